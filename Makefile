@@ -1,0 +1,49 @@
+# Needs make and Python 3.11 or newer; everything else comes with `make install`.
+# A row of the help: target, two signs, what it does.
+
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3.11 python3; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint lock clean
+
+help: ## Say what can be made.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make .venv with everything that is needed, from locked requirements.
+
+$(INSTALLED): requirements/wheelmq.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: make install PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements/wheelmq.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: install ## Start everything, send delayed messages, show how late they arrive.
+	@$(BIN)/wheelmq demo
+
+lint: install ## Look at style and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## Look at style and types, then run the tests.
+	$(BIN)/pytest
+
+# The versions that are locked stay as far as they can; UPGRADE=1 takes the newest.
+lock: ## Lock requirements/wheelmq.in anew (UPGRADE=1: with newer versions).
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(PYTHON) -m venv "$$folder" && \
+	"$$folder/bin/python" -m pip --disable-pip-version-check --quiet install pip-tools && \
+	cd requirements && CUSTOM_COMPILE_COMMAND="make lock" "$$folder/bin/pip-compile" --quiet --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras $(if $(UPGRADE),--upgrade) \
+		--output-file wheelmq.txt wheelmq.in
+
+clean: ## Remove .venv and what tools leave behind; stores are not touched.
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""WheelMQ: a message broker that delivers each message at the moment its sender chose."""

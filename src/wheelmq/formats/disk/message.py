@@ -1,0 +1,204 @@
+"""The commit log record: Apache RocketMQ's bytes (RocketMQ: MessageExtEncoder).
+
+```
+ 0        4        8        12       16       20                28                36       40
+ | size   | magic  |bodyCRC |queueId | flag   | queue offset    | log position    | sysFlag| born ms ...
+48                56                64                72       76                84       88
+ | born host+port | store ms        |store host+port |reconsume| prepared pos.   |body len| body ...
+ ... | topic length 1 (V2: 2) | topic | properties length 2 | properties |
+```
+
+A host is 4 + 4 bytes; 16 + 4 when sysFlag says IPv6 (bit 0x10 born, 0x20 store), and all behind it moves.
+A file ends with a blank: its size in bytes and BLANK_MAGIC, written where a record did not fit.
+
+Version rule: the layout is Apache's; we never add a field, only properties.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+import msgspec
+
+from wheelmq.formats.buffer import Buffer
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+BLANK_MAGIC: Final = 0xCBD43194
+BLANK_BYTES: Final = 8
+"""What must stay free behind a record in its file, for the blank."""
+
+TOPIC_BYTES_MAX: Final = 127
+"""A longer topic (only retry and dead-letter topics may be) needs V2's two length bytes."""
+
+SYS_COMPRESSED: Final = 0x1
+SYS_TRANSACTION: Final = 0xC
+SYS_TRANSACTION_COMMIT: Final = 0x8
+SYS_BORN_HOST_V6: Final = 0x10
+SYS_STORE_HOST_V6: Final = 0x20
+
+FIXED_BYTES_V4: Final = 88
+"""Bytes before the body when both hosts are IPv4: by far the usual record."""
+
+_BEFORE_HOSTS = struct.Struct(">IIIiiqqiq")  # size .. born ms
+_BETWEEN_HOSTS = struct.Struct(">iq")  # born port, store ms
+_BEHIND_HOSTS = struct.Struct(">iiqi")  # store port, reconsume times, prepared position, body size
+BLANK = struct.Struct(">II")
+
+
+class RecordError(ValueError):
+    """The bytes are no commit log record; the message says which rule they break."""
+
+
+class Host(NamedTuple):
+    """An address as a record holds it: 4 or 16 packed bytes, and the port."""
+
+    address: bytes
+    port: int
+
+
+class Message(msgspec.Struct):
+    """A message on its way into the log."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: dict[str, str]
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: Millis = Millis(0)
+    born_host: Host = Host(b"\0\0\0\0", 0)
+    reconsume_times: int = 0
+    prepared_position: LogPosition = LogPosition(0)
+
+
+class Record(msgspec.Struct):
+    """A message as it stands in the log."""
+
+    message: Message
+    size: int
+    queue_offset: QueueOffset
+    position: LogPosition
+    store_ms: Millis
+    store_host: Host
+    body_crc: int
+
+    @property
+    def body_is_intact(self) -> bool:
+        """Whether the body still has the checksum it was stored with."""
+        return zlib.crc32(self.message.body) & 0x7FFF_FFFF == self.body_crc
+
+
+def record_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int, *, hosts_bytes: int = 8) -> int:
+    """Size of the record of a message; `hosts_bytes` counts both addresses without their ports."""
+    topic_length_bytes = 1 if topic_bytes <= TOPIC_BYTES_MAX else 2
+    return 80 + hosts_bytes + body_bytes + topic_length_bytes + topic_bytes + 2 + properties_bytes
+
+
+def encode_record(
+    message: Message,
+    properties: bytes,
+    *,
+    queue_offset: QueueOffset,
+    position: LogPosition,
+    store_ms: Millis,
+    store_host: Host,
+) -> bytes:
+    """The record of `message` at `position`; `properties` is the encoded block that it shall carry."""
+    topic = message.topic.encode()
+    assert len(properties) <= props.PROPERTIES_BYTES_MAX
+    sys_flag = message.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
+    sys_flag |= SYS_BORN_HOST_V6 if len(message.born_host.address) == 16 else 0
+    sys_flag |= SYS_STORE_HOST_V6 if len(store_host.address) == 16 else 0
+    short = len(topic) <= TOPIC_BYTES_MAX
+    hosts_bytes = len(message.born_host.address) + len(store_host.address)
+    size = record_bytes(len(topic), len(message.body), len(properties), hosts_bytes=hosts_bytes)
+    return b"".join(
+        (
+            _BEFORE_HOSTS.pack(
+                size,
+                MAGIC_V1 if short else MAGIC_V2,
+                zlib.crc32(message.body) & 0x7FFF_FFFF,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                position,
+                sys_flag,
+                message.born_ms,
+            ),
+            message.born_host.address,
+            _BETWEEN_HOSTS.pack(message.born_host.port, store_ms),
+            store_host.address,
+            _BEHIND_HOSTS.pack(store_host.port, message.reconsume_times, message.prepared_position, len(message.body)),
+            message.body,
+            len(topic).to_bytes(1 if short else 2, "big"),
+            topic,
+            len(properties).to_bytes(2, "big"),
+            properties,
+        )
+    )
+
+
+def decode_record(buffer: Buffer, at: int = 0) -> Record:
+    """The record at byte `at` of `buffer`. Raises RecordError when the bytes there are none."""
+    view = memoryview(buffer)
+    try:
+        size, magic, body_crc, queue_id, flag, queue_offset, position, sys_flag, born_ms = _BEFORE_HOSTS.unpack_from(
+            view, at
+        )
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise RecordError(f"magic {magic:#x} is none of a record's")
+        if size < FIXED_BYTES_V4 + 3 or at + size > len(view):
+            raise RecordError(f"size {size} does not fit the {len(view) - at} bytes there are")
+        end = at + size
+        p = at + _BEFORE_HOSTS.size
+        born_address, p = _take(view, p, 16 if sys_flag & SYS_BORN_HOST_V6 else 4)
+        born_port, store_ms = _BETWEEN_HOSTS.unpack_from(view, p)
+        p += _BETWEEN_HOSTS.size
+        store_address, p = _take(view, p, 16 if sys_flag & SYS_STORE_HOST_V6 else 4)
+        store_port, reconsume_times, prepared_position, body_size = _BEHIND_HOSTS.unpack_from(view, p)
+        p += _BEHIND_HOSTS.size
+        if body_size < 0 or p + body_size > end - 3:
+            raise RecordError(f"body size {body_size} leaves the record")
+        body, p = _take(view, p, body_size)
+        length_bytes = 1 if magic == MAGIC_V1 else 2
+        topic_length, p = _take(view, p, length_bytes)
+        topic, p = _take(view, p, int.from_bytes(topic_length, "big"))
+        properties_length, p = _take(view, p, 2)
+        properties, p = _take(view, p, int.from_bytes(properties_length, "big"))
+    except struct.error as error:
+        raise RecordError(f"the bytes end inside the fixed part: {error}") from None
+    if p != end:
+        raise RecordError(f"the lengths inside end at byte {p - at}, the record at {size}")
+    message = Message(
+        topic=topic.decode("utf-8", "replace"),
+        queue_id=queue_id,
+        body=body,
+        properties=props.parse(properties.decode("utf-8", "replace")),
+        flag=flag,
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_host=Host(born_address, born_port),
+        reconsume_times=reconsume_times,
+        prepared_position=prepared_position,
+    )
+    return Record(
+        message=message,
+        size=size,
+        queue_offset=queue_offset,
+        position=position,
+        store_ms=store_ms,
+        store_host=Host(store_address, store_port),
+        body_crc=body_crc,
+    )
+
+
+def _take(view: memoryview, at: int, count: int) -> tuple[bytes, int]:
+    taken = bytes(view[at : at + count])
+    if len(taken) != count:
+        raise RecordError(f"the bytes end {count - len(taken)} short")
+    return taken, at + count

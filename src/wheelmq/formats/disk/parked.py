@@ -1,0 +1,95 @@
+"""What a record says about delay: when it is due, which key cancels it, which parked record it settles."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.origin import Origin, parse_origin
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.java import java_long
+from wheelmq.formats.units import Millis
+
+DUE_DIGITS: Final = 13
+_FNV_START: Final = 0xCBF29CE484222325
+_FNV_PRIME: Final = 0x100000001B3
+
+
+class DelayFacts(NamedTuple):
+    """Zero stands for none in each field."""
+
+    due_ms: Millis
+    settles: Origin
+    key_hash: int
+    deletes: bool
+    """A parked record that cancels another one and is never delivered."""
+    decided: bool
+    """Such a record that we wrote: it was acted on as it was appended. Apache's wait to be acted on."""
+
+
+NOTHING: Final = DelayFacts(Millis(0), Origin(0), 0, False, False)
+
+
+def delay_facts(topic: str, properties: dict[str, str], store_ms: Millis) -> DelayFacts:
+    """The facts in a stored record of `topic` with `properties`."""
+    settles = _settles(properties)
+    if topic != TIMER_TOPIC:
+        return NOTHING._replace(settles=settles) if settles else NOTHING
+    deletes = props.TIMER_DEL_UNIQKEY in properties
+    return DelayFacts(
+        due_ms=due_of(properties, store_ms),
+        settles=settles,
+        key_hash=0 if deletes else _own_key_hash(properties),
+        deletes=deletes,
+        decided=deletes and props.WMQ_DUE in properties,
+    )
+
+
+def _settles(properties: dict[str, str]) -> Origin:
+    text = properties.get(props.WMQ_ORIGIN)
+    if text is None or next(reversed(properties)) != props.WMQ_ORIGIN:
+        return Origin(0)  # only as the last property it is ours
+    return parse_origin(text) or Origin(0)
+
+
+def due_of(properties: dict[str, str], store_ms: Millis) -> Millis:
+    """The exact due time of a parked record.
+
+    A record that Apache RocketMQ wrote has no exact one of its own: there it is TIMER_DELIVER_MS, else the store time
+    plus the delay if it was never rolled, else the time of its slot. What cannot be read is due when it was stored.
+    """
+    exact = properties.get(props.WMQ_DUE, "")
+    if len(exact) == DUE_DIGITS and exact.isascii() and exact.isdigit():
+        return Millis(int(exact))
+    deliver = java_long(properties.get(props.TIMER_DELIVER_MS, ""))
+    if deliver is not None:
+        return Millis(deliver)
+    if props.TIMER_ROLL_TIMES not in properties:
+        seconds = java_long(properties.get(props.TIMER_DELAY_SEC, ""))
+        if seconds is not None:
+            return Millis(store_ms + seconds * 1000)
+        millis = java_long(properties.get(props.TIMER_DELAY_MS, ""))
+        if millis is not None:
+            return Millis(store_ms + millis)
+    slot = java_long(properties.get(props.TIMER_OUT_MS, ""))
+    return Millis(slot) if slot is not None else store_ms
+
+
+def delete_key(real_topic: str, unique_key: str) -> str:
+    """What TIMER_DEL_UNIQKEY must say to cancel a message (RocketMQ: TimerMessageStore.buildDeleteKey)."""
+    return f"{real_topic}+{unique_key}"
+
+
+def key_hash(text: str) -> int:
+    """FNV-1a over the UTF-8 bytes of a delete key: 64 bits with a sign, never 0 (0 says "no key")."""
+    code = _FNV_START
+    for byte in text.encode("utf-8", "replace"):
+        code = (code ^ byte) * _FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF
+    signed = code - (1 << 64) if code >= 1 << 63 else code
+    return signed or 1
+
+
+def _own_key_hash(properties: dict[str, str]) -> int:
+    topic = properties.get(props.REAL_TOPIC)
+    unique_key = properties.get(props.UNIQ_KEY)
+    return key_hash(delete_key(topic, unique_key)) if topic and unique_key else 0

@@ -1,0 +1,68 @@
+"""Every path of a store, built here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def file_name(start: int) -> str:
+    """Name of the mapped file that starts at byte `start` of its sequence."""
+    return f"{start:020d}"
+
+
+def file_start(name: str) -> int | None:
+    """Byte at which the mapped file `name` starts; None when it is no such name."""
+    return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """The paths below a store's root."""
+
+    root: Path
+
+    @property
+    def abort(self) -> Path:
+        """Exists while a broker runs on the store; so at start it says that the last stop was none."""
+        return self.root / "abort"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def commit_log(self) -> Path:
+        return self.root / "commitlog"
+
+    @property
+    def consume_queues(self) -> Path:
+        return self.root / "consumequeue"
+
+    def consume_queue(self, topic: str, queue_id: int) -> Path:
+        return self.consume_queues / topic / str(queue_id)
+
+    @property
+    def timer_wheel(self) -> Path:
+        return self.root / "timerwheel"
+
+    @property
+    def timer_log(self) -> Path:
+        return self.root / "timerlog"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    def config_file(self, name: str) -> Path:
+        """A file of the config folder: topics.json, timercheck, ..."""
+        return self.config / name
+
+    @property
+    def timer_mark(self) -> Path:
+        """Ours: the durable mark of the timer (see formats.disk.timer.TIMER_MARK)."""
+        return self.config / "timermark"

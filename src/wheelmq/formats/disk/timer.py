@@ -1,0 +1,83 @@
+"""The timer's files: wheel, log, checkpoint as Apache RocketMQ writes them, and our mark (RocketMQ: TimerWheel,
+TimerLog, TimerCheckpoint).
+
+A message that is due at D waits in the slot of TIMER_OUT_MS: D floored to the precision, and one precision less
+when D is an exact multiple. So the slot of time s holds the due times in (s, s + precision].
+
+The wheel has twice as many slots as the longest wait; the index of a slot is (time / precision) mod slots, and a
+slot counts only when the time in it is the time asked for. Units of one slot are chained newest to oldest.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wheelmq.formats.field import Field, Layout
+from wheelmq.formats.units import Millis
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+
+TIMER_SLOT: Final = Layout(
+    "timer wheel slot",
+    Field("time", "int64", "time of the slot divided by the precision; 0 in a slot never used"),
+    Field("first_position", "int64", "timer log position of the oldest unit"),
+    Field("last_position", "int64", "timer log position of the newest unit, head of the chain"),
+    Field("count", "int32", "messages waiting: units, less twice the deletes"),
+    Field("magic", "int32", "not used"),
+)
+SLOTS: Final = 7 * 24 * 3600
+"""Slots for the longest wait (7 days of 1 s); the file has twice as many."""
+
+TIMER_UNIT: Final = Layout(
+    "timer log unit",
+    Field("size", "int32", "52"),
+    Field(
+        "previous_position",
+        "int64",
+        "timer log position of the next older unit of the slot; -1 for the first",
+    ),
+    Field("magic", "int32", "1, plus 2 when it rolls, plus 4 when it deletes"),
+    Field("write_ms", "int64", "time at which it was put there, floored to the precision"),
+    Field("delay_ms", "int32", "from write_ms to the time of its slot"),
+    Field("record_position", "int64", "log position of the parked record"),
+    Field("record_size", "int32", "its size in bytes"),
+    Field("topic_hash", "int32", "Java hash of the real topic"),
+    Field("reserved", "int64", "0"),
+)
+TIMER_LOG_FILE_BYTES: Final = 100 * 1024 * 1024
+
+MAGIC_DEFAULT: Final = 1
+MAGIC_ROLL: Final = 2
+MAGIC_DELETE: Final = 4
+
+TIMER_CHECK: Final = Layout(
+    "timercheck",
+    Field("last_read_ms", "int64", "every slot before this time is out"),
+    Field("log_flush_position", "int64", "timer log position up to which units are on disk"),
+    Field("queue_offset", "int64", "queue offset up to which rmq_sys_wheel_timer is indexed"),
+    Field("master_queue_offset", "int64", "the same on the master"),
+    Field("state_version", "int64", "data version: state"),
+    Field("version_ms", "int64", "data version: time"),
+    Field("version_counter", "int64", "data version: counter"),
+)
+TIMER_CHECK_FILE_BYTES: Final = 4096
+
+TIMER_MARK: Final = Layout(
+    "timer mark",
+    Field("magic", "int32", "0x574D5131, WMQ1"),
+    Field("crc", "uint32", "crc32 of the fields behind this one"),
+    Field("sequence", "int64", "grows with each mark; of the two slots the higher one that is whole counts"),
+    Field("queue_offset", "int64", "E: each queue offset of the timer queue below has its unit below T"),
+    Field("timer_log_position", "int64", "T: units below are whole and on disk"),
+    Field("epoch", "int64", "of the pipeline's lease"),
+    Field("turn", "int64", "turns committed in all"),
+    Field("done_position", "int64", "P: log position of the snapshot of done bits; 0 without one"),
+)
+TIMER_MARK_MAGIC: Final = 0x574D5131
+TIMER_MARK_SLOT_BYTES: Final = 4096
+"""Two slots, each a disk block of its own, written in turn: a torn one leaves the other."""
+
+
+def slot_time(due_ms: Millis, precision_ms: int) -> Millis:
+    """TIMER_OUT_MS of a message due at `due_ms`: the time of the slot it waits in."""
+    return Millis((due_ms - 1) // precision_ms * precision_ms)

@@ -1,0 +1,37 @@
+"""What Java does with texts, where RocketMQ's bytes and answers depend on it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_INTEGER = re.compile(r"[+-]?\d+")
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+
+
+@lru_cache(65_536)
+def java_hash(text: str) -> int:
+    """`String.hashCode`: h = 31 h + unit over the UTF-16 units of `text`, wrapped to 32 bits with a sign."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for i in range(0, len(units), 2):
+        code = (31 * code + (units[i] << 8 | units[i + 1])) & 0xFFFF_FFFF
+    return code - (1 << 32) if code >= 1 << 31 else code
+
+
+def tag_code(tag: str | None) -> int:
+    """The code of a message's TAGS in its queue unit; 0 without a tag (RocketMQ: tagsString2tagsCode)."""
+    return java_hash(tag) if tag else 0
+
+
+def java_long(text: str) -> int | None:
+    """`Long.parseLong`: a sign and decimal digits of any script, in 64 bits; None where Java throws."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if _LONG_MIN <= value <= _LONG_MAX else None
+
+
+def java_boolean(text: str | None) -> bool:
+    """`Boolean.parseBoolean`."""
+    return text is not None and text.lower() == "true"

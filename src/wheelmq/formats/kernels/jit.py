@@ -1,0 +1,113 @@
+"""How kernels are compiled and where the compiled code is kept.
+
+The cache is a folder of the user's own, named by a hash of all kernel sources and of what the machine code depends
+on: Numba's own cache looks at one file at a time and would miss a change in a kernel that another one calls.
+One process compiles at a time; others that start meanwhile wait for it and then load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MODE: Final = os.environ.get("WHEELMQ_KERNELS", "compiled")
+"""`compiled`, or `plain` to run the twins."""
+
+_FOLDER = Path(__file__).parent
+
+
+def available() -> bool:
+    """Whether kernels are to be used."""
+    return MODE != "plain"
+
+
+def cache_folder() -> Path:
+    """Where the compiled code of these sources on this machine is kept."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "wheelmq" / "kernels" / _key()
+
+
+def _key() -> str:
+    from importlib.metadata import version
+
+    digest = hashlib.sha256()
+    for source in sorted(_FOLDER.glob("*.py")):
+        digest.update(source.read_bytes())
+    parts = (version("numba"), version("numpy"), version("llvmlite"), sys.version, platform.machine(), _cpu())
+    digest.update("|".join(parts).encode())
+    digest.update(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
+    return digest.hexdigest()[:24]
+
+
+def _cpu() -> str:
+    """The processor's model and features: machine code is made for exactly this one."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("model name", "flags", "Features")):
+                return line
+    return platform.processor()
+
+
+def _use_cache() -> None:
+    """Point Numba at our folder; must run before the first kernel is defined."""
+    import numba
+
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    numba.config.CACHE_DIR = str(folder)
+
+
+def kernel(function: F) -> F:
+    """Compile `function` when it is first called, or load it from the cache."""
+    from numba import njit
+
+    compiled: F = njit(cache=True, nogil=False, boundscheck=None, error_model="numpy")(function)
+    return compiled
+
+
+def inline(function: F) -> F:
+    """A piece of kernels, compiled into its callers."""
+    from numba import njit
+
+    compiled: F = njit(inline="always", boundscheck=None, error_model="numpy")(function)
+    return compiled
+
+
+def part(function: F) -> F:
+    """A piece of kernels, called by them."""
+    from numba import njit
+
+    compiled: F = njit(cache=True, boundscheck=None, error_model="numpy")(function)
+    return compiled
+
+
+@contextlib.contextmanager
+def compiling(say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the right to compile; `say` is told when that takes long enough to be noticed."""
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    marker = folder / "complete"
+    with open(folder / "lock", "w") as lock:
+        if not marker.exists():
+            say("compiling kernels for this machine; this happens once and takes about half a minute")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        began = time.monotonic()
+        fresh = not marker.exists()
+        yield
+        if fresh:
+            marker.touch()
+            say(f"kernels compiled in {time.monotonic() - began:.1f} s")
+
+
+if available():
+    _use_cache()

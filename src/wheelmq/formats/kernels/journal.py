@@ -1,0 +1,26 @@
+"""The columns of the store's journal, as kernels write them: one row of 64-bit integers for each record appended."""
+
+from __future__ import annotations
+
+from typing import Final
+
+QUEUE: Final = 0
+"""Row of the queue in the queue table."""
+QUEUE_OFFSET: Final = 1
+POSITION: Final = 2
+SIZE: Final = 3
+TAG_CODE: Final = 4
+STORE_MS: Final = 5
+DUE_MS: Final = 6
+"""Exact due time of a parked message; 0 for every other record."""
+SETTLES: Final = 7
+"""Origin that the record settles; 0 for none."""
+KEY_HASH: Final = 8
+"""Hash of the delete key of a parked message; 0 for every other record."""
+FLAGS: Final = 9
+REAL_QUEUE: Final = 10
+"""Row of the queue that the parked message is meant for, be it this record or the one it settles; else -1."""
+COLUMNS: Final = 11
+
+FLAG_DELETE: Final = 1
+"""A parked record that cancels another one and is itself never delivered."""

@@ -1,0 +1,206 @@
+"""Release parked messages: read the record, rebuild it for its own topic, append it, many in one call.
+
+Twin: `delay.release.rebuild` with `store.Store.append`. What is no plain case (an IPv6 host, a message that rolls, one
+that was rolled, a topic that is gone, a due time that still lies ahead) is left to it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wheelmq.formats.disk.message import BLANK_BYTES
+from wheelmq.formats.disk.origin import INDEX_BITS, KIND_TIMER, ORIGIN_PROPERTY_BYTES, STREAM_BITS
+from wheelmq.formats.disk.parked import DUE_DIGITS
+from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.kernels import journal as journal_of
+from wheelmq.formats.kernels import properties as prop
+from wheelmq.formats.kernels import record as rec
+from wheelmq.formats.kernels.jit import kernel, part
+from wheelmq.formats.kernels.numbers import (
+    Bytes,
+    copy,
+    decimal,
+    equals,
+    java_hash_ascii,
+    literal,
+    put_decimal,
+    put_hex,
+    put_text,
+)
+from wheelmq.formats.kernels.topics import FIRST_QUEUE, QUEUES, Integers, find_topic
+
+DONE: Final = 0
+"""Every reference that was handed in is released."""
+NOT_MINE: Final = 1
+"""The reference at NEXT is for the plain code."""
+NO_ROOM: Final = 2
+"""The log file may not hold the next record, or the journal is full: the plain code takes the reference at NEXT."""
+
+# Columns of a reference (delay.refs has them too; a test compares them).
+REF_INDEX: Final = 1
+REF_POSITION: Final = 2
+REF_SIZE: Final = 3
+REF_FLAGS: Final = 4
+FLAG_ROLL: Final = 1
+
+# State, read and written.
+NEXT: Final = 0
+LOG_AT: Final = 1
+ROWS: Final = 2
+STATE: Final = 3
+
+# Parameters.
+NOW_MS: Final = 0
+STORE_MS: Final = 1
+STORE_IP: Final = 2
+STORE_PORT: Final = 3
+LOG_BASE: Final = 4
+SOURCE_BASE: Final = 5
+ENQUEUE_MS: Final = 6
+PARAMETERS: Final = 7
+
+_TIMER_TOPIC = literal(TIMER_TOPIC)
+_ENQUEUE = literal("TIMER_ENQUEUE_MS\x01")
+_DEQUEUE = literal("\x02TIMER_DEQUEUE_MS\x01")
+_ORIGIN = literal("\x02__WMQ_ORIGIN\x01")
+_ADDED_BYTES_MAX: Final = 128
+_ORIGIN_TOP: Final = KIND_TIMER << (STREAM_BITS + INDEX_BITS)
+
+assert ORIGIN_PROPERTY_BYTES < _ADDED_BYTES_MAX
+
+
+@part
+def _is_plain(source: Bytes, spans: Integers, now_ms: int) -> bool:
+    """Whether the parked properties are those of a message that is due and was parked once."""
+    for name in (prop.TIMER_ENQUEUE_MS, prop.TIMER_DEQUEUE_MS, prop.TIMER_ROLL_TIMES, prop.WMQ_ORIGIN):
+        if spans[2 * name] >= 0:
+            return False
+    if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0:
+        return False
+    due, due_end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
+    if due < 0 or due_end - due != DUE_DIGITS or source[due] == 48:
+        return False
+    due_ms = decimal(source, due, due_end)
+    return 0 < due_ms <= now_ms
+
+
+@part
+def _real_queue(
+    source: Bytes, spans: Integers, slots: Integers, topics: Integers, names: Bytes, queue_rows: Integers
+) -> int:
+    """The row of the queue that the message is meant for; -1 for the plain code."""
+    topic = spans[2 * prop.REAL_TOPIC]
+    if topic < 0 or spans[2 * prop.REAL_QID] < 0:
+        return np.int64(-1)
+    row = find_topic(slots, topics, names, source, topic, spans[2 * prop.REAL_TOPIC + 1])
+    queue = decimal(source, spans[2 * prop.REAL_QID], spans[2 * prop.REAL_QID + 1])
+    if row < 0 or queue < 0 or queue >= topics[row, QUEUES]:
+        return np.int64(-1)
+    return queue_rows[topics[row, FIRST_QUEUE] + queue]
+
+
+@part
+def _write(source: Bytes, log: Bytes, at: int, index: int, parameters: Integers, spans: Integers, r: Integers) -> int:
+    """Write the released record at `at`; its size, or 0 when its properties would be too long."""
+    topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
+    p = copy(source, r[rec.BODY_AT], r[rec.BODY_AT] + r[rec.BODY_BYTES], log, at + rec.FIXED)
+    log[p] = np.uint8(topic_end - topic)
+    block = copy(source, topic, topic_end, log, p + 1) + 2
+    end = copy(source, r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES], log, block)
+    if log[end - 1] != 2:
+        log[end] = 2
+        end += 1
+    end = put_text(log, end, _ENQUEUE)
+    end = put_decimal(log, end, parameters[ENQUEUE_MS])
+    end = put_text(log, end, _DEQUEUE)
+    end = put_decimal(log, end, parameters[NOW_MS])
+    end = put_text(log, end, _ORIGIN)
+    end = put_hex(log, end, _ORIGIN_TOP | index)
+    log[end] = 2
+    end += 1
+    properties_bytes = end - block
+    if properties_bytes > PROPERTIES_BYTES_MAX:
+        return np.int64(0)
+    log[block - 2] = np.uint8(properties_bytes >> 8)
+    log[block - 1] = np.uint8(properties_bytes & 255)
+    return end - at
+
+
+@kernel
+def release(
+    refs: Integers,
+    source: Bytes,
+    log: Bytes,
+    next_offset: Integers,
+    journal: Integers,
+    slots: Integers,
+    topics: Integers,
+    names: Bytes,
+    queue_rows: Integers,
+    parameters: Integers,
+    state: Integers,
+) -> int:
+    """Release refs[NEXT:], all of them in the log file `source`, in order: DONE, NOT_MINE or NO_ROOM."""
+    r = np.empty(rec.RECORD, np.int64)
+    spans = np.empty(prop.SPANS, np.int64)
+    seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
+    while state[NEXT] < refs.shape[0]:
+        i = state[NEXT]
+        index = refs[i, REF_INDEX]
+        if refs[i, REF_FLAGS] & FLAG_ROLL:
+            return NOT_MINE
+        position = refs[i, REF_POSITION]
+        start = position - parameters[SOURCE_BASE]
+        stop = start + refs[i, REF_SIZE]
+        if start < 0 or stop > source.shape[0] or not rec.read_record(source, start, stop, r):
+            return NOT_MINE
+        if r[rec.POSITION] != position or r[rec.QUEUE_OFFSET] != index or (r[rec.SYS_FLAG] & 0xC) not in (0, 8):
+            return NOT_MINE
+        if not equals(source, r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES], _TIMER_TOPIC):
+            return NOT_MINE
+        block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
+        if prop.scan(source, block, block_end, spans, seen) != prop.REGULAR:
+            return NOT_MINE
+        if not _is_plain(source, spans, parameters[NOW_MS]):
+            return NOT_MINE
+        queue_row = _real_queue(source, spans, slots, topics, names, queue_rows)
+        if queue_row < 0:
+            return NOT_MINE
+        tag = np.int64(0)
+        if spans[2 * prop.TAGS] >= 0:
+            tag = java_hash_ascii(source, spans[2 * prop.TAGS], spans[2 * prop.TAGS + 1])
+        at = state[LOG_AT]
+        row = state[ROWS]
+        most = refs[i, REF_SIZE] + _ADDED_BYTES_MAX + 128 + BLANK_BYTES
+        if at + most > log.shape[0] or row >= journal.shape[0]:
+            return NO_ROOM
+        size = _write(source, log, at, index, parameters, spans, r)
+        if size == 0:
+            return NOT_MINE
+        queue_offset = next_offset[queue_row]
+        r[rec.QUEUE_ID] = decimal(source, spans[2 * prop.REAL_QID], spans[2 * prop.REAL_QID + 1])
+        r[rec.QUEUE_OFFSET] = queue_offset
+        r[rec.POSITION] = parameters[LOG_BASE] + at
+        r[rec.STORE_MS] = parameters[STORE_MS]
+        r[rec.STORE_IP], r[rec.STORE_PORT] = parameters[STORE_IP], parameters[STORE_PORT]
+        r[rec.PREPARED] = 0
+        rec.write_head(log, at, size, r[rec.BODY_BYTES], r)
+        next_offset[queue_row] = queue_offset + 1
+        journal[row, journal_of.QUEUE] = queue_row
+        journal[row, journal_of.QUEUE_OFFSET] = queue_offset
+        journal[row, journal_of.POSITION] = r[rec.POSITION]
+        journal[row, journal_of.SIZE] = size
+        journal[row, journal_of.TAG_CODE] = tag
+        journal[row, journal_of.STORE_MS] = parameters[STORE_MS]
+        journal[row, journal_of.DUE_MS] = 0
+        journal[row, journal_of.SETTLES] = _ORIGIN_TOP | index
+        journal[row, journal_of.KEY_HASH] = 0
+        journal[row, journal_of.FLAGS] = 0
+        journal[row, journal_of.REAL_QUEUE] = queue_row
+        state[ROWS] = row + 1
+        state[LOG_AT] = at + size
+        state[NEXT] = i + 1
+    return DONE

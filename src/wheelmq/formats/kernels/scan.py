@@ -1,0 +1,218 @@
+"""Walk the records of a log file, and read what they say of delay: recovery's loop, and that of the pipeline's tasks.
+
+Twin: `store.recovery.scan` with `formats.disk.parked.delay_facts`; for `read_parked`, `delay.timer.staging`. A record
+that is not of the usual kind is handed to them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wheelmq.formats.disk.message import BLANK_MAGIC
+from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
+from wheelmq.formats.disk.parked import DUE_DIGITS
+from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_TOPIC
+from wheelmq.formats.kernels import properties as prop
+from wheelmq.formats.kernels import record as rec
+from wheelmq.formats.kernels.jit import kernel, part
+from wheelmq.formats.kernels.numbers import (
+    FNV_START,
+    Bytes,
+    crc32,
+    decimal,
+    equals,
+    fnv,
+    fnv_byte,
+    get32,
+    hex_value,
+    java_hash_ascii,
+    literal,
+)
+from wheelmq.formats.kernels.topics import Integers, intern_topic
+
+# What may come of a scan.
+FULL: Final = 0
+"""The rows are full; go on from AT."""
+NOT_MINE: Final = 1
+"""The bytes at AT are for the plain code: another kind of record, or none."""
+FILE_END: Final = 2
+"""The file ends in a blank, or with its last byte."""
+NAMES_FULL: Final = 3
+"""There is no room for another topic's name; go on from AT with more of it."""
+
+AT: Final = 0
+ROWS: Final = 1
+STATE: Final = 2
+
+# Columns of a scanned row.
+POSITION: Final = 0
+SIZE: Final = 1
+STORE_MS: Final = 2
+QUEUE_ID: Final = 3
+QUEUE_OFFSET: Final = 4
+TAG_CODE: Final = 5
+TOPIC: Final = 6
+"""Row of the topic's name among the interned ones (kernels.topics)."""
+DUE_MS: Final = 7
+SETTLES: Final = 8
+KEY_HASH: Final = 9
+FLAGS: Final = 10
+REAL_TOPIC: Final = 11
+"""Of a parked record: row of its real topic's name; -1 for every other record."""
+REAL_QUEUE_ID: Final = 12
+COLUMNS: Final = 13
+
+FLAG_DISPATCHED: Final = 1
+FLAG_DECIDED: Final = 2
+"""A cancel that we wrote: it was acted on as it was appended."""
+FLAG_DELETES: Final = 4
+"""A cancel, whoever wrote it."""
+
+_TIMER_TOPIC = literal(TIMER_TOPIC)
+_ORIGIN_NAME = literal("__WMQ_ORIGIN\x01")
+
+
+@part
+def _settles(a: Bytes, block: int, end: int) -> int:
+    """The origin in the last property of the block a[block:end]; 0 when that is none."""
+    start = end - ORIGIN_PROPERTY_BYTES
+    if start < block or (start > block and a[start - 1] != 2) or a[end - 1] != 2:
+        return np.int64(0)
+    if not equals(a, start, start + _ORIGIN_NAME.shape[0], _ORIGIN_NAME):
+        return np.int64(0)
+    return hex_value(a, start + _ORIGIN_NAME.shape[0])
+
+
+@part
+def _due(a: Bytes, spans: Integers) -> int:
+    """The exact due time that we wrote into a parked record; 0 when there is none."""
+    due, end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
+    if due < 0 or end - due != DUE_DIGITS or a[due] == 48:
+        return np.int64(0)
+    return max(decimal(a, due, end), 0)
+
+
+@part
+def _fill_parked(a: Bytes, spans: Integers, row: Integers) -> bool:
+    """Fill in what a parked record says of its message; False for the plain code."""
+    due_ms = _due(a, spans)
+    topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
+    if due_ms == 0 or topic < 0 or spans[2 * prop.REAL_QID] < 0:
+        return False
+    row[DUE_MS] = due_ms
+    row[REAL_QUEUE_ID] = decimal(a, spans[2 * prop.REAL_QID], spans[2 * prop.REAL_QID + 1])
+    key, key_end = spans[2 * prop.UNIQ_KEY], spans[2 * prop.UNIQ_KEY + 1]
+    if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0:
+        row[FLAGS] |= FLAG_DELETES | FLAG_DECIDED
+    elif key >= 0:
+        h = fnv_byte(fnv(FNV_START, a, topic, topic_end), 43)
+        row[KEY_HASH] = np.int64(fnv(h, a, key, key_end))
+        if row[KEY_HASH] == 0:
+            row[KEY_HASH] = 1
+    return row[REAL_QUEUE_ID] >= 0
+
+
+@kernel
+def scan_log(
+    a: Bytes,
+    base: int,
+    check_bodies: bool,
+    slots: Integers,
+    topics: Integers,
+    names: Bytes,
+    used: Integers,
+    rows: Integers,
+    state: Integers,
+) -> int:
+    """Fill `rows` from the records at AT and behind, in the log file that begins at log position `base`."""
+    r = np.empty(rec.RECORD, np.int64)
+    spans = np.empty(prop.SPANS, np.int64)
+    seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
+    end = a.shape[0]
+    while state[ROWS] < rows.shape[0]:
+        at = state[AT]
+        if end - at < 8:
+            return FILE_END if at == end else NOT_MINE
+        if get32(a, at + 4) == BLANK_MAGIC and get32(a, at) == end - at:
+            return FILE_END
+        if not rec.read_record(a, at, end, r) or r[rec.POSITION] != base + at:
+            return NOT_MINE
+        if check_bodies:
+            body = r[rec.BODY_AT]
+            if (crc32(a, body, body + r[rec.BODY_BYTES]) & 0x7FFFFFFF) != r[rec.CRC]:
+                return NOT_MINE
+        block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
+        if prop.scan(a, block, block_end, spans, seen) != prop.REGULAR:
+            return NOT_MINE
+        row = rows[state[ROWS]]
+        row[:] = 0
+        row[POSITION], row[SIZE], row[STORE_MS] = base + at, r[rec.SIZE], r[rec.STORE_MS]
+        row[QUEUE_ID], row[QUEUE_OFFSET] = r[rec.QUEUE_ID], r[rec.QUEUE_OFFSET]
+        topic, topic_end = r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES]
+        row[TOPIC] = intern_topic(slots, topics, names, used, a, topic, topic_end)
+        row[REAL_TOPIC] = -1
+        row[FLAGS] = FLAG_DISPATCHED if (r[rec.SYS_FLAG] & 0xC) in (0, 8) else 0
+        if spans[2 * prop.TAGS] >= 0:
+            row[TAG_CODE] = java_hash_ascii(a, spans[2 * prop.TAGS], spans[2 * prop.TAGS + 1])
+        row[SETTLES] = _settles(a, block, block_end)
+        if equals(a, topic, topic_end, _TIMER_TOPIC):
+            if not _fill_parked(a, spans, row):
+                return NOT_MINE
+            real, real_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
+            row[REAL_TOPIC] = intern_topic(slots, topics, names, used, a, real, real_end)
+            if row[REAL_TOPIC] < 0:
+                return NAMES_FULL
+        if row[TOPIC] < 0:
+            return NAMES_FULL
+        state[AT] = at + r[rec.SIZE]
+        state[ROWS] += 1
+    return FULL
+
+
+@kernel
+def read_parked(
+    a: Bytes,
+    base: int,
+    positions: Integers,
+    sizes: Integers,
+    due_ms: Integers,
+    out_ms: Integers,
+    store_ms: Integers,
+    queue_offset: Integers,
+    topic_hash: Integers,
+    magic: Integers,
+) -> int:
+    """Read the parked records at `positions`, all in the log file `a` that begins at `base`, into the other arrays.
+
+    The count of records read from the front; less than all of them when the next one is for the plain code.
+    """
+    r = np.empty(rec.RECORD, np.int64)
+    spans = np.empty(prop.SPANS, np.int64)
+    seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
+    for i in range(positions.shape[0]):
+        at = positions[i] - base
+        stop = at + sizes[i]
+        if at < 0 or stop > a.shape[0] or not rec.read_record(a, at, stop, r):
+            return i
+        if r[rec.POSITION] != positions[i]:
+            return i
+        if not equals(a, r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES], _TIMER_TOPIC):
+            return i
+        block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
+        if prop.scan(a, block, block_end, spans, seen) != prop.REGULAR:
+            return i
+        due = _due(a, spans)
+        slot, slot_end = spans[2 * prop.TIMER_OUT_MS], spans[2 * prop.TIMER_OUT_MS + 1]
+        topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
+        slot_ms = decimal(a, slot, slot_end) if slot >= 0 else np.int64(-1)
+        if due == 0 or slot_ms < 0 or topic < 0:
+            return i
+        due_ms[i] = due
+        out_ms[i] = slot_ms
+        store_ms[i] = r[rec.STORE_MS]
+        queue_offset[i] = r[rec.QUEUE_OFFSET]
+        topic_hash[i] = java_hash_ascii(a, topic, topic_end)
+        magic[i] = MAGIC_DEFAULT | (MAGIC_DELETE if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0 else 0)
+    return positions.shape[0]

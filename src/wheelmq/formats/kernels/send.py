@@ -1,0 +1,150 @@
+"""Serve the sends at the front of what a connection has received: check, write the record, answer.
+
+Twin: the plain way through `formats.wire.frame`, `broker.handlers.send`, `delay.park` and `store.Store.append`. What
+this kernel serves, it serves to the same bytes of log, journal and answer; the rest it leaves to them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wheelmq.formats.disk.message import BLANK_BYTES
+from wheelmq.formats.kernels import journal as journal_of
+from wheelmq.formats.kernels import json_header as header
+from wheelmq.formats.kernels import properties as prop
+from wheelmq.formats.kernels import record as rec
+from wheelmq.formats.kernels.jit import kernel, part
+from wheelmq.formats.kernels.numbers import Bytes, get32
+from wheelmq.formats.kernels.send_answer import ANSWER_BYTES_MAX, put_answer
+from wheelmq.formats.kernels.send_fields import (
+    BODY,
+    BODY_MAX,
+    DUE_MS,
+    FIELDS,
+    LOG_BASE,
+    ONEWAY,
+    PROPERTIES,
+    PROPERTIES_END,
+    QUEUE,
+    QUEUE_ROW,
+    STOP,
+    STORE_MS,
+    TAG,
+    TIMER_ROW,
+    TOPIC,
+    TOPIC_END,
+)
+from wheelmq.formats.kernels.send_read import read_request
+from wheelmq.formats.kernels.send_write import PARK_BYTES_MAX, delete_key_hash, finish_record, place
+from wheelmq.formats.kernels.topics import FIRST_QUEUE, QUEUES, SENDABLE, Integers, find_topic
+from wheelmq.formats.wire.frame import FRAME_BYTES_MAX
+
+# What may come of a call.
+DONE: Final = 0
+"""Every whole frame is served."""
+NOT_MINE: Final = 1
+"""The frame at AT is for the plain code."""
+OUT_FULL: Final = 2
+"""The answers must be taken before the frame at AT can be served."""
+
+# State, read and written.
+AT: Final = 0
+"""First byte of the buffer that is not served."""
+LOG_AT: Final = 1
+"""Where in its file the next record goes."""
+ROWS: Final = 2
+"""Filled rows of the journal."""
+OUT: Final = 3
+"""Filled bytes of the answers."""
+SERVED: Final = 4
+"""Frames served since the start."""
+STATE: Final = 5
+
+
+@part
+def _find_queue(
+    a: Bytes, slots: Integers, topics: Integers, names: Bytes, queue_rows: Integers, body_max: int, f: Integers
+) -> bool:
+    """Find the row of the queue that is asked for; False when it cannot be sent to as it is."""
+    row = find_topic(slots, topics, names, a, f[TOPIC], f[TOPIC_END])
+    if row < 0 or topics[row, SENDABLE] == 0 or f[QUEUE] >= topics[row, QUEUES]:
+        return False
+    f[QUEUE_ROW] = queue_rows[topics[row, FIRST_QUEUE] + f[QUEUE]]
+    return f[QUEUE_ROW] >= 0 and f[STOP] - f[BODY] <= body_max
+
+
+@kernel
+def accept_sends(
+    a: Bytes,
+    end: int,
+    log: Bytes,
+    next_offset: Integers,
+    journal: Integers,
+    out: Bytes,
+    slots: Integers,
+    topics: Integers,
+    names: Bytes,
+    queue_rows: Integers,
+    suffix: Bytes,
+    answer_head: Bytes,
+    broker: Bytes,
+    parameters: Integers,
+    state: Integers,
+) -> int:
+    """Serve frames of a[:end] from AT on, until one is not whole or not mine: DONE, NOT_MINE or OUT_FULL."""
+    h = np.empty(header.HEADER, np.int64)
+    f = np.zeros(FIELDS, np.int64)
+    spans = np.empty(prop.SPANS, np.int64)
+    seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
+    head = np.empty(rec.HEAD, np.int64)
+    while True:
+        p = state[AT]
+        if end - p < 4:
+            return DONE
+        length = get32(a, p)
+        if length < 4 or length > FRAME_BYTES_MAX:
+            return NOT_MINE
+        stop = p + 4 + length
+        if stop > end:
+            return DONE
+        if not read_request(a, p, stop, h, f):
+            return NOT_MINE
+        if not _find_queue(a, slots, topics, names, queue_rows, parameters[BODY_MAX], f):
+            return NOT_MINE
+        at = state[LOG_AT]
+        raw = f[PROPERTIES_END] - f[PROPERTIES]
+        most = rec.FIXED + (stop - f[BODY]) + 131 + raw + suffix.shape[0] + PARK_BYTES_MAX + BLANK_BYTES
+        row = state[ROWS]
+        if at + most > log.shape[0] or row >= journal.shape[0]:
+            return NOT_MINE
+        if out.shape[0] - state[OUT] < ANSWER_BYTES_MAX:
+            return OUT_FULL
+        if not place(a, log, at, suffix, parameters, spans, seen, f):
+            return NOT_MINE
+        parked = f[DUE_MS] > 0
+        stored_row = parameters[TIMER_ROW] if parked else f[QUEUE_ROW]
+        queue_offset = next_offset[stored_row]
+        size = finish_record(a, log, at, parameters, queue_offset, head, f)
+        position = parameters[LOG_BASE] + at
+        next_offset[stored_row] = queue_offset + 1
+        journal[row, journal_of.QUEUE] = stored_row
+        journal[row, journal_of.QUEUE_OFFSET] = queue_offset
+        journal[row, journal_of.POSITION] = position
+        journal[row, journal_of.SIZE] = size
+        journal[row, journal_of.TAG_CODE] = f[TAG]
+        journal[row, journal_of.STORE_MS] = parameters[STORE_MS]
+        journal[row, journal_of.DUE_MS] = f[DUE_MS]
+        journal[row, journal_of.SETTLES] = 0
+        journal[row, journal_of.KEY_HASH] = delete_key_hash(a, log, spans, f) if parked else 0
+        journal[row, journal_of.FLAGS] = 0
+        journal[row, journal_of.REAL_QUEUE] = f[QUEUE_ROW] if parked else -1
+        state[ROWS] = row + 1
+        state[LOG_AT] = at + size
+        if not f[ONEWAY]:
+            state[OUT] = put_answer(
+                out, state[OUT], a, answer_head, broker, log, parameters, queue_offset, position, spans, f
+            )
+        state[AT] = stop
+        state[SERVED] += 1

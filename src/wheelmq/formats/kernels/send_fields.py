@@ -1,0 +1,46 @@
+"""What the parts of the send kernel hand to each other, by place in arrays of 64-bit integers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Parameters of a call.
+NOW_MS: Final = 0
+STORE_MS: Final = 1
+PEER_IP: Final = 2
+PEER_PORT: Final = 3
+STORE_IP: Final = 4
+STORE_PORT: Final = 5
+BODY_MAX: Final = 6
+PRECISION_MS: Final = 7
+DELAY_MS_MAX: Final = 8
+TIMER_ON: Final = 9
+SYNC: Final = 10
+LOG_BASE: Final = 11
+"""Log position at which the file begins."""
+TIMER_ROW: Final = 12
+PARAMETERS: Final = 13
+
+# Fields of one send: what is read from its frame, and what placing its properties adds.
+TOPIC: Final = 0
+TOPIC_END: Final = 1
+QUEUE: Final = 2
+SYS_FLAG: Final = 3
+BORN_MS: Final = 4
+USER_FLAG: Final = 5
+RECONSUME: Final = 6
+PROPERTIES: Final = 7
+PROPERTIES_END: Final = 8
+BODY: Final = 9
+STOP: Final = 10
+ONEWAY: Final = 11
+OPAQUE: Final = 12
+QUEUE_ROW: Final = 13
+BLOCK: Final = 14
+"""Where in the log file the stored properties begin."""
+BLOCK_END: Final = 15
+DUE_MS: Final = 16
+OUT_MS: Final = 17
+TAG: Final = 18
+KEY_HASH: Final = 19
+FIELDS: Final = 20

@@ -1,0 +1,100 @@
+"""Read a send from its frame: the strict shape that the send kernel takes.
+
+Twin: `formats.wire.frame.decode`, `formats.wire.headers.read_send_v2`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wheelmq.formats.kernels import json_header as header
+from wheelmq.formats.kernels.jit import inline, part
+from wheelmq.formats.kernels.numbers import Bytes, decimal, equals, get32, literal
+from wheelmq.formats.kernels.send_fields import (
+    BODY,
+    BORN_MS,
+    ONEWAY,
+    OPAQUE,
+    PROPERTIES,
+    PROPERTIES_END,
+    QUEUE,
+    RECONSUME,
+    STOP,
+    SYS_FLAG,
+    TOPIC,
+    TOPIC_END,
+    USER_FLAG,
+)
+from wheelmq.formats.kernels.topics import Integers
+
+_SEND_V2: Final = 310
+_FALSE = literal("false")
+
+_A, _B, _C, _D, _E, _F, _G, _H, _I, _J, _K, _L, _M = range(13)
+
+
+@inline
+def _start(h: Integers, letter: int) -> int:
+    return h[header.FIELDS + 2 * letter]
+
+
+@inline
+def _end(h: Integers, letter: int) -> int:
+    return h[header.FIELDS + 2 * letter + 1]
+
+
+@inline
+def _number(a: Bytes, h: Integers, letter: int, most: int) -> int:
+    """The number in a field, 0 to `most`; -1 when it is absent or none."""
+    if _start(h, letter) < 0:
+        return np.int64(-1)
+    value = decimal(a, _start(h, letter), _end(h, letter))
+    return value if value <= most else np.int64(-1)
+
+
+@inline
+def _optional_number(a: Bytes, h: Integers, letter: int) -> int:
+    """As `_number`, but 0 when the field is absent."""
+    return np.int64(0) if _start(h, letter) < 0 else _number(a, h, letter, 2147483647)
+
+
+@inline
+def _absent_or_false(a: Bytes, h: Integers, letter: int) -> bool:
+    return _start(h, letter) < 0 or equals(a, _start(h, letter), _end(h, letter), _FALSE)
+
+
+@part
+def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
+    """Fill `f` from the frame a[p:stop]; False when it is no plain send of the strict shape."""
+    word = get32(a, p + 4)
+    body = p + 8 + (word & 0xFFFFFF)
+    if (word >> 24) != 0 or body > stop or not header.read_header(a, p + 8, body, h):
+        return False
+    flag = h[header.FLAG]
+    if h[header.CODE] != _SEND_V2 or h[header.OPAQUE] < 0 or (flag != 0 and flag != -1 and flag != 2):
+        return False
+    for letter in range(header.LETTERS):
+        if letter != _I and h[header.ESCAPED + letter] != 0:
+            return False
+    f[TOPIC], f[TOPIC_END] = _start(h, _B), _end(h, _B)
+    f[PROPERTIES], f[PROPERTIES_END] = _start(h, _I), _end(h, _I)
+    if _start(h, _A) < 0 or f[TOPIC] < 0 or _start(h, _C) < 0 or f[PROPERTIES] < 0:
+        return False
+    f[QUEUE] = _number(a, h, _E, 2147483647)
+    f[SYS_FLAG] = _number(a, h, _F, 2147483647)
+    f[BORN_MS] = _number(a, h, _G, 1 << 60)
+    f[USER_FLAG] = _number(a, h, _H, 2147483647)
+    f[RECONSUME] = _optional_number(a, h, _J)
+    if f[QUEUE] < 0 or f[SYS_FLAG] < 0 or f[BORN_MS] < 0 or f[USER_FLAG] < 0 or f[RECONSUME] < 0:
+        return False
+    if (f[SYS_FLAG] & 0x3C) != 0:  # a transaction's part, or an IPv6 host
+        return False
+    if _number(a, h, _D, 2147483647) < 0 or _optional_number(a, h, _L) < 0:
+        return False
+    if body == stop:  # no body
+        return False
+    f[BODY], f[STOP] = body, stop
+    f[ONEWAY], f[OPAQUE] = flag == 2, h[header.OPAQUE]
+    return _absent_or_false(a, h, _K) and _absent_or_false(a, h, _M) and f[PROPERTIES_END] > f[PROPERTIES]

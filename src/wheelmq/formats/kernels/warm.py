@@ -1,0 +1,74 @@
+"""Have every kernel compiled, or loaded from the cache, for the types with which it is called.
+
+The broker does this before it listens, and a Spark worker before its first task; whoever comes first compiles, the
+others wait for it. A file that is mapped for reading only gives arrays of another type than one that is written, so
+the kernels that tasks use are there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wheelmq.formats.kernels import (
+    jit,
+    journal,
+    json_header,
+    keys,
+    properties,
+    record,
+    release,
+    scan,
+    send,
+    timer,
+    topics,
+)
+
+_MODULES = (json_header, properties, record)  # parts, compiled with the kernels that use them
+
+
+def _arrays() -> dict[str, Any]:
+    """Arrays of each type and shape that kernels take, as small as can be."""
+    written = np.zeros(16, np.uint8)
+    read = np.zeros(16, np.uint8)
+    read.setflags(write=False)
+    return {
+        "written": written,
+        "read": read,
+        "integers": np.zeros(64, np.int64),
+        "slots": np.full(2, -1, np.int64),
+        "journal": np.zeros((1, journal.COLUMNS), np.int64),
+        "topics": np.zeros((1, topics.COLUMNS), np.int64),
+        "names": np.zeros((1, 2), np.int64),
+        "rows": np.zeros((1, scan.COLUMNS), np.int64),
+        "refs": np.zeros((0, 5), np.int64),
+        "counts": np.zeros(1, np.int32),
+    }
+
+
+def warm(say: Callable[[str], None]) -> None:
+    """Compile or load everything; `say` is told when that takes long enough to be noticed."""
+    if not jit.available():
+        return
+    with jit.compiling(say):
+        a = _arrays()
+        written, read, integers, nothing = a["written"], a["read"], a["integers"], np.zeros(0, np.int64)
+        send.accept_sends(
+            written, 0, written, integers, a["journal"], written, a["slots"], a["topics"], written, integers,
+            read, read, read, integers, np.zeros(send.STATE, np.int64),
+        )  # fmt: skip
+        release.release(
+            a["refs"], written, written, integers, a["journal"], a["slots"], a["topics"], written, integers, integers,
+            np.zeros(release.STATE, np.int64),
+        )  # fmt: skip
+        for log in (written, read):
+            state = np.zeros(scan.STATE, np.int64)
+            scan.scan_log(log, 0, True, a["slots"], a["names"], written, integers, a["rows"], state)
+            scan.read_parked(log, 0, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+            timer.chain_in_file(log, 0, -1, 0, np.zeros(2, np.int64))
+        timer.append_units(written, a["counts"], 1000, written, 0, 0, written, nothing)
+        timer.rebuild(written, a["counts"], 1000, written, 0, 0, 0)
+        keys.insert(integers, integers, nothing, nothing)
+        topics.intern_topic(a["slots"], a["names"], written, integers, read, 0, 0)

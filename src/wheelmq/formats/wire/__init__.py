@@ -1,0 +1,1 @@
+"""The remoting protocol: frames, codes, headers, bodies."""

@@ -1,0 +1,206 @@
+"""JSON bodies (RocketMQ: remoting.protocol.body, .heartbeat, .route).
+
+Readers ignore unknown keys and default missing ones. Java writes maps with number keys unquoted; the readers here
+take both forms, the writers quote (every client takes that, see the route's note in docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from wheelmq.formats.buffer import Buffer
+
+B = TypeVar("B")
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+
+
+class BodyError(ValueError):
+    """A request's body is not the JSON that its code asks for; the message says where."""
+
+
+class Body(msgspec.Struct, rename="camel", kw_only=True):
+    """Base of the JSON bodies."""
+
+
+class DataVersion(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """How often, and when last, a table was changed."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+class TopicConfig(Body):
+    """A topic: queues and permissions."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+
+class GroupRetryPolicy(Body):
+    type: str = "CUSTOMIZED"
+
+
+class GroupConfig(Body):
+    """A consumer group (RocketMQ: SubscriptionGroupConfig)."""
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    group_retry_policy: GroupRetryPolicy = msgspec.field(default_factory=GroupRetryPolicy)
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = {}
+
+
+class Subscription(Body):
+    """What a consumer wants of a topic (RocketMQ: SubscriptionData)."""
+
+    topic: str = ""
+    sub_string: str = "*"
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+
+class ConsumerData(Body):
+    """A consumer group in a heartbeat."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[Subscription] = []
+    unit_mode: bool = False
+
+
+class ProducerData(Body):
+    """A producer group in a heartbeat."""
+
+    group_name: str
+
+
+class Heartbeat(Body):
+    """HEART_BEAT."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = msgspec.field(default=False, name="withoutSub")
+
+
+class QueueName(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A queue by name (RocketMQ: MessageQueue)."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+class LockBatch(Body):
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    client_id: str
+    consumer_group: str
+    mq_set: list[QueueName] = []
+    only_this_broker: bool = False
+
+
+class TopicConfigTable(Body):
+    """The topics of a broker, as it registers them and keeps them in topics.json."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class Registration(Body):
+    """The body of REGISTER_BROKER."""
+
+    topic_config_serialize_wrapper: TopicConfigTable = msgspec.field(default_factory=TopicConfigTable)
+    filter_server_list: list[str] = []
+
+
+class QueueData(Body):
+    """A broker's queues of one topic, in a route."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Body):
+    """A broker name's addresses by broker id, in a route."""
+
+    broker_name: str
+    cluster: str
+    broker_addrs: dict[int, str]
+    enable_acting_master: bool = False
+
+
+class Route(Body):
+    """GET_ROUTEINFO_BY_TOPIC."""
+
+    broker_datas: list[BrokerData] = []
+    queue_datas: list[QueueData] = []
+    filter_server_table: dict[str, list[str]] = {}
+    order_topic_conf: str | None = None
+
+
+class ClusterInfo(Body):
+    """GET_BROKER_CLUSTER_INFO."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+_BARE_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
+
+
+def read(raw: Buffer, body: type[B]) -> B:
+    """The body in `raw`, standard JSON or with Java's bare number keys. Raises BodyError."""
+    text = bytes(raw)
+    try:
+        return msgspec.json.decode(text, type=body, strict=False)
+    except msgspec.DecodeError as error:
+        quoted = _BARE_KEY.sub(rb'\1"\2"\3', text)
+        try:
+            return msgspec.json.decode(quoted, type=body, strict=False)
+        except msgspec.DecodeError:
+            raise BodyError(f"{getattr(body, '__name__', body)}: {error}") from None
+
+
+def write(body: Any) -> bytes:
+    """`body` as JSON; a field that is None is left out."""
+    return msgspec.json.encode(_without_none(msgspec.to_builtins(body, str_keys=True)))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_none(inner) for inner in value]
+    return value

@@ -1,0 +1,217 @@
+"""The remoting frame (RocketMQ: RemotingCommand, RocketMQSerializable).
+
+```
+| length 4 | serialize type 1, header length 3 | header | body |
+```
+
+`length` counts what follows it. The header is JSON (type 0) or binary (type 1):
+
+```
+| code 2 | language 1 | version 2 | opaque 4 | flag 4 | remark length 4, remark | ext length 4, pairs |
+pair: | key length 2, key | value length 4, value |
+```
+
+Answers go out as JSON whatever the request was: every client decodes by the type byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from wheelmq.formats.buffer import Buffer
+
+FRAME_BYTES_MAX: Final = 16_777_216
+"""The longest frame Apache's server takes, its length field not counted."""
+
+TYPE_JSON: Final = 0
+TYPE_BINARY: Final = 1
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+
+VERSION: Final = 479
+"""V5_3_3: the version whose behaviour we show."""
+LANGUAGE: Final = "PYTHON"
+LANGUAGES: Final = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY",
+    "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
+)  # fmt: skip
+"""By their code in the binary header."""
+
+_PREFIX = struct.Struct(">ii")
+_BINARY_FIXED = struct.Struct(">hbhii")
+_INT32 = struct.Struct(">i")
+
+
+class FrameError(ValueError):
+    """The bytes are no frame. There is no telling where the next one begins, so the connection is closed."""
+
+
+class Command(msgspec.Struct):
+    """A request or an answer."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    ext: dict[str, str] = {}
+    body: bytes | memoryview = b""
+    remark: str | None = None
+    language: str = LANGUAGE
+    version: int = VERSION
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & FLAG_RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        return self.flag & FLAG_ONEWAY != 0
+
+
+class _JsonHeader(msgspec.Struct, omit_defaults=True):
+    """The JSON header; what is missing is 0, as in Java. Numbers may come as strings."""
+
+    code: int = 0
+    language: str | int | None = None
+    version: int = 0
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    extFields: dict[str, str | int | float | bool | None] | None = None
+    serializeTypeCurrentRPC: str | None = None
+
+
+_decode_json = msgspec.json.Decoder(_JsonHeader, strict=False).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def frame_end(buffer: Buffer, at: int, end: int) -> int | None:
+    """Where the frame that begins at byte `at` ends; None while its bytes up to `end` are not all there.
+
+    Raises FrameError as soon as its length shows that it can be none.
+    """
+    if end - at < 4:
+        return None
+    (length,) = _INT32.unpack_from(buffer, at)
+    if length < 4 or length > FRAME_BYTES_MAX:
+        raise FrameError(f"a frame of {length} bytes; 4 to {FRAME_BYTES_MAX} are taken")
+    stop = at + 4 + int(length)
+    return stop if stop <= end else None
+
+
+def decode(buffer: Buffer, at: int, end: int) -> Command:
+    """The command in the frame from byte `at` to `end`; its body is a copy. Raises FrameError."""
+    view = memoryview(buffer)
+    _, word = _PREFIX.unpack_from(view, at)
+    header_start = at + _PREFIX.size
+    header_end = header_start + (word & 0xFF_FFFF)
+    if header_end > end:
+        raise FrameError(f"a header of {word & 0xFF_FFFF} bytes in a frame of {end - at - 4}")
+    header = view[header_start:header_end]
+    match word >> 24 & 0xFF:
+        case 0:
+            command = _from_json(header)
+        case 1:
+            command = _from_binary(header)
+        case unknown:
+            raise FrameError(f"serialize type {unknown}; 0 (JSON) and 1 (binary) are known")
+    command.body = bytes(view[header_end:end])
+    return command
+
+
+def encode(command: Command) -> bytes:
+    """The frame of `command`, with a JSON header."""
+    header = _encode_json(
+        {
+            "code": command.code,
+            "extFields": command.ext,
+            "flag": command.flag,
+            "language": command.language,
+            "opaque": command.opaque,
+            "serializeTypeCurrentRPC": "JSON",
+            "version": command.version,
+            **({} if command.remark is None else {"remark": command.remark}),
+        }
+    )
+    return b"".join((_PREFIX.pack(4 + len(header) + len(command.body), len(header)), header, command.body))
+
+
+def encode_binary(command: Command) -> bytes:
+    """The frame of `command`, with a binary header. Its code must fit 16 bits."""
+    remark = (command.remark or "").encode()
+    pairs = b"".join(
+        len(key := name.encode()).to_bytes(2, "big") + key + len(text := value.encode()).to_bytes(4, "big") + text
+        for name, value in command.ext.items()
+    )
+    language = LANGUAGES.index(command.language)
+    header = b"".join(
+        (
+            _BINARY_FIXED.pack(command.code, language, command.version, command.opaque, command.flag),
+            _INT32.pack(len(remark)),
+            remark,
+            _INT32.pack(len(pairs)),
+            pairs,
+        )
+    )
+    word = TYPE_BINARY << 24 | len(header)
+    return b"".join((_PREFIX.pack(4 + len(header) + len(command.body), word), header, command.body))
+
+
+def _from_json(header: memoryview) -> Command:
+    try:
+        raw = _decode_json(header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameError(f"the JSON header does not parse: {error}") from None
+    return Command(
+        code=raw.code,
+        opaque=raw.opaque,
+        flag=raw.flag,
+        ext={name: _text(value) for name, value in (raw.extFields or {}).items() if value is not None},
+        remark=raw.remark,
+        language=raw.language if isinstance(raw.language, str) else "OTHER",
+        version=raw.version,
+    )
+
+
+def _text(value: Any) -> str:
+    """A value of extFields as the string Java would have sent (ali-ons sends numbers and booleans)."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _from_binary(header: memoryview) -> Command:
+    try:
+        code, language, version, opaque, flag = _BINARY_FIXED.unpack_from(header, 0)
+        remark, at = _sized(header, _BINARY_FIXED.size, 4)
+        block, at = _sized(header, at, 4)
+        ext: dict[str, str] = {}
+        p = 0
+        while p < len(block):
+            key, p = _sized(block, p, 2)
+            value, p = _sized(block, p, 4)
+            ext[str(key, "utf-8")] = str(value, "utf-8")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FrameError(f"the binary header does not parse: {error}") from None
+    return Command(
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        ext=ext,
+        remark=str(remark, "utf-8", "replace") or None,
+        language=LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER",
+        version=version,
+    )
+
+
+def _sized(view: memoryview, at: int, length_bytes: int) -> tuple[memoryview, int]:
+    start = at + length_bytes
+    length = int.from_bytes(view[at:start], "big", signed=True)
+    if start > len(view) or length < 0 or start + length > len(view):
+        raise FrameError(f"a field of {length} bytes at byte {at} of a block of {len(view)}")
+    return view[start : start + length], start + length

@@ -1,0 +1,282 @@
+"""Headers: the typed view of a request's extFields (RocketMQ: remoting.protocol.header).
+
+Unknown fields are ignored. A field without a default must be there; numbers and booleans travel as strings.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+H = TypeVar("H", bound="Header")
+
+Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Numbers as Java's headers have them: what does not fit is refused before anything is done."""
+
+
+class HeaderError(ValueError):
+    """A request's header lacks a field or holds what does not fit; the message names it."""
+
+
+class Header(msgspec.Struct, rename="camel", kw_only=True):
+    """Base of the request headers."""
+
+
+def read(ext: dict[str, str], header: type[H]) -> H:
+    """The header in a request's extFields. Raises HeaderError."""
+    try:
+        return msgspec.convert(ext, header, strict=False)
+    except msgspec.ValidationError as error:
+        raise HeaderError(f"{header.__name__}: {error}") from None
+
+
+def write(header: Header) -> dict[str, str]:
+    """The extFields that say `header`; a field that is None is left out."""
+    return texts(**msgspec.to_builtins(header))
+
+
+class SendHeader(Header):
+    """SEND_MESSAGE; SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE say the same in letters."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    batch: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+_SEND_LETTERS: Final = dict(
+    zip(
+        "abcdefghijklm",
+        (
+            "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
+            "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
+        ),
+        strict=True,
+    )
+)  # fmt: skip
+
+
+def read_send_v2(ext: dict[str, str]) -> SendHeader:
+    """The send header of a request that names its fields by letters. Raises HeaderError."""
+    return read({_SEND_LETTERS[name]: value for name, value in ext.items() if name in _SEND_LETTERS}, SendHeader)
+
+
+def write_send_v2(header: SendHeader) -> dict[str, str]:
+    """The extFields of a request that names its fields by letters."""
+    fields = msgspec.to_builtins(header)
+    return texts(**{letter: fields[name] for letter, name in _SEND_LETTERS.items()})
+
+
+class PullHeader(Header):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
+    subscription: str | None = None
+    sub_version: Int64 = 0
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+
+
+PULL_COMMIT_OFFSET: Final = 0x1
+PULL_SUSPEND: Final = 0x2
+PULL_SUBSCRIPTION: Final = 0x4
+PULL_CLASS_FILTER: Final = 0x8
+PULL_LITE: Final = 0x10
+
+
+class QueryConsumerOffsetHeader(Header):
+    """QUERY_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffsetHeader(Header):
+    """UPDATE_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class QueueHeader(Header):
+    """GET_MAX_OFFSET, GET_MIN_OFFSET and others that name a queue."""
+
+    topic: str
+    queue_id: Int32
+
+
+class SearchOffsetHeader(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    boundary_type: str = "LOWER"
+
+
+class SendBackHeader(Header):
+    """CONSUMER_SEND_MSG_BACK; `offset` is a log position."""
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class UnregisterClientHeader(Header):
+    """UNREGISTER_CLIENT."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerGroupHeader(Header):
+    """GET_CONSUMER_LIST_BY_GROUP and others that name a group."""
+
+    consumer_group: str
+
+
+class RecallHeader(Header):
+    """RECALL_MESSAGE."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str = ""
+
+
+class RegisterBrokerHeader(Header):
+    """REGISTER_BROKER, at the name server."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Int64
+    heartbeat_timeout_millis: Int64 | None = None
+    enable_acting_master: bool = False
+    compressed: bool = False
+    body_crc32: Int32 = 0
+
+
+class UnregisterBrokerHeader(Header):
+    """UNREGISTER_BROKER, at the name server."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class TopicHeader(Header):
+    """GET_ROUTEINFO_BY_TOPIC and others that name a topic."""
+
+    topic: str
+
+
+class CreateTopicHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC."""
+
+    topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    default_topic: str = ""
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+
+
+class DeleteTopicHeader(Header):
+    """DELETE_TOPIC_IN_NAMESRV."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class BrokerNameHeader(Header):
+    """WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+class KvHeader(Header):
+    """PUT_KV_CONFIG, GET_KV_CONFIG, DELETE_KV_CONFIG."""
+
+    namespace: str
+    key: str
+    value: str | None = None
+
+
+class NamespaceHeader(Header):
+    """GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
+
+
+class PipelineHeader(Header):
+    """WMQ_PIPELINE_OPEN: who asks for the lease."""
+
+    name: str
+
+
+class TurnHeader(Header):
+    """WMQ_PIPELINE_PLAN, _RENEW, _COMMIT: which lease, and which turn."""
+
+    epoch: Int64
+    turn: Int64 = 0
+    timeout_ms: Int64 = 1000
+
+
+class UploadHeader(Header):
+    """WMQ_PIPELINE_UPLOAD: one chunk of one task attempt's rows."""
+
+    epoch: Int64
+    turn: Int64
+    kind: str
+    part: Int32
+    attempt: Int64
+    chunk: Int64
+
+
+class ListTimersHeader(Header):
+    """WMQ_LIST_TIMERS: pending messages of the timer queue from an offset on."""
+
+    queue_offset: Int64 = 0
+    count: Int32 = 1000
+    topic: str | None = None
+
+
+def texts(**fields: Any) -> dict[str, str]:
+    """Answer header fields as strings, the only form every client reads; None is left out."""
+    return {
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for name, value in fields.items()
+        if value is not None
+    }

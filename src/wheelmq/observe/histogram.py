@@ -1,0 +1,47 @@
+"""A histogram of durations or lateness in buckets that grow by a quarter: percentiles to 25 % at any scale."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+_GROWTH = 1.25
+_BUCKETS = 128
+
+
+class Histogram:
+    """Counts of values from `least` up; values below it count in the first bucket."""
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._counts: npt.NDArray[np.int64] = np.zeros(_BUCKETS, np.int64)
+        self.count = 0
+        self.total = 0.0
+        self.greatest = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count a value, once or several times."""
+        place = 0 if value <= self._least else math.ceil(math.log(value / self._least, _GROWTH))
+        self._counts[min(place, _BUCKETS - 1)] += times
+        self.count += times
+        self.total += value * times
+        self.greatest = max(self.greatest, value)
+
+    def percentile(self, share: float) -> float:
+        """A value that `share` of all counted ones do not exceed (the upper bound of its bucket); 0 without any."""
+        if not self.count:
+            return 0.0
+        place = int(np.searchsorted(np.cumsum(self._counts), share * self.count))
+        return min(self._least * _GROWTH**place, self.greatest)
+
+    def summary(self) -> dict[str, float]:
+        """Count, mean, p50, p99 and greatest, in the unit of the values."""
+        return {
+            "count": self.count,
+            "mean": self.total / self.count if self.count else 0.0,
+            "p50": self.percentile(0.5),
+            "p99": self.percentile(0.99),
+            "max": self.greatest,
+        }

@@ -1,0 +1,35 @@
+"""The tables in docs/formats are those of the declarations."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wheelmq.formats.disk import checkpoint, queue_unit, timer
+from wheelmq.formats.field import Layout
+
+DOCS = Path(__file__).parents[2] / "docs" / "formats"
+
+LAYOUTS: dict[str, Layout] = {
+    name: layout
+    for module in (checkpoint, queue_unit, timer)
+    for name, layout in vars(module).items()
+    if isinstance(layout, Layout)
+}
+
+WRITTEN = {
+    name: table.strip()
+    for page in DOCS.glob("*.md")
+    for name, table in re.findall(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", page.read_text(), re.DOTALL)
+}
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_the_table_in_the_documents_is_that_of_the_code(name: str) -> None:
+    assert WRITTEN.get(name) == LAYOUTS[name].table()
+
+
+def test_no_table_is_of_something_that_is_gone() -> None:
+    assert set(WRITTEN) == set(LAYOUTS)

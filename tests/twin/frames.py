@@ -1,0 +1,154 @@
+"""Strategies for frames of sends: plain ones, odd ones, and ones that were damaged on the way."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import strategies as st
+
+TOPICS = [
+    "Alpha",
+    "Beta",
+    "A" * 127,
+    "%RETRY%group",
+    "TBW102",
+    "SCHEDULE_TOPIC_XXXX",
+    "rmq_sys_wheel_timer",
+    "New",
+    "bad/name",
+    "",
+]
+NAMES = [
+    "UNIQ_KEY", "TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",
+    "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID", "TIMER_DEL_UNIQKEY", "__WMQ_DUE", "__WMQ_ORIGIN", "TRAN_MSG",
+    "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER", "colour", "c",
+    "TIMER_ENQUEUE_MS", "TIMER_ROLL_TIMES", "UNIQ_KE", "TAGSS",
+]  # fmt: skip
+VALUES = [
+    "1", "0", "50", "1500", "-1", "+1", "007", "99999999999999999999", "999999999999999", "1000000000000000", "true",
+    "false", "3000000000000001", "1700000005000", "1700000005001", "x" * 300, "a\x01b",
+    "TagA", "\uff11", "é", "\U0001f600",
+    "Alpha+0A", "%", "0", "259200", "259201", "3000000000000000", "v\\w", 'q"q', "1795231431000",
+]  # fmt: skip
+
+
+def escape(text: str, style: str) -> str:
+    """The text as the inside of a JSON string."""
+    out = []
+    for c in text:
+        if c == '"' or c == "\\":
+            out.append("\\" + c)
+        elif c < " ":
+            out.append(f"\\u{ord(c):04x}" if style != "raw" else c)
+        elif c > "~" and style == "ascii":
+            out.append(c.encode("utf-16-be").hex(" ", 2).replace(" ", "\\u").join(("\\u", "")))
+        else:
+            out.append(c)
+    return "".join(out)
+
+
+pairs = st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES))
+usual = st.fixed_dictionaries(
+    {},
+    optional={
+        "TAGS": st.sampled_from(["TagA", "TagB", "é"]),
+        "KEYS": st.sampled_from(["k1", "k1 k2"]),
+        "WAIT": st.sampled_from(["true", "false"]),
+        "TIMER_DELAY_MS": st.sampled_from(["1", "50", "1500", "25000", "0", "259200001"]),
+        "TIMER_DELIVER_MS": st.sampled_from(["1700000005000", "1700000005001", "1700000000000", "1"]),
+        "TIMER_DELAY_SEC": st.sampled_from(["1", "259200", "259201"]),
+    },
+)
+
+
+@st.composite
+def property_blocks(draw: st.DrawFn) -> str:
+    """A property block: usually regular, at times not."""
+    kind = draw(st.integers(0, 9))
+    if kind < 6:
+        found = [("UNIQ_KEY", draw(st.sampled_from(["0A" * 16, "1B" * 16, "k" * 200, "x"])))]
+        found += list(draw(usual).items())
+        found = draw(st.permutations(found))
+        text = "".join(f"{name}\x01{value}\x02" for name, value in found)
+        return text[:-1] if draw(st.integers(0, 4)) == 0 else text
+    if kind < 9:
+        text = "".join(f"{name}\x01{value}\x02" for name, value in draw(st.lists(pairs, max_size=6)))
+        return "UNIQ_KEY\x010A\x02" + text if draw(st.booleans()) else text
+    return draw(st.text(st.sampled_from('\x01\x02abTAGS=é\x00\n"\\'), max_size=30))
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> bytes:
+    """A JSON header of a send."""
+    style = draw(st.sampled_from(["plain"] * 6 + ["raw", "ascii"]))
+    number = st.sampled_from(["0", "1", "3", "4", "7"])
+    fields = {
+        "a": draw(st.sampled_from(["group", "g", ""])),
+        "b": draw(st.sampled_from(TOPICS[:2] * 4 + TOPICS)),
+        "c": "TBW102",
+        "d": draw(number),
+        "e": draw(st.sampled_from(["0", "1", "3", "3", "2", "-1", "8", "00", "1.0", "x", "99999999999"])),
+        "f": draw(st.sampled_from(["0", "0", "0", "1", "4", "8", "16", "768", "-1", "2147483648"])),
+        "g": draw(st.sampled_from(["1700000000000", "0", "-5", "9223372036854775808"])),
+        "h": draw(st.sampled_from(["0", "0", "7", "2147483647", "2147483648", "-3"])),
+        "i": draw(property_blocks()),
+        "j": draw(st.sampled_from(["0", "0", "2", "-1", ""])),
+        "k": draw(st.sampled_from(["false", "false", "true", "False"])),
+        "m": draw(st.sampled_from(["false", "false", "false", "true", ""])),
+        "l": draw(st.sampled_from(["3", "0", "x"])),
+        "n": "broker-a",
+        "zz": "1",
+    }
+    for name in draw(st.sets(st.sampled_from(sorted(fields)), max_size=2)):
+        if name not in "i" or draw(st.booleans()):
+            fields.pop(name)
+    entries = [f'"{name}":"{escape(value, style)}"' for name, value in fields.items()]
+    if draw(st.integers(0, 9)) == 0:
+        entries.append(draw(st.sampled_from(['"e":3', '"m":false', '"e":"1"', '"b":"Beta"', '"x":null', '"x":[1]'])))
+    if draw(st.integers(0, 4)) == 0:
+        entries = draw(st.permutations(entries))
+    space = draw(st.sampled_from([""] * 9 + [" "]))
+    ext = "{" + f",{space}".join(entries) + "}"
+    code = draw(st.sampled_from(["310"] * 9 + ["10", "320", "0310", "310.0", "35", "-1"]))
+    top = [
+        f'"code":{code}',
+        f'"extFields":{space}{ext}',
+        f'"flag":{draw(st.sampled_from(["0"] * 8 + ["2", "1", "3", "-1"]))}',
+        '"language":"JAVA"',
+        f'"opaque":{draw(st.integers(0, 2**31 - 1))}',
+        '"serializeTypeCurrentRPC":"JSON"',
+        '"version":479',
+    ]
+    for _ in range(draw(st.integers(0, 1))):
+        top.pop(draw(st.sampled_from([2, 3, 5, 6] * 3 + [1])) % len(top))
+    if draw(st.integers(0, 9)) == 0:
+        top.append(
+            draw(st.sampled_from(['"code":310', '"remark":null', '"remark":"r"', '"x":1', '"flag":0', '"opaque":7']))
+        )
+    if draw(st.integers(0, 4)) == 0:
+        top = draw(st.permutations(top))
+    return ("{" + ",".join(top) + "}").encode("utf-8", "surrogatepass")
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    """One frame, its lengths right."""
+    header = draw(headers())
+    body = draw(st.binary(max_size=40)) + b"b" * draw(st.sampled_from([0, 0, 0, 300, 5000]))
+    serialize = draw(st.sampled_from([0] * 19 + [1]))
+    return struct.pack(">ii", 4 + len(header) + len(body), serialize << 24 | len(header)) + header + body
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """What a connection may receive: frames end to end, at times damaged, at times cut."""
+    stream = b"".join(draw(st.lists(frames(), min_size=1, max_size=8)))
+    if draw(st.integers(0, 3)) == 0:
+        damaged = bytearray(stream)
+        for _ in range(draw(st.integers(1, 3))):
+            at = draw(st.integers(0, len(damaged) - 1))
+            damaged[at] = draw(st.integers(0, 255))
+        stream = bytes(damaged)
+    if draw(st.integers(0, 5)) == 0:
+        stream = stream[: draw(st.integers(0, len(stream)))]
+    return stream

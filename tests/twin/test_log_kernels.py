@@ -1,0 +1,173 @@
+"""The kernels that read the log, and those that keep timer log, wheel and key index, do what the plain code does."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.twin.frames import streams
+from tests.twin.test_send_and_release import START_MS, Peer
+from wheelmq.delay.done import IndexBits
+from wheelmq.delay.keys import KeyIndex
+from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.log import TimerLog
+from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_UNIT
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.frame import FrameError
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.recovery import LogScan
+from wheelmq.system.disk import Disk
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.harness import BrokerHarness
+
+fixture_is_shared = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Turn kernels off and on again: `plain.setattr(jit, "MODE", ...)`."""
+    return monkeypatch
+
+
+def both_ways(switch: pytest.MonkeyPatch, run: object) -> list[object]:
+    """What `run` gives with kernels and without."""
+    assert callable(run)
+    results = []
+    for mode in ("compiled", "plain"):
+        with switch.context() as patch:
+            patch.setattr(jit, "MODE", mode)
+            results.append(run())
+    return results
+
+
+def filled(folder: Path, stream: bytes, **chosen: object) -> BrokerHarness:
+    """A broker that has received `stream`, and released some of it."""
+    harness = BrokerHarness(folder, clock=ManualClock(START_MS), **chosen)
+    peer = Peer()
+    buffer = bytearray(stream)
+    with contextlib.suppress(FrameError):
+        harness.broker.receive(peer, memoryview(buffer), len(buffer))  # type: ignore[arg-type]
+    for _ in range(3):
+        harness.clock.advance(700)
+        harness.broker.tick()
+    return harness
+
+
+def scanned(files: MappedSequence, start: int) -> tuple[int, list[list[object]]]:
+    """The end of the log and what each row says, names in place of their rows."""
+    scan = LogScan(files, LogPosition(start))
+    found: list[list[object]] = []
+    for rows in scan.chunks():
+        for row in rows.tolist():
+            topic, real = row[6], row[11]
+            found.append([*row, scan.names.name(topic), scan.names.name(real) if real >= 0 else None])
+            found[-1][6] = found[-1][11] = 0
+    return scan.end, found
+
+
+@given(stream=streams(), damage=st.lists(st.tuples(st.integers(0, 1 << 14), st.integers(0, 255)), max_size=3))
+@settings(fixture_is_shared, max_examples=120)
+def test_the_log_is_scanned_alike(
+    tmp_path_factory: pytest.TempPathFactory,
+    plain: pytest.MonkeyPatch,
+    stream: bytes,
+    damage: list[tuple[int, int]],
+) -> None:
+    harness = filled(tmp_path_factory.mktemp("scan"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
+    log = harness.broker.store.log
+    for at, byte in damage:
+        if log.files.start <= at < log.files.end:
+            log.files.file_at(at).array[at % log.files.file_bytes] = byte
+    kernel, twin = both_ways(plain, lambda: scanned(log.files, log.start))
+    harness.crash()
+    assert kernel == twin
+
+
+@given(stream=streams())
+@settings(fixture_is_shared, max_examples=60)
+def test_parked_records_are_staged_alike(
+    tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, stream: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("stage")
+    harness = filled(folder, stream)
+    chosen = harness.broker.settings
+    end = harness.broker.timer.queue.end
+    start = harness.broker.timer.queue.start
+
+    def read() -> list[object]:
+        view = staging.StoreView(
+            folder,
+            log_file_bytes=chosen.log_file_bytes,
+            queue_file_bytes=chosen.queue_file_bytes,
+            timer_log_file_bytes=chosen.timer_log_file_bytes,
+            timer_slots=chosen.timer_slots,
+        )
+        return staging.read_index(view, start, end, write_ms=START_MS, turn=1).tolist()
+
+    kernel, twin = both_ways(plain, read)
+    harness.crash()
+    assert kernel == twin
+
+
+def timer_files(folder: Path) -> tuple[TimerLog, TimerWheel]:
+    disk = Disk()
+    wheel = TimerWheel(disk, folder / "timerwheel", 1000, slots=50)
+    return TimerLog(MappedSequence(disk, folder / "timerlog", 52 * 40 + 16)), wheel
+
+
+@given(seed=st.integers(0, 1 << 30), batches=st.lists(st.integers(0, 90), min_size=1, max_size=4))
+@settings(fixture_is_shared, max_examples=40)
+def test_units_are_hung_walked_and_rebuilt_alike(
+    tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, seed: int, batches: list[int]
+) -> None:
+    folders = iter([tmp_path_factory.mktemp("kernel"), tmp_path_factory.mktemp("plain")])
+
+    def run() -> object:
+        folder = next(folders)
+        log, wheel = timer_files(folder)
+        random = Random(seed)
+        for count in batches:
+            units = np.zeros(count, TIMER_UNIT.dtype)
+            slots = START_MS + 1000 * np.array([random.randrange(120) for _ in range(count)], np.int64)
+            units["size"] = TIMER_UNIT.size
+            units["magic"] = [MAGIC_DEFAULT | (MAGIC_DELETE if random.random() < 0.2 else 0) for _ in range(count)]
+            units["write_ms"] = START_MS
+            units["delay_ms"] = slots - START_MS
+            units["record_position"] = [random.randrange(1 << 40) for _ in range(count)]
+            log.append(units, slots, wheel)
+        before = [wheel.table.tobytes(), wheel.units.tobytes(), log.end]
+        log_bytes = [bytes(file.view) for _, file, _, _ in log.files.pieces(log.files.start, log.end)]
+        log.rebuild(wheel, log.end)
+        return before, log_bytes, wheel.table.tobytes(), wheel.units.tobytes()
+
+    kernel, twin = both_ways(plain, run)
+    assert kernel == twin
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 1 << 30)), max_size=300),
+    done=st.sets(st.integers(0, 1 << 30), max_size=20),
+)
+@settings(fixture_is_shared, max_examples=60)
+def test_keys_are_indexed_alike(plain: pytest.MonkeyPatch, pairs: list[tuple[int, int]], done: set[int]) -> None:
+    hashes = np.array([key for key, _ in pairs], np.int64)
+    indices = np.array([index for _, index in pairs], np.int64)
+    bits = IndexBits()
+    bits.update(np.array(sorted(done), np.int64))
+
+    def run() -> list[list[int]]:
+        keys = KeyIndex(capacity=16)
+        for at in range(0, len(hashes), 50):
+            keys.add(hashes[at : at + 50], indices[at : at + 50], bits)
+        return [keys.find(key) for key in hashes.tolist() if key]
+
+    kernel, twin = both_ways(plain, run)
+    assert kernel == twin

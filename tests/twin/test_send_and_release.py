@@ -1,0 +1,159 @@
+"""The kernels that serve sends and release messages do to the byte what the plain code does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.twin.frames import streams
+from wheelmq.broker.broker import Broker
+from wheelmq.formats.wire.frame import FrameError
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.harness import BrokerHarness
+
+START_MS = 1_700_000_000_000
+
+
+class CountedIds:
+    """Unique ids that two brokers give alike."""
+
+    def __init__(self) -> None:
+        self._counter = itertools.count()
+
+    def next(self) -> str:
+        return f"{next(self._counter):032X}"
+
+
+class Peer:
+    """A connection that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        from wheelmq.formats.disk.message import Host
+
+        self.peer = Host(b"\x7f\0\0\1", 40_000)
+        self.is_open = True
+        self.sent = b""
+
+    def send(self, frame: bytes) -> None:
+        self.sent += frame
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class Twins:
+    """Two brokers, one with kernels and one without, that are given the same."""
+
+    def __init__(self, folder: Path, **chosen: object) -> None:
+        self.harnesses = []
+        for name in ("kernel", "plain"):
+            harness = BrokerHarness(folder / name, clock=ManualClock(START_MS), **chosen)
+            harness.broker.unique_ids = CountedIds()  # type: ignore[assignment]
+            self.harnesses.append(harness)
+        kernel, plain = self.brokers
+        assert kernel.fast_send is not None
+        plain.fast_send = None
+        plain.releaser._bulk = None
+        self._peers = (Peer(), Peer())
+
+    @property
+    def brokers(self) -> tuple[Broker, Broker]:
+        kernel, plain = (harness.broker for harness in self.harnesses)
+        return kernel, plain
+
+    def receive(self, stream: bytes) -> None:
+        outcomes = []
+        self._peers = (Peer(), Peer())
+        for broker, peer in zip(self.brokers, self._peers, strict=True):
+            buffer = bytearray(stream)
+            try:
+                outcome: object = broker.receive(peer, memoryview(buffer), len(buffer))  # type: ignore[arg-type]
+            except FrameError as error:
+                outcome = str(error)
+            outcomes.append(outcome)
+        assert outcomes[0] == outcomes[1]
+        self.compare()
+        for broker in self.brokers:
+            broker.tick()
+        assert self._peers[0].sent == self._peers[1].sent
+
+    def compare(self) -> None:
+        """Log, journal and next queue offsets are the same."""
+        kernel, plain = (broker.store for broker in self.brokers)
+        assert kernel.log.end == plain.log.end
+        assert np.array_equal(kernel.journal.rows(), plain.journal.rows())
+        assert list(kernel.queues._rows) == list(plain.queues._rows)
+        assert np.array_equal(kernel.queues.next_offset, plain.queues.next_offset)
+        if kernel.log.end:
+            for (_, a, at, stop), (_, b, _, _) in zip(
+                kernel.log.files.pieces(kernel.log.start, kernel.log.end),
+                plain.log.files.pieces(plain.log.start, plain.log.end),
+                strict=True,
+            ):
+                assert bytes(a.view[at:stop]) == bytes(b.view[at:stop])
+
+    def advance(self, by_ms: int) -> None:
+        for harness in self.harnesses:
+            harness.clock.advance(by_ms)
+        for _ in range(50):
+            for broker in self.brokers:
+                broker.tick()
+        self.compare()
+
+    def close(self) -> None:
+        for harness in self.harnesses:
+            harness.crash()
+
+
+@pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
+def twins(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Twins]:
+    pair = Twins(tmp_path, flush_mode=request.param, log_file_bytes=1 << 17)
+    yield pair
+    pair.close()
+
+
+@given(stream=streams())
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_sends_are_served_alike(twins: Twins, stream: bytes) -> None:
+    twins.receive(stream)
+
+
+@given(stream=streams())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_messages_are_released_alike(twins: Twins, stream: bytes) -> None:
+    twins.receive(stream)
+    twins.advance(1700)
+    twins.advance(2000)
+
+
+def test_the_kernel_serves_plain_sends_and_timers(twins: Twins) -> None:
+    """What it is there for does not fall back."""
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))  # makes the topic, the plain way
+    served = kernel.fast_send.served
+    for properties in (
+        "",
+        "TAGS\\u0001TagA\\u0002",
+        "TIMER_DELAY_MS\\u000150\\u0002",
+        "TIMER_DELIVER_MS\\u00011700000009000\\u0002",
+    ):
+        twins.receive(_frame("Alpha", properties) * 3)
+    assert kernel.fast_send.served == served + 12
+    released = kernel.releaser.counts["released"]
+    twins.advance(60)
+    assert kernel.releaser.counts["released"] == released + 3
+
+
+def _frame(topic: str, properties: str) -> bytes:
+    header = (
+        f'{{"code":310,"extFields":{{"a":"g","b":"{topic}","c":"TBW102","d":"4","e":"1","f":"0","g":"1700000000000",'
+        f'"h":"0","i":"UNIQ_KEY\\u0001{"0A" * 16}\\u0002{properties}","j":"0","k":"false","m":"false"}},"flag":0,'
+        f'"language":"JAVA","opaque":5,"serializeTypeCurrentRPC":"JSON","version":479}}'
+    ).encode()
+    return (4 + len(header) + 3).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + b"abc"
