@@ -1,0 +1,60 @@
+"""Work ahead of the log's end, on a thread of its own: the next pages populated, the next file made.
+
+A page that is touched for the first time is a fault, and for a file that was only allocated a costly one; a file that
+has to be made is an allocation and an fsync. Neither belongs into the tick that appends.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from wheelmq.store.commit_log import CommitLog
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+STEP_BYTES: Final = 8 << 20
+"""Pages are populated in steps of this, and kept a step ahead."""
+NEXT_FILE_AT: Final = 0.75
+"""Share of a file at which the next one is made."""
+
+
+class Ahead:
+    """Keeps ahead of the log. `look` is called in every tick and is cheap when there is nothing to do."""
+
+    def __init__(self, commit_log: CommitLog, offload: Offload) -> None:
+        self._log = commit_log
+        self._offload = offload
+        self._populated_to = 0
+        self._made_for = -1
+
+    def look(self) -> None:
+        """Have pages populated and the next file made if the log has come near."""
+        files = self._log.files
+        end = self._log.end
+        if end + STEP_BYTES > self._populated_to and files.start <= end < files.end:
+            start = max(self._populated_to, end)
+            file = files.file_at(start) if start < files.end else files.file_at(end)
+            at = start % files.file_bytes if start < files.end else file.size
+            stop = min(at + STEP_BYTES, file.size)
+            self._populated_to = start + max(stop - at, STEP_BYTES)
+            if at < stop:
+                self._offload.submit(lambda: file.populate(at, stop), _ignore)
+        base = end - end % files.file_bytes
+        if (
+            base != self._made_for
+            and end - base > NEXT_FILE_AT * files.file_bytes
+            and base + files.file_bytes == files.end
+        ):
+            self._made_for = base
+            self._offload.submit(files.make_next_job(), _told)
+
+
+def _ignore(_: object) -> None:
+    """Populating is a help and no promise."""
+
+
+def _told(result: object) -> None:
+    if isinstance(result, BaseException):
+        log.warning("the next log file could not be made ahead: %s", result)

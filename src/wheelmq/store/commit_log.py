@@ -1,0 +1,88 @@
+"""The commit log: records end to end in mapped files (RocketMQ: CommitLog).
+
+The writer reserves room, which may begin the next file, writes the record there, and advances. A record never
+crosses a file: where it does not fit, a blank fills the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Record, RecordError, decode_record
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import MappedFile
+from wheelmq.system.failpoint import reach
+
+
+class CommitLog:
+    """The log. `end` is where the next record goes; everything before `synced` is on disk."""
+
+    def __init__(self, files: MappedSequence, clock: Clock) -> None:
+        self.files = files
+        self._clock = clock
+        self.end = LogPosition(files.start)
+        self.synced = LogPosition(files.start)
+        self.last_store_ms = Millis(0)
+
+    @property
+    def start(self) -> LogPosition:
+        """The first byte that is still there."""
+        return LogPosition(self.files.start)
+
+    def store_ms(self) -> Millis:
+        """The store time of a record appended now: the clock, but never less than that of the record before."""
+        self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
+        return self.last_store_ms
+
+    def reserve(self, size: int) -> MappedFile:
+        """The file in which `size` bytes fit at `end`; begins the next one if need be. Raises DiskFull.
+
+        When the next file cannot be made, nothing has changed.
+        """
+        file_bytes = self.files.file_bytes
+        assert size + BLANK_BYTES <= file_bytes, (size, file_bytes)
+        file = self.files.grow(self.end)
+        at = self.end % file_bytes
+        left = file_bytes - at
+        if size + BLANK_BYTES <= left:
+            return file
+        following = self.files.grow(LogPosition(self.end + left))
+        reach("log.grown")
+        BLANK.pack_into(file.view, at, left, BLANK_MAGIC)
+        reach("log.blank")
+        self.end = LogPosition(self.end + left)
+        return following
+
+    def append(self, record: bytes) -> LogPosition:
+        """Write an encoded record whose own position is `end`, in the file that `reserve` gave. Its position."""
+        position = self.end
+        at = position % self.files.file_bytes
+        self.files.file_at(position).view[at : at + len(record)] = record
+        self.end = LogPosition(position + len(record))
+        return position
+
+    def read(self, position: LogPosition, size: int) -> memoryview:
+        """The bytes of one record."""
+        return self.files.read(position, size)
+
+    def record_at(self, position: LogPosition) -> Record | None:
+        """The record that begins at `position`; None when none does."""
+        if not self.start <= position < self.end:
+            return None
+        at = position % self.files.file_bytes
+        try:
+            record = decode_record(self.files.file_at(position).view[at:])
+        except RecordError:
+            return None
+        return record if record.position == position else None
+
+    def sync_job(self) -> tuple[LogPosition, Callable[[], None]]:
+        """The end as it is now, and what brings the log to disk up to there; the job may run off the loop."""
+        return self.end, self.files.sync_job(self.synced, self.end)
+
+    def note_synced(self, upto: LogPosition) -> None:
+        """The log is on disk up to `upto`; the disk must agree."""
+        assert self.files.synced(upto), upto
+        self.synced = max(self.synced, upto)

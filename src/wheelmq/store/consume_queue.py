@@ -1,0 +1,117 @@
+"""One consume queue: units of 20 bytes in mapped files (RocketMQ: ConsumeQueue)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
+from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.store.mapped import MappedSequence
+
+Units = npt.NDArray[Any]
+"""An array of QUEUE_UNIT.dtype."""
+
+
+class ConsumeQueue:
+    """The units of one queue. `end` is the queue offset that the next unit gets."""
+
+    def __init__(self, files: MappedSequence) -> None:
+        assert files.file_bytes % QUEUE_UNIT.size == 0
+        self.files = files
+        self.start = QueueOffset(files.start // QUEUE_UNIT.size)
+        self.end = self._find_end()
+        self._synced = self.end
+
+    def _find_end(self) -> QueueOffset:
+        """The first unit that was never written, by its size of 0, looked for in the last file."""
+        files = self.files
+        if files.start == files.end:
+            return QueueOffset(files.start // QUEUE_UNIT.size)
+        last = files.end - files.file_bytes
+        units = np.frombuffer(files.file_at(last).view, QUEUE_UNIT.dtype)
+        written = int(np.searchsorted(units["size"] == 0, True))
+        return QueueOffset(last // QUEUE_UNIT.size + written)
+
+    def write(self, offset: QueueOffset, units: Units) -> None:
+        """Put `units` at queue offset `offset` and behind; what lies between the end and `offset` gets blanks.
+
+        Raises DiskFull; units written before it stay, and writing them again is harmless.
+        """
+        if offset > self.end and self.files.start != self.files.end:
+            self._fill_gap(offset)
+        elif self.files.start == self.files.end:
+            self._begin(offset)
+        raw = np.ascontiguousarray(units).view(np.uint8)
+        position = offset * QUEUE_UNIT.size
+        done = 0
+        while done < len(raw):
+            file = self.files.grow(position + done)
+            at = (position + done) % self.files.file_bytes
+            count = min(len(raw) - done, self.files.file_bytes - at)
+            file.array[at : at + count] = raw[done : done + count]
+            done += count
+        self.end = max(self.end, QueueOffset(offset + len(units)))
+
+    def _begin(self, offset: QueueOffset) -> None:
+        """Begin the queue in the file of `offset`, blanks before it."""
+        self.files.grow(offset * QUEUE_UNIT.size)
+        self.start = QueueOffset(self.files.start // QUEUE_UNIT.size)
+        self.end = self.start
+        if offset > self.start:
+            self._fill_gap(offset)
+
+    def _fill_gap(self, offset: QueueOffset) -> None:
+        blanks = np.zeros(min(offset - self.end, 65_536), QUEUE_UNIT.dtype)
+        blanks["size"] = BLANK_SIZE
+        while self.end < offset:
+            self.write(self.end, blanks[: offset - self.end])
+
+    def read(self, offset: QueueOffset, count: int) -> Units:
+        """At most `count` units from `offset` on, as many as one file holds; `start <= offset < end`."""
+        assert self.start <= offset < self.end, (offset, self.start, self.end)
+        position = offset * QUEUE_UNIT.size
+        at = position % self.files.file_bytes
+        count = min(count, self.end - offset, (self.files.file_bytes - at) // QUEUE_UNIT.size)
+        return np.frombuffer(self.files.file_at(position).view, QUEUE_UNIT.dtype, count, at)
+
+    def cut_log(self, log_end: LogPosition) -> None:
+        """Drop the units at the tail whose records do not end before `log_end`."""
+        while self.end > self.start:
+            first = QueueOffset(max(self.start, (self.end - 1) // self.units_per_file * self.units_per_file))
+            units = self.read(first, self.end - first)
+            good = (units["size"] == BLANK_SIZE) | (units["position"] + units["size"] <= log_end)
+            kept = int(np.count_nonzero(good))
+            if kept < len(units):
+                self.cut(QueueOffset(first + kept))
+            if kept:
+                return
+
+    def cut(self, offset: QueueOffset) -> None:
+        """Drop the units from `offset` on."""
+        self.files.cut(offset * QUEUE_UNIT.size)
+        self.end = min(self.end, offset)
+        self._synced = min(self._synced, self.end)
+
+    @property
+    def units_per_file(self) -> int:
+        return self.files.file_bytes // QUEUE_UNIT.size
+
+    @property
+    def unsynced(self) -> int:
+        """Units written since the last sync."""
+        return self.end - self._synced
+
+    def sync_job(self) -> Callable[[], None]:
+        """What brings the units so far to disk; may run off the loop."""
+        first, end = self._synced, self.end
+        sync = self.files.sync_job(first * QUEUE_UNIT.size, end * QUEUE_UNIT.size)
+
+        def job() -> None:
+            sync()
+            self._synced = max(self._synced, end)
+
+        return job

@@ -1,0 +1,37 @@
+"""The journal: one row for each record appended in the tick that runs.
+
+The commit log's writers, kernel and plain, add rows; at the end of the tick the store derives queue units from them,
+the timer takes what was parked, and the journal is emptied. Rows are in log order; their columns are those of
+`formats.kernels.journal`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.formats.kernels.journal import COLUMNS
+
+Rows = npt.NDArray[np.int64]
+
+
+class Journal:
+    """Rows of `COLUMNS` 64-bit integers; `count` of them are filled."""
+
+    def __init__(self, capacity: int = 65_536) -> None:
+        self.table: Rows = np.zeros((capacity, COLUMNS), np.int64)
+        self.count = 0
+
+    def add(self, *row: int) -> None:
+        """Add one row, its columns in order."""
+        if self.count == len(self.table):
+            self.table = np.concatenate((self.table, np.zeros_like(self.table)))
+        self.table[self.count] = row
+        self.count += 1
+
+    def rows(self) -> Rows:
+        """The rows so far; a view that `clear` leaves as it is until rows are added again."""
+        return self.table[: self.count]
+
+    def clear(self) -> None:
+        self.count = 0

@@ -1,0 +1,99 @@
+"""All consume queues of a store, each with a row number that kernels and journal use for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.kernels.journal import POSITION, QUEUE, QUEUE_OFFSET, SIZE, TAG_CODE
+from wheelmq.formats.units import QueueOffset
+from wheelmq.store.consume_queue import ConsumeQueue
+from wheelmq.store.journal import Rows
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.disk import Disk
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
+
+class QueueTable:
+    """The queues by row. A row is given once and stays.
+
+    `next_offset[row]` is the queue offset that the next record of the queue gets: it runs ahead of the queue's units
+    within a tick, and equals the queue's end between ticks.
+    """
+
+    def __init__(self, disk: Disk, paths: StorePaths, queue_file_bytes: int) -> None:
+        self._disk = disk
+        self._paths = paths
+        self._file_bytes = queue_file_bytes - queue_file_bytes % QUEUE_UNIT.size
+        self._rows: dict[QueueKey, int] = {}
+        self._queues: list[ConsumeQueue] = []
+        self._keys: list[QueueKey] = []
+        self.next_offset: npt.NDArray[np.int64] = np.zeros(64, np.int64)
+
+    def load(self) -> None:
+        """Open every queue that has a folder."""
+        for topic in self._disk.list(self._paths.consume_queues):
+            for queue_id in self._disk.list(self._paths.consume_queues / topic):
+                if queue_id.isdigit():
+                    self.row(topic, int(queue_id))
+
+    def row(self, topic: str, queue_id: int) -> int:
+        """The row of a queue, opened if this is the first time it is named."""
+        key = (topic, queue_id)
+        row = self._rows.get(key)
+        return self._open(key) if row is None else row
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if it was ever named."""
+        row = self._rows.get((topic, queue_id))
+        return None if row is None else self._queues[row]
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def __getitem__(self, row: int) -> ConsumeQueue:
+        return self._queues[row]
+
+    def key(self, row: int) -> QueueKey:
+        return self._keys[row]
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues)
+
+    def items(self) -> Iterator[tuple[QueueKey, ConsumeQueue]]:
+        return zip(self._keys, self._queues, strict=True)
+
+    def _open(self, key: QueueKey) -> int:
+        folder = self._paths.consume_queue(*key)
+        queue = ConsumeQueue(MappedSequence(self._disk, folder, self._file_bytes))
+        row = len(self._queues)
+        if row == len(self.next_offset):
+            self.next_offset = np.concatenate((self.next_offset, np.zeros_like(self.next_offset)))
+        self._rows[key] = row
+        self._queues.append(queue)
+        self._keys.append(key)
+        self.next_offset[row] = queue.end
+        return row
+
+    def write(self, rows: Rows) -> list[int]:
+        """Write the units of journal `rows`; the queues that grew. Raises DiskFull; writing again is harmless."""
+        grown = []
+        queue_rows = rows[:, QUEUE]
+        order = np.argsort(queue_rows, kind="stable")
+        bounds = np.flatnonzero(np.diff(queue_rows[order])) + 1
+        for part in np.split(order, bounds) if len(order) else ():
+            mine = rows[part]
+            units = np.empty(len(mine), QUEUE_UNIT.dtype)
+            units["position"] = mine[:, POSITION]
+            units["size"] = mine[:, SIZE]
+            units["tag_code"] = mine[:, TAG_CODE]
+            row = int(mine[0, QUEUE])
+            self._queues[row].write(QueueOffset(int(mine[0, QUEUE_OFFSET])), units)
+            grown.append(row)
+        return grown

@@ -1,0 +1,265 @@
+"""The store as the broker sees it: open, append, dispatch, read, flush, close."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.checkpoint import CHECKPOINT, CHECKPOINT_FILE_BYTES
+from wheelmq.formats.disk.message import (
+    SYS_TRANSACTION,
+    SYS_TRANSACTION_COMMIT,
+    Host,
+    Message,
+    encode_record,
+    record_bytes,
+)
+from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, origin_text
+from wheelmq.formats.disk.parked import delay_facts
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.java import java_long, tag_code
+from wheelmq.formats.kernels import scan as col
+from wheelmq.formats.kernels.journal import COLUMNS, FLAG_DELETE, POSITION, QUEUE, QUEUE_OFFSET, SIZE, TAG_CODE
+from wheelmq.formats.names import topic_problem
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.store import recovery
+from wheelmq.store.commit_log import CommitLog
+from wheelmq.store.journal import Journal, Rows
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.queues import QueueTable
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk, DiskFull
+from wheelmq.system.failpoint import reach
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Sizes, and the address that records carry as their store host."""
+
+    log_file_bytes: int = 1 << 30
+    queue_file_bytes: int = 300_000 * 20
+    store_host: Host = field(default_factory=lambda: Host(b"\x7f\0\0\1", 10911))
+
+
+class Appended(NamedTuple):
+    """Where a record went."""
+
+    position: LogPosition
+    size: int
+    queue_offset: QueueOffset
+    store_ms: Millis
+
+
+class PropertiesTooLong(ValueError):
+    """The property block of a message would not fit its 16-bit length."""
+
+
+class Store:
+    """Commit log, consume queues and the journal of the running tick."""
+
+    def __init__(self, paths: StorePaths, settings: StoreSettings, disk: Disk, clock: Clock) -> None:
+        self.paths = paths
+        self.settings = settings
+        self.disk = disk
+        self.clock = clock
+        disk.make_folder(paths.root)
+        self._lock = disk.lock(paths.lock)
+        self.log = CommitLog(MappedSequence(disk, paths.commit_log, settings.log_file_bytes), clock)
+        self.queues = QueueTable(disk, paths, settings.queue_file_bytes)
+        self.journal = Journal()
+        self._flushing_ms = self._flushed_ms = Millis(0)
+        self.appended = 0
+        """Records dispatched since the start."""
+        self.last_stop_was_clean = disk.read(paths.abort) is None
+
+    def recover(self, meet: Callable[[Rows, recovery.InternedNames], None]) -> None:
+        """Find the end of the log and mend the queues; `meet` gets the rows of every record, in order."""
+        self.queues.load()
+        redo_from_ms = self._redo_from_ms()
+        scan = recovery.LogScan(self.log.files, self.log.start)
+        for rows in scan.chunks():
+            self.log.last_store_ms = Millis(max(self.log.last_store_ms, int(rows[:, col.STORE_MS].max())))
+            self._redo(rows[rows[:, col.STORE_MS] >= redo_from_ms], scan.names)
+            meet(rows, scan.names)
+        reach("recover.scanned")
+        self.log.files.cut(scan.end)
+        self.log.end = scan.end
+        for row, queue in enumerate(self.queues):
+            queue.cut_log(scan.end)
+            self.queues.next_offset[row] = queue.end
+        reach("recover.cut")
+        self._sync_tail()
+        self.disk.replace(self.paths.abort, str(self.disk.owner_id).encode())
+
+    def _redo_from_ms(self) -> int:
+        """Records stored before this time have their units on disk (RocketMQ: 3 s before the checkpoint)."""
+        raw = self.disk.read(self.paths.checkpoint)
+        if raw is None or len(raw) < CHECKPOINT.size:
+            return 0
+        checkpoint = CHECKPOINT.unpack(raw)
+        return int(min(checkpoint["log_ms"], checkpoint["queues_ms"])) - 3000
+
+    def _redo(self, rows: Rows, names: recovery.InternedNames) -> None:
+        """Write the queue units of scanned records again."""
+        rows = rows[(rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0]
+        if not len(rows):
+            return
+        units = np.zeros((len(rows), COLUMNS), np.int64)
+        units[:, QUEUE] = self.queue_rows(rows[:, col.TOPIC], rows[:, col.QUEUE_ID], names)
+        units[:, QUEUE_OFFSET] = rows[:, col.QUEUE_OFFSET]
+        units[:, POSITION] = rows[:, col.POSITION]
+        units[:, SIZE] = rows[:, col.SIZE]
+        units[:, TAG_CODE] = rows[:, col.TAG_CODE]
+        self.queues.write(units[units[:, QUEUE] >= 0])
+
+    def queue_rows(self, topics: Rows, queue_ids: Rows, names: recovery.InternedNames) -> Rows:
+        """Row in the queue table of each queue, given by interned topic and queue id; -1 where that is no queue."""
+        pairs = np.stack((topics, queue_ids), axis=1)
+        unique, which = np.unique(pairs, axis=0, return_inverse=True)
+        found = [
+            -1 if topic < 0 else self._queue_row(names.name(topic), queue_id) for topic, queue_id in unique.tolist()
+        ]
+        return np.array(found, np.int64)[which.reshape(-1)]
+
+    def _queue_row(self, topic: str, queue_id: int) -> int:
+        if topic_problem(topic) or not 0 <= queue_id < 1 << 31:
+            return -1
+        return self.queues.row(topic, queue_id)
+
+    def _sync_tail(self) -> None:
+        """What was recovered may stand in memory alone: bring the last two files to disk before it counts."""
+        files = self.log.files
+        self.log.synced = LogPosition(max(files.start, self.log.end - files.file_bytes))
+        upto, sync = self.log.sync_job()
+        sync()
+        self.log.note_synced(upto)
+        self._flushed_ms = self.log.last_store_ms
+
+    def append(self, message: Message, *, settles: Origin = NO_ORIGIN, real_queue: int = -1) -> Appended:
+        """Append one message; its queue unit follows with `dispatch`.
+
+        A record that settles a parked message carries that one's origin; `real_queue` is the row of the queue that
+        the parked message, this one or the settled one, is meant for. Raises PropertiesTooLong, DiskFull.
+        """
+        assert props.WMQ_ORIGIN not in message.properties
+        encoded = props.encode(message.properties)
+        if settles:
+            encoded += props.encode({props.WMQ_ORIGIN: origin_text(settles)})
+        if len(encoded) > props.PROPERTIES_BYTES_MAX:
+            raise PropertiesTooLong(f"{len(encoded)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
+        store_host = self.settings.store_host
+        hosts_bytes = len(message.born_host.address) + len(store_host.address)
+        topic_bytes = len(message.topic.encode())
+        self.log.reserve(record_bytes(topic_bytes, len(message.body), len(encoded), hosts_bytes=hosts_bytes))
+        row = self.queues.row(message.topic, message.queue_id)
+        dispatched = message.sys_flag & SYS_TRANSACTION in (0, SYS_TRANSACTION_COMMIT)
+        queue_offset = QueueOffset(int(self.queues.next_offset[row])) if dispatched else QueueOffset(0)
+        store_ms = self.log.store_ms()
+        record = encode_record(
+            message,
+            encoded,
+            queue_offset=queue_offset,
+            position=self.log.end,
+            store_ms=store_ms,
+            store_host=store_host,
+        )
+        position = self.log.append(record)
+        if dispatched:
+            self.queues.next_offset[row] = queue_offset + 1
+            facts = delay_facts(message.topic, message.properties, store_ms)
+            self.journal.add(
+                row,
+                queue_offset,
+                position,
+                len(record),
+                tag_code(message.properties.get(props.TAGS)),
+                store_ms,
+                facts.due_ms,
+                settles,
+                facts.key_hash,
+                FLAG_DELETE if facts.deletes else 0,
+                real_queue,
+            )
+        return Appended(position, len(record), queue_offset, store_ms)
+
+    def real_queue(self, properties: dict[str, str]) -> int:
+        """Row of the queue that a parked message is meant for; -1 when its properties name none."""
+        topic, queue_id = properties.get(props.REAL_TOPIC), java_long(properties.get(props.REAL_QID, ""))
+        return -1 if topic is None or queue_id is None else self._queue_row(topic, queue_id)
+
+    def dispatch(self) -> tuple[Rows, list[int]]:
+        """Write the queue units of the journal and empty it: its rows, and the queues that grew.
+
+        When the disk is full the journal stays as it is, for the next try; DiskFull is raised.
+        """
+        rows = self.journal.rows()
+        reach("dispatch.before")
+        grown = self.queues.write(rows)
+        reach("dispatch.units")
+        self.appended += len(rows)
+        self.journal.clear()
+        return rows, grown
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the last dispatch went through."""
+        return self.journal.count == 0
+
+    def flush_job(self) -> tuple[LogPosition, Callable[[], Any]]:
+        """The log's end as it is now, and what brings the log to disk up to there; the job may run off the loop.
+
+        Tell `note_flushed` when it is done.
+        """
+        self._flushing_ms = self.log.last_store_ms
+        upto, sync = self.log.sync_job()
+
+        def job() -> None:
+            sync()
+            reach("flush.log_synced")
+
+        return upto, job
+
+    def note_flushed(self, upto: LogPosition) -> None:
+        """The last flush job is done: the log is on disk up to `upto`."""
+        self.log.note_synced(upto)
+        self._flushed_ms = self._flushing_ms
+
+    def checkpoint_job(self) -> Callable[[], Any] | None:
+        """What brings the queues to disk and writes the checkpoint; None when nothing has changed since the last.
+
+        The job may run off the loop. The checkpoint says nothing of the log that was not flushed when this was asked.
+        """
+        sync_queues = [queue.sync_job() for queue in self.queues if queue.unsynced]
+        if not sync_queues:
+            return None
+        body = CHECKPOINT.pack(self._flushed_ms, self.log.last_store_ms, 0, 0, 0)
+
+        def job() -> None:
+            for sync in sync_queues:
+                sync()
+            reach("checkpoint.before")
+            self.disk.replace(self.paths.checkpoint, body.ljust(CHECKPOINT_FILE_BYTES, b"\0"))
+            reach("checkpoint.written")
+
+        return job
+
+    def close(self) -> None:
+        """A clean stop: everything to disk, then the abort file goes."""
+        upto, flush = self.flush_job()
+        flush()
+        self.note_flushed(upto)
+        checkpoint = self.checkpoint_job()
+        if checkpoint is not None:
+            checkpoint()
+        self.disk.remove(self.paths.abort)
+        self._lock.close()
+
+
+__all__ = ["Appended", "DiskFull", "PropertiesTooLong", "Store", "StoreSettings"]

@@ -1,0 +1,205 @@
+"""The disk as a component. Nothing else in the package opens, maps, syncs or removes a file of a store.
+
+A mapped file is allocated in full before it is mapped: a store into a hole of a full disk would be SIGBUS, which no
+exception handler sees. Syncing is fdatasync; `mmap.flush` holds the interpreter's lock while it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.system.failpoint import reach
+
+Bytes = npt.NDArray[np.uint8]
+
+_madvise = ctypes.CDLL(None).madvise
+_MADV_POPULATE_WRITE = 23
+
+
+class DiskFull(OSError):
+    """There is no room for a file that is needed; nothing was written."""
+
+
+class StoreLocked(OSError):
+    """Another process holds the store."""
+
+
+class MappedFile:
+    """A file of fixed size, mapped and shared; `array` and `view` are the same bytes."""
+
+    def __init__(self, path: Path, size: int, *, writable: bool) -> None:
+        self.path = path
+        self.size = size
+        handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(handle, size, access=access)
+        finally:
+            os.close(handle)
+        self._map.madvise(mmap.MADV_RANDOM)  # reads and writes go where they go: reading ahead only evicts
+        self.view = memoryview(self._map)
+        self.array: Bytes = np.frombuffer(self._map, np.uint8)
+        self.synced_bytes = 0
+        """Bytes from the start that are known to be on disk. Grows only in `sync`."""
+
+    def sync(self, upto_bytes: int) -> None:
+        """Bring the file to disk. `upto_bytes` says how much of it the caller had written when it asked."""
+        handle = os.open(self.path, os.O_RDWR)
+        try:
+            os.fdatasync(handle)
+        finally:
+            os.close(handle)
+        self.synced_bytes = max(self.synced_bytes, upto_bytes)
+
+    def populate(self, start: int, stop: int) -> None:
+        """Bring the pages of bytes `start` to `stop` in, writable, so that storing there makes no fault.
+
+        Where the system cannot do that (Linux before 5.14) nothing happens. Releases the interpreter's lock, which
+        `mmap.madvise` does not.
+        """
+        start -= start % mmap.PAGESIZE
+        _madvise(ctypes.c_void_p(self.array.ctypes.data + start), ctypes.c_size_t(stop - start), _MADV_POPULATE_WRITE)
+
+
+class Disk:
+    """The machine's file system."""
+
+    owner_id = os.getpid()
+    """Who holds the store, as `abort` names it."""
+
+    def map(self, path: Path, size: int) -> MappedFile:
+        """The file at `path`, made with `size` zero bytes when it is not there. Raises DiskFull.
+
+        Raises OSError (EINVAL) when it is there with another size.
+        """
+        self.allocate(path, size)
+        found = path.stat().st_size
+        if found != size:
+            raise OSError(errno.EINVAL, f"{path} has {found} bytes where {size} are configured")
+        return MappedFile(path, size, writable=True)
+
+    def allocate(self, path: Path, size: int) -> None:
+        """Make the file at `path` with `size` zero bytes if it is not there. Raises DiskFull."""
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(path.name + ".new")
+        handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            os.posix_fallocate(handle, 0, size)
+        except OSError as error:
+            unfinished.unlink()
+            if error.errno == errno.ENOSPC:
+                raise DiskFull(errno.ENOSPC, f"no room for {size} bytes", str(path)) from None
+            raise
+        finally:
+            os.close(handle)
+        reach("file.allocated")
+        unfinished.rename(path)
+        self.sync_folder(path.parent)
+
+    def read(self, path: Path) -> bytes | None:
+        """What the file holds; None when it is not there."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
+        """Put `data` at `path` in one step, on disk when this returns; the old file stays as `.bak` if asked."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(path.name + ".tmp")
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        reach("replace.written")
+        if keep_previous and path.exists():
+            backup = path.with_name(path.name + ".bak")
+            with contextlib.suppress(FileNotFoundError):
+                backup.unlink()
+            os.link(path, backup)
+        fresh.rename(path)
+        reach("replace.renamed")
+        self.sync_folder(path.parent)
+
+    def list(self, folder: Path) -> list[str]:
+        """The names in `folder`, sorted; none when it is not there."""
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    def make_folder(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def used_share(self, folder: Path) -> float:
+        """How much of the file system that holds `folder` is used, 0 to 1."""
+        usage = shutil.disk_usage(folder)
+        return usage.used / usage.total
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make names that were added to or taken from `folder` durable."""
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def lock(self, path: Path) -> Any:
+        """Hold the store whose lock file is `path` until the process ends or the result is closed."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+b")  # noqa: SIM115 - held as long as the store is
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            file.close()
+            raise StoreLocked(errno.EWOULDBLOCK, "another broker runs on this store", str(path)) from None
+        file.seek(0)
+        if file.read() != b"lock":
+            file.truncate(0)
+            file.write(b"lock")
+            file.flush()
+        return file
+
+
+class ReadOnlyDisk(Disk):
+    """Maps files for reading and makes none: how a Spark task, or a tool, looks at a store that it does not own."""
+
+    def map(self, path: Path, size: int) -> MappedFile:
+        found = path.stat().st_size
+        if found != size:
+            raise OSError(errno.EINVAL, f"{path} has {found} bytes where {size} are expected")
+        return MappedFile(path, size, writable=False)
+
+    def lock(self, path: Path) -> Any:
+        """Keep brokers from opening the store until the result is closed, without changing its lock file.
+
+        None where there is no such file: then no broker ever ran there. Raises StoreLocked while one does.
+        """
+        try:
+            file = open(path, "rb")  # noqa: SIM115 - held as long as the store is looked at
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            file.close()
+            raise StoreLocked(errno.EWOULDBLOCK, "a broker runs on this store", str(path)) from None
+        return file

@@ -1,0 +1,66 @@
+"""Work that must not hold up the loop: fsync, large scans.
+
+`work` runs elsewhere; `done` runs later on the loop, with what `work` returned or the exception it raised. Jobs of
+one offload run one after another, in the order in which they were handed in.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+Job = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class Offload(Protocol):
+    """A single worker beside the loop."""
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run `work` off the loop, then `done(result or exception)` on it."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was handed in; take no more."""
+        ...
+
+
+class InlineOffload:
+    """Runs work at once, in place: for tools and tests that have no loop."""
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        try:
+            result = work()
+        except Exception as error:
+            result = error
+        done(result)
+
+    def close(self) -> None:
+        """Nothing is ever left to finish."""
+
+
+class ThreadOffload:
+    """One daemon thread; `on_loop` hands a callback back to the loop (asyncio: call_soon_threadsafe)."""
+
+    def __init__(self, name: str, on_loop: Callable[[Callable[[], None]], object]) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._on_loop = on_loop
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._jobs.put((work, done))
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            work, done = job
+            try:
+                result = work()
+            except Exception as error:
+                result = error
+            self._on_loop(lambda done=done, result=result: done(result))  # type: ignore[misc]

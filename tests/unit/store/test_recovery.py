@@ -1,0 +1,335 @@
+"""What a store is after a stop of any kind. The broker's harness stands around it, so that pulls show what is left."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.units import LogPosition
+from wheelmq.store import recovery
+from wheelmq.testing import invariants
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+
+LOG = f"commitlog/{0:020d}"
+
+
+@pytest.fixture(params=[True, False], ids=["clean", "killed"])
+def clean(request: pytest.FixtureRequest) -> bool:
+    value: bool = request.param
+    return value
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b"message %d" % i for i in range(count)]
+
+
+def send_all(harness: BrokerHarness, count: int, topic: str = "T") -> list[Record]:
+    for body in bodies(count):
+        assert harness.send(topic, body).code == 0
+    return harness.read_queue(topic)
+
+
+def write(path: Path, at: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def stopped(harness: BrokerHarness) -> Iterator[tuple[BrokerHarness, list[Record]]]:
+    """A killed broker with ten messages in its log, that the test may damage and start."""
+    records = send_all(harness, 10)
+    harness.crash()
+    yield harness, records
+
+
+def test_everything_is_there_again(harness: BrokerHarness, clean: bool) -> None:
+    records = send_all(harness, 10)
+    end, last_ms = harness.broker.store.log.end, harness.broker.store.log.last_store_ms
+    harness.restart(clean=clean)
+    log = harness.broker.store.log
+    assert (log.end, log.synced, log.last_store_ms) == (end, end, last_ms)
+    assert harness.read_queue("T") == records
+    assert harness.broker.store.last_stop_was_clean is clean
+    harness.send("T", b"after")
+    assert harness.bodies("T") == [*bodies(10), b"after"]
+    invariants.check(harness.broker)
+
+
+def test_through_several_log_files(harness: BrokerHarness, clean: bool) -> None:
+    for i in range(30):
+        harness.send("T", b"%d" % i * 100_000)
+    assert harness.broker.store.log.files.end == 4 << 20 or harness.broker.store.log.files.end > 2 << 20
+    before = harness.bodies("T")
+    harness.restart(clean=clean)
+    assert harness.bodies("T") == before and len(before) == 30
+
+
+def test_store_time_does_not_decrease_over_a_stop(harness: BrokerHarness, clock: ManualClock, clean: bool) -> None:
+    send_all(harness, 1)
+    clock.step(-60_000)
+    harness.restart(clean=clean)
+    send_all(harness, 1)
+    first, second = harness.read_queue("T")
+    assert second.store_ms == first.store_ms
+
+
+def test_a_stop_between_a_blank_and_the_next_record(harness: BrokerHarness, store: Path) -> None:
+    harness.send("T", bytes(600_000))
+    log = harness.broker.store.log
+    log.reserve(600_000)  # which fills the file with a blank, and then the process ends
+    assert log.end == 1 << 20
+    harness.restart(clean=False)
+    assert harness.broker.store.log.end == 1 << 20
+    harness.send("T", b"after")
+    assert [len(body) for body in harness.bodies("T")] == [600_000, 5]
+
+
+class TestTornTail:
+    """The last record is on disk in part; behind the part are the zeros that the file was made of."""
+
+    def last(self, records: list[Record]) -> tuple[int, int, int]:
+        """Position of the last record, its size, and where behind its position its body ends."""
+        record = records[-1]
+        return record.position, record.size, 88 + len(record.message.body)
+
+    def start(
+        self, harness: BrokerHarness, store: Path, whole: bytes, position: int, size: int, cut: int
+    ) -> list[bytes]:
+        shutil.rmtree(store / "consumequeue")
+        (store / "checkpoint").unlink(missing_ok=True)
+        write(store / LOG, position, whole[:cut] + bytes(size - cut))
+        harness.start()
+        found = harness.bodies("T")
+        if found == bodies(9):
+            assert harness.broker.store.log.end == position
+        harness.crash()
+        return found
+
+    def test_at_every_byte_up_to_the_end_of_its_body(
+        self, stopped: tuple[BrokerHarness, list[Record]], store: Path
+    ) -> None:
+        harness, records = stopped
+        position, size, body_end = self.last(records)
+        whole = (store / LOG).read_bytes()[position : position + size]
+        for cut in range(body_end):
+            assert self.start(harness, store, whole, position, size, cut) == bodies(9), cut
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="only the body has a checksum: a record that is torn in its properties counts as whole, without them. "
+        "So a release may lose its origin and its message leave twice. The last byte of a whole record with "
+        "properties is \\x02, and no property holds a NUL: check that behind the last position known to be on disk.",
+    )
+    def test_at_every_byte_behind_its_body(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+        harness, records = stopped
+        position, size, body_end = self.last(records)
+        whole = (store / LOG).read_bytes()[position : position + size]
+        wrong = [
+            cut for cut in range(body_end, size) if self.start(harness, store, whole, position, size, cut) != bodies(9)
+        ]
+        assert not wrong
+
+    def test_what_is_behind_the_end_is_zeroed(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+        harness, records = stopped
+        position, _size, _ = self.last(records)
+        write(store / LOG, position + 4, b"\0")
+        harness.start()
+        assert harness.bodies("T") == bodies(9)
+        assert not any((store / LOG).read_bytes()[position:])
+        harness.send("T", b"after")
+        harness.restart(clean=False)
+        assert harness.bodies("T") == [*bodies(9), b"after"]
+
+    def test_files_behind_the_end_go(self, harness: BrokerHarness, store: Path) -> None:
+        harness.send("T", bytes(600_000))
+        records = send_all(harness, 3)
+        harness.send("T", bytes(600_000))
+        harness.crash()
+        assert len(list((store / "commitlog").iterdir())) == 2
+        write(store / LOG, records[1].position + 88, b"X")
+        harness.start()
+        assert [file.name for file in (store / "commitlog").iterdir()] == [f"{0:020d}"]
+        assert [body[:9] for body in harness.bodies("T")] == [bytes(9)]
+
+
+def test_a_flipped_bit_in_the_last_body(stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+    harness, records = stopped
+    at = records[-1].position + 88
+    write(store / LOG, at, bytes([(store / LOG).read_bytes()[at] ^ 0x08]))
+    harness.start()
+    assert harness.bodies("T") == bodies(9)
+    invariants.check(harness.broker)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="recovery takes the first record that is none for the end of the log, wherever it stands, and wipes all "
+    "behind it: one bit that flips in an old body costs every later message, even those that were synced. Behind the "
+    "checkpoint's bounds the log is known to be whole; a bad record before them must stop the start, or be stepped "
+    "over by its size when a record follows there.",
+)
+def test_a_flipped_bit_in_an_old_body_costs_that_message_alone(harness: BrokerHarness, store: Path) -> None:
+    records = send_all(harness, 10)
+    harness.advance(60_000)
+    harness.send("T", b"later")
+    harness.stop()
+    write(store / LOG, records[4].position + 88, b"X")
+    try:
+        harness.start()
+    except (ValueError, OSError):
+        return  # to refuse is right too: somebody must look at the disk
+    assert harness.bodies("T")[-1] == b"later"
+
+
+class TestQueues:
+    def test_gone_without_a_checkpoint(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+        harness, records = stopped
+        shutil.rmtree(store / "consumequeue")
+        (store / "checkpoint").unlink(missing_ok=True)
+        harness.start()
+        assert harness.read_queue("T") == records
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="units are written again only for records stored less than 3 s before the checkpoint: queue files that "
+        "were removed, as Apache's operators do to have them rebuilt, come back as blanks, which no pull can pass. "
+        "Write a unit again also when its queue offset is at or behind the end that the queue was opened with.",
+    )
+    def test_gone_with_a_checkpoint(self, harness: BrokerHarness, store: Path) -> None:
+        records = send_all(harness, 10)
+        harness.advance(10_000)
+        records += [harness.send("T", b"late") and harness.read_queue("T")[-1]]
+        harness.stop()
+        shutil.rmtree(store / "consumequeue")
+        harness.start()
+        assert harness.read_queue("T") == records
+
+    def test_the_last_units_are_gone(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+        harness, records = stopped
+        write(store / f"consumequeue/T/0/{0:020d}", 6 * 20, bytes(4 * 20))
+        harness.start()
+        assert harness.read_queue("T") == records
+
+    def test_units_of_records_that_are_gone_go(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
+        harness, records = stopped
+        write(store / LOG, records[7].position, bytes(8))
+        harness.start()
+        assert harness.bodies("T") == bodies(7)
+        queue = harness.broker.store.queues.find("T", 0)
+        assert queue is not None and queue.end == 7
+        harness.send("T", b"after")
+        assert harness.bodies("T") == [*bodies(7), b"after"]
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="the checkpoint names the newest store time as that of the queues, even while the journal holds "
+        "records whose units could not be written: after more than 3 s of a full disk and a stop they are never "
+        "written. Take the store time of the last record that was dispatched.",
+    )
+    def test_a_disk_that_is_full_for_one_queue(self, harness: BrokerHarness, disk: SimulatedDisk, clean: bool) -> None:
+        harness.send("A", b"-")
+        for i in range(20):
+            harness.send("A", b"%d" % i, delay_ms=1000 * (i + 1))
+            harness.send("T", b"%d" % i, delay_ms=1000 * (i + 1))
+        for _ in range(295):
+            harness.send("T", b"-")
+        disk.is_full = lambda path: "consumequeue" in str(path)
+        harness.advance(21_000)
+        if clean:
+            harness.stop()
+        else:
+            harness.crash()
+        disk.is_full = lambda path: False
+        harness.start()
+        harness.advance(1000)
+        assert harness.bodies("T")[295:] == [b"%d" % i for i in range(20)]
+
+
+class TestPowerCut:
+    def test_what_was_acknowledged_is_there(self, tmp_path: Path, disk: SimulatedDisk) -> None:
+        for seed in range(10):
+            with BrokerHarness(tmp_path / str(seed), disk=disk, seed=seed, flush_mode="SYNC_FLUSH") as harness:
+                send_all(harness, 10)
+                for i in range(5):
+                    harness.submit(harness.send_command("T", b"unsynced %d" % i))
+                harness.cut_power()
+                harness.start()
+                assert harness.bodies("T")[:10] == bodies(10)
+                invariants.check(harness.broker)
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="what recovery cuts off a queue is zeroed in memory alone: when the power fails again before those "
+        "pages are written back, stale units return, and name records that were written there since. Sync each queue "
+        "that was cut before the abort file is written.",
+    )
+    def test_stale_units_do_not_come_back(self, tmp_path: Path, disk: SimulatedDisk) -> None:
+        with BrokerHarness(tmp_path, disk=disk, flush_mode="SYNC_FLUSH") as harness:
+            send_all(harness, 2)
+            for topic in ("T", "T", "T"):
+                harness.submit(harness.send_command(topic, b"lost"))
+            harness.broker.store.dispatch()
+            for file in (tmp_path / "consumequeue/T/0").iterdir():
+                disk.note_sync(disk.map(file, file.stat().st_size))  # the kernel writes the queue back, not the log
+            harness.cut_power(keep=0.0)
+            harness.start()
+            for _ in range(3):
+                harness.send("U", b"elsewhere")
+            harness.cut_power(keep=0.0)
+            harness.start()
+            assert harness.bodies("T") == bodies(2)
+            assert harness.bodies("U") == [b"elsewhere"] * 3
+
+
+def test_the_walk_over_a_log(harness: BrokerHarness) -> None:
+    """Rows and end of the walk are those of the records that stand there, over a file's border."""
+    for i in range(30):
+        harness.send("T", b"%d" % i * 50_000)
+    records = invariants.read_log(harness.broker).records
+    log = harness.broker.store.log
+    scan = recovery.LogScan(log.files, log.start)
+    rows = [row.copy() for rows in scan.chunks() for row in rows]
+    assert scan.end == log.end
+    col = recovery.col
+    assert [(row[col.POSITION], row[col.SIZE], row[col.STORE_MS]) for row in rows] == [
+        (record.position, record.size, record.store_ms) for record in records
+    ]
+    assert {scan.names.name(int(row[col.TOPIC])) for row in rows} == {"T"}
+    behind = recovery.LogScan(log.files, LogPosition(records[20].position))
+    assert sum(len(rows) for rows in behind.chunks()) == 10
+
+
+def test_the_names_of_a_walk_grow() -> None:
+    names = recovery.InternedNames()
+    wanted = [f"topic-{i}" + "x" * 60 for i in range(700)]
+    rows = [names.intern(name) for name in wanted]
+    assert [names.name(row) for row in rows] == wanted
+    assert [names.intern(name) for name in wanted] == rows == list(range(700))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [struct.pack(">iI", -1, 0xDAA320A7), struct.pack(">iI", 1 << 30, 0xDAA320A7), b"\xff" * 8],
+    ids=["negative", "huge", "ones"],
+)
+def test_a_hostile_first_record(stopped: tuple[BrokerHarness, list[Record]], store: Path, head: bytes) -> None:
+    harness, _ = stopped
+    write(store / LOG, 0, head)
+    harness.start()
+    assert harness.broker.store.log.end == 0
+    assert harness.bodies("T") == []
+    harness.send("T", b"after")
+    assert harness.bodies("T") == [b"after"]

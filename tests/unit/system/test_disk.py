@@ -1,0 +1,232 @@
+"""The machine's file system, and the simulated one where both must agree."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from wheelmq.system.disk import Disk, DiskFull, ReadOnlyDisk, StoreLocked
+from wheelmq.testing.disk import PAGE_BYTES, SimulatedDisk
+
+HOLD = """
+import sys
+from pathlib import Path
+from wheelmq.system.disk import Disk
+held = Disk().lock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=[Disk, SimulatedDisk], ids=["real", "simulated"])
+def any_disk(request: pytest.FixtureRequest) -> Disk:
+    made: Disk = request.param()
+    return made
+
+
+class TestMap:
+    def test_a_new_file_is_there_in_full_and_zero(self, any_disk: Disk, tmp_path: Path) -> None:
+        path = tmp_path / "deep" / "file"
+        file = any_disk.map(path, 10_000)
+        assert bytes(file.view) == bytes(10_000)
+        status = path.stat()
+        assert status.st_size == 10_000
+        assert status.st_blocks * 512 >= 10_000  # a hole would be SIGBUS on a full disk
+        assert os.listdir(path.parent) == ["file"]
+
+    def test_array_and_view_are_the_same_bytes(self, any_disk: Disk, tmp_path: Path) -> None:
+        file = any_disk.map(tmp_path / "file", 4096)
+        file.view[5] = 7
+        file.array[6] = 8
+        assert (file.array[5], file.view[6]) == (7, 8)
+        assert (tmp_path / "file").read_bytes()[4:8] == b"\0\x07\x08\0"
+        assert any_disk.map(tmp_path / "file", 4096).view[6] == 8
+
+    def test_another_size(self, any_disk: Disk, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"x")
+        with pytest.raises(OSError, match="has 1 bytes where 4096 are configured") as caught:
+            any_disk.map(tmp_path / "file", 4096)
+        assert caught.value.errno == errno.EINVAL
+
+    def test_a_file_left_by_a_stop_while_it_was_made_is_made_anew(self, any_disk: Disk, tmp_path: Path) -> None:
+        (tmp_path / "file.new").write_bytes(b"half")
+        assert bytes(any_disk.map(tmp_path / "file", 100).view) == bytes(100)
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_no_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(handle: int, at: int, size: int) -> None:
+            os.pwrite(handle, b"part of it", 0)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(DiskFull, match="no room for 4096 bytes"):
+            Disk().map(tmp_path / "file", 4096)
+        assert os.listdir(tmp_path) == []
+
+    def test_any_other_error_is_not_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken(handle: int, at: int, size: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "posix_fallocate", broken)
+        with pytest.raises(OSError, match="Input/output") as caught:
+            Disk().map(tmp_path / "file", 4096)
+        assert not isinstance(caught.value, DiskFull)
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.xfail(
+        strict=True,
+        raises=FileNotFoundError,
+        reason="two threads may make one file: the log's next file is made ahead on a thread, and by the loop when "
+        "that takes too long. Both use the name .new, so one of them renames what is gone. Give each maker a name of "
+        "its own, and let it be content with a file that is there by then.",
+    )
+    def test_two_may_make_one_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path, really = tmp_path / "file", os.posix_fallocate
+
+        def slow(handle: int, at: int, size: int) -> None:
+            monkeypatch.setattr(os, "posix_fallocate", really)
+            Disk().allocate(path, 4096)  # the other thread, while this one waits for its blocks
+            really(handle, at, size)
+
+        monkeypatch.setattr(os, "posix_fallocate", slow)
+        Disk().allocate(path, 4096)
+        assert bytes(Disk().map(path, 4096).view) == bytes(4096)
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_sync_says_how_much_is_on_disk(self, any_disk: Disk, tmp_path: Path) -> None:
+        file = any_disk.map(tmp_path / "file", 4096)
+        assert file.synced_bytes == 0
+        file.sync(100)
+        file.sync(50)
+        assert file.synced_bytes == 100
+
+    def test_a_failed_sync_says_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = Disk().map(tmp_path / "file", 4096)
+
+        def fail(handle: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            file.sync(100)
+        assert file.synced_bytes == 0
+
+
+class TestSmallFiles:
+    def test_read(self, any_disk: Disk, tmp_path: Path) -> None:
+        assert any_disk.read(tmp_path / "none") is None
+        (tmp_path / "file").write_bytes(b"x")
+        assert any_disk.read(tmp_path / "file") == b"x"
+
+    def test_replace(self, any_disk: Disk, tmp_path: Path) -> None:
+        path = tmp_path / "deep" / "file"
+        any_disk.replace(path, b"one")
+        any_disk.replace(path, b"two")
+        assert (path.read_bytes(), os.listdir(path.parent)) == (b"two", ["file"])
+        any_disk.replace(path, b"three", keep_previous=True)
+        any_disk.replace(path, b"four", keep_previous=True)
+        assert path.read_bytes() == b"four"
+        assert path.with_name("file.bak").read_bytes() == b"three"
+
+    def test_a_replacement_that_fails_leaves_the_old_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "file"
+        Disk().replace(path, b"old")
+
+        def fail(handle: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space"):
+            Disk().replace(path, b"new", keep_previous=True)
+        assert path.read_bytes() == b"old"
+
+    def test_list_and_remove(self, any_disk: Disk, tmp_path: Path) -> None:
+        assert any_disk.list(tmp_path / "none") == []
+        any_disk.make_folder(tmp_path / "a" / "b")
+        (tmp_path / "z").write_bytes(b"")
+        assert any_disk.list(tmp_path) == ["a", "z"]
+        any_disk.remove(tmp_path / "z")
+        any_disk.remove(tmp_path / "z")
+        assert any_disk.list(tmp_path) == ["a"]
+
+
+class TestLock:
+    def test_another_process_is_refused_while_this_one_holds_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "store" / "lock"
+        path.parent.mkdir()
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"held\n"
+            with pytest.raises(StoreLocked, match="another broker runs on this store"):
+                Disk().lock(path)
+            other.kill()
+        held = Disk().lock(path)  # a process that was killed holds nothing
+        assert path.read_bytes() == b"lock"
+        held.close()
+
+    def test_the_simulated_lock_refuses_a_second_broker_of_this_process(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        held = disk.lock(tmp_path / "lock")
+        with pytest.raises(StoreLocked):
+            disk.lock(tmp_path / "lock")
+        held.close()
+        disk.lock(tmp_path / "lock")
+        disk.release_locks()
+        disk.lock(tmp_path / "lock").close()
+
+
+class TestReadOnly:
+    def test_it_reads_and_makes_nothing(self, tmp_path: Path) -> None:
+        Disk().map(tmp_path / "file", 4096).view[0] = 9
+        file = ReadOnlyDisk().map(tmp_path / "file", 4096)
+        assert file.view[0] == 9
+        with pytest.raises((TypeError, ValueError)):
+            file.view[0] = 1
+        with pytest.raises(FileNotFoundError):
+            ReadOnlyDisk().map(tmp_path / "none", 4096)
+        with pytest.raises(OSError, match="are expected"):
+            ReadOnlyDisk().map(tmp_path / "file", 8192)
+        assert os.listdir(tmp_path) == ["file"]
+
+
+class TestPowerCut:
+    def test_what_was_synced_stays_and_the_rest_may_go(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        file = disk.map(tmp_path / "file", 3 * PAGE_BYTES)
+        file.array[:] = 1
+        file.sync(file.size)
+        file.array[0], file.array[2 * PAGE_BYTES] = 2, 2
+        disk.cut_power(Random(0), keep=0.0)
+        assert (tmp_path / "file").read_bytes() == b"\x01" * (3 * PAGE_BYTES)
+
+    def test_pages_are_kept_one_by_one(self, tmp_path: Path) -> None:
+        outcomes = set()
+        for seed in range(40):
+            disk = SimulatedDisk()
+            path = tmp_path / str(seed)
+            file = disk.map(path, 2 * PAGE_BYTES)
+            file.array[:] = 1
+            disk.cut_power(Random(seed))
+            raw = path.read_bytes()
+            assert len(set(raw[:PAGE_BYTES])) == len(set(raw[PAGE_BYTES:])) == 1
+            outcomes.add((raw[0], raw[-1]))
+        assert outcomes == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+    def test_a_second_cut_goes_from_what_the_first_one_left(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        file = disk.map(tmp_path / "file", PAGE_BYTES)
+        file.array[:] = 1
+        disk.cut_power(Random(0), keep=1.0)
+        file.array[:] = 2
+        disk.cut_power(Random(0), keep=0.0)
+        assert (tmp_path / "file").read_bytes() == b"\x01" * PAGE_BYTES
