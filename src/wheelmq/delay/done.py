@@ -1,0 +1,92 @@
+"""Bits by index: which parked messages are settled (done), which are staged (armed).
+
+A set of bits over indices that only grow: segments of 65,536, made when first touched and given back when all their
+bits are 1 and nothing below is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+SEGMENT_BITS: Final = 1 << 16
+
+Indices = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class IndexBits:
+    """One bit for each index. Every index below `floor` is 1."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, npt.NDArray[np.uint8]] = {}
+        self._ones: dict[int, int] = {}
+        self.floor = 0
+
+    def __contains__(self, index: int) -> bool:
+        if index < self.floor:
+            return True
+        segment = self._segments.get(index // SEGMENT_BITS)
+        at = index % SEGMENT_BITS
+        return segment is not None and bool(segment[at >> 3] >> (at & 7) & 1)
+
+    def add(self, index: int) -> bool:
+        """Set one bit; whether it was 0."""
+        if index in self:
+            return False
+        self._set(index // SEGMENT_BITS, np.array([index % SEGMENT_BITS]))
+        return True
+
+    def get(self, indices: Indices) -> Flags:
+        """The bits of `indices`."""
+        found = indices < self.floor
+        for number, chosen in _by_segment(indices):
+            segment = self._segments.get(number)
+            if segment is not None:
+                at = indices[chosen] % SEGMENT_BITS
+                found[chosen] |= (segment[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
+        return found
+
+    def update(self, indices: Indices) -> None:
+        """Set the bits of `indices`."""
+        indices = indices[indices >= self.floor]
+        for number, chosen in _by_segment(indices):
+            self._set(number, indices[chosen] % SEGMENT_BITS)
+
+    def raise_floor(self, floor: int) -> None:
+        """Set every bit below `floor`."""
+        self.floor = max(self.floor, floor)
+        for number in [number for number in self._segments if (number + 1) * SEGMENT_BITS <= self.floor]:
+            del self._segments[number], self._ones[number]
+
+    def _set(self, number: int, at: Indices) -> None:
+        segment = self._segments.get(number)
+        if segment is None:
+            segment = self._segments[number] = np.zeros(SEGMENT_BITS >> 3, np.uint8)
+            below = min(max(self.floor - number * SEGMENT_BITS, 0), SEGMENT_BITS)
+            segment[: below >> 3] = 0xFF
+            if below & 7:
+                segment[below >> 3] = (1 << (below & 7)) - 1
+        np.bitwise_or.at(segment, at >> 3, np.left_shift(1, at & 7).astype(np.uint8))
+        self._ones[number] = int(np.bitwise_count(segment).sum())
+        self._give_back()
+
+    def _give_back(self) -> None:
+        number = self.floor // SEGMENT_BITS
+        while self._ones.get(number) == SEGMENT_BITS:
+            del self._segments[number], self._ones[number]
+            number += 1
+            self.floor = number * SEGMENT_BITS
+
+
+def _by_segment(indices: Indices) -> list[tuple[int, slice | npt.NDArray[np.intp]]]:
+    """The segments that `indices` touch, each with where its own stand."""
+    if not len(indices):
+        return []
+    numbers = indices // SEGMENT_BITS
+    first = int(numbers[0])
+    if (numbers == first).all():
+        return [(first, slice(None))]
+    return [(int(number), np.flatnonzero(numbers == number)) for number in np.unique(numbers)]

@@ -1,0 +1,26 @@
+"""The level table: what delay each of the fixed levels stands for (RocketMQ: messageDelayLevel)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from wheelmq.formats.units import Millis
+
+DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL = re.compile(r"(\d+)([smhd])")
+
+
+def parse_levels(text: str) -> tuple[Millis, ...]:
+    """The delay of level 1, 2, ... in a table like "1s 5s 1m". Raises ValueError for what is no such table."""
+    delays = []
+    for word in text.split():
+        match = _LEVEL.fullmatch(word)
+        if match is None:
+            raise ValueError(f"messageDelayLevel: {word!r} is no number followed by s, m, h or d")
+        delays.append(Millis(int(match[1]) * _UNITS_MS[match[2]]))
+    if not delays:
+        raise ValueError("messageDelayLevel is empty")
+    return tuple(delays)

@@ -1,0 +1,112 @@
+"""Parking: a message that asks for a later delivery is rewritten as it is appended (RocketMQ: HookUtils).
+
+It goes to the timer queue, with its own topic and queue in REAL_TOPIC and REAL_QID, the time of its slot in
+TIMER_OUT_MS as Apache writes it, and the exact due time in `__WMQ_DUE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message
+from wheelmq.formats.disk.parked import DUE_DIGITS
+from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
+from wheelmq.formats.java import java_long
+from wheelmq.formats.units import Millis
+
+ROOM_BYTES: Final = 250
+"""Property bytes that park leaves free, so that release can always add its own (about 100) and roll too."""
+
+
+class ParkRefused(ValueError):
+    """The message cannot be parked: it is illegal as Apache RocketMQ sees it; the text says why."""
+
+
+class LevelUnreadable(ParkRefused):
+    """DELAY holds no number, which Apache RocketMQ answers as an error of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkSettings:
+    """How far ahead, how fine, and what the levels are."""
+
+    delay_seconds_max: int = 3 * 24 * 3600
+    precision_ms: int = 1000
+    levels_ms: tuple[Millis, ...] = parse_levels(DEFAULT_LEVELS)
+
+
+def park(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | None:
+    """Rewrite `message` in place when it asks for a delay: the due time, or None when it is delivered at once.
+
+    Raises ParkRefused.
+    """
+    due_ms = due_time(message, now_ms, settings)
+    if due_ms is None:
+        return None
+    properties = message.properties
+    for name in (props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID):
+        properties.pop(name, None)
+    properties[props.TIMER_OUT_MS] = str(slot_time(due_ms, settings.precision_ms))
+    properties[props.REAL_TOPIC] = message.topic
+    properties[props.REAL_QID] = str(message.queue_id)
+    properties[props.WMQ_DUE] = f"{due_ms:0{DUE_DIGITS}d}"
+    message.topic = TIMER_TOPIC
+    message.queue_id = 0
+    size = len(props.encode(properties))
+    if size + ROOM_BYTES > props.PROPERTIES_BYTES_MAX:
+        raise ParkRefused(
+            f"{size} bytes of properties leave no room for what delivery adds; "
+            f"a delayed message may have {props.PROPERTIES_BYTES_MAX - ROOM_BYTES}"
+        )
+    return due_ms
+
+
+def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | None:
+    """When `message` asks to be delivered; None for at once. Raises ParkRefused.
+
+    A level wins over the timer properties, which are then taken off. Among those, seconds win over milliseconds, and
+    both over an absolute time.
+    """
+    if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
+        return None
+    properties = message.properties
+    level = java_long(properties.get(props.DELAY, "0"))
+    if level is None:
+        raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, no level")
+    if level > 0:
+        for name in props.TIMER_REQUESTS:
+            properties.pop(name, None)
+        return Millis(now_ms + settings.levels_ms[min(level, len(settings.levels_ms)) - 1])
+    if props.TIMER_OUT_MS in properties:
+        return None  # as Apache: taken for a message that was parked already
+    asked = next((name for name in props.TIMER_REQUESTS if name in properties), None)
+    if asked is None:
+        return None
+    value = java_long(properties[asked])
+    if value is None:
+        raise ParkRefused(f"{asked} is {properties[asked]!r}, no 64-bit number")
+    due_ms = Millis(_absolute(asked, value, now_ms))
+    if due_ms > now_ms:
+        if due_ms - now_ms > settings.delay_seconds_max * 1000:
+            raise ParkRefused(f"{asked}: the delay must not exceed {settings.delay_seconds_max * 1000}ms")
+        return due_ms
+    if props.TIMER_DEL_UNIQKEY in properties:
+        raise ParkRefused(f"{asked} of a cancel must lie ahead: it names the time of what it cancels")
+    return None
+
+
+def _absolute(asked: str, value: int, now_ms: Millis) -> int:
+    match asked:
+        case props.TIMER_DELAY_SEC:
+            return _wrap(now_ms + _wrap(value * 1000))
+        case props.TIMER_DELAY_MS:
+            return _wrap(now_ms + value)
+    return value
+
+
+def _wrap(value: int) -> int:
+    """A 64-bit integer as Java's arithmetic leaves it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,0 +1,57 @@
+"""One pending message, as the listings show it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.disk.parked import due_of
+from wheelmq.formats.java import java_long
+
+
+class State(StrEnum):
+    """How far a parked message has come."""
+
+    PARKED = "parked"
+    """In the timer queue, not indexed yet."""
+    INDEXED = "indexed"
+    """In the timer wheel."""
+    ARMED = "armed"
+    """In memory, to be released at its millisecond."""
+
+
+class Pending(msgspec.Struct):
+    """A pending message; times in milliseconds since 1970."""
+
+    queue_offset: int
+    topic: str
+    queue_id: int | None
+    due_ms: int
+    stored_ms: int
+    state: State
+    unique_key: str | None
+    keys: str | None
+    tags: str | None
+    body_bytes: int
+    log_position: int
+
+
+def describe(record: Record, state: State) -> Pending:
+    """The listing's line for a parked record."""
+    properties = record.message.properties
+    return Pending(
+        queue_offset=record.queue_offset,
+        topic=properties.get(props.REAL_TOPIC, ""),
+        queue_id=java_long(properties.get(props.REAL_QID, "")),
+        due_ms=due_of(properties, record.store_ms),
+        stored_ms=record.store_ms,
+        state=state,
+        unique_key=properties.get(props.UNIQ_KEY),
+        keys=properties.get(props.KEYS),
+        tags=properties.get(props.TAGS),
+        body_bytes=len(record.message.body),
+        log_position=record.position,
+    )

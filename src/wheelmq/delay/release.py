@@ -1,0 +1,229 @@
+"""Release: what is due goes back into the log, in its own topic, once.
+
+Due references are kept in buckets of one millisecond, and the buckets take turns: a burst at one instant never holds
+up what is due beside it. Within a bucket messages leave in the order in which they were parked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+
+import numpy as np
+
+from wheelmq.delay import refs as ref
+from wheelmq.delay.armed import Batch
+from wheelmq.delay.refs import Refs
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import SYS_STORE_HOST_V6, Message, Record
+from wheelmq.formats.disk.origin import timer_origin
+from wheelmq.formats.disk.parked import due_of
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.java import java_long
+from wheelmq.formats.names import topic_problem
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.observe.histogram import Histogram
+from wheelmq.store.store import DiskFull, PropertiesTooLong, Store
+from wheelmq.system.failpoint import reach
+
+log = logging.getLogger(__name__)
+
+DEAD_LETTER_TOPIC = "rmq_sys_wheelmq_dead_letter"
+"""Where a parked message goes that can never be delivered, with its origin and all its properties."""
+
+QUANTUM = 512
+"""References that a bucket may release before the next one has its turn."""
+TAKE_MAX = 100_000
+
+
+BulkAppend = Callable[[Refs, int, Millis], int]
+"""Appends messages at the front of references sorted by queue offset, whose enqueue time and whose time of release it
+is given; returns how many it appended. The next one is then appended the plain way."""
+
+
+class Unreleasable(ValueError):
+    """The parked record does not say where it belongs; the text says what is wrong."""
+
+
+class _Bucket:
+    """The references of one millisecond, in parts that were staged together."""
+
+    def __init__(self, fire_ms: int) -> None:
+        self.fire_ms = fire_ms
+        self.batches: deque[Batch] = deque()
+
+    def take(self, count: int) -> Batch:
+        """At most `count` references from the front."""
+        batch = self.batches.popleft()
+        if len(batch.refs) > count:
+            self.batches.appendleft(Batch(batch.refs[count:], batch.enqueue_ms))
+        return Batch(batch.refs[:count], batch.enqueue_ms)
+
+
+class Releaser:
+    """Takes what is due from the armed references and appends it."""
+
+    def __init__(self, store: Store, timer: Timer, bulk: BulkAppend | None = None) -> None:
+        self._store = store
+        self._timer = timer
+        self._bulk = bulk
+        self._ring: deque[_Bucket] = deque()
+        self._buckets: dict[int, _Bucket] = {}
+        self.counts: Counter[str] = Counter()
+        """Released, rolled, dead letters, early (a reference that named a time before its record's: put back)."""
+        self.lateness_ms = Histogram(least=1.0)
+        """From the time at which a message was due to the tick that released it, whole milliseconds."""
+
+    def earliest_in_hand_ms(self) -> int | None:
+        """The least fire time of what was taken and is not out; None when nothing is in hand."""
+        return min(self._buckets, default=None)
+
+    def has_more(self) -> bool:
+        return bool(self._ring)
+
+    def take_due(self, now_ms: Millis) -> None:
+        """Bring what is due into the ring."""
+        for batch in self._timer.armed.take_due(now_ms, TAKE_MAX):
+            times = batch.refs[:, ref.FIRE_MS]
+            for part in np.split(batch.refs, np.flatnonzero(np.diff(times)) + 1):
+                self._into_ring(Batch(part, batch.enqueue_ms))
+
+    def _into_ring(self, batch: Batch) -> None:
+        fire_ms = int(batch.refs[0, ref.FIRE_MS])
+        bucket = self._buckets.get(fire_ms)
+        if bucket is None:
+            bucket = self._buckets[fire_ms] = _Bucket(fire_ms)
+            self._ring.append(bucket)
+        bucket.batches.append(batch)
+
+    def release(self, now_ms: Millis, slice_seconds: float) -> int:
+        """Append what is in the ring, bucket by bucket in turn, for about the time given; how many left.
+
+        Raises DiskFull: what was not appended stays in the ring.
+        """
+        released = 0
+        stop = self._store.clock.monotonic() + slice_seconds
+        while self._ring:
+            bucket = self._ring.popleft()
+            batch = bucket.take(QUANTUM)
+            try:
+                count = self._append(batch, now_ms)
+            except DiskFull:
+                bucket.batches.appendleft(batch)  # what of it is out has its done bit set
+                self._ring.appendleft(bucket)
+                raise
+            released += count
+            self.lateness_ms.add(now_ms - bucket.fire_ms, count)
+            if bucket.batches:
+                self._ring.append(bucket)
+            else:
+                del self._buckets[bucket.fire_ms]
+            if self._store.clock.monotonic() >= stop:
+                break
+        return released
+
+    def _append(self, batch: Batch, now_ms: Millis) -> int:
+        refs = batch.refs[np.argsort(batch.refs[:, ref.INDEX], kind="stable")]
+        indices = refs[:, ref.INDEX]
+        fresh = ~self._timer.done.get(indices)
+        fresh[1:] &= indices[1:] != indices[:-1]
+        pending = refs[fresh]
+        at = 0
+        while at < len(pending):
+            if self._bulk is not None:
+                reach("release.before")
+                done = self._bulk(pending[at:], batch.enqueue_ms, now_ms)
+                self._timer.done.update(pending[at : at + done, ref.INDEX])
+                self.counts["released"] += done
+                at += done
+                reach("release.after")
+            if at < len(pending):
+                self._append_one(pending[at], batch.enqueue_ms, now_ms)
+                at += 1
+        return len(pending)
+
+    def _append_one(self, one: Refs, enqueue_ms: int, now_ms: Millis) -> None:
+        index = int(one[ref.INDEX])
+        record = self._store.log.record_at(LogPosition(int(one[ref.POSITION])))
+        assert record is not None and record.queue_offset == index, index
+        rolls = bool(one[ref.FLAGS] & ref.FLAG_ROLL)
+        due_ms = due_of(record.message.properties, record.store_ms)
+        if not rolls and due_ms > now_ms:
+            self.counts["early"] += 1
+            again = one.reshape(1, -1).copy()
+            again[:, ref.FIRE_MS] = due_ms
+            self._timer.armed.give_back(Batch(again, enqueue_ms))
+            return
+        real_queue = self._store.real_queue(record.message.properties)
+        origin = timer_origin(index)
+        reach("release.before")
+        try:
+            message = rebuild(record, enqueue_ms=enqueue_ms, now_ms=now_ms, rolls=rolls)
+            self._store.append(message, settles=origin, real_queue=real_queue)
+            self.counts["rolled" if rolls else "released"] += 1
+        except (Unreleasable, PropertiesTooLong) as error:
+            log.error("timer: message at queue offset %d goes to %s: %s", index, DEAD_LETTER_TOPIC, error)
+            self._store.append(dead_letter(record), settles=origin, real_queue=real_queue)
+            self.counts["dead_letter"] += 1
+        self._timer.settle(origin)
+        reach("release.after")
+        if rolls:
+            reach("roll.after")
+
+
+def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> Message:
+    """The message that a parked record stands for, as it goes back into the log (RocketMQ: TimerMessageStore.convert).
+
+    One that rolls goes to the timer queue again. Raises Unreleasable.
+    """
+    parked = record.message
+    properties = dict(parked.properties)
+    properties.pop(props.WMQ_ORIGIN, None)
+    properties[props.TIMER_ENQUEUE_MS] = str(enqueue_ms)
+    if rolls:
+        times = java_long(properties.get(props.TIMER_ROLL_TIMES, "0"))
+        properties[props.TIMER_ROLL_TIMES] = str((times or 0) + 1)
+    properties[props.TIMER_DEQUEUE_MS] = str(now_ms)
+    topic, queue_id = parked.topic, parked.queue_id
+    if not rolls:
+        topic = properties.get(props.REAL_TOPIC, "")
+        real_queue_id = java_long(properties.get(props.REAL_QID, ""))
+        problem = topic_problem(topic)
+        if problem or topic == TIMER_TOPIC:
+            raise Unreleasable(f"REAL_TOPIC is {topic!r}: {problem or 'the timer queue itself'}")
+        if real_queue_id is None or not 0 <= real_queue_id < 1 << 31:
+            raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")
+        queue_id = real_queue_id
+    return Message(
+        topic=topic,
+        queue_id=queue_id,
+        body=parked.body,
+        properties=properties,
+        flag=parked.flag,
+        sys_flag=parked.sys_flag & ~SYS_STORE_HOST_V6,
+        born_ms=parked.born_ms,
+        born_host=parked.born_host,
+        reconsume_times=parked.reconsume_times,
+    )
+
+
+def dead_letter(record: Record) -> Message:
+    """The parked message as it is, for the dead-letter topic; properties that leave no room for the origin go."""
+    parked = record.message
+    properties = {name: value for name, value in parked.properties.items() if name != props.WMQ_ORIGIN}
+    room = props.PROPERTIES_BYTES_MAX - 64
+    while len(props.encode(properties)) > room:
+        properties.popitem()
+    return Message(
+        topic=DEAD_LETTER_TOPIC,
+        queue_id=0,
+        body=parked.body,
+        properties=properties,
+        flag=parked.flag,
+        sys_flag=parked.sys_flag & ~SYS_STORE_HOST_V6,
+        born_ms=parked.born_ms,
+        born_host=parked.born_host,
+        reconsume_times=parked.reconsume_times,
+    )

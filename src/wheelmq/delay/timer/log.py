@@ -1,0 +1,134 @@
+"""The timer log: units of 52 bytes in mapped files, chained by slot (RocketMQ: TimerLog)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.message import BLANK_MAGIC
+from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_UNIT
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels import timer as kernel
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.disk import MappedFile
+
+BLANK_BYTES = 16
+Units = npt.NDArray[Any]
+"""An array of TIMER_UNIT.dtype."""
+
+
+class TimerLog:
+    """The units. `end` is where the next one goes."""
+
+    def __init__(self, files: MappedSequence) -> None:
+        self.files = files
+        self.end = files.start
+        self.synced = files.start
+
+    def append(self, units: Units, slots_ms: npt.NDArray[np.int64], wheel: TimerWheel) -> None:
+        """Append `units` and hang each into the slot of its time. Raises DiskFull with nothing changed."""
+        self._make_room(len(units))
+        done = 0
+        while done < len(units):
+            position = self._next_position()
+            at = position % self.files.file_bytes
+            count = min(len(units) - done, (self.files.file_bytes - BLANK_BYTES - at) // TIMER_UNIT.size)
+            file = self.files.file_at(position)
+            chosen = slice(done, done + count)
+            self._write(file, at, position - at, units[chosen], slots_ms[chosen], wheel)
+            self.end = position + count * TIMER_UNIT.size
+            done += count
+
+    @staticmethod
+    def _write(
+        file: MappedFile, at: int, base: int, units: Units, slots_ms: npt.NDArray[np.int64], wheel: TimerWheel
+    ) -> None:
+        """Write units end to end into one file, each hung into its slot."""
+        if jit.available():
+            kernel.append_units(
+                wheel.bytes,
+                wheel.units,
+                wheel.precision_ms,
+                file.array,
+                at,
+                base,
+                units.view(np.uint8),
+                np.ascontiguousarray(slots_ms),
+            )
+            return
+        deletes = (units["magic"] & MAGIC_DELETE) != 0
+        for i, slot_ms in enumerate(slots_ms.tolist()):
+            target = at + i * TIMER_UNIT.size
+            units[i]["previous_position"] = wheel.put(slot_ms, base + target, deletes=bool(deletes[i]))
+            file.view[target : target + TIMER_UNIT.size] = units[i].tobytes()
+
+    def _make_room(self, count: int) -> None:
+        """Make the files that `count` units need, before the first is written."""
+        per_file = (self.files.file_bytes - BLANK_BYTES) // TIMER_UNIT.size
+        here = self.end % self.files.file_bytes // TIMER_UNIT.size
+        files = (here + count - 1) // per_file + 1 if count else 0
+        base = self.end - self.end % self.files.file_bytes
+        for i in range(files):
+            self.files.grow(base + i * self.files.file_bytes)
+
+    def _next_position(self) -> int:
+        """Where the next unit goes: here, or behind a blank at the start of the next file."""
+        at = self.end % self.files.file_bytes
+        left = self.files.file_bytes - at
+        if at + TIMER_UNIT.size + BLANK_BYTES <= self.files.file_bytes:
+            return self.end
+        view = self.files.file_at(self.end).view
+        view[at : at + BLANK_BYTES] = left.to_bytes(4, "big") + bytes(8) + BLANK_MAGIC.to_bytes(4, "big")
+        return self.end + left
+
+    def chunks(self, start: int, end: int) -> Iterator[tuple[int, Units]]:
+        """The units from `start` to `end`, file by file, each with the position of its first."""
+        for position, file, at, stop in self.files.pieces(start, end):
+            count = (min(stop, self.files.file_bytes - BLANK_BYTES) - at) // TIMER_UNIT.size
+            units = np.frombuffer(file.view, TIMER_UNIT.dtype, max(count, 0), at)
+            yield position, units[: _whole(units)]
+
+    def rebuild(self, wheel: TimerWheel, end: int) -> None:
+        """Cut the log at `end` and hang every unit before it into an empty wheel."""
+        self.files.cut(end)
+        self.end = end
+        if end > self.files.start:
+            self.files.sync_job(end - 1, end)()  # the mark says it is on disk; now the disk has said so itself
+        self.note_synced(end)
+        wheel.clear()
+        for position, units in self.chunks(self.files.start, end):
+            if jit.available():
+                at = position % self.files.file_bytes
+                kernel.rebuild(
+                    wheel.bytes,
+                    wheel.units,
+                    wheel.precision_ms,
+                    self.files.file_at(position).array,
+                    at,
+                    len(units),
+                    position - at,
+                )
+                continue
+            slots_ms = units["write_ms"] + units["delay_ms"]
+            deletes = (units["magic"] & MAGIC_DELETE) != 0
+            for i, slot_ms in enumerate(slots_ms.tolist()):
+                wheel.put(slot_ms, position + i * TIMER_UNIT.size, deletes=bool(deletes[i]))
+
+    def sync_job(self) -> tuple[int, Callable[[], None]]:
+        """The end as it is now, and what brings the log to disk up to there; the job may run off the loop."""
+        return self.end, self.files.sync_job(self.synced, self.end)
+
+    def note_synced(self, upto: int) -> None:
+        """The log is on disk up to `upto`; the disk must agree."""
+        assert self.files.synced(upto), upto
+        self.synced = upto
+
+
+def _whole(units: Units) -> int:
+    """How many units at the start are whole: the first that is not ends them."""
+    good = (units["size"] == TIMER_UNIT.size) & (units["magic"] & ~0xF == 0)
+    return len(units) if good.all() else int(np.argmin(good))

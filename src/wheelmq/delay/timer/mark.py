@@ -1,0 +1,91 @@
+"""The timer's durable mark, in two slots written in turn, and Apache's timercheck beside it.
+
+The mark is what recovery trusts: each queue offset of the timer queue below E has its unit in the timer log below T.
+So it is written only after the timer log is on disk up to T. Apache's timercheck says the same to Apache.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.timer import (
+    TIMER_CHECK,
+    TIMER_CHECK_FILE_BYTES,
+    TIMER_MARK,
+    TIMER_MARK_MAGIC,
+    TIMER_MARK_SLOT_BYTES,
+)
+from wheelmq.system.disk import Disk
+from wheelmq.system.failpoint import reach
+
+
+class Mark(NamedTuple):
+    """E, T, epoch, turn and P, as design and docs/formats/timer.md name them."""
+
+    queue_offset: int = 0
+    timer_log_position: int = 0
+    epoch: int = 0
+    turn: int = 0
+    done_position: int = 0
+
+
+class MarkFile:
+    """The mark's file: of its two slots the whole one with the higher sequence counts."""
+
+    def __init__(self, disk: Disk, paths: StorePaths) -> None:
+        self._file = disk.map(paths.timer_mark, 2 * TIMER_MARK_SLOT_BYTES)
+        self._sequence = 0
+
+    def load(self) -> Mark | None:
+        """The last mark that was written whole; None in a new store."""
+        found: Mark | None = None
+        for slot in (0, 1):
+            value = TIMER_MARK.unpack(self._file.view, slot * TIMER_MARK_SLOT_BYTES)
+            fields = list(value.values())
+            if value["magic"] != TIMER_MARK_MAGIC or value["crc"] != _crc(fields[2:]):
+                continue
+            if value["sequence"] >= self._sequence:
+                self._sequence = value["sequence"]
+                found = Mark(*fields[3:])
+        return found
+
+    def write(self, mark: Mark) -> None:
+        """Write `mark` into the older slot and bring it to disk. Safe off the loop."""
+        self._sequence += 1
+        fields = [self._sequence, *mark]
+        at = self._sequence % 2 * TIMER_MARK_SLOT_BYTES
+        self._file.view[at : at + TIMER_MARK.size] = TIMER_MARK.pack(TIMER_MARK_MAGIC, _crc(fields), *fields)
+        self._file.sync(self._file.size)
+        reach("mark.written")
+
+
+def _crc(fields: list[int]) -> int:
+    return zlib.crc32(b"".join(field.to_bytes(8, "big", signed=True) for field in fields))
+
+
+class TimerCheck(NamedTuple):
+    """Apache's timercheck (and the body of GET_TIMER_CHECK_POINT)."""
+
+    last_read_ms: int = 0
+    log_flush_position: int = 0
+    queue_offset: int = 0
+    master_queue_offset: int = 0
+    state_version: int = 0
+    version_ms: int = 0
+    version_counter: int = 0
+
+    def pack(self) -> bytes:
+        return TIMER_CHECK.pack(*self)
+
+
+def load_check(disk: Disk, paths: StorePaths) -> TimerCheck | None:
+    """The timercheck of the store; None when it has none."""
+    raw = disk.read(paths.config_file("timercheck"))
+    return TimerCheck(*TIMER_CHECK.unpack(raw).values()) if raw and len(raw) >= TIMER_CHECK.size else None
+
+
+def save_check(disk: Disk, paths: StorePaths, check: TimerCheck) -> None:
+    """Replace the timercheck. Safe off the loop."""
+    disk.replace(paths.config_file("timercheck"), check.pack().ljust(TIMER_CHECK_FILE_BYTES, b"\0"))

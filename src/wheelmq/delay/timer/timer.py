@@ -1,0 +1,310 @@
+"""The timer: everything the broker knows of parked messages, in one place.
+
+Names of the protocol, as in docs/formats/timer.md: E (`indexed_to`), T (`log.synced` between turns), S
+(`walked_through_ms`). What settles a message is the done bit; what stages it is `armed`; what finds it again after a
+stop is the timer queue from E on, and the units of the timer log below T.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay import refs as ref
+from wheelmq.delay.armed import Armed
+from wheelmq.delay.done import IndexBits
+from wheelmq.delay.keys import KeyIndex
+from wheelmq.delay.notes import NEAR_MS, Notes
+from wheelmq.delay.pending import State
+from wheelmq.delay.refs import Refs
+from wheelmq.delay.timer.log import TimerLog
+from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
+from wheelmq.delay.timer.turns import Proposal, TurnPlan, TurnRows, Turns
+from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.origin import Origin, origin_index, timer_origin
+from wheelmq.formats.disk.parked import delete_key, key_hash
+from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC, TIMER_UNIT
+from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.store.consume_queue import ConsumeQueue
+from wheelmq.store.journal import Rows
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.store import Store
+from wheelmq.system.failpoint import reach
+
+log = logging.getLogger(__name__)
+
+INDEX_ROWS_MAX = 100_000
+WALK_ROWS_MAX = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSettings:
+    """How fine, how far ahead, how large."""
+
+    precision_ms: int = 1000
+    roll_window_slots: int = 2 * 24 * 3600
+    slots: int = SLOTS
+    log_file_bytes: int = TIMER_LOG_FILE_BYTES
+    lead_ms: int = 30_000
+
+
+class Timer:
+    """Parked messages from park to release."""
+
+    def __init__(self, store: Store, settings: TimerSettings) -> None:
+        self.store = store
+        self.settings = settings
+        disk, paths = store.disk, store.paths
+        self.wheel = TimerWheel(disk, paths.timer_wheel, settings.precision_ms, settings.slots)
+        self.log = TimerLog(MappedSequence(disk, paths.timer_log, settings.log_file_bytes))
+        self.mark_file = MarkFile(disk, paths)
+        self.queue: ConsumeQueue = store.queues[store.queues.row(TIMER_TOPIC, 0)]
+        self.done = IndexBits()
+        self.armed = Armed()
+        self.notes = Notes(settings.lead_ms)
+        self.keys = KeyIndex()
+        self.turns = Turns(0, 0)
+        self.indexed_to = 0
+        self.walked_through_ms = 0
+        self.pending_by_queue: npt.NDArray[np.int64] = np.zeros(64, np.int64)
+        """Parked messages not settled, by the row of their real queue."""
+        self.armed_by: Counter[str] = Counter()
+        """References armed, by who armed them; those of a long delay counted again under `<who>_long`."""
+
+    # What the tick tells -----------------------------------------------------------------------------------------
+
+    def take_journal(self, rows: Rows) -> None:
+        """Take what the tick appended: messages it parked, origins it settled."""
+        settled = rows[rows[:, row.SETTLES] != 0]
+        if len(settled):
+            self._count(settled[:, row.REAL_QUEUE], -1)
+            self.armed.forget_below(self.done.floor)
+        parked = rows[rows[:, row.DUE_MS] != 0]
+        if not len(parked):
+            return
+        deletes = (parked[:, row.FLAGS] & row.FLAG_DELETE) != 0
+        if deletes.any():
+            self.done.update(parked[deletes, row.QUEUE_OFFSET])
+            parked = parked[~deletes]
+        self._count(parked[:, row.REAL_QUEUE], 1)
+        self.keys.add(parked[:, row.KEY_HASH], parked[:, row.QUEUE_OFFSET], self.done)
+        self.notes.add(refs_of(parked), self.store.clock.now_ms())
+
+    def _count(self, queue_rows: npt.NDArray[np.int64], by: int) -> None:
+        queue_rows = queue_rows[queue_rows >= 0]
+        if not len(queue_rows):
+            return
+        highest = int(queue_rows.max())
+        if highest >= len(self.pending_by_queue):
+            more = np.zeros(max(highest + 1, 2 * len(self.pending_by_queue)) - len(self.pending_by_queue), np.int64)
+            self.pending_by_queue = np.concatenate((self.pending_by_queue, more))
+        np.add.at(self.pending_by_queue, queue_rows, by)
+
+    def arm_near(self, now_ms: Millis) -> None:
+        """The near lane: arm what is due within a second and not indexed yet."""
+        near = self.notes.take_near(now_ms)
+        if near is not None:
+            self._arm(near, enqueue_ms=(1 << 63) - 1, by="near_lane")
+
+    def next_near_ms(self) -> int | None:
+        """Wall time at which the next note comes into the near lane; None without notes."""
+        return self.notes.next_fire_ms - NEAR_MS if self.notes.count else None
+
+    def _arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
+        refs = refs[~self.done.get(refs[:, ref.INDEX])]
+        fresh = self.armed.arm(refs, enqueue_ms)
+        self.armed_by[by] += len(fresh)
+        self.armed_by[f"{by}_long"] += int(np.count_nonzero(fresh[:, ref.FLAGS] & ref.FLAG_LONG))
+
+    def count_pending(self, queue_rows: npt.NDArray[np.int64]) -> None:
+        """Count messages that recovery found pending, by the rows of their real queues."""
+        self._count(queue_rows, 1)
+
+    def arm_recovered(self, refs: Refs) -> None:
+        """Arm what recovery found within the lead."""
+        self._arm(refs, enqueue_ms=(1 << 63) - 1, by="recovery")
+
+    # Cancel -------------------------------------------------------------------------------------------------------
+
+    def find_parked(self, key: str) -> tuple[list[tuple[Origin, int]], bool]:
+        """The pending messages that the delete key names, each with the row of its real queue; and whether one that
+        it names is settled already."""
+        pending: list[tuple[Origin, int]] = []
+        settled = False
+        for index in self.keys.find(key_hash(key)):
+            unit = self.queue.read(index, 1)[0]  # type: ignore[arg-type]
+            record = self.store.log.record_at(LogPosition(int(unit["position"])))
+            if record is None:
+                continue
+            properties = record.message.properties
+            if delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) != key:
+                continue
+            if index in self.done:
+                settled = True
+            else:
+                pending.append((timer_origin(index), self.store.real_queue(properties)))
+        return pending, settled
+
+    def settle(self, origin: Origin) -> None:
+        """A record that carries `origin` is being appended in this tick."""
+        fresh = self.done.add(origin_index(origin))
+        assert fresh, f"{origin:#x} is settled twice"
+
+    def state_of(self, index: int) -> State:
+        """How far the pending message at queue offset `index` has come."""
+        if self.armed.was_armed(np.array([index]))[0]:
+            return State.ARMED
+        return State.INDEXED if index < self.indexed_to else State.PARKED
+
+    # Turns --------------------------------------------------------------------------------------------------------
+
+    def floor_slot(self, time_ms: int) -> int:
+        return time_ms // self.settings.precision_ms * self.settings.precision_ms
+
+    def advance_over_empty_slots(self, now_ms: Millis) -> None:
+        """Move S over slots that hold nothing, so that an idle pipeline runs no turn for them."""
+        if self.turns.plan is not None:
+            return
+        goal = self.floor_slot(now_ms + self.settings.lead_ms)
+        if goal <= self.walked_through_ms:
+            return
+        units = self.wheel.units_between(self.walked_through_ms, goal)
+        filled = np.flatnonzero(units)
+        empty = len(units) if not len(filled) else int(filled[0])
+        self.walked_through_ms += empty * self.settings.precision_ms
+
+    def units_to_walk(self, now_ms: Millis) -> int:
+        """Units in slots within the lead that were not walked."""
+        goal = self.floor_slot(now_ms + self.settings.lead_ms)
+        if goal <= self.walked_through_ms:
+            return 0
+        return int(self.wheel.units_between(self.walked_through_ms, goal).sum())
+
+    def make_plan(self, broker: str, now_ms: Millis, durable: LogPosition) -> TurnPlan | None:
+        """The plan of the next turn, over what is on disk: the log up to `durable`. None when it would be empty."""
+        index_to = self._durable_queue_end(durable)
+        walk_through = self.walked_through_ms
+        units = self.wheel.units_between(walk_through, self.floor_slot(now_ms + self.settings.lead_ms))
+        if len(units):
+            slots = max(1, int(np.searchsorted(np.cumsum(units), WALK_ROWS_MAX, "right")))
+            walk_through += slots * self.settings.precision_ms
+            units = units[:slots]
+        if index_to == self.indexed_to and not units.any():
+            return None
+        plan = TurnPlan(
+            broker=broker,
+            epoch=self.turns.epoch,
+            turn=self.turns.turn + 1,
+            write_ms=self.floor_slot(now_ms),
+            index_from=self.indexed_to,
+            index_to=index_to,
+            walk_after_ms=self.walked_through_ms,
+            walk_through_ms=walk_through,
+            walk_rows=int(units.sum()),
+            timer_log_end=self.log.synced,
+        )
+        assert self.log.synced == self.log.end and self.log.files.synced(plan.timer_log_end)
+        self.turns.begin(plan)
+        return plan
+
+    def _durable_queue_end(self, durable: LogPosition) -> int:
+        """The queue offset behind the last message of the timer queue that lies wholly below `durable`."""
+        assert self.store.log.files.synced(durable)
+        end = self.indexed_to
+        stop = min(self.queue.end, self.indexed_to + INDEX_ROWS_MAX)
+        while end < stop:
+            units = self.queue.read(end, stop - end)  # type: ignore[arg-type]
+            whole = int(np.count_nonzero(units["position"] + units["size"] <= durable))
+            end += whole
+            if whole < len(units):
+                break
+        return end
+
+    def walk_units(self, plan: TurnPlan) -> npt.NDArray[np.int32]:
+        """Units in each slot that `plan` walks."""
+        return self.wheel.units_between(plan.walk_after_ms, plan.walk_through_ms)
+
+    def apply(self, proposal: Proposal) -> None:
+        """Commit a checked turn: units and slots, then arm, then E, S and turn. One tick, nothing half."""
+        plan = proposal.plan
+        reach("commit.before")
+        for rows in proposal.index_parts:
+            units, slots_ms = _units_of(rows[rows["order"]], plan.write_ms)
+            self.log.append(units, slots_ms, self.wheel)
+        reach("commit.units")
+        self.walked_through_ms = plan.walk_through_ms
+        horizon = plan.walk_through_ms + self.settings.precision_ms
+        for rows in (*proposal.walk_parts, *proposal.index_parts):
+            within = rows[: np.searchsorted(rows["fire_ms"], horizon, "right")]
+            deletes = (within["magic"] & MAGIC_DELETE) != 0
+            self._arm(_refs_of_rows(within[~deletes]), enqueue_ms=plan.write_ms, by="pipeline")
+        self.indexed_to = plan.index_to
+        self.notes.drop_below(plan.index_to)
+        self.turns.finish()
+        reach("commit.armed")
+
+    def mark(self) -> Mark:
+        """What may be written once the timer log is on disk."""
+        return Mark(self.indexed_to, self.log.end, self.turns.epoch, self.turns.turn)
+
+    def check(self, earliest_in_hand_ms: int | None) -> TimerCheck:
+        """Apache's view of how far the timer is: all slots before R, the least time of what is not settled, are out.
+
+        `earliest_in_hand_ms` is that of the references which were taken to be released and are not out.
+        """
+        times = [self.store.clock.now_ms(), self.walked_through_ms, self.armed.next_fire_ms(), earliest_in_hand_ms]
+        if self.notes.count:
+            times.append(self.notes.next_fire_ms)
+        earliest = min(time for time in times if time is not None)
+        return TimerCheck(
+            last_read_ms=self.floor_slot(earliest - 1),
+            log_flush_position=self.log.synced,
+            queue_offset=self.indexed_to,
+            master_queue_offset=self.indexed_to,
+        )
+
+
+def refs_of(parked: Rows) -> Refs:
+    """References for journal rows of parked messages, in their order."""
+    made = ref.make(len(parked))
+    made[:, ref.FIRE_MS] = parked[:, row.DUE_MS]
+    made[:, ref.INDEX] = parked[:, row.QUEUE_OFFSET]
+    made[:, ref.POSITION] = parked[:, row.POSITION]
+    made[:, ref.SIZE] = parked[:, row.SIZE]
+    long = parked[:, row.DUE_MS] - parked[:, row.STORE_MS] > ref.LONG_DELAY_MS
+    made[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
+    return made
+
+
+def _refs_of_rows(rows: TurnRows) -> Refs:
+    """References for rows of a turn."""
+    made = ref.make(len(rows))
+    made[:, ref.FIRE_MS] = rows["fire_ms"]
+    made[:, ref.INDEX] = rows["queue_offset"]
+    made[:, ref.POSITION] = rows["position"]
+    made[:, ref.SIZE] = rows["size"]
+    rolls = (rows["magic"] & MAGIC_ROLL) != 0
+    made[:, ref.FLAGS] = np.where(rolls, ref.FLAG_ROLL, 0) | np.where(
+        rows["delay_ms"] > ref.LONG_DELAY_MS, ref.FLAG_LONG, 0
+    )
+    return made
+
+
+def _units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Timer log units for rows in queue order, and the slot each hangs in."""
+    units = np.zeros(len(rows), TIMER_UNIT.dtype)
+    units["size"] = TIMER_UNIT.size
+    units["magic"] = rows["magic"]
+    units["write_ms"] = write_ms
+    units["delay_ms"] = rows["slot_ms"] - write_ms
+    units["record_position"] = rows["position"]
+    units["record_size"] = rows["size"]
+    units["topic_hash"] = rows["topic_hash"]
+    return units, rows["slot_ms"]

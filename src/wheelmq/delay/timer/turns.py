@@ -1,0 +1,205 @@
+"""The turn protocol, broker's side: lease, plan, upload, commit (design 7.2; docs/formats/turns.md).
+
+A turn is a proposal of the pipeline; nothing of it counts until the broker has checked it whole. The state here is
+small and volatile but for the mark: a pipeline that dies leaves nothing behind, a broker that restarts answers STALE.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.system.failpoint import reach
+
+LEASE_MS: Final = 5000
+UPLOAD_BYTES_MAX: Final = 512 << 20
+
+TurnRows = npt.NDArray[Any]
+"""An array of TURN_ROW."""
+
+
+class LeaseHeld(Exception):
+    """Another pipeline holds the lease and renews it; the text names it."""
+
+
+class Stale(Exception):
+    """The request belongs to a lease or a turn that is over: open a new lease."""
+
+
+class TurnRefused(Exception):
+    """The proposal does not agree with its plan; nothing was changed."""
+
+
+class TurnPlan(msgspec.Struct, frozen=True):
+    """What one turn is to do. Integers and strings only: it travels as the end offset of a micro-batch."""
+
+    broker: str
+    epoch: int
+    turn: int
+    write_ms: int
+    """What units tell as their write time: the plan's, floored to the precision."""
+    index_from: int
+    """E: the first queue offset to index."""
+    index_to: int
+    walk_after_ms: int
+    """S: the last slot that was walked."""
+    walk_through_ms: int
+    walk_rows: int
+    """Units in the slots to walk."""
+    timer_log_end: int
+    """T: units below it are whole and on disk."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One upload that the driver declares the winner among the attempts of a task."""
+
+    kind: str
+    part: int
+    attempt: int
+    chunks: int
+    rows: int
+    crc: int
+
+
+class Proposal(msgspec.Struct):
+    """A checked turn: rows in queue order per part for the units, and rows to arm."""
+
+    plan: TurnPlan
+    index_parts: list[TurnRows]
+    walk_parts: list[TurnRows]
+
+
+class _Upload:
+    """The chunks of one attempt."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, bytes] = {}
+
+    def whole(self, part: Part) -> TurnRows:
+        if len(self.chunks) < part.chunks:
+            raise TurnRefused(f"{part.kind} {part.part}: {len(self.chunks)} of {part.chunks} chunks are here")
+        raw = b"".join(self.chunks[i] for i in range(part.chunks))
+        if zlib.crc32(raw) != part.crc or len(raw) != part.rows * TURN_ROW.itemsize:
+            raise TurnRefused(f"{part.kind} {part.part}: {len(raw)} bytes are not the {part.rows} rows of the winner")
+        return np.frombuffer(raw, TURN_ROW)
+
+
+class Turns:
+    """Lease, outstanding plan, uploads. Times are monotonic milliseconds except those named otherwise."""
+
+    def __init__(self, epoch: int, turn: int) -> None:
+        self.epoch = epoch
+        self.turn = turn
+        """Turns committed in all."""
+        self.holder: str | None = None
+        self._renewed_ms = 0
+        self.plan: TurnPlan | None = None
+        self._uploads: dict[tuple[str, int, int], _Upload] = {}
+        self._upload_bytes = 0
+
+    def open(self, name: str, now_ms: int) -> int:
+        """Give the lease to `name`: its epoch. Raises LeaseHeld while another one renews."""
+        if self.holder is not None and now_ms - self._renewed_ms < LEASE_MS and self.holder != name:
+            raise LeaseHeld(
+                f"pipeline {self.holder!r} holds the lease and renewed it {now_ms - self._renewed_ms} ms ago"
+            )
+        self.holder = name
+        self.epoch += 1
+        self._renewed_ms = now_ms
+        self._drop()
+        return self.epoch
+
+    def renew(self, epoch: int, now_ms: int) -> None:
+        """Keep the lease. Raises Stale."""
+        if epoch != self.epoch or self.holder is None:
+            raise Stale(f"epoch {epoch} is over, {self.epoch} is the last that was given")
+        self._renewed_ms = now_ms
+
+    def is_held(self, now_ms: int) -> bool:
+        """Whether a pipeline is there and renews."""
+        return self.holder is not None and now_ms - self._renewed_ms < LEASE_MS
+
+    def begin(self, plan: TurnPlan) -> None:
+        """`plan` is the one to work on now; it is given again, verbatim, until it is committed."""
+        assert plan.epoch == self.epoch and plan.turn == self.turn + 1
+        self._drop()
+        self.plan = plan
+
+    def upload(self, epoch: int, turn: int, key: tuple[str, int, int], chunk: int, rows: bytes) -> None:
+        """Take one chunk of the attempt `key` (kind, part, attempt). Raises Stale, TurnRefused."""
+        if self.plan is None or (epoch, turn) != (self.plan.epoch, self.plan.turn):
+            raise Stale(f"turn {turn} of epoch {epoch} is not the one under way")
+        if len(rows) % TURN_ROW.itemsize:
+            raise TurnRefused(f"{len(rows)} bytes are no whole rows of {TURN_ROW.itemsize}")
+        if self._upload_bytes + len(rows) > UPLOAD_BYTES_MAX:
+            raise TurnRefused(f"uploads of one turn exceed {UPLOAD_BYTES_MAX} bytes")
+        upload = self._uploads.setdefault(key, _Upload())
+        self._upload_bytes += len(rows) - len(upload.chunks.get(chunk, b""))
+        upload.chunks[chunk] = rows
+        reach("upload.taken")
+
+    def check(
+        self, epoch: int, turn: int, winners: list[Part], walk_units: npt.NDArray[np.int32], precision_ms: int
+    ) -> Proposal:
+        """The proposal of the winners, checked against the plan. Raises Stale, TurnRefused; changes nothing.
+
+        Checked are: each queue offset of the plan exactly once, in order; for each slot of the plan as many rows as
+        its chain has units; each row in the slot range it claims.
+        """
+        plan = self.plan
+        if plan is None or epoch != plan.epoch or turn != plan.turn:
+            raise Stale(f"turn {turn} of epoch {epoch} is not the one under way")
+        index_parts: list[TurnRows] = []
+        walk_parts: list[TurnRows] = []
+        for winner in sorted(winners, key=lambda part: (part.kind, part.part)):
+            upload = self._uploads.get((winner.kind, winner.part, winner.attempt))
+            if upload is None and winner.rows:
+                raise TurnRefused(f"{winner.kind} {winner.part}: attempt {winner.attempt} uploaded nothing")
+            rows = upload.whole(winner) if upload else np.empty(0, TURN_ROW)
+            (index_parts if winner.kind == KIND_INDEX else walk_parts).append(rows)
+        _check_index(plan, index_parts)
+        _check_walk(plan, walk_parts, walk_units, precision_ms)
+        return Proposal(plan, index_parts, walk_parts)
+
+    def finish(self) -> None:
+        """The plan is committed."""
+        assert self.plan is not None
+        self.turn = self.plan.turn
+        self._drop()
+
+    def _drop(self) -> None:
+        self.plan = None
+        self._uploads.clear()
+        self._upload_bytes = 0
+
+
+def _check_index(plan: TurnPlan, parts: list[TurnRows]) -> None:
+    expected = plan.index_from
+    for rows in parts:
+        order = rows["order"]
+        if len(rows) and (order.min() < 0 or order.max() >= len(rows)):
+            raise TurnRefused(f"{KIND_INDEX}: an order leaves the part")
+        offsets = rows["queue_offset"][order]
+        if not np.array_equal(offsets, np.arange(expected, expected + len(rows))):
+            raise TurnRefused(f"{KIND_INDEX}: rows from queue offset {expected} on are not each there once")
+        expected += len(rows)
+    if expected != plan.index_to:
+        raise TurnRefused(f"{KIND_INDEX}: rows end at queue offset {expected}, the plan at {plan.index_to}")
+
+
+def _check_walk(plan: TurnPlan, parts: list[TurnRows], units: npt.NDArray[np.int32], precision_ms: int) -> None:
+    counted = np.zeros(len(units), np.int64)
+    for rows in parts:
+        places = (rows["slot_ms"] - plan.walk_after_ms) // precision_ms - 1
+        if len(rows) and (places.min() < 0 or places.max() >= len(units)):
+            raise TurnRefused(f"{KIND_WALK}: a row's slot is not one of the plan's")
+        counted += np.bincount(places, minlength=len(units))
+    if not np.array_equal(counted, units):
+        wrong = int(np.flatnonzero(counted != units)[0])
+        slot_ms = plan.walk_after_ms + (wrong + 1) * precision_ms
+        raise TurnRefused(f"{KIND_WALK}: slot {slot_ms} has {units[wrong]} units, {counted[wrong]} rows came")

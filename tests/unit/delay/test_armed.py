@@ -1,0 +1,86 @@
+"""Armed references, against a sorted list."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wheelmq.delay import refs as ref
+from wheelmq.delay.armed import Armed, Batch
+from wheelmq.delay.refs import Refs
+from wheelmq.formats.units import Millis
+
+
+def refs(*pairs: tuple[int, int]) -> Refs:
+    """References for (fire time, index), sorted as they must be."""
+    made = ref.make(len(pairs))
+    made[:, ref.FIRE_MS] = [fire for fire, _ in pairs]
+    made[:, ref.INDEX] = [index for _, index in pairs]
+    return ref.by_fire_time(made)
+
+
+def pairs(batches: list[Batch]) -> list[tuple[int, int]]:
+    return [(int(one[ref.FIRE_MS]), int(one[ref.INDEX])) for batch in batches for one in batch.refs]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("arm"), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 80)), max_size=12)),
+            st.tuples(st.just("take"), st.tuples(st.integers(0, 70), st.integers(1, 20))),
+            st.tuples(st.just("give back"), st.just(None)),
+        ),
+        max_size=25,
+    )
+)
+def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
+    armed, waiting, seen = Armed(), list[tuple[int, int]](), set[int]()
+    taken: list[Batch] = []
+    for step, value in steps:
+        match step, value:
+            case "arm", list(offered):
+                unique = {index: (fire, index) for fire, index in offered}
+                fresh = [pair for pair in unique.values() if pair[1] not in seen]
+                assert sorted(pairs([Batch(armed.arm(refs(*unique.values()), 7), 7)])) == sorted(fresh)
+                waiting += fresh
+                seen |= {index for _, index in fresh}
+            case "take", (int(now_ms), int(count_max)):
+                taken = armed.take_due(Millis(now_ms), count_max)
+                got = pairs(taken)
+                due = [pair for pair in waiting if pair[0] <= now_ms]
+                assert set(got) <= set(due) and len(set(got)) == len(got)
+                assert len(got) == min(count_max, len(due))
+                assert all(batch.enqueue_ms == 7 for batch in taken)
+                waiting = [pair for pair in waiting if pair not in got]
+            case "give back", _:
+                for batch in taken:
+                    armed.give_back(batch)
+                waiting += pairs(taken)
+                taken = []
+        assert armed.count == len(waiting)
+        assert armed.next_fire_ms() == min((fire for fire, _ in waiting), default=None)
+        asked = np.arange(90)
+        assert armed.was_armed(asked).tolist() == [index in seen for index in asked.tolist()]
+
+
+def test_the_earliest_go_first_when_not_all_may_go() -> None:
+    armed = Armed()
+    armed.arm(refs((30, 1), (40, 2)), 0)
+    armed.arm(refs((10, 3), (20, 4)), 0)
+    assert pairs(armed.take_due(Millis(100), 2)) == [(10, 3), (20, 4)]
+    assert pairs(armed.take_due(Millis(100), 9)) == [(30, 1), (40, 2)]
+
+
+def test_what_is_forgotten_counts_as_armed() -> None:
+    armed = Armed()
+    armed.forget_below(1 << 16)
+    assert armed.was_armed(np.array([5, 1 << 16])).tolist() == [True, False]
+    assert len(armed.arm(refs((1, 5)), 0)) == 0
+
+
+def test_to_give_back_nothing_is_nothing() -> None:
+    armed = Armed()
+    armed.give_back(Batch(ref.make(0), 0))
+    assert armed.next_fire_ms() is None

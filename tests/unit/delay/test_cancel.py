@@ -1,0 +1,253 @@
+"""Cancel: by key, decided in the tick, answered truthfully."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheelmq.delay.cancel import Cancelled
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.timer import MAGIC_DELETE
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing import invariants
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+
+def send(harness: BrokerHarness, key: str, delay_ms: int, body: bytes = b"body", topic: str = "T") -> None:
+    assert harness.send(topic, body, delay_ms=delay_ms, properties={props.UNIQ_KEY: key}).code == 0
+
+
+def cancel_command(harness: BrokerHarness, key: str, topic: str = "T") -> Command:
+    properties = {props.TIMER_DEL_UNIQKEY: f"{topic}+{key}"}
+    return harness.send_command(topic, b"cancel", delay_ms=1000, properties=properties)
+
+
+def cancel(harness: BrokerHarness, key: str, topic: str = "T") -> str:
+    answer = harness.ask(cancel_command(harness, key, topic))
+    assert answer.code == 0, answer
+    return answer.ext["cancelResult"]
+
+
+@pytest.fixture(params=[False, True], ids=["near lane", "pipeline"])
+def model(request: pytest.FixtureRequest, harness: BrokerHarness) -> PipelineModel | None:
+    """With a pipeline, or without."""
+    return PipelineModel(harness) if request.param else None
+
+
+def test_what_is_pending_is_cancelled(harness: BrokerHarness, model: PipelineModel | None) -> None:
+    work = model.work if model else None
+    send(harness, "K", 8000)
+    send(harness, "other", 8000, b"other")
+    harness.advance(4000, work, 500)
+    assert cancel(harness, "K") == Cancelled.CANCELLED
+    harness.advance(10_000, work, 500)
+    assert harness.bodies("T") == [b"other"]
+    assert cancel(harness, "K") == Cancelled.ALREADY_SETTLED
+    invariants.check(harness.broker)
+
+
+def test_in_the_last_millisecond(harness: BrokerHarness) -> None:
+    send(harness, "K", 2000)
+    harness.advance(1999)
+    assert cancel(harness, "K") == Cancelled.CANCELLED
+    harness.advance(5000)
+    assert harness.bodies("T") == []
+
+
+def test_too_late(harness: BrokerHarness) -> None:
+    send(harness, "K", 2000)
+    harness.advance(2000)
+    assert cancel(harness, "K") == Cancelled.ALREADY_SETTLED
+    assert harness.bodies("T") == [b"body"]
+
+
+@pytest.mark.parametrize("key", ["nobody", "k", "K ", "", "K+K"])
+def test_not_found(harness: BrokerHarness, key: str) -> None:
+    send(harness, "K", 2000)
+    assert cancel(harness, key) == Cancelled.NOT_FOUND
+    assert cancel(harness, "K", topic="U") == Cancelled.NOT_FOUND
+    harness.advance(2000)
+    assert harness.bodies("T") == [b"body"]
+
+
+def test_two_with_one_key(harness: BrokerHarness) -> None:
+    send(harness, "K", 2000, b"first")
+    send(harness, "K", 5000, b"second")
+    assert cancel(harness, "K") == Cancelled.CANCELLED
+    harness.advance(6000)
+    assert harness.bodies("T") == []
+    log = invariants.check(harness.broker)
+    assert set(log.settled) == {0, 1}
+
+
+def test_one_of_two_is_out_already(harness: BrokerHarness) -> None:
+    send(harness, "K", 2000, b"first")
+    send(harness, "K", 5000, b"second")
+    harness.advance(2000)
+    assert cancel(harness, "K") == Cancelled.CANCELLED
+    harness.advance(6000)
+    assert harness.bodies("T") == [b"first"]
+    invariants.check(harness.broker)
+
+
+def test_after_it_rolled(harness: BrokerHarness) -> None:
+    model = PipelineModel(harness)
+    send(harness, "K", 65_000)
+    harness.advance(40_000, model.work, 500)
+    assert harness.broker.releaser.counts["rolled"] >= 1
+    assert cancel(harness, "K") == Cancelled.CANCELLED
+    harness.advance(30_000, model.work, 500)
+    assert harness.bodies("T") == []
+    invariants.check(harness.broker)
+
+
+def test_it_stays_cancelled_after_a_stop(harness: BrokerHarness, model: PipelineModel | None) -> None:
+    work = model.work if model else None
+    send(harness, "K", 8000)
+    harness.advance(4000, work, 500)
+    cancel(harness, "K")
+    harness.restart(clean=False)
+    harness.advance(10_000, work, 500)
+    assert harness.bodies("T") == []
+    invariants.check(harness.broker)
+
+
+def test_a_stop_between_the_append_and_the_answer(harness: BrokerHarness) -> None:
+    send(harness, "K", 8000)
+    harness.submit(cancel_command(harness, "K"))
+    harness.restart(clean=False)
+    harness.advance(10_000)
+    assert harness.bodies("T") == []
+
+
+def test_its_unit_is_apaches(harness: BrokerHarness) -> None:
+    """Apache, reading the store, finds a delete unit, and counts the slot down for it."""
+    model = PipelineModel(harness)
+    send(harness, "K", 8000)
+    cancel(harness, "K")
+    harness.advance(4000, model.work, 500)
+    ((_, units),) = harness.broker.timer.log.chunks(0, harness.broker.timer.log.end)
+    assert [int(unit["magic"]) for unit in units] == [1, 1 | MAGIC_DELETE]
+
+
+def test_what_is_counted_as_pending(harness: BrokerHarness) -> None:
+    def pending() -> int:
+        return int(harness.broker.timer.pending_by_queue.sum())
+
+    for i in range(3):
+        send(harness, f"K{i}", 5000)
+    assert pending() == 3
+    cancel(harness, "K1")
+    cancel(harness, "nobody")
+    assert pending() == 2
+    harness.restart(clean=False)
+    assert pending() == 2
+    harness.advance(5000)
+    assert pending() == 0
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="keys are indexed at the end of the tick: a cancel that is read with its send, or while queue units cannot "
+    "be written, is told `not found`, and the message is delivered. Look through the journal's rows as well.",
+)
+def test_in_the_tick_of_its_send(harness: BrokerHarness) -> None:
+    harness.submit(harness.send_command("T", delay_ms=2000, properties={props.UNIQ_KEY: "K"}))
+    asked = harness.submit(cancel_command(harness, "K"))
+    harness.tick()
+    assert asked.answer is not None and asked.answer.ext["cancelResult"] == Cancelled.CANCELLED
+    harness.advance(3000)
+    assert harness.bodies("T") == []
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a message with a level and TIMER_DEL_UNIQKEY is parked by its level and then taken for a cancel: it "
+    "cancels and is never delivered. With Apache the level wins, and the message is delivered like any other.",
+)
+def test_a_level_wins_over_a_cancel(harness: BrokerHarness) -> None:
+    send(harness, "K", 5000)
+    harness.send("T", b"level", properties={props.DELAY: "1", props.TIMER_DEL_UNIQKEY: "T+K"})
+    harness.advance(1000)
+    assert harness.bodies("T") == [b"level"]
+    harness.advance(5000)
+    assert harness.bodies("T") == [b"level", b"body"]
+
+
+class TestRecall:
+    """RECALL_MESSAGE: the same, by the handle that a send answered with."""
+
+    @pytest.fixture(autouse=True)
+    def enabled(self, harness: BrokerHarness) -> None:
+        harness.restart(recall_enable=True)
+
+    def recall(self, harness: BrokerHarness, handle: str, topic: str = "T") -> Command:
+        ext = headers.texts(topic=topic, recallHandle=handle, producerGroup="g")
+        return harness.ask(Command(code=RequestCode.RECALL_MESSAGE, ext=ext))
+
+    def test_pending(self, harness: BrokerHarness) -> None:
+        sent = harness.send("T", delay_ms=5000, properties={props.UNIQ_KEY: "K"})
+        answer = self.recall(harness, sent.ext["recallHandle"])
+        assert (answer.code, answer.ext["msgId"], answer.ext["cancelResult"]) == (0, "K", Cancelled.CANCELLED)
+        harness.advance(6000)
+        assert harness.bodies("T") == []
+        invariants.check(harness.broker)
+
+    def test_a_second_time(self, harness: BrokerHarness) -> None:
+        handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
+        self.recall(harness, handle)
+        answer = self.recall(harness, handle)
+        assert (answer.code, answer.ext["cancelResult"]) == (0, Cancelled.ALREADY_SETTLED)
+
+    def test_its_time_has_come(self, harness: BrokerHarness) -> None:
+        handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
+        harness.advance(5000)
+        assert self.recall(harness, handle).code == 604
+
+    @pytest.mark.parametrize("handle", ["", "x", "!!!!", "djEgVA==", "djIgVCBiIDEgSw==", "ü"])
+    def test_no_handle(self, harness: BrokerHarness, handle: str) -> None:
+        harness.send("T")
+        assert self.recall(harness, handle).code == 604
+
+    def test_of_another_topic(self, harness: BrokerHarness) -> None:
+        harness.send("U")
+        handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
+        assert self.recall(harness, handle, "U").code == 604
+        assert self.recall(harness, handle, "nowhere").code == 17
+
+    def test_of_another_broker(self, harness: BrokerHarness) -> None:
+        handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
+        harness.restart(broker_name="broker-b")
+        assert self.recall(harness, handle).code == 604
+
+    def test_not_enabled(self, harness: BrokerHarness) -> None:
+        handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
+        harness.restart(recall_enable=False)
+        assert self.recall(harness, handle).code == 16
+
+    def test_what_cannot_be_recalled_has_no_handle(self, harness: BrokerHarness) -> None:
+        assert "recallHandle" not in harness.send("T").ext
+        assert "recallHandle" not in harness.send("T", properties={props.DELAY: "3"}).ext
+        assert "recallHandle" not in harness.send("T", deliver_ms=5).ext
+        assert "recallHandle" not in harness.send("%RETRY%g", delay_ms=5000).ext
+
+    def test_nothing_is_forged_through_a_handle_or_a_group(self, harness: BrokerHarness) -> None:
+        """Names and ids come from the client: what they smuggle into the property block must settle nothing."""
+        import base64
+
+        send(harness, "K", 5000)
+        origin = "__WMQ_ORIGIN\x013000000000000000\x02"
+        handle = f"v1 T broker-a {harness.now_ms + 4000} x\x02{origin}"
+        ext = headers.texts(
+            topic="T",
+            recallHandle=base64.urlsafe_b64encode(handle.encode()).decode(),
+            producerGroup=f"g\x02{origin}",
+        )
+        assert harness.ask(Command(code=RequestCode.RECALL_MESSAGE, ext=ext)).code == 0
+        invariants.check(harness.broker)
+        harness.restart(clean=False)
+        invariants.check(harness.broker)
+        harness.advance(5000)
+        assert harness.bodies("T") == [b"body"]

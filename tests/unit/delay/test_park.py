@@ -1,0 +1,235 @@
+"""Parking, rule by rule (RocketMQ: HookUtils, MessageExtBrokerInner)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRefused, ParkSettings, due_time, park
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.parked import due_of
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.units import Millis
+
+NOW = Millis(1_800_000_000_250)
+SETTINGS = ParkSettings()
+MAX_MS = 3 * 24 * 3600 * 1000
+SEC, MS, AT = props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS
+
+
+def message(properties: Mapping[str, str], *, topic: str = "T", queue_id: int = 3, sys_flag: int = 0) -> Message:
+    return Message(topic, queue_id, b"body", dict(properties), sys_flag=sys_flag)
+
+
+def due(properties: Mapping[str, str]) -> int | None:
+    """When a message with these properties asks to be delivered, from NOW on; None for at once."""
+    found = due_time(message(properties), NOW, SETTINGS)
+    return None if found is None else found - NOW
+
+
+class TestWhatIsAsked:
+    @pytest.mark.parametrize(
+        ("properties", "delay_ms"),
+        [
+            ({}, None),
+            ({SEC: "3"}, 3000),
+            ({MS: "1"}, 1),
+            ({AT: str(NOW + 7)}, 7),
+            ({SEC: "+3"}, 3000),
+            ({SEC: "\uff13"}, 3000),
+            ({SEC: "0003"}, 3000),
+            # precedence
+            ({SEC: "1", MS: "5000", AT: str(NOW + 9000)}, 1000),
+            ({MS: "5000", AT: str(NOW + 9000)}, 5000),
+            ({AT: str(NOW + 9000), MS: "5000"}, 5000),
+            # at once
+            ({SEC: "0"}, None),
+            ({SEC: "-1"}, None),
+            ({MS: "0"}, None),
+            ({MS: "-9223372036854775808"}, None),
+            ({AT: "0"}, None),
+            ({AT: "-1"}, None),
+            ({AT: str(NOW)}, None),
+            ({AT: str(NOW - 1)}, None),
+            ({AT: str(NOW + 1)}, 1),
+            ({SEC: "0", MS: "5000"}, None),  # the first that is there counts, whatever it says
+            # the limit is inclusive
+            ({SEC: "259200"}, MAX_MS),
+            ({MS: str(MAX_MS)}, MAX_MS),
+            ({AT: str(NOW + MAX_MS)}, MAX_MS),
+            # Java's arithmetic
+            ({SEC: "9223372036854775807"}, None),  # times 1000 it is -1000
+            ({MS: "9223372036854775807"}, None),  # and this one passes the end
+        ],
+    )
+    def test_taken(self, properties: dict[str, str], delay_ms: int | None) -> None:
+        assert due(properties) == delay_ms
+
+    @pytest.mark.parametrize(
+        "properties",
+        [
+            {SEC: "abc"},
+            {SEC: "1.5"},
+            {SEC: " 1"},
+            {MS: "1e3"},
+            {AT: "tomorrow"},
+            {SEC: "12345678901234567890"},
+            {AT: "9223372036854775808"},
+            {SEC: "259201"},
+            {MS: str(MAX_MS + 1)},
+            {AT: str(NOW + MAX_MS + 1)},
+            {AT: "9223372036854775807"},
+            {SEC: "x", MS: "5000"},
+        ],
+    )
+    def test_refused(self, properties: dict[str, str]) -> None:
+        with pytest.raises(ParkRefused):
+            due(properties)
+
+    def test_the_refusal_names_the_limit(self) -> None:
+        with pytest.raises(ParkRefused, match="must not exceed 259200000ms"):
+            due({SEC: "259201"})
+
+    def test_an_empty_value_never_comes_here(self) -> None:
+        assert due(props.parse(f"{SEC}\x01\x02a\x01b\x02")) is None
+
+    @pytest.mark.parametrize(("sys_flag", "delay_ms"), [(0x4, None), (0xC, None), (0x8, 3000), (0x301, 3000)])
+    def test_half_messages_and_rollbacks_are_never_delayed(self, sys_flag: int, delay_ms: int | None) -> None:
+        for properties in ({SEC: "3"}, {props.DELAY: "1"}):
+            found = due_time(message(properties, sys_flag=sys_flag), NOW, SETTINGS)
+            assert (found is None) is (delay_ms is None)
+
+    def test_a_message_that_says_it_is_parked_is_left_alone(self) -> None:
+        assert due({SEC: "3", props.TIMER_OUT_MS: "1"}) is None
+
+
+class TestLevels:
+    @pytest.mark.parametrize(
+        ("level", "delay_ms"),
+        [("1", 1000), ("2", 5000), ("18", 7_200_000), ("19", 7_200_000), ("2147483647", 7_200_000), ("+1", 1000)],
+    )
+    def test_the_table(self, level: str, delay_ms: int) -> None:
+        assert due({props.DELAY: level}) == delay_ms
+
+    @pytest.mark.parametrize("level", ["0", "-1", "-2147483648"])
+    def test_none(self, level: str) -> None:
+        assert due({props.DELAY: level}) is None
+        assert due({props.DELAY: level, SEC: "3"}) == 3000
+
+    def test_a_level_wins_and_takes_the_timer_off(self) -> None:
+        parked = message({props.DELAY: "1", SEC: "9", MS: "x", AT: "y", props.TIMER_OUT_MS: "5"})
+        assert park(parked, NOW, SETTINGS) == NOW + 1000
+        assert not {SEC, MS, AT} & set(parked.properties)
+        assert parked.properties[props.DELAY] == "1"
+        assert parked.properties[props.TIMER_OUT_MS] == "1800000001000"
+
+    @pytest.mark.parametrize("level", ["x", "1.5", ""])
+    def test_no_number(self, level: str) -> None:
+        with pytest.raises(LevelUnreadable):
+            due({props.DELAY: level})
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="Apache reads DELAY with Integer.parseInt: what does not fit 32 bits is an error there (code 1), and a "
+        "level of the longest delay here",
+    )
+    @pytest.mark.parametrize("level", ["2147483648", "-2147483649", "99999999999"])
+    def test_a_number_of_more_than_32_bits(self, level: str) -> None:
+        with pytest.raises(LevelUnreadable):
+            due({props.DELAY: level})
+
+    def test_another_table(self) -> None:
+        settings = ParkSettings(levels_ms=parse_levels("2s 1m"))
+        assert due_time(message({props.DELAY: "9"}), NOW, settings) == NOW + 60_000
+
+    def test_the_default_table_is_apaches(self) -> None:
+        seconds = [1, 5, 10, 30, *(60 * m for m in range(1, 11)), 1200, 1800, 3600, 7200]
+        assert list(parse_levels(DEFAULT_LEVELS)) == [1000 * s for s in seconds]
+        assert parse_levels(" 1d  2h ") == (86_400_000, 7_200_000)
+
+    @pytest.mark.parametrize("text", ["", "  ", "1", "1s 5", "s", "1 s", "1S", "-1s", "1.5s", "1ms", "1s,5s"])
+    def test_no_table(self, text: str) -> None:
+        with pytest.raises(ValueError, match="messageDelayLevel"):
+            parse_levels(text)
+
+
+class TestCancels:
+    def test_a_cancel_lies_ahead(self) -> None:
+        assert due({props.TIMER_DEL_UNIQKEY: "T+K", AT: str(NOW + 5)}) == 5
+
+    @pytest.mark.parametrize("properties", [{AT: str(NOW)}, {AT: "0"}, {SEC: "-1"}])
+    def test_a_cancel_of_the_past(self, properties: dict[str, str]) -> None:
+        with pytest.raises(ParkRefused, match="of a cancel must lie ahead"):
+            due({**properties, props.TIMER_DEL_UNIQKEY: "T+K"})
+
+    def test_without_a_time_it_is_a_plain_message(self) -> None:
+        assert due({props.TIMER_DEL_UNIQKEY: "T+K"}) is None
+
+
+class TestWhatIsWritten:
+    def test_topic_queue_and_times(self) -> None:
+        parked = message({"KEYS": "k", MS: "1500"})
+        assert park(parked, NOW, SETTINGS) == NOW + 1500
+        assert (parked.topic, parked.queue_id) == (TIMER_TOPIC, 0)
+        assert list(parked.properties.items()) == [
+            ("KEYS", "k"),
+            (MS, "1500"),
+            (props.TIMER_OUT_MS, "1800000001000"),
+            (props.REAL_TOPIC, "T"),
+            (props.REAL_QID, "3"),
+            (props.WMQ_DUE, "1800000001750"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("deliver_ms", "slot_ms"),
+        [(1_800_000_002_000, 1_800_000_001_000), (1_800_000_002_001, 1_800_000_002_000)],
+    )
+    def test_an_exact_multiple_lies_in_the_slot_before(self, deliver_ms: int, slot_ms: int) -> None:
+        parked = message({AT: str(deliver_ms)})
+        park(parked, NOW, SETTINGS)
+        assert parked.properties[props.TIMER_OUT_MS] == str(slot_ms)
+
+    @pytest.mark.parametrize("precision_ms", [100, 200, 500, 1000])
+    def test_precision(self, precision_ms: int) -> None:
+        parked = message({MS: "1"})
+        park(parked, NOW, ParkSettings(precision_ms=precision_ms))
+        assert int(parked.properties[props.TIMER_OUT_MS]) == 1_800_000_000_250 // precision_ms * precision_ms
+
+    def test_forged_redirections_are_replaced(self) -> None:
+        forged = {props.REAL_TOPIC: "rmq_sys_x", props.REAL_QID: "99", MS: "1"}
+        parked = message(forged)
+        park(parked, NOW, SETTINGS)
+        assert (parked.properties[props.REAL_TOPIC], parked.properties[props.REAL_QID]) == ("T", "3")
+
+    def test_at_once_leaves_the_message_as_it_is(self) -> None:
+        properties = {AT: "5", props.REAL_TOPIC: "X", "a": "b"}
+        sent = message(properties)
+        assert park(sent, NOW, SETTINGS) is None
+        assert (sent.topic, sent.queue_id, sent.properties) == ("T", 3, properties)
+
+    def test_room_is_kept_for_what_release_adds(self) -> None:
+        def with_bytes(size: int) -> Message:
+            sent = message({MS: "1", "k": ""})
+            park(sent, NOW, SETTINGS)
+            free = size - len(props.encode(sent.properties))
+            return message({MS: "1", "k": "x" * free})
+
+        limit = props.PROPERTIES_BYTES_MAX - ROOM_BYTES
+        fits = with_bytes(limit)
+        park(fits, NOW, SETTINGS)
+        assert len(props.encode(fits.properties)) == limit
+        with pytest.raises(ParkRefused, match=f"may have {limit}"):
+            park(with_bytes(limit + 1), NOW, SETTINGS)
+
+    @given(st.integers(1, MAX_MS), st.sampled_from([100, 500, 1000]))
+    def test_the_due_time_is_read_back(self, delay_ms: int, precision_ms: int) -> None:
+        parked = message({MS: str(delay_ms)})
+        due_ms = park(parked, NOW, ParkSettings(precision_ms=precision_ms))
+        assert due_ms == NOW + delay_ms == due_of(props.parse(props.encode(parked.properties).decode()), Millis(0))
+        slot_ms = int(parked.properties[props.TIMER_OUT_MS])
+        assert slot_ms % precision_ms == 0 and slot_ms < due_ms <= slot_ms + precision_ms

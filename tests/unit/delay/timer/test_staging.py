@@ -1,0 +1,186 @@
+"""Where a row belongs, against TimerMessageStore.doEnqueue written out; and what tasks read from the files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.staging import STAGED_ROW, StoreUnreadable, decide
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+W = 1_800_000_000_000
+"""The write time of the turn."""
+
+
+def staged(*rows: dict[str, int]) -> Any:
+    made = np.zeros(len(rows), STAGED_ROW)
+    made["magic"], made["write_ms"], made["store_ms"] = 1, W, W - 500
+    for i, row in enumerate(rows):
+        for name, value in row.items():
+            made[i][name] = value
+    return made
+
+
+def apaches(out_ms: int, write_ms: int, window_slots: int, precision_ms: int) -> tuple[int, bool]:
+    """doEnqueue of 5.3.3: slot time and whether it rolls."""
+    if out_ms - write_ms < window_slots * precision_ms:
+        return out_ms, False
+    if out_ms - write_ms - window_slots * precision_ms < window_slots // 3 * precision_ms:
+        return write_ms + window_slots // 2 * precision_ms, True
+    return write_ms + window_slots * precision_ms, True
+
+
+@pytest.mark.parametrize(
+    ("out_s", "slot_s", "rolls"),
+    [
+        (-5, -5, False),
+        (0, 0, False),
+        (19, 19, False),
+        (20, 10, True),  # exactly the window: it rolls, and half of it, to leave time for the next
+        (25, 10, True),
+        (26, 20, True),
+        (1000, 20, True),
+    ],
+)
+def test_a_window_of_20_slots(out_s: int, slot_s: int, rolls: bool) -> None:
+    due_ms = W + 1000 * out_s + 250
+    (row,) = decide(staged({"out_ms": W + 1000 * out_s, "due_ms": due_ms}), 20_000, 1000)
+    assert row["slot_ms"] == W + 1000 * slot_s
+    assert bool(row["magic"] & MAGIC_ROLL) is rolls
+    assert row["fire_ms"] == (W + 1000 * slot_s + 1 if rolls else due_ms)
+    assert (row["slot_ms"], rolls) == apaches(W + 1000 * out_s, W, 20, 1000)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    out=st.integers(-50, 400),
+    window_slots=st.integers(1, 60),
+    precision_ms=st.sampled_from([100, 200, 500, 1000]),
+)
+def test_it_is_apaches_rule(out: int, window_slots: int, precision_ms: int) -> None:
+    out_ms = W + out * precision_ms
+    (row,) = decide(staged({"out_ms": out_ms, "due_ms": out_ms + 1}), window_slots * precision_ms, precision_ms)
+    assert (row["slot_ms"], bool(row["magic"] & MAGIC_ROLL)) == apaches(out_ms, W, window_slots, precision_ms)
+
+
+def test_a_walked_row_keeps_its_slot_and_its_magic() -> None:
+    rows = staged(
+        {"walked": True, "out_ms": W + 90_000, "due_ms": W + 90_500},
+        {"walked": True, "out_ms": W + 1000, "due_ms": W + 90_500, "magic": 1 | MAGIC_ROLL},
+    )
+    rolling, plain = decide(rows, 20_000, 1000)
+    assert (rolling["slot_ms"], rolling["fire_ms"], rolling["magic"]) == (W + 1000, W + 1001, 3)
+    assert (plain["slot_ms"], plain["fire_ms"], plain["magic"]) == (W + 90_000, W + 90_500, 1)
+
+
+def test_a_delete_rolls_too() -> None:
+    (row,) = decide(staged({"out_ms": W + 90_000, "magic": 1 | MAGIC_DELETE}), 20_000, 1000)
+    assert row["magic"] == 1 | MAGIC_ROLL | MAGIC_DELETE
+
+
+def test_rows_leave_by_fire_time_and_say_their_queue_order() -> None:
+    rows = staged(
+        *({"queue_offset": i, "out_ms": W, "due_ms": due} for i, due in enumerate([W + 30, W + 10, W + 30, W + 20]))
+    )
+    made = decide(rows, 20_000, 1000)
+    assert made["fire_ms"].tolist() == [W + 10, W + 20, W + 30, W + 30]
+    assert made["queue_offset"].tolist() == [1, 3, 0, 2]
+    assert made["queue_offset"][made["order"]].tolist() == [0, 1, 2, 3]
+    assert made["delay_ms"].tolist() == [510, 520, 530, 530]
+
+
+def test_of_nothing() -> None:
+    assert len(decide(staged(), 20_000, 1000)) == 0
+
+
+class TestReading:
+    @pytest.fixture
+    def model(self, harness: BrokerHarness) -> PipelineModel:
+        made = PipelineModel(harness)
+        made.open()
+        return made
+
+    def test_index(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        delays = [100, 7_250, 90_000]
+        for i, delay_ms in enumerate(delays):
+            harness.send("T", delay_ms=delay_ms, queue_id=i)
+        read = staging.read_index(model.view(), 0, 3, write_ms=W, turn=9)
+        assert read["queue_offset"].tolist() == [0, 1, 2]
+        assert read["due_ms"].tolist() == [harness.now_ms + delay_ms for delay_ms in delays]
+        assert read["out_ms"].tolist() == [(harness.now_ms + delay_ms) // 1000 * 1000 for delay_ms in delays]
+        assert set(read["store_ms"].tolist()) == {harness.now_ms}
+        assert set(read["topic_hash"].tolist()) == {ord("T")}
+        assert (read["write_ms"].tolist(), read["turn"].tolist()) == ([W] * 3, [9] * 3)
+        assert not read["walked"].any() and read["magic"].tolist() == [1, 1, 1]
+        part = staging.read_index(model.view(), 1, 3, write_ms=W, turn=9)
+        assert (part == read[1:]).all()
+
+    def test_a_cancel_is_told_apart(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        harness.send("T", delay_ms=5000, properties={"TIMER_DEL_UNIQKEY": "T+K"})
+        assert staging.read_index(model.view(), 0, 1, write_ms=W, turn=1)["magic"].tolist() == [5]
+
+    def test_index_over_files_of_the_queue(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        for _ in range(310):
+            harness.submit(harness.send_command("T", delay_ms=50_000))
+        harness.tick()
+        read = staging.read_index(model.view(), 290, 310, write_ms=W, turn=1)
+        assert read["queue_offset"].tolist() == list(range(290, 310))
+
+    def test_walk(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        for i in range(250):  # over the border of a timer log file
+            harness.submit(harness.send_command("T", delay_ms=10_000 + i % 3 * 1000))
+        harness.advance(4000, model.work, 500)
+        assert model.committed == 1
+        out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000
+        options = {"log_end": harness.broker.timer.log.end, "precision_ms": 1000, "write_ms": W, "turn": 1}
+        read = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **options)
+        assert len(read) == 84 + 83
+        assert sorted(read["queue_offset"].tolist()) == [i for i in range(250) if i % 3 < 2]
+        assert read["walked"].all() and set(read["out_ms"].tolist()) == {out_ms, out_ms + 1000}
+        assert len(staging.read_walk(model.view(), out_ms - 5000, out_ms - 1000, **options)) == 0
+        cut = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **{**options, "log_end": 52 * 3})
+        assert sorted(cut["queue_offset"].tolist()) == [0, 1]
+
+    def test_a_slot_of_another_round_is_passed_over(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        harness.send("T", delay_ms=10_000)
+        harness.advance(4000, model.work, 500)
+        out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000 + 120_000  # the wheel has 120 slots
+        options = {"log_end": 1 << 40, "precision_ms": 1000, "write_ms": W, "turn": 1}
+        assert len(staging.read_walk(model.view(), out_ms - 1000, out_ms, **options)) == 0
+
+    def test_records_that_are_not_what_the_queue_says(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        harness.send("T", delay_ms=10_000)
+        harness.send("T", delay_ms=10_000)
+        view = model.view()
+        unit = np.frombuffer(harness.broker.timer.queue.files.file_at(0).view, staging.QUEUE_UNIT.dtype, 2)
+        harness.broker.store.log.files.file_at(0).view[4] = 0
+        with pytest.raises(StoreUnreadable, match="holds no record"):
+            staging.read_index(view, 0, 1, write_ms=W, turn=1)
+        at = int(unit[1]["position"])
+        harness.broker.store.log.files.file_at(0).view[at + 28 : at + 36] = bytes(8)
+        with pytest.raises(StoreUnreadable, match="holds another record"):
+            staging.read_index(view, 1, 2, write_ms=W, turn=1)
+
+    def test_a_broken_chain(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        harness.send("T", delay_ms=10_000)
+        harness.send("T", delay_ms=10_000)
+        harness.advance(4000, model.work, 500)
+        harness.broker.timer.log.files.file_at(0).view[3] = 51
+        out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000
+        with pytest.raises(StoreUnreadable, match="broken"):
+            staging.read_walk(
+                model.view(), out_ms - 1000, out_ms, log_end=1 << 40, precision_ms=1000, write_ms=W, turn=1
+            )
+
+    def test_a_wheel_of_another_size(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        assert model.terms is not None
+        model.terms["timer_slots"] += 1
+        with pytest.raises(OSError, match=f"where {122 * TIMER_SLOT.size} are expected"):
+            model.view()

@@ -1,0 +1,296 @@
+"""The turn protocol, broker's side: lease, plan, upload, and every refusal of the check."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wheelmq.delay.timer import turns as module
+from wheelmq.delay.timer.turns import LEASE_MS, LeaseHeld, Part, Stale, TurnPlan, TurnRefused, TurnRows, Turns
+from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
+
+S = 1_800_000_000_000
+UNITS = np.array([1, 0, 2], np.int32)
+"""Units in the three slots that the plan walks."""
+
+
+def rows(offsets: list[int], slots: list[int] | None = None, fires: list[int] | None = None) -> TurnRows:
+    """Rows in fire order; `order` leads to queue order."""
+    made = np.zeros(len(offsets), TURN_ROW)
+    made["queue_offset"] = offsets
+    made["slot_ms"] = S + 1000 if slots is None else slots
+    made["fire_ms"] = fires or 0
+    made["order"] = np.argsort(offsets, kind="stable")
+    return made
+
+
+def plan(turns: Turns, index: tuple[int, int] = (10, 14), slots: int = 3) -> TurnPlan:
+    return TurnPlan(
+        broker="b",
+        epoch=turns.epoch,
+        turn=turns.turn + 1,
+        write_ms=S,
+        index_from=index[0],
+        index_to=index[1],
+        walk_after_ms=S,
+        walk_through_ms=S + 1000 * slots,
+        walk_rows=3,
+        timer_log_end=0,
+    )
+
+
+class Pipeline:
+    """Uploads to a `Turns` and remembers what it uploaded."""
+
+    def __init__(self) -> None:
+        self.turns = Turns(4, 7)
+        self.epoch = self.turns.open("p", 0)
+        self.attempts = 0
+
+    def begin(self, **options: Any) -> TurnPlan:
+        made = plan(self.turns, **options)
+        self.turns.begin(made)
+        return made
+
+    def upload(self, kind: str, part: int, what: TurnRows, *, chunk_rows: int = 2) -> Part:
+        self.attempts += 1
+        raw = what.tobytes()
+        size = chunk_rows * TURN_ROW.itemsize
+        chunks = [raw[at : at + size] for at in range(0, len(raw), size)]
+        turn = self.turns.turn + 1
+        for i, chunk in enumerate(chunks):
+            self.turns.upload(self.epoch, turn, (kind, part, self.attempts), i, chunk)
+        return Part(kind, part, self.attempts, len(chunks), len(what), zlib.crc32(raw))
+
+    def check(self, winners: list[Part], units: Any = UNITS) -> Any:
+        return self.turns.check(self.epoch, self.turns.turn + 1, winners, units, 1000)
+
+
+WALK = [S + 1000, S + 3000, S + 3000]
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    made = Pipeline()
+    made.begin()
+    return made
+
+
+class TestLease:
+    def test_each_opening_takes_a_new_epoch(self) -> None:
+        turns = Turns(4, 0)
+        assert [turns.open("p", 0), turns.open("p", 10)] == [5, 6]
+        assert turns.holder == "p"
+
+    def test_another_one_waits_until_it_lapses(self) -> None:
+        turns = Turns(0, 0)
+        epoch = turns.open("p", 0)
+        with pytest.raises(LeaseHeld, match="'p' holds the lease and renewed it 4999 ms ago"):
+            turns.open("q", LEASE_MS - 1)
+        turns.renew(epoch, 4000)
+        with pytest.raises(LeaseHeld):
+            turns.open("q", 4000 + LEASE_MS - 1)
+        assert turns.is_held(4000 + LEASE_MS - 1) and not turns.is_held(4000 + LEASE_MS)
+        assert turns.open("q", 4000 + LEASE_MS) == epoch + 1
+        assert turns.holder == "q"
+
+    @pytest.mark.parametrize("change", [-1, 1])
+    def test_another_epoch_is_stale(self, change: int) -> None:
+        turns = Turns(0, 0)
+        epoch = turns.open("p", 0)
+        with pytest.raises(Stale, match=f"{epoch} is the last that was given"):
+            turns.renew(epoch + change, 1)
+
+    def test_nobody_renews_what_was_never_opened(self) -> None:
+        turns = Turns(3, 0)
+        assert not turns.is_held(0)
+        with pytest.raises(Stale):
+            turns.renew(3, 0)
+
+    def test_the_holder_may_renew_after_a_lapse_when_nobody_came(self) -> None:
+        turns = Turns(0, 0)
+        turns.renew(turns.open("p", 0), 10 * LEASE_MS)
+        assert turns.is_held(10 * LEASE_MS)
+
+    def test_to_open_drops_the_plan_and_what_was_uploaded(self, pipeline: Pipeline) -> None:
+        pipeline.upload(KIND_INDEX, 0, rows([10, 11]))
+        old = pipeline.epoch
+        pipeline.epoch = pipeline.turns.open("p", 1)
+        assert pipeline.turns.plan is None
+        with pytest.raises(Stale):
+            pipeline.upload(KIND_INDEX, 0, rows([10, 11]))
+        with pytest.raises(Stale):
+            pipeline.turns.check(old, 8, [], UNITS, 1000)
+
+
+class TestUpload:
+    @pytest.mark.parametrize(("epoch", "turn"), [(4, 8), (6, 8), (5, 7), (5, 9)])
+    def test_of_another_turn(self, pipeline: Pipeline, epoch: int, turn: int) -> None:
+        with pytest.raises(Stale, match="is not the one under way"):
+            pipeline.turns.upload(epoch, turn, (KIND_INDEX, 0, 1), 0, rows([10]).tobytes())
+
+    def test_without_a_plan(self) -> None:
+        pipeline = Pipeline()
+        with pytest.raises(Stale):
+            pipeline.upload(KIND_INDEX, 0, rows([10]))
+
+    @pytest.mark.parametrize("count", [1, TURN_ROW.itemsize - 1, TURN_ROW.itemsize + 1])
+    def test_no_whole_rows(self, pipeline: Pipeline, count: int) -> None:
+        with pytest.raises(TurnRefused, match="no whole rows"):
+            pipeline.turns.upload(pipeline.epoch, 8, (KIND_INDEX, 0, 1), 0, bytes(count))
+
+    def test_too_much(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "UPLOAD_BYTES_MAX", 3 * TURN_ROW.itemsize)
+        pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12]))
+        with pytest.raises(TurnRefused, match="exceed"):
+            pipeline.upload(KIND_INDEX, 1, rows([13]))
+
+    def test_a_chunk_said_again_counts_once(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "UPLOAD_BYTES_MAX", 4 * TURN_ROW.itemsize)
+        raw = rows([10, 11]).tobytes()
+        for _ in range(3):
+            pipeline.turns.upload(pipeline.epoch, 8, (KIND_INDEX, 0, 1), 0, raw)
+        pipeline.turns.upload(pipeline.epoch, 8, (KIND_INDEX, 1, 1), 0, rows([12, 13]).tobytes())
+
+
+class TestCheck:
+    def test_what_agrees(self, pipeline: Pipeline) -> None:
+        index = pipeline.upload(KIND_INDEX, 0, rows([12, 10, 13, 11]))
+        walk = pipeline.upload(KIND_WALK, 1, rows([3, 1, 2], WALK))
+        proposal = pipeline.check([walk, index])
+        assert [part["queue_offset"].tolist() for part in proposal.index_parts] == [[12, 10, 13, 11]]
+        assert [part["queue_offset"].tolist() for part in proposal.walk_parts] == [[3, 1, 2]]
+        pipeline.turns.finish()
+        assert (pipeline.turns.turn, pipeline.turns.plan) == (8, None)
+
+    def test_in_parts_of_several_attempts(self, pipeline: Pipeline) -> None:
+        pipeline.upload(KIND_INDEX, 0, rows([10]))  # an attempt that lost
+        winners = [
+            pipeline.upload(KIND_INDEX, 1, rows([13, 12])),
+            pipeline.upload(KIND_INDEX, 0, rows([10, 11]), chunk_rows=1),
+            pipeline.upload(KIND_WALK, 3, rows([5, 6], WALK[1:])),
+            pipeline.upload(KIND_WALK, 2, rows([4], WALK[:1])),
+        ]
+        proposal = pipeline.check(winners)
+        assert [part["queue_offset"].tolist() for part in proposal.index_parts] == [[10, 11], [13, 12]]
+
+    def test_a_part_without_rows(self, pipeline: Pipeline) -> None:
+        winners = [
+            pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13])),
+            pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK)),
+            Part(KIND_WALK, 2, 99, 0, 0, 0),
+        ]
+        pipeline.check(winners)
+
+    @pytest.mark.parametrize(
+        "offsets",
+        [
+            [],
+            [10, 11, 12],
+            [11, 12, 13],
+            [10, 11, 12, 13, 14],
+            [10, 11, 11, 13],
+            [10, 10, 11, 12],
+            [9, 10, 11, 12],
+            [10, 12, 13, 14],
+            [0, 1, 2, 3],
+        ],
+    )
+    def test_queue_offsets_that_are_not_each_there_once(self, pipeline: Pipeline, offsets: list[int]) -> None:
+        winners = [
+            pipeline.upload(KIND_INDEX, 0, rows(offsets)),
+            pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK)),
+        ]
+        with pytest.raises(TurnRefused, match="index: rows"):
+            pipeline.check(winners)
+
+    def test_parts_that_overlap(self, pipeline: Pipeline) -> None:
+        walk = pipeline.upload(KIND_WALK, 2, rows([1, 2, 3], WALK))
+        first = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12]))
+        for second in ([12, 13], [13], [11, 12, 13]):
+            winners = [walk, first, pipeline.upload(KIND_INDEX, 1, rows(second))]
+            if second == [13]:
+                pipeline.check(winners)
+            else:
+                with pytest.raises(TurnRefused):
+                    pipeline.check(winners)
+
+    @pytest.mark.parametrize("order", [[0, 1, 2, 4], [-1, 1, 2, 3], [1, 0, 2, 3], [0, 0, 1, 2]])
+    def test_an_order_that_lies(self, pipeline: Pipeline, order: list[int]) -> None:
+        wrong = rows([10, 11, 12, 13])
+        wrong["order"] = order
+        winners = [pipeline.upload(KIND_INDEX, 0, wrong), pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))]
+        with pytest.raises(TurnRefused, match="index"):
+            pipeline.check(winners)
+
+    @pytest.mark.parametrize(
+        "slots",
+        [
+            [],
+            WALK[:2],
+            [*WALK, S + 1000],
+            [S + 1000, S + 2000, S + 3000],
+            [S, S + 3000, S + 3000],
+            [S + 1000, S + 3000, S + 4000],
+            [S + 1000, S + 3000, S - 10**15],
+        ],
+    )
+    def test_slots_whose_rows_are_not_their_units(self, pipeline: Pipeline, slots: list[int]) -> None:
+        winners = [
+            pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13])),
+            pipeline.upload(KIND_WALK, 1, rows(list(range(len(slots))), slots)),
+        ]
+        with pytest.raises(TurnRefused, match="walk"):
+            pipeline.check(winners)
+
+    def test_a_part_said_twice(self, pipeline: Pipeline) -> None:
+        index = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13]))
+        walk = pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))
+        for winners in ([index, walk, walk], [index, index, walk]):
+            with pytest.raises(TurnRefused):
+                pipeline.check(winners)
+
+    @pytest.mark.parametrize("change", [{"crc": 1}, {"rows": 3}, {"rows": 5}, {"chunks": 1}, {"chunks": 3}])
+    def test_a_winner_that_is_not_what_was_uploaded(self, pipeline: Pipeline, change: dict[str, int]) -> None:
+        index = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13]))
+        walk = pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))
+        fields = {name: getattr(index, name) for name in index.__struct_fields__}
+        wrong = Part(**{**fields, **change})
+        with pytest.raises(TurnRefused):
+            pipeline.check([wrong, walk])
+        pipeline.check([index, walk])  # and nothing has changed
+
+    def test_a_winner_that_uploaded_nothing(self, pipeline: Pipeline) -> None:
+        with pytest.raises(TurnRefused, match="attempt 99 uploaded nothing"):
+            pipeline.check([Part(KIND_INDEX, 0, 99, 1, 4, 0)])
+
+    @pytest.mark.xfail(
+        strict=True,
+        raises=KeyError,
+        reason="chunks 0 and 2 of two: whole() takes the count for the chunks themselves and raises KeyError, which "
+        "is answered as an error of the broker. Ask for `i not in self.chunks` and refuse the turn.",
+    )
+    def test_chunks_with_a_gap(self, pipeline: Pipeline) -> None:
+        key = (KIND_INDEX, 0, 5)
+        for chunk, what in ((0, rows([10, 11])), (2, rows([12, 13]))):
+            pipeline.turns.upload(pipeline.epoch, 8, key, chunk, what.tobytes())
+        raw = rows([10, 11]).tobytes() + rows([12, 13]).tobytes()
+        with pytest.raises(TurnRefused):
+            pipeline.check([Part(*key, 2, 4, zlib.crc32(raw))])
+
+    @pytest.mark.parametrize(("epoch", "turn"), [(4, 8), (6, 8), (5, 7), (5, 9)])
+    def test_of_another_turn(self, pipeline: Pipeline, epoch: int, turn: int) -> None:
+        with pytest.raises(Stale):
+            pipeline.turns.check(epoch, turn, [], UNITS, 1000)
+
+    def test_a_plan_of_nothing_to_walk(self) -> None:
+        pipeline = Pipeline()
+        pipeline.begin(slots=0)
+        index = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13]))
+        pipeline.check([index], np.zeros(0, np.int32))
+        walk = pipeline.upload(KIND_WALK, 1, rows([1], [S + 1000]))
+        with pytest.raises(TurnRefused):
+            pipeline.check([index, walk], np.zeros(0, np.int32))
