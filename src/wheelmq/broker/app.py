@@ -1,0 +1,94 @@
+"""A broker process: core, sockets, the thread beside the loop, the name servers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import socket
+
+import msgspec
+
+from wheelmq.broker import handlers as _handlers  # registers every handler
+from wheelmq.broker.broker import Broker
+from wheelmq.broker.registration import Registration
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.net.server import Server
+from wheelmq.system.clock import SystemClock
+from wheelmq.system.disk import Disk
+from wheelmq.system.offload import ThreadOffload
+
+log = logging.getLogger(__name__)
+
+assert _handlers
+
+
+class BrokerApp:
+    """A broker that listens and is registered."""
+
+    def __init__(self, settings: BrokerSettings, *, host: str = "127.0.0.1") -> None:
+        if settings.listen_port == 0:
+            settings = msgspec.structs.replace(settings, listen_port=_free_port(host))
+        self.settings = settings
+        self._host = host
+        self._server: Server | None = None
+        self._offload: ThreadOffload | None = None
+        self._background: ThreadOffload | None = None
+        self.broker: Broker | None = None
+        self.registration: Registration | None = None
+        self.stopped = asyncio.Event()
+        """Set when the broker ended by itself: its disk failed."""
+
+    async def start(self) -> None:
+        """Compile or load the kernels, recover the store, listen, register. Raises StoreLocked, OSError."""
+        loop = asyncio.get_running_loop()
+        self._offload = ThreadOffload("offload", lambda callback: self._on_loop(loop, callback))
+        self._background = ThreadOffload("background", lambda callback: self._on_loop(loop, callback))
+        self.broker = Broker(
+            self.settings,
+            disk=Disk(),
+            clock=SystemClock(),
+            offload=self._offload,
+            background=self._background,
+            randomness=random.Random(),
+        )
+        self._server = Server(self.broker, frame_deadline_s=self.settings.frame_deadline_ms / 1000)
+        self.registration = Registration(self.broker)
+        self._server.on_tick = self._after_tick
+        await self._server.listen(self._host, self.settings.listen_port)
+        self.registration.start()
+        gc.collect()
+        gc.freeze()  # what is there now stays: collections look at what requests make
+
+    def _on_loop(self, loop: asyncio.AbstractEventLoop, callback: object) -> None:
+        assert callable(callback)
+        if self._server is not None:
+            self._server.on_loop(callback)
+        else:
+            loop.call_soon_threadsafe(callback)
+
+    def _after_tick(self) -> None:
+        assert self.broker is not None and self.registration is not None
+        self.registration.look()
+        if self.broker.failure is not None:
+            self.stopped.set()
+
+    async def stop(self) -> None:
+        """A clean stop: no new requests, everything to disk."""
+        if self.registration is not None:
+            await self.registration.stop()
+        if self._server is not None:
+            await self._server.close()
+        for offload in (self._offload, self._background):
+            if offload is not None:
+                await asyncio.get_running_loop().run_in_executor(None, offload.close)
+        await asyncio.sleep(0)  # what the offload finished last is told on the loop
+        if self.broker is not None:
+            self.broker.close()
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

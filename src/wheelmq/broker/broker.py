@@ -1,0 +1,300 @@
+"""The broker: everything behind the sockets.
+
+The shell feeds it bytes and calls `tick` once after each round of reading, and whenever `next_tick_ms` says so. What
+happens in one tick: requests are served as their frames come; then what is due is released, queue units are written,
+the timer takes what was parked, holds are woken, a flush begins. No handler waits for anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+
+from wheelmq.broker.calls import Calls
+from wheelmq.broker.connection import Connection
+from wheelmq.broker.dispatch import Dispatch
+from wheelmq.broker.fast_release import FastRelease
+from wheelmq.broker.fast_send import FastSend
+from wheelmq.broker.flush import Flush
+from wheelmq.broker.holds import Holds
+from wheelmq.broker.pipeline_desk import PipelineDesk
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.clients import Clients
+from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
+from wheelmq.broker.state.groups import Groups
+from wheelmq.broker.state.locks import QueueLocks
+from wheelmq.broker.state.topics import Topics
+from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.delay.levels import parse_levels
+from wheelmq.delay.park import ParkSettings
+from wheelmq.delay.release import Releaser
+from wheelmq.delay.timer.mark import save_check
+from wheelmq.delay.timer.recover import TimerRecovery
+from wheelmq.delay.timer.timer import Timer, TimerSettings
+from wheelmq.formats.disk.message import Host
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels.warm import warm
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.observe.rates import Rate
+from wheelmq.observe.ticks import Ticks
+from wheelmq.store.ahead import Ahead
+from wheelmq.store.store import DiskFull, Store, StoreSettings
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk
+from wheelmq.system.offload import Offload
+from wheelmq.system.unique_ids import UniqueIds
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 100
+"""How long to wait before an append is tried again that found the disk full."""
+
+
+class Broker:
+    """State and behaviour of one broker over its components."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        disk: Disk,
+        clock: Clock,
+        offload: Offload,
+        randomness: Random,
+        background: Offload | None = None,
+    ) -> None:
+        warm(log.warning)
+        self.settings = settings
+        self.clock = clock
+        self.disk = disk
+        self.offload = offload
+        self.background = background or offload
+        """For work that nobody waits for; `offload` is for flushes and marks, which somebody does."""
+        self.randomness = randomness
+        self.paths = StorePaths(settings.store_path)
+        self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
+        self.store = Store(
+            self.paths,
+            StoreSettings(settings.log_file_bytes, settings.queue_file_bytes, self.host),
+            disk,
+            clock,
+        )
+        self.park_settings = ParkSettings(
+            settings.timer_max_delay_seconds, settings.timer_precision_ms, parse_levels(settings.message_delay_level)
+        )
+        self.timer = Timer(self.store, _timer_settings(settings))
+        recovery = TimerRecovery(self.timer)
+        self.store.recover(recovery.meet)
+        recovery.finish()
+        self.topics = Topics(disk, self.paths, clock, settings)
+        self.groups = Groups(disk, self.paths, clock, settings)
+        self.consumer_offsets = ConsumerOffsets(disk, self.paths)
+        self.clients = Clients()
+        self.locks = QueueLocks(settings.lock_expiry_ms)
+        self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id)
+        self.ahead = Ahead(self.store.log, self.background)
+        self.flush = Flush(self.store, offload, settings, self.fail)
+        self.dispatch = Dispatch(self)
+        self.holds = Holds(self.dispatch.answer)
+        self.calls = Calls()
+        self.pipeline = PipelineDesk(self)
+        self.fast_send: FastSend | None = None
+        """None when kernels are off: then every frame goes the plain way."""
+        fast_release: FastRelease | None = None
+        if jit.available():
+            arrays = TopicArrays(self)
+            self.fast_send = FastSend(self, arrays)
+            fast_release = FastRelease(self, arrays)
+        self.releaser = Releaser(self.store, self.timer, fast_release)
+        self.boot_ms = clock.now_ms()
+        self.refusal: str | None = None
+        """Why sends are refused now; None when they are not."""
+        self._refused_ms = 0
+        self.ticks = Ticks(clock)
+        self._received = 0
+        self.put_rate = Rate(lambda: self.store.appended)
+        self.get_rate = Rate(lambda: self.transferred)
+        self.enqueue_rate = Rate(lambda: self.timer.indexed_to)
+        self.dequeue_rate = Rate(lambda: self.releaser.counts["released"])
+        self.transferred = 0
+        """Messages handed to consumers."""
+        self.failure: BaseException | None = None
+        """What ended the broker: it must stop, and recover from disk."""
+        self._every: list[tuple[int, int, Callable[[], None]]] = []
+        self._keep_house()
+
+    # What the shell calls ------------------------------------------------------------------------------------------
+
+    def receive(self, connection: Connection, buffer: memoryview, end: int) -> int:
+        """Serve the whole frames in `buffer[:end]`; how many bytes they took. Raises FrameError: close then."""
+        self.ticks.begin()
+        at = 0
+        while connection.is_open:
+            if self.fast_send is not None:
+                at = self.fast_send.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
+            stop = frame.frame_end(buffer, at, end)
+            if stop is None:
+                break
+            self.dispatch.take(connection, frame.decode(buffer, at, stop))
+            at = stop
+        self._received += at
+        return at
+
+    def connection_lost(self, connection: Connection) -> None:
+        """The peer is gone."""
+        self.holds.drop(connection)
+        for group in self.clients.lose(connection):
+            self.tell_members_changed(group)
+
+    def tick(self) -> None:
+        """Finish what the round of reading began."""
+        self.ticks.begin()
+        now_ms = self.clock.now_ms()
+        monotonic_ms = self.now_monotonic_ms()
+        self._run_due_chores(monotonic_ms)
+        self._forget_refusal(monotonic_ms)
+        self.timer.arm_near(now_ms)
+        self.releaser.take_due(now_ms)
+        try:
+            released = self.releaser.release(now_ms, self.settings.release_slice_ms / 1000)
+            appended = self._dispatch()
+        except DiskFull as error:
+            released = appended = 0
+            self.refuse_sends(f"the disk is full: {error.strerror}")
+        self.pipeline.tick(now_ms, monotonic_ms)
+        self.holds.expire(monotonic_ms)
+        self.calls.expire(monotonic_ms)
+        self.flush.tick(monotonic_ms)
+        self.ahead.look()
+        self.ticks.end(worked=bool(self._received or released or appended))
+        self._received = 0
+
+    def _dispatch(self) -> int:
+        """Queue units, then the timer's notes, then whoever waited for the queues; how many records that were."""
+        if not self.store.journal.count:
+            return 0
+        rows, grown = self.store.dispatch()
+        self.timer.take_journal(rows)
+        for queue_row in grown:
+            self.holds.wake(queue_row)
+        return len(rows)
+
+    def next_tick_ms(self) -> int:
+        """Milliseconds until the next tick is needed, 0 for at once."""
+        if self.releaser.has_more() or self.store.journal.count:
+            return 0 if self.refusal is None else RETRY_MS
+        now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
+        waits = [chore[0] - monotonic_ms for chore in self._every]
+        for wall_ms in (self.timer.armed.next_fire_ms(), self.timer.next_near_ms()):
+            if wall_ms is not None:
+                waits.append(wall_ms - now_ms)
+        for mono_ms in (self.holds.next_deadline_ms(), self.flush.next_ms(), self.pipeline.next_ms(monotonic_ms)):
+            if mono_ms is not None:
+                waits.append(mono_ms - monotonic_ms)
+        return max(0, min(waits))
+
+    def close(self) -> None:
+        """A clean stop. Call it when no request comes any more, with the offload closed."""
+        try:
+            self._dispatch()
+        except DiskFull as error:
+            log.error("queue units are missing and will be written at the next start: %s", error)
+        self._save_offsets(inline=True)
+        if self.failure is None:
+            self.pipeline.close()
+            self.store.close()
+
+    # What handlers use ---------------------------------------------------------------------------------------------
+
+    def now_monotonic_ms(self) -> int:
+        return int(self.clock.monotonic() * 1000)
+
+    def refuse_sends(self, reason: str) -> None:
+        """Answer sends with SERVICE_NOT_AVAILABLE for a moment; the next one tries again."""
+        if self.refusal is None:
+            log.error("sends are refused: %s", reason)
+        self.refusal = reason
+        self._refused_ms = self.now_monotonic_ms()
+
+    def _forget_refusal(self, monotonic_ms: int) -> None:
+        if self.refusal is not None and self.failure is None and monotonic_ms - self._refused_ms >= RETRY_MS:
+            self.refusal = None
+
+    def tell_members_changed(self, group: str) -> None:
+        """Tell every member of a clustering group that it should share out its queues anew."""
+        found = self.clients.consumers.get(group)
+        if found is None or found.message_model == "BROADCASTING":
+            return
+        for connection in {id(c.connection): c.connection for c in found.clients.values()}.values():
+            self.calls.tell(
+                connection, Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
+            )
+
+    # Chores --------------------------------------------------------------------------------------------------------
+
+    def every(self, interval_ms: int, chore: Callable[[], None]) -> None:
+        """Run `chore` in a tick, every `interval_ms`."""
+        self._every.append((self.now_monotonic_ms() + interval_ms, interval_ms, chore))
+
+    def _run_due_chores(self, monotonic_ms: int) -> None:
+        for i, (due_ms, interval_ms, chore) in enumerate(self._every):
+            if due_ms <= monotonic_ms:
+                self._every[i] = (monotonic_ms + interval_ms, interval_ms, chore)
+                chore()
+
+    def _keep_house(self) -> None:
+        self.every(self.settings.offsets_persist_ms, self._save_offsets)
+        self.every(self.settings.checkpoint_ms, self._write_checkpoint)
+        self.every(10_000, self._expire_clients)
+        self.every(1000, self._sample_rates)
+
+    def _save_offsets(self, *, inline: bool = False) -> None:
+        job = self.consumer_offsets.save_job()
+        if job is None:
+            return
+        if inline:
+            job()
+        else:
+            self.background.submit(job, self._note_saved)
+
+    def _write_checkpoint(self) -> None:
+        job = self.store.checkpoint_job()
+        if job is not None:
+            self.background.submit(job, self._note_saved)
+
+    def _note_saved(self, result: object) -> None:
+        if isinstance(result, BaseException):
+            log.error("consumer offsets, queues or checkpoint could not be brought to disk: %s", result)
+
+    def _expire_clients(self) -> None:
+        for connection in self.clients.expire(self.now_monotonic_ms() - self.settings.client_expiry_ms):
+            connection.close()
+
+    def _sample_rates(self) -> None:
+        for rate in (self.put_rate, self.get_rate, self.enqueue_rate, self.dequeue_rate):
+            rate.sample(self.clock.monotonic())
+
+    def save_timer_check(self) -> None:
+        """Write Apache's timercheck; may run off the loop."""
+        save_check(self.disk, self.paths, self.timer.check(self.releaser.earliest_in_hand_ms()))
+
+    def fail(self, error: BaseException) -> None:
+        """The disk did not keep its word: acknowledge nothing more, stop, recover from disk."""
+        self.failure = error
+        self.refuse_sends(f"the log is not on disk: {error}")
+
+
+def _timer_settings(settings: BrokerSettings) -> TimerSettings:
+    return TimerSettings(
+        precision_ms=settings.timer_precision_ms,
+        roll_window_slots=settings.timer_roll_window_slots,
+        slots=settings.timer_slots,
+        log_file_bytes=settings.timer_log_file_bytes,
+        lead_ms=settings.timer_lead_ms,
+    )

@@ -1,0 +1,31 @@
+"""A connection as the broker sees it: someone who asks and is answered. The shell in net/ gives it a socket."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from wheelmq.formats.disk.message import Host
+
+
+class Connection(Protocol):
+    """One peer."""
+
+    peer: Host
+    is_open: bool
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame; it leaves at the end of the tick. Ignored once the connection is closed."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; what was queued before is still sent."""
+        ...
+
+
+def peer_text(connection: Connection) -> str:
+    """The peer as ip:port."""
+    address, port = connection.peer
+    if len(address) == 4:
+        return f"{'.'.join(map(str, address))}:{port}"
+    groups = (address[i : i + 2].hex() for i in range(0, 16, 2))
+    return f"[{':'.join(groups)}]:{port}"

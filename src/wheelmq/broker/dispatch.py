@@ -1,0 +1,105 @@
+"""From a frame to its handler and back (RocketMQ: NettyRemotingAbstract).
+
+A handler is registered with the codes it serves. It returns an answer, a hold, or None (no answer now); what it
+raises becomes an answer here and nowhere else. A oneway request is never answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.broker.request import Answer, Durable, Handler, Hold, PeerError, Request
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.bodies import BodyError
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import HeaderError
+from wheelmq.store.store import DiskFull
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+HANDLERS: dict[int, Handler] = {}
+
+SERVICE_NOT_AVAILABLE = "service not available now. The broker's disk is full, or its store is being shut down"
+
+
+def serves(*codes: RequestCode) -> Callable[[Handler], Handler]:
+    """Register a handler for `codes`."""
+
+    def register(handler: Handler) -> Handler:
+        for code in codes:
+            assert code not in HANDLERS, code
+            HANDLERS[code] = handler
+        return handler
+
+    return register
+
+
+class Dispatch:
+    """Hands frames to handlers and answers to connections."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.counts: Counter[str] = Counter()
+        """Requests by what became of them: `served`, `failed`, `unsupported`, `late_answer`."""
+
+    def take(self, connection: Connection, command: Command) -> None:
+        """Serve one command."""
+        if command.is_response:
+            self._broker.calls.answered(connection, command)
+            return
+        answer = self._serve(Request(command, connection))
+        if command.is_oneway or answer is None:
+            return
+        if isinstance(answer, Hold):
+            self._broker.holds.add(connection, command.opaque, answer, self._broker.now_monotonic_ms())
+        elif isinstance(answer, Durable):
+            encoded = encode_answer(command.opaque, answer.reply)
+            self._broker.flush.answer_when_durable(answer.position, connection, encoded)
+        else:
+            self.answer(connection, command.opaque, answer)
+
+    def answer(self, connection: Connection, opaque: int, answer: Command) -> None:
+        """Send an answer to the request `opaque`."""
+        connection.send(encode_answer(opaque, answer))
+
+    def _serve(self, request: Request) -> Answer:
+        code = request.command.code
+        handler = HANDLERS.get(code)
+        if handler is None:
+            self.counts["unsupported"] += 1
+            return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+        try:
+            answer = handler(request, self._broker)
+            self.counts["served"] += 1
+            return answer
+        except PeerError as refusal:
+            self.counts["failed"] += 1
+            return Command(code=refusal.code, remark=refusal.remark)
+        except (HeaderError, BodyError) as error:
+            self.counts["failed"] += 1
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except DiskFull as error:
+            self.counts["failed"] += 1
+            self._broker.refuse_sends(f"the disk is full: {error.strerror}")
+            return Command(
+                code=ResponseCode.SERVICE_NOT_AVAILABLE, remark="service not available now: the disk is full"
+            )
+        except Exception as error:
+            self.counts["failed"] += 1
+            log.exception("request %s from %s", code, peer_text(request.connection))
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
+
+
+def encode_answer(opaque: int, answer: Command) -> bytes:
+    """The frame of an answer to the request `opaque`."""
+    answer.opaque = opaque
+    answer.flag |= frame.FLAG_RESPONSE
+    return frame.encode(answer)

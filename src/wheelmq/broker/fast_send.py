@@ -1,0 +1,134 @@
+"""The fast way of a send: one kernel call for all the frames that a connection has received.
+
+It works on the store's own state: the mapped log, the queue table, the journal. Whatever the kernel leaves is served
+by the plain code, frame by frame, on the same state; `share_left` says how much that is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.broker.connection import Connection
+from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.kernels import send
+from wheelmq.formats.kernels import send_fields as fields
+from wheelmq.formats.units import LogPosition
+from wheelmq.system.failpoint import reach
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+OUT_BYTES = 1 << 20
+_BLANK = np.zeros(0, np.uint8)
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+
+class FastSend:
+    """Calls the kernel for what connections receive."""
+
+    def __init__(self, broker: Broker, arrays: TopicArrays) -> None:
+        self._broker = broker
+        self._arrays = arrays
+        self._out: Bytes = np.zeros(OUT_BYTES, np.uint8)
+        settings = broker.settings
+        marks = {
+            props.MSG_REGION: settings.region_id,
+            props.TRACE_ON: "true" if settings.trace_on else "false",
+            props.CLUSTER: settings.cluster,
+        }
+        self._suffix = np.frombuffer(props.encode(marks), np.uint8)
+        trace = marks[props.TRACE_ON]
+        head = f'{{"code":0,"extFields":{{"MSG_REGION":"{settings.region_id}","TRACE_ON":"{trace}","msgId":"'
+        self._answer_head = np.frombuffer(head.encode(), np.uint8)
+        self._broker_name = np.frombuffer(settings.broker_name.encode(), np.uint8)
+        self._state: Integers = np.zeros(send.STATE, np.int64)
+        self._parameters: Integers = np.zeros(fields.PARAMETERS, np.int64)
+        fixed = {
+            fields.STORE_IP: int.from_bytes(broker.host.address, "big"),
+            fields.STORE_PORT: broker.host.port,
+            fields.BODY_MAX: settings.body_bytes_max,
+            fields.PRECISION_MS: settings.timer_precision_ms,
+            fields.DELAY_MS_MAX: settings.timer_max_delay_seconds * 1000,
+            fields.TIMER_ON: int(settings.timer_wheel_enable),
+            fields.SYNC: int(broker.flush.is_sync),
+            fields.TIMER_ROW: broker.store.queues.row(TIMER_TOPIC, 0),
+        }
+        for place, value in fixed.items():
+            self._parameters[place] = value
+        self.left = 0
+        """Frames left to the plain code."""
+
+    @property
+    def served(self) -> int:
+        """Frames that the kernel served."""
+        return int(self._state[send.SERVED])
+
+    def serve(self, connection: Connection, buffer: Bytes, at: int, end: int) -> int:
+        """Serve the sends at the front of buffer[at:end]; the byte behind them."""
+        broker = self._broker
+        log = broker.store.log
+        if broker.refusal is not None or len(connection.peer.address) != 4 or log.files.start == log.files.end:
+            return at
+        if log.end == log.files.end:
+            return at
+        self._arrays.refresh()
+        state, parameters, journal = self._state, self._parameters, broker.store.journal
+        file = log.files.file_at(log.end)
+        base = log.end - log.end % log.files.file_bytes
+        state[send.AT] = at
+        state[send.LOG_AT] = log.end - base
+        state[send.ROWS] = journal.count
+        state[send.OUT] = 0
+        parameters[fields.NOW_MS] = broker.clock.now_ms()
+        parameters[fields.STORE_MS] = log.store_ms()
+        parameters[fields.PEER_IP] = int.from_bytes(connection.peer.address, "big")
+        parameters[fields.PEER_PORT] = connection.peer.port
+        parameters[fields.LOG_BASE] = base
+        while True:
+            outcome = self._call(buffer, end, file.array)
+            log.end = LogPosition(base + int(state[send.LOG_AT]))
+            journal.count = int(state[send.ROWS])
+            reach("send.appended")
+            self._answer(connection, int(state[send.OUT]))
+            if outcome != send.OUT_FULL:
+                break
+            state[send.OUT] = 0
+        self.left += outcome == send.NOT_MINE
+        return int(state[send.AT])
+
+    def _call(self, buffer: Bytes, end: int, log: Bytes) -> int:
+        arrays, store = self._arrays, self._broker.store
+        return send.accept_sends(
+            buffer,
+            end,
+            log,
+            store.queues.next_offset,
+            store.journal.table,
+            self._out,
+            arrays.slots,
+            arrays.rows,
+            arrays.names,
+            arrays.queue_rows,
+            self._suffix,
+            self._answer_head,
+            self._broker_name,
+            self._parameters,
+            self._state,
+        )
+
+    def _answer(self, connection: Connection, count: int) -> None:
+        """Send the answers that the kernel wrote, now or once the log is on disk."""
+        if not count:
+            return
+        frames = self._out[:count].tobytes()
+        if self._broker.flush.is_sync:
+            self._broker.flush.answer_when_durable(self._broker.store.log.end, connection, frames)
+        else:
+            connection.send(frames)

@@ -1,0 +1,95 @@
+"""Flushing: one fsync at a time, off the loop, for everyone who waits for the disk.
+
+With SYNC_FLUSH an answer waits for its log position, and one fsync frees all that came before it began (group
+commit). With ASYNC_FLUSH a flush runs every interval. A plan of the timer asks for one when it needs it.
+A failed fsync is final: the kernel may have dropped the pages, so nothing may be acknowledged any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from wheelmq.broker.connection import Connection
+from wheelmq.broker.holds import DurableAnswers
+from wheelmq.broker.settings import BrokerSettings, FlushMode
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.store.store import Store
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+
+class Flush:
+    """Decides when to flush and frees who waited."""
+
+    def __init__(
+        self, store: Store, offload: Offload, settings: BrokerSettings, fail: Callable[[BaseException], None]
+    ) -> None:
+        self._store = store
+        self._offload = offload
+        self._settings = settings
+        self._fail = fail
+        self._answers = DurableAnswers()
+        self._running = False
+        self._wanted = False
+        self._due_ms = 0
+
+    @property
+    def is_sync(self) -> bool:
+        return self._settings.flush_mode is FlushMode.SYNC
+
+    def answer_when_durable(self, position: LogPosition, connection: Connection, frames: bytes) -> None:
+        """Send `frames` once the log is on disk up to `position`."""
+        if position <= self._store.log.synced:
+            connection.send(frames)
+            return
+        self._answers.add(position, self._now_ms, connection, frames)
+        self._wanted = True
+
+    def want(self) -> None:
+        """Flush as soon as the one under way is done."""
+        self._wanted = True
+
+    _now_ms = 0
+
+    def tick(self, now_ms: int) -> None:
+        """Begin a flush if there is reason (monotonic milliseconds)."""
+        self._now_ms = now_ms
+        for connection, frames in self._answers.take_overdue(now_ms - self._settings.sync_flush_timeout_ms):
+            connection.send(_as_timed_out(frames))
+        behind = self._store.log.synced < self._store.log.end
+        if self._running or not behind or not (self._wanted or now_ms >= self._due_ms):
+            return
+        self._running, self._wanted = True, False
+        self._due_ms = now_ms + self._settings.flush_interval_ms
+        upto, job = self._store.flush_job()
+        self._offload.submit(job, lambda result: self._flushed(upto, result))
+
+    def next_ms(self) -> int | None:
+        """When the next flush is due; None when nothing is behind or one is under way."""
+        return self._due_ms if not self._running and self._store.log.synced < self._store.log.end else None
+
+    def _flushed(self, upto: LogPosition, result: Any) -> None:
+        self._running = False
+        if isinstance(result, BaseException):
+            log.critical("the log could not be brought to disk: %s", result)
+            self._fail(result)
+            return
+        self._store.note_flushed(upto)
+        self._answers.free(upto)
+
+
+def _as_timed_out(frames: bytes) -> bytes:
+    """The answers in `frames`, saying FLUSH_DISK_TIMEOUT: the messages are stored, and may not be on disk."""
+    changed = []
+    at = 0
+    while (end := frame.frame_end(frames, at, len(frames))) is not None:
+        command = frame.decode(frames, at, end)
+        command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+        changed.append(frame.encode(command))
+        at = end
+    return b"".join(changed)

@@ -1,0 +1,31 @@
+"""One file per operation. Importing this package registers every handler with broker.dispatch."""
+
+from wheelmq.broker.handlers import (
+    locks,
+    members,
+    metrics,
+    offsets,
+    pipeline,
+    pull,
+    recall,
+    runtime,
+    send,
+    send_back,
+    timers,
+    topics,
+)
+
+__all__ = [
+    "locks",
+    "members",
+    "metrics",
+    "offsets",
+    "pipeline",
+    "pull",
+    "recall",
+    "runtime",
+    "send",
+    "send_back",
+    "timers",
+    "topics",
+]

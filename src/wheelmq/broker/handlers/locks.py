@@ -1,0 +1,29 @@
+"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: orderly consumers hold their queues alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+
+@serves(RequestCode.LOCK_BATCH_MQ)
+def lock_queues(request: Request, broker: Broker) -> Answer:
+    """Lock or renew queues for a client; the answer names those it holds."""
+    body = bodies.read(request.body, bodies.LockBatch)
+    held = broker.locks.lock(body.consumer_group, body.mq_set, body.client_id, broker.now_monotonic_ms())
+    return reply(body=bodies.write({"lockOKMQSet": held}))
+
+
+@serves(RequestCode.UNLOCK_BATCH_MQ)
+def unlock_queues(request: Request, broker: Broker) -> Answer:
+    """Give up locks."""
+    body = bodies.read(request.body, bodies.LockBatch)
+    broker.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+    return reply()

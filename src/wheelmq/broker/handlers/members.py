@@ -1,0 +1,62 @@
+"""Heartbeats and membership (RocketMQ: ClientManageProcessor, ConsumerManageProcessor)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.state.clients import Client
+from wheelmq.formats import names
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+
+@serves(RequestCode.HEART_BEAT)
+def heart_beat(request: Request, broker: Broker) -> Answer:
+    """A client tells which groups it is in; a group that changed by it is told."""
+    beat = bodies.read(request.body, bodies.Heartbeat)
+    client = Client(
+        client_id=beat.client_id,
+        connection=request.connection,
+        language=request.command.language,
+        version=request.command.version,
+        last_seen_ms=broker.now_monotonic_ms(),
+    )
+    for consumer in beat.consumer_data_set:
+        group = broker.groups.get(consumer.group_name)
+        if group is None:
+            continue
+        broker.topics.create_for_group(names.retry_topic(consumer.group_name), group.retry_queue_nums)
+        changed = broker.clients.consumer_beat(client, consumer)
+        if changed and group.notify_consumer_ids_changed_enable:
+            broker.tell_members_changed(consumer.group_name)
+    for producer in beat.producer_data_set:
+        broker.clients.producer_beat(client, producer.group_name)
+    return reply(IS_SUPPORT_HEART_BEAT_V2="false", IS_SUB_CHANGE="true")
+
+
+@serves(RequestCode.UNREGISTER_CLIENT)
+def unregister_client(request: Request, broker: Broker) -> Answer:
+    """A client leaves a group."""
+    header = request.header(UnregisterClientHeader)
+    left = broker.clients.leave(
+        header.client_id, request.connection, producer=header.producer_group, consumer=header.consumer_group
+    )
+    for group in left:
+        broker.tell_members_changed(group)
+    return reply()
+
+
+@serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+def get_consumer_list(request: Request, broker: Broker) -> Answer:
+    """The ids of a group's clients, of every connection."""
+    group = request.header(ConsumerGroupHeader).consumer_group
+    found = broker.clients.consumers.get(group)
+    if found is None:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+    return reply(body=bodies.write({"consumerIdList": found.client_ids()}))

@@ -1,0 +1,67 @@
+"""WMQ_METRICS: what the broker, its timer and the pipeline are doing, for those who watch it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.formats.wire.codes import RequestCode
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+
+@serves(RequestCode.WMQ_METRICS)
+def get_metrics(request: Request, broker: Broker) -> Answer:
+    """The figures as one JSON object."""
+    return reply(body=msgspec.json.encode(metrics(broker)))
+
+
+def metrics(broker: Broker) -> dict[str, Any]:
+    """Figures since the start of this broker process; times in milliseconds since 1970."""
+    return {
+        "broker": broker.settings.broker_name,
+        "boot_ms": broker.boot_ms,
+        "now_ms": broker.clock.now_ms(),
+        "takes_sends": broker.refusal is None and broker.failure is None,
+        "refusal": broker.refusal,
+        "log": {"start": broker.store.log.start, "end": broker.store.log.end, "synced": broker.store.log.synced},
+        "requests": dict(broker.dispatch.counts),
+        "pipeline": pipeline_metrics(broker),
+        "timers": timer_metrics(broker),
+    }
+
+
+def pipeline_metrics(broker: Broker) -> dict[str, Any]:
+    """Who holds the lease, and whether it makes turns.
+
+    `is_turning` is said only when the lease is kept and a plan was asked for under it: a driver takes its lease before
+    its query runs.
+    """
+    turns, timer = broker.timer.turns, broker.timer
+    is_held = turns.is_held(broker.now_monotonic_ms())
+    return {
+        "holder": turns.holder,
+        "epoch": turns.epoch,
+        "turn": turns.turn,
+        "is_held": is_held,
+        "is_turning": is_held and broker.pipeline.asked_epoch == turns.epoch,
+        "indexed_to": timer.indexed_to,
+        "unindexed": timer.queue.end - timer.indexed_to,
+        "walked_through_ms": timer.walked_through_ms,
+    }
+
+
+def timer_metrics(broker: Broker) -> dict[str, Any]:
+    """What is parked, what is staged and by whom, and what became of what was due."""
+    timer = broker.timer
+    return {
+        "pending": int(timer.pending_by_queue.sum()),
+        "armed": timer.armed.count,
+        "noted": timer.notes.count,
+        "armed_by": dict(timer.armed_by),
+        "released": dict(broker.releaser.counts),
+    }

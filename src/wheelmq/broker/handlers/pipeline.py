@@ -1,0 +1,117 @@
+"""The pipeline's requests: open a lease, get a plan, upload rows, commit a turn (docs/formats/turns.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.delay.timer.turns import LeaseHeld, Part, Stale, TurnRefused
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import PipelineHeader, TurnHeader, UploadHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+PLAN_WAIT_MS_MAX = 1000
+STALE = "STALE"
+LEASE_HELD = "LEASE_HELD"
+TURN_REFUSED = "TURN_REFUSED"
+
+
+@serves(RequestCode.WMQ_PIPELINE_OPEN)
+def open_lease(request: Request, broker: Broker) -> Answer:
+    """Give a lease; the answer says what tasks need to know to read the store."""
+    name = request.header(PipelineHeader).name
+    granted: list[int] = []
+
+    def durable(epoch: int) -> None:
+        granted.append(epoch)
+        broker.holds.wake(("lease", name))
+
+    def attempt(last: bool) -> Command | None:
+        if granted:
+            return reply(body=msgspec.json.encode(_terms(broker, granted[0])))
+        return reply(ResponseCode.SYSTEM_ERROR, "the epoch could not be made durable in time") if last else None
+
+    try:
+        broker.pipeline.open(name, durable)
+    except LeaseHeld as held:
+        raise PeerError(ResponseCode.NO_PERMISSION, f"{LEASE_HELD}: {held}") from None
+    return attempt(False) or Hold(("lease", name), broker.settings.response_timeout_ms, attempt)
+
+
+def _terms(broker: Broker, epoch: int) -> dict[str, object]:
+    settings = broker.settings
+    return {
+        "epoch": epoch,
+        "broker": settings.broker_name,
+        "store_path": str(settings.store_path.resolve()),
+        "log_file_bytes": settings.log_file_bytes,
+        "queue_file_bytes": settings.queue_file_bytes,
+        "timer_log_file_bytes": settings.timer_log_file_bytes,
+        "timer_slots": settings.timer_slots,
+        "precision_ms": settings.timer_precision_ms,
+        "roll_window_slots": settings.timer_roll_window_slots,
+    }
+
+
+@serves(RequestCode.WMQ_PIPELINE_PLAN)
+def next_plan(request: Request, broker: Broker) -> Answer:
+    """The plan of the next turn; held while there is no reason for one, at most a second."""
+    header = request.header(TurnHeader)
+
+    def attempt(last: bool) -> Command | None:
+        try:
+            plan = broker.pipeline.next_plan(header.epoch)
+        except Stale as stale:
+            return reply(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}")
+        if plan is not None:
+            return reply(body=msgspec.json.encode(plan))
+        return reply(ResponseCode.PULL_NOT_FOUND, "nothing to do") if last else None
+
+    return attempt(False) or Hold(broker.pipeline, min(header.timeout_ms, PLAN_WAIT_MS_MAX), attempt)
+
+
+@serves(RequestCode.WMQ_PIPELINE_RENEW)
+def renew(request: Request, broker: Broker) -> Answer:
+    """Keep the lease while a long turn runs."""
+    try:
+        broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.now_monotonic_ms())
+    except Stale as stale:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
+    return reply()
+
+
+@serves(RequestCode.WMQ_PIPELINE_UPLOAD)
+def upload(request: Request, broker: Broker) -> Answer:
+    """One chunk of the rows of a task attempt."""
+    header = request.header(UploadHeader)
+    turns = broker.timer.turns
+    try:
+        turns.renew(header.epoch, broker.now_monotonic_ms())
+        key = (header.kind, header.part, header.attempt)
+        turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
+    except Stale as stale:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
+    except TurnRefused as refused:
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{TURN_REFUSED}: {refused}") from None
+    return reply()
+
+
+@serves(RequestCode.WMQ_PIPELINE_COMMIT)
+def commit(request: Request, broker: Broker) -> Answer:
+    """Commit the turn with the winners named in the body."""
+    header = request.header(TurnHeader)
+    winners = bodies.read(request.body, list[Part])
+    try:
+        broker.pipeline.commit(header.epoch, header.turn, winners)
+    except Stale as stale:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
+    except TurnRefused as refused:
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{TURN_REFUSED}: {refused}") from None
+    return reply(turn=broker.timer.turns.turn)

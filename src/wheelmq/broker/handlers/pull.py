@@ -1,0 +1,198 @@
+"""PULL_MESSAGE, LITE_PULL_MESSAGE (RocketMQ: PullMessageProcessor, DefaultMessageStore.getMessage)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.formats.java import java_hash
+from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.wire.bodies import PERM_READ, GroupConfig, Subscription, TopicConfig
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+FILTERED_UNITS_MAX = 800
+"""Units that one pull looks at when none of them match (RocketMQ: maxFilterMessageSize 16000 bytes)."""
+
+
+class Status(StrEnum):
+    """How a read of a queue went; the name is the answer's remark."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+_CODES = {
+    Status.FOUND: ResponseCode.SUCCESS,
+    Status.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    Status.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    Status.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    Status.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    Status.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class Read(NamedTuple):
+    """What a read of a queue gave."""
+
+    status: Status
+    next_offset: int
+    start: int
+    end: int
+    body: bytes = b""
+
+
+@serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+def pull(request: Request, broker: Broker) -> Answer:
+    """Messages of a queue from an offset on; held when there are none and the client allows that."""
+    header = request.header(PullHeader)
+    group, topic = _check(header, broker)
+    subscription = _subscription(header, broker, group)
+    codes = frozenset(subscription.code_set) if subscription.sub_string != "*" else frozenset()
+    if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
+        broker.consumer_offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+
+    def attempt(last: bool) -> Command | None:
+        found = read_queue(broker, header, codes)
+        code = _code(found.status, header.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and not last:
+            return None
+        return _answer(found, code, topic, group)
+
+    now = attempt(False)
+    if now is not None:
+        return now
+    if not header.sys_flag & PULL_SUSPEND:
+        return attempt(True)
+    timeout_ms = header.suspend_timeout_millis if broker.settings.long_polling else broker.settings.short_polling_ms
+    row = broker.store.queues.row(header.topic, header.queue_id)
+    return Hold(row, max(0, timeout_ms), attempt)
+
+
+def _check(header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
+    group = broker.groups.get(header.consumer_group)
+    if group is None:
+        remark = f"subscription group [{header.consumer_group}] does not exist"
+        raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not group.consume_enable:
+        remark = f"subscription group no permission, {header.consumer_group}"
+        raise PeerError(ResponseCode.NO_PERMISSION, remark)
+    topic = broker.topics.get(header.topic)
+    if topic is None:
+        raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+    if not topic.perm & PERM_READ:
+        raise PeerError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+    if not 0 <= header.queue_id < topic.read_queue_nums:
+        remark = (
+            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+        )
+        raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
+    return group, topic
+
+
+def _subscription(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscription:
+    """What the consumer wants: as the request says, or else as its heartbeat said."""
+    if header.sys_flag & PULL_SUBSCRIPTION:
+        subscription = parse_tags(header.topic, header.subscription or "*")
+        subscription.expression_type = header.expression_type or "TAG"
+    else:
+        members = broker.clients.consumers.get(header.consumer_group)
+        if members is None:
+            raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if members.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
+            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            raise PeerError(ResponseCode.NO_PERMISSION, remark)
+        known = members.subscriptions.get(header.topic)
+        if known is None:
+            raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+        if known.sub_version < header.sub_version:
+            raise PeerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        subscription = known
+    if subscription.expression_type != "TAG":
+        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+        raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
+    return subscription
+
+
+def parse_tags(topic: str, text: str) -> Subscription:
+    """The subscription in a tag expression: `*`, or tags between `||` (RocketMQ: FilterAPI)."""
+    tags = [tag for part in text.split("||") if (tag := part.strip())]
+    if text in ("", "*"):
+        return Subscription(topic=topic, sub_string="*")
+    if not tags:
+        raise PeerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+    return Subscription(topic=topic, sub_string=text, tags_set=tags, code_set=[java_hash(tag) for tag in tags])
+
+
+def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Read:
+    """Read a queue: whole records, end to end, whose tag code is among `codes` (any, when that is empty)."""
+    queue = broker.store.queues.find(header.topic, header.queue_id)
+    asked = header.queue_offset
+    if queue is None:
+        return Read(Status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    start, end = queue.start, queue.end
+    if end == 0:
+        return Read(Status.NO_MESSAGE_IN_QUEUE, 0, start, end)
+    if asked < start:
+        return Read(Status.OFFSET_TOO_SMALL, start, start, end)
+    if asked == end:
+        return Read(Status.OFFSET_OVERFLOW_ONE, asked, start, end)
+    if asked > end:
+        return Read(Status.OFFSET_OVERFLOW_BADLY, end, start, end)
+    count_max = min(max(1, header.max_msg_nums), broker.settings.transfer_count_max)
+    bytes_max = min(header.max_msg_bytes or broker.settings.transfer_bytes_max, broker.settings.transfer_bytes_max)
+    units = queue.read(QueueOffset(asked), max(count_max, FILTERED_UNITS_MAX) if codes else count_max)
+    records: list[memoryview] = []
+    size_total = 0
+    looked_at = 0
+    removed = False
+    for position, size, tag in units.tolist():
+        if records and (size_total + size > bytes_max or len(records) == count_max):
+            break
+        looked_at += 1
+        if codes and tag not in codes:
+            continue
+        if position < broker.store.log.start:
+            removed = True
+            continue
+        records.append(broker.store.log.read(position, size))
+        size_total += size
+    next_offset = asked + looked_at
+    if not records:
+        status = Status.MESSAGE_WAS_REMOVING if removed else Status.NO_MATCHED_MESSAGE
+        return Read(status, next_offset, start, end)
+    broker.transferred += len(records)
+    return Read(Status.FOUND, next_offset, start, end, b"".join(records))
+
+
+def _code(status: Status, asked: int) -> ResponseCode:
+    if status in (Status.NO_MATCHED_LOGIC_QUEUE, Status.NO_MESSAGE_IN_QUEUE):
+        return ResponseCode.PULL_NOT_FOUND if asked == 0 else ResponseCode.PULL_OFFSET_MOVED
+    return _CODES[status]
+
+
+def _answer(found: Read, code: ResponseCode, topic: TopicConfig, group: GroupConfig) -> Command:
+    return reply(
+        code,
+        found.status.value,
+        found.body,
+        suggestWhichBrokerId=0,
+        nextBeginOffset=found.next_offset,
+        minOffset=found.start,
+        maxOffset=found.end,
+        topicSysFlag=topic.topic_sys_flag,
+        groupSysFlag=group.group_sys_flag,
+    )

@@ -1,0 +1,67 @@
+"""What every handler that stores a message does: park it if it is delayed, append it, name what came of it."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.dispatch import SERVICE_NOT_AVAILABLE
+from wheelmq.broker.request import Answer, Durable, PeerError
+from wheelmq.delay.cancel import Cancelled, append_cancel
+from wheelmq.delay.park import LevelUnreadable, ParkRefused, park
+from wheelmq.formats import names
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.java import java_boolean
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.store.store import Appended, PropertiesTooLong
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+
+def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
+    """Store `message`, parked if it asks for that. Raises PeerError with the answer when it cannot be."""
+    if broker.refusal is not None:
+        raise PeerError(ResponseCode.SERVICE_NOT_AVAILABLE, f"{SERVICE_NOT_AVAILABLE} ({broker.refusal})")
+    for name in props.OWN:
+        message.properties.pop(name, None)
+    try:
+        due_ms = park(message, broker.clock.now_ms(), broker.park_settings)
+    except LevelUnreadable as error:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    except ParkRefused as error:
+        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal: {error}") from None
+    try:
+        if due_ms is None:
+            return broker.store.append(message), None
+        if not broker.settings.timer_wheel_enable:
+            remark = "accurate timer message is not enabled, timerWheelEnable is false"
+            raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
+        if props.TIMER_DEL_UNIQKEY in message.properties:
+            return append_cancel(broker.store, broker.timer, message)
+        return broker.store.append(message, real_queue=broker.store.real_queue(message.properties)), None
+    except PropertiesTooLong as error:
+        raise PeerError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {broker.settings.body_bytes_max}B, msg properties length limit 32KB. ({error})",
+        ) from None
+
+
+def answer_when_stored(broker: Broker, message: Message, answer: Command, end: LogPosition) -> Answer:
+    """`answer`, now or once the log is on disk up to `end`, as the flush mode and the message's WAIT say."""
+    waits = java_boolean(message.properties.get(props.WAIT, "true"))
+    return Durable(answer, end) if broker.flush.is_sync and waits else answer
+
+
+def recall_handle(broker: Broker, message: Message) -> str | None:
+    """What a client hands in to recall a timer (RocketMQ: RecallMessageHandle); None for any other message."""
+    out_ms = message.properties.get(props.TIMER_OUT_MS)
+    topic = message.properties.get(props.REAL_TOPIC)
+    if out_ms is None or topic is None or topic.startswith(names.RETRY_PREFIX) or props.DELAY in message.properties:
+        return None
+    parts = ("v1", topic, broker.settings.broker_name, str(int(out_ms) + 1), message.properties[props.UNIQ_KEY])
+    return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()

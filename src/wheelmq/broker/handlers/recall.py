@@ -1,0 +1,78 @@
+"""RECALL_MESSAGE: cancel a timer by the handle that its send answered with (RocketMQ: RecallMessageProcessor)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, NamedTuple
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.put import answer_when_stored, put
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.parked import delete_key
+from wheelmq.formats.java import java_long
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import RecallHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+
+class RecallHandle(NamedTuple):
+    """A handle's parts: URL-safe base64 of `v1 topic brokerName deliverMs uniqKey`."""
+
+    topic: str
+    broker_name: str
+    deliver_ms: str
+    unique_key: str
+
+
+def parse_handle(text: str) -> RecallHandle | None:
+    """The parts of a handle; None when it is none."""
+    try:
+        words = base64.urlsafe_b64decode(text.encode()).decode().split(" ")
+    except (binascii.Error, ValueError):
+        return None
+    return RecallHandle(*words[1:]) if len(words) == 5 and words[0] == "v1" else None
+
+
+@serves(RequestCode.RECALL_MESSAGE)
+def recall(request: Request, broker: Broker) -> Answer:
+    """Park a cancel for the message that the handle names."""
+    if not broker.settings.recall_enable:
+        raise PeerError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+    header = request.header(RecallHeader)
+    if header.topic not in broker.topics:
+        raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist")
+    handle = parse_handle(header.recall_handle)
+    if handle is None:
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+    if handle.topic != header.topic:
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+    if handle.broker_name != broker.settings.broker_name:
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
+    now_ms = broker.clock.now_ms()
+    left_ms = (java_long(handle.deliver_ms) or 0) - now_ms
+    if not 0 < left_ms < broker.settings.timer_max_delay_seconds * 1000:
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+    message = Message(
+        topic=handle.topic,
+        queue_id=0,
+        body=b"0",
+        properties={
+            props.TAGS: "_RECALL_TAG_",
+            props.TIMER_DEL_UNIQKEY: delete_key(handle.topic, handle.unique_key),
+            props.UNIQ_KEY: handle.unique_key,
+            props.TIMER_DELIVER_MS: handle.deliver_ms,
+            "BORN_TIMESTAMP": str(now_ms),
+            "PGROUP": header.producer_group or "none",
+        },
+        born_ms=now_ms,
+        born_host=request.connection.peer,
+    )
+    appended, cancelled = put(broker, message)
+    answer = reply(msgId=handle.unique_key, cancelResult=cancelled)
+    return answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))

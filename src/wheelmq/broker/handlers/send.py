@@ -1,0 +1,217 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE (RocketMQ: SendMessageProcessor)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.connection import peer_text
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.put import answer_when_stored, put, recall_handle
+from wheelmq.broker.request import Answer, PeerError, Request
+from wheelmq.formats import names
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.message_id import offset_message_id
+from wheelmq.formats.java import java_boolean
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.bodies import PERM_WRITE, TopicConfig
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import SendHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+_INNER_HEAD = struct.Struct(">iiiii")  # of a message in a batch: size, magic, body crc, flag, body size
+
+
+@serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+def send(request: Request, broker: Broker) -> Answer:
+    """Store a message, or the messages of a batch, and answer with ids and queue offset."""
+    code = request.command.code
+    header = (
+        request.header(SendHeader) if code == RequestCode.SEND_MESSAGE else headers.read_send_v2(request.command.ext)
+    )
+    try:
+        topic = check_topic(request, broker, header)
+        if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+            return _send_batch(request, broker, header, topic)
+        return _send_one(request, broker, header, topic)
+    except PeerError as refusal:
+        answer = Command(code=refusal.code, remark=refusal.remark)
+        answer.ext = _marks(broker)
+        return answer
+
+
+def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicConfig:
+    """The topic of a send, made if that is allowed. Raises PeerError."""
+    problem = names.topic_problem(header.topic)
+    if problem is not None:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, problem)
+    if header.topic in names.NOT_FOR_SENDING:
+        raise PeerError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
+    topic = broker.topics.get(header.topic)
+    if topic is None:
+        topic = broker.topics.create_for_send(header.topic, header.default_topic, header.default_topic_queue_nums, 0)
+    if topic is None and header.topic.startswith(names.RETRY_PREFIX):
+        topic = broker.topics.create_for_group(header.topic, 1)
+    if topic is None:
+        remark = f"topic[{header.topic}] not exist, apply first please!"
+        raise PeerError(ResponseCode.TOPIC_NOT_EXIST, remark)
+    if not topic.perm & PERM_WRITE:
+        raise PeerError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] sending message is forbidden")
+    if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+        remark = f"request queueId[{header.queue_id}] is illegal, {topic} Producer: {peer_text(request.connection)}"
+        raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
+    return topic
+
+
+def _send_one(request: Request, broker: Broker, header: SendHeader, topic: TopicConfig) -> Answer:
+    body = request.body
+    _check_body(broker, body)
+    properties = props.parse(header.properties)
+    properties.pop(props.POP_CK, None)
+    if java_boolean(properties.get(props.TRAN_MSG)):
+        remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
+        raise PeerError(ResponseCode.NO_PERMISSION, remark)
+    if props.INNER_NUM in properties:
+        raise _illegal(broker)
+    message = _message(request, broker, header, topic, body, properties)
+    if message.topic.startswith(names.RETRY_PREFIX):
+        _redirect_if_spent(request, broker, header, message)
+    asked_queue = message.queue_id
+    appended, cancelled = put(broker, message)
+    answer = Command(code=ResponseCode.SUCCESS)
+    answer.ext = _marks(broker) | headers.texts(
+        msgId=offset_message_id(broker.host, appended.position),
+        queueId=asked_queue,
+        queueOffset=appended.queue_offset,
+        transactionId=message.properties[props.UNIQ_KEY],
+        recallHandle=recall_handle(broker, message),
+        cancelResult=cancelled,
+    )
+    return answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))
+
+
+def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: TopicConfig) -> Answer:
+    if header.topic.startswith(names.RETRY_PREFIX):
+        remark = f"batch request does not support retry group {header.topic}"
+        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, remark)
+    body = request.body
+    _check_body(broker, body)
+    shared = props.parse(header.properties)
+    queue_id = _pick_queue(broker, header, topic)
+    messages = []
+    try:
+        inner = split_batch(body)
+    except ValueError as error:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    for flag, inner_body, inner_properties in inner:
+        properties = {**inner_properties, **shared}
+        message = _message(request, broker, header, topic, inner_body, properties)
+        message.flag, message.queue_id = flag, queue_id
+        for name in (*props.OWN, *props.TIMER_REQUESTS, props.DELAY):
+            message.properties.pop(name, None)  # a batch is never delayed
+        if len(props.encode(message.properties)) > props.PROPERTIES_BYTES_MAX:
+            raise _illegal(broker)
+        messages.append(message)
+    appended = [put(broker, message)[0] for message in messages]
+    answer = Command(code=ResponseCode.SUCCESS)
+    answer.ext = _marks(broker) | headers.texts(
+        msgId=",".join(offset_message_id(broker.host, one.position) for one in appended),
+        queueId=queue_id,
+        queueOffset=appended[0].queue_offset,
+        transactionId=shared.get(props.UNIQ_KEY),
+    )
+    return answer_when_stored(broker, messages[0], answer, LogPosition(appended[-1].position + appended[-1].size))
+
+
+def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
+    """Flag, body and properties of each message in a batch's body. Raises ValueError when its sizes lie.
+
+    Each is: size 4, magic 4, body crc 4, flag 4, body length 4, body, properties length 2, properties. The size is not
+    looked at, as in Apache RocketMQ: the lengths inside say where the message ends.
+    """
+    found = []
+    at = 0
+    while at < len(body):
+        if at + _INNER_HEAD.size + 2 > len(body):
+            raise ValueError(f"batch: {len(body) - at} bytes are left at byte {at}, no message fits")
+        _, _, _, flag, body_size = _INNER_HEAD.unpack_from(body, at)
+        properties_at = at + _INNER_HEAD.size + body_size
+        if body_size < 0 or properties_at + 2 > len(body):
+            raise ValueError(f"batch: the message at byte {at} has a body of {body_size} bytes")
+        properties_size = int.from_bytes(body[properties_at : properties_at + 2], "big", signed=True)
+        end = properties_at + 2 + properties_size
+        if properties_size < 0 or end > len(body):
+            raise ValueError(f"batch: the message at byte {at} has {properties_size} bytes of properties")
+        text = body[properties_at + 2 : end].decode("utf-8", "replace")
+        found.append((flag, body[at + _INNER_HEAD.size : properties_at], props.parse(text)))
+        at = end
+    return found
+
+
+def _message(
+    request: Request, broker: Broker, header: SendHeader, topic: TopicConfig, body: bytes, properties: dict[str, str]
+) -> Message:
+    settings = broker.settings
+    properties[props.MSG_REGION] = settings.region_id
+    properties[props.TRACE_ON] = "true" if settings.trace_on else "false"
+    if props.UNIQ_KEY not in properties:
+        properties[props.UNIQ_KEY] = broker.unique_ids.next()
+    properties[props.CLUSTER] = settings.cluster
+    return Message(
+        topic=header.topic,
+        queue_id=_pick_queue(broker, header, topic),
+        body=body,
+        properties=properties,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_ms=Millis(header.born_timestamp),
+        born_host=request.connection.peer,
+        reconsume_times=header.reconsume_times,
+    )
+
+
+def _pick_queue(broker: Broker, header: SendHeader, topic: TopicConfig) -> int:
+    return header.queue_id if header.queue_id >= 0 else broker.randomness.randrange(max(1, topic.write_queue_nums))
+
+
+def _redirect_if_spent(request: Request, broker: Broker, header: SendHeader, message: Message) -> None:
+    """A message sent to a retry topic too often, or by a group that consumes in order, is a dead letter."""
+    group_name = header.topic.removeprefix(names.RETRY_PREFIX)
+    group = broker.groups.get(group_name)
+    if group is None:
+        remark = f"subscription group not exist, {group_name}"
+        raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    most = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+    in_order = broker.locks.any_held(group_name, broker.now_monotonic_ms())
+    if header.reconsume_times > most or in_order:
+        dead = broker.topics.create_for_group(names.dead_letter_topic(group_name), 1)
+        message.topic, message.queue_id = dead.topic_name, 0
+        message.properties[props.DELAY] = "-1"
+
+
+def _check_body(broker: Broker, body: bytes) -> None:
+    if not body:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "the message has no body")
+    if len(body) > broker.settings.body_bytes_max:
+        raise _illegal(broker)
+
+
+def _illegal(broker: Broker) -> PeerError:
+    return PeerError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {broker.settings.body_bytes_max}B, msg properties length limit 32KB.",
+    )
+
+
+def _marks(broker: Broker) -> dict[str, str]:
+    """What every send answer carries in its header."""
+    return {
+        props.MSG_REGION: broker.settings.region_id,
+        props.TRACE_ON: "true" if broker.settings.trace_on else "false",
+    }

@@ -1,0 +1,73 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again (RocketMQ: same name)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.put import put
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.formats import names
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import SYS_STORE_HOST_V6, Message
+from wheelmq.formats.disk.message_id import offset_message_id
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.bodies import PERM_WRITE
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import SendBackHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+_FIRST_LEVEL = 3
+_VERSION_WITH_MAX_TIMES = 121
+"""V3_4_9: older clients send no maxReconsumeTimes that counts."""
+
+
+@serves(RequestCode.CONSUMER_SEND_MSG_BACK)
+def send_back(request: Request, broker: Broker) -> Answer:
+    """Store the message again in the group's retry topic, delayed, or in its dead-letter topic."""
+    header = request.header(SendBackHeader)
+    group = broker.groups.get(header.group)
+    if group is None:
+        raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}")
+    if group.retry_queue_nums <= 0:
+        return reply()
+    topic = broker.topics.create_for_group(names.retry_topic(header.group), group.retry_queue_nums)
+    if not topic.perm & PERM_WRITE:
+        remark = f"the topic[{topic.topic_name}] sending message is forbidden"
+        raise PeerError(ResponseCode.NO_PERMISSION, remark)
+    record = broker.store.log.record_at(LogPosition(header.offset))
+    if record is None:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    old = record.message
+    properties = dict(old.properties)
+    properties.setdefault(props.RETRY_TOPIC, old.topic)
+    properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.position))
+    for name in (props.TIMER_OUT_MS, *props.TIMER_REQUESTS):
+        properties.pop(name, None)  # they asked for the delivery that has been
+    most = group.retry_max_times
+    if request.command.version >= _VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
+        most = header.max_reconsume_times
+    queue_id = broker.randomness.randrange(group.retry_queue_nums)
+    if old.reconsume_times >= most or header.delay_level < 0:
+        topic = broker.topics.create_for_group(names.dead_letter_topic(header.group), 1)
+        queue_id = 0
+        properties[props.DELAY] = "0"
+    else:
+        properties[props.DELAY] = str(header.delay_level or _FIRST_LEVEL + old.reconsume_times)
+    put(
+        broker,
+        Message(
+            topic=topic.topic_name,
+            queue_id=queue_id,
+            body=old.body,
+            properties=properties,
+            flag=old.flag,
+            sys_flag=old.sys_flag & ~SYS_STORE_HOST_V6,
+            born_ms=old.born_ms,
+            born_host=old.born_host,
+            reconsume_times=old.reconsume_times + 1,
+        ),
+    )
+    return reply()

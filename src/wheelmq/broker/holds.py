@@ -1,0 +1,115 @@
+"""Requests that wait for an answer: long polls, and answers that wait for the disk."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+from wheelmq.broker.connection import Connection
+from wheelmq.broker.request import Hold
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.frame import Command
+
+
+class _Held:
+    __slots__ = ("connection", "hold", "opaque")
+
+    def __init__(self, connection: Connection, opaque: int, hold: Hold) -> None:
+        self.connection = connection
+        self.opaque = opaque
+        self.hold = hold
+
+
+class Holds:
+    """Held requests by key and by deadline (monotonic milliseconds)."""
+
+    def __init__(self, answer: Callable[[Connection, int, Command], None]) -> None:
+        self._answer = answer
+        self._by_key: dict[object, dict[int, _Held]] = {}
+        self._by_connection: dict[int, dict[int, object]] = {}
+        self._deadlines: list[tuple[int, int, object]] = []
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_key.values()))
+
+    def add(self, connection: Connection, opaque: int, hold: Hold, now_ms: int) -> None:
+        """Hold a request."""
+        self._serial += 1
+        self._by_key.setdefault(hold.key, {})[self._serial] = _Held(connection, opaque, hold)
+        self._by_connection.setdefault(id(connection), {})[self._serial] = hold.key
+        heapq.heappush(self._deadlines, (now_ms + hold.timeout_ms, self._serial, hold.key))
+
+    def has(self, key: object) -> bool:
+        """Whether any request waits for `key`."""
+        return key in self._by_key
+
+    def wake(self, key: object) -> None:
+        """Something happened to `key`: ask each request that waits for it again."""
+        held = self._by_key.get(key)
+        if held:
+            for serial in list(held):
+                self._again(key, serial, last=False)
+
+    def expire(self, now_ms: int) -> None:
+        """Ask those past their deadline for the last time."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, serial, key = heapq.heappop(self._deadlines)
+            self._again(key, serial, last=True)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is gone: nothing waits for it any more."""
+        for serial, key in list(self._by_connection.get(id(connection), {}).items()):
+            self._forget(key, serial)
+
+    def _again(self, key: object, serial: int, *, last: bool) -> None:
+        held = self._by_key.get(key, {}).get(serial)
+        if held is None:
+            return
+        answer = held.hold.again(last)
+        if answer is not None:
+            self._answer(held.connection, held.opaque, answer)
+        if answer is not None or last:
+            self._forget(key, serial)
+
+    def _forget(self, key: object, serial: int) -> None:
+        held = self._by_key[key]
+        mine = self._by_connection[id(held[serial].connection)]
+        del mine[serial]
+        if not mine:
+            del self._by_connection[id(held[serial].connection)]
+        del held[serial]
+        if not held:
+            del self._by_key[key]
+
+
+class DurableAnswers:
+    """Finished answers in the order of the log positions they wait for."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[LogPosition, int, Connection, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, position: LogPosition, now_ms: int, connection: Connection, frames: bytes) -> None:
+        """`frames` may leave once the log is on disk up to `position`."""
+        self._waiting.append((position, now_ms, connection, frames))
+
+    def free(self, durable: LogPosition) -> None:
+        """Send what waited for no more than `durable`."""
+        while self._waiting and self._waiting[0][0] <= durable:
+            _, _, connection, frames = self._waiting.popleft()
+            connection.send(frames)
+
+    def take_overdue(self, before_ms: int) -> list[tuple[Connection, bytes]]:
+        """Take the answers that began to wait before `before_ms`."""
+        overdue = []
+        while self._waiting and self._waiting[0][1] <= before_ms:
+            _, _, connection, frames = self._waiting.popleft()
+            overdue.append((connection, frames))
+        return overdue

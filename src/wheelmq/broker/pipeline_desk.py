@@ -1,0 +1,171 @@
+"""Where the pipeline is served: when a turn is due, what it is to do, and what happens to its proposal.
+
+A plan is given when there is reason, and only over what is on disk. After a commit the timer log is brought to disk
+and the mark is written, off the loop; the next plan waits for that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from wheelmq.delay.timer.mark import Mark, save_check
+from wheelmq.delay.timer.turns import Part, Stale, TurnPlan
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.system.failpoint import reach
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+ROWS_AT_ONCE: Final = 50_000
+"""Un-indexed messages that are reason for a turn whatever the pace."""
+AGE_MS: Final = 3000
+"""An un-indexed message waits for a turn no longer than this."""
+LOOK_MS: Final = 50
+"""How often it is looked at whether a turn is due."""
+URGENT_MS: Final = 5000
+"""An un-indexed message that is due within this is reason for a turn at the next pace."""
+
+
+class PipelineDesk:
+    """Paces turns, and makes their commits durable. Times are monotonic milliseconds except where said."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._timer = broker.timer
+        self._planned_ms = 0
+        self._oldest_ms: int | None = None
+        self._saves = 0
+        self._look_ms = 0
+        self._plan_from: LogPosition | None = None
+        """The log's end when a plan was found due: it is made once the log is on disk up to here."""
+        self.asked_epoch = 0
+        """The last lease under which a plan was asked for: only then does its pipeline turn."""
+
+    # Leases and turns ----------------------------------------------------------------------------------------------
+
+    def open(self, name: str, done: Callable[[int], None]) -> None:
+        """Give a lease; `done` gets its epoch once that is durable. Raises LeaseHeld."""
+        epoch = self._timer.turns.open(name, self._broker.now_monotonic_ms())
+        log.info("pipeline %s has the lease, epoch %d", name, epoch)
+        self._planned_ms = 0
+        self._save(lambda: done(epoch))
+
+    def next_plan(self, epoch: int) -> TurnPlan | None:
+        """The plan to work on now, or None while there is no reason for one. Raises Stale."""
+        turns = self._timer.turns
+        now_ms = self._broker.now_monotonic_ms()
+        turns.renew(epoch, now_ms)
+        self.asked_epoch = epoch
+        if turns.plan is not None:
+            return turns.plan
+        wall_ms = self._broker.clock.now_ms()
+        if self._saves or not self._is_due(wall_ms, now_ms):
+            return None
+        store = self._broker.store
+        if self._plan_from is None:
+            self._plan_from = store.log.end
+        if store.log.synced < self._plan_from:
+            self._broker.flush.want()
+            return None
+        reach("plan.before")
+        plan = self._timer.make_plan(self._broker.settings.broker_name, wall_ms, store.log.synced)
+        self._plan_from = None
+        if plan is None:
+            return None
+        self._planned_ms = now_ms
+        self._oldest_ms = None
+        reach("plan.made")
+        return plan
+
+    def commit(self, epoch: int, turn: int, winners: list[Part]) -> None:
+        """Commit a turn; said twice, it is done once. Raises Stale, TurnRefused."""
+        turns = self._timer.turns
+        turns.renew(epoch, self._broker.now_monotonic_ms())
+        if turns.plan is None and turn == turns.turn:
+            return
+        if turns.plan is None:
+            raise Stale(f"no turn is under way; {turns.turn} is committed")
+        units = self._timer.walk_units(turns.plan)
+        proposal = turns.check(epoch, turn, winners, units, self._timer.settings.precision_ms)
+        self._timer.apply(proposal)
+        self._save(None)
+
+    def _is_due(self, wall_ms: Millis, now_ms: int) -> bool:
+        timer = self._timer
+        unindexed = timer.queue.end - timer.indexed_to
+        if unindexed >= ROWS_AT_ONCE:
+            return True
+        if now_ms - self._planned_ms < self._broker.settings.pipeline_pace_ms:
+            return False
+        if unindexed:
+            urgent = timer.notes.count and timer.notes.next_fire_ms <= wall_ms + URGENT_MS
+            aged = self._oldest_ms is not None and now_ms - self._oldest_ms >= AGE_MS
+            if urgent or aged or unindexed >= 1000:
+                return True
+        runs_short = timer.walked_through_ms - wall_ms < timer.settings.lead_ms // 2
+        return runs_short and timer.units_to_walk(wall_ms) > 0
+
+    # The tick ------------------------------------------------------------------------------------------------------
+
+    def tick(self, wall_ms: Millis, now_ms: int) -> None:
+        """Keep S ahead over empty slots, and see whether a waiting pipeline can have its plan."""
+        if now_ms < self._look_ms:
+            return
+        self._look_ms = now_ms + LOOK_MS
+        timer = self._timer
+        timer.advance_over_empty_slots(wall_ms)
+        if timer.queue.end == timer.indexed_to:
+            self._oldest_ms = None
+        elif self._oldest_ms is None:
+            self._oldest_ms = now_ms
+        self._broker.holds.wake(self)
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """When a waiting pipeline is worth another look; None when none waits."""
+        return self._look_ms if self._broker.holds.has(self) else None
+
+    # Durability ----------------------------------------------------------------------------------------------------
+
+    def _save(self, done: Callable[[], None] | None) -> None:
+        """Bring the timer log to disk, then write the mark for it; one at a time."""
+        timer = self._timer
+        self._saves += 1
+        upto, sync = timer.log.sync_job()
+        mark = timer.mark()
+        check = timer.check(self._broker.releaser.earliest_in_hand_ms())
+
+        def job() -> None:
+            sync()
+            reach("mark.before")
+            self._write(mark)
+            save_check(self._broker.disk, self._broker.paths, check)
+
+        self._broker.offload.submit(job, lambda result: self._saved(upto, done, result))
+
+    def _write(self, mark: Mark) -> None:
+        assert self._timer.log.files.synced(mark.timer_log_position)
+        self._timer.mark_file.write(mark)
+
+    def _saved(self, upto: int, done: Callable[[], None] | None, result: Any) -> None:
+        self._saves -= 1
+        if isinstance(result, BaseException):
+            log.critical("the timer log could not be brought to disk: %s", result)
+            self._broker.fail(result)
+            return
+        self._timer.log.note_synced(upto)
+        if done is not None:
+            done()
+
+    def close(self) -> None:
+        """A clean stop: timer log, wheel, mark and timercheck to disk."""
+        timer = self._timer
+        upto, sync = timer.log.sync_job()
+        sync()
+        timer.log.note_synced(upto)
+        timer.wheel.sync()
+        timer.mark_file.write(timer.mark())
+        self._broker.save_timer_check()

@@ -1,0 +1,142 @@
+"""Request codes that are answered REQUEST_CODE_NOT_SUPPORTED, and why.
+
+A test holds this table against what is served: every code is either served, or sent by the broker itself, or here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wheelmq.formats.wire.codes import RequestCode as Code
+
+_UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and serves it no more"
+_QUERY: Final = "finds messages by key or id, which needs the message index"
+_TRANSACTIONS: Final = "belongs to transactional messages, which sends refuse as well"
+_ADMIN: Final = "an administrator's question or command, none that a client needs"
+_STATS: Final = "reads statistics by topic and group, which are not kept"
+_CALLS: Final = "is passed on to a client, and the broker calls none yet"
+_FILTERS: Final = "belongs to filters other than tags"
+_REPLIES: Final = "belongs to request and reply over the broker"
+_POP: Final = "belongs to consumption by POP"
+_STATIC: Final = "belongs to static topics"
+_UNITS: Final = "belongs to units, a deployment of Apache's own that nobody documents"
+_REPLICAS: Final = "belongs to replication between brokers, of which each stands alone"
+_CONTROLLER: Final = "belongs to the controller, which elects masters of replicated brokers"
+_COLD: Final = "belongs to cold data: there is no tiered storage"
+_ROCKSDB: Final = "belongs to queues in RocksDB: ours are files"
+_ACCESS: Final = "belongs to users and access lists, which do not exist"
+_NAMES: Final = "for the name server: a command of an administrator's tool"
+
+REFUSED: Final[dict[Code, str]] = {
+    Code.QUERY_MESSAGE: _QUERY,
+    Code.VIEW_MESSAGE_BY_ID: _QUERY,
+    Code.QUERY_BROKER_OFFSET: _UNSERVED,
+    Code.GET_TOPIC_CONFIG_LIST: _UNSERVED,
+    Code.GET_TOPIC_NAME_LIST: _UNSERVED,
+    Code.TRIGGER_DELETE_FILES: _UNSERVED,
+    Code.GET_CLIENT_CONFIG: _UNSERVED,
+    Code.SUSPEND_CONSUMER: _UNSERVED,
+    Code.RESUME_CONSUMER: _UNSERVED,
+    Code.RESET_CONSUMER_OFFSET_IN_CONSUMER: _UNSERVED,
+    Code.RESET_CONSUMER_OFFSET_IN_BROKER: _UNSERVED,
+    Code.ADJUST_CONSUMER_THREAD_POOL: _UNSERVED,
+    Code.WHO_CONSUME_THE_MESSAGE: _UNSERVED,
+    Code.REGISTER_FILTER_SERVER: _UNSERVED,
+    Code.REGISTER_MESSAGE_FILTER_CLASS: _UNSERVED,
+    Code.END_TRANSACTION: _TRANSACTIONS,
+    Code.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: _ADMIN,
+    Code.GET_ALL_TOPIC_CONFIG: _ADMIN,
+    Code.GET_TOPIC_CONFIG: _ADMIN,
+    Code.UPDATE_BROKER_CONFIG: _ADMIN,
+    Code.GET_BROKER_CONFIG: _ADMIN,
+    Code.GET_EARLIEST_MSG_STORETIME: _ADMIN,
+    Code.GET_ALL_CONSUMER_OFFSET: _ADMIN,
+    Code.GET_ALL_DELAY_OFFSET: "levels are kept in the timer queue: there are no offsets of their own",
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _ADMIN,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _ADMIN,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _ADMIN,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: _ADMIN,
+    Code.DELETE_SUBSCRIPTIONGROUP: _ADMIN,
+    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _ADMIN,
+    Code.GET_TOPIC_STATS_INFO: _ADMIN,
+    Code.GET_CONSUMER_CONNECTION_LIST: _ADMIN,
+    Code.GET_PRODUCER_CONNECTION_LIST: _ADMIN,
+    Code.GET_ALL_PRODUCER_INFO: _ADMIN,
+    Code.GET_CONSUME_STATS: _ADMIN,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: _ADMIN,
+    Code.QUERY_CONSUME_TIME_SPAN: _ADMIN,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _ADMIN,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: _ADMIN,
+    Code.CLEAN_UNUSED_TOPIC: _ADMIN,
+    Code.DELETE_EXPIRED_COMMITLOG: _ADMIN,
+    Code.QUERY_CORRECTION_OFFSET: _ADMIN,
+    Code.CLONE_GROUP_OFFSET: _ADMIN,
+    Code.QUERY_CONSUME_QUEUE: _ADMIN,
+    Code.QUERY_TOPICS_BY_CONSUMER: _ADMIN,
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _ADMIN,
+    Code.VIEW_BROKER_STATS_DATA: _STATS,
+    Code.GET_BROKER_CONSUME_STATS: _STATS,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: _CALLS,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _CALLS,
+    Code.CHECK_CLIENT_CONFIG: _FILTERS,
+    Code.SEND_REPLY_MESSAGE: _REPLIES,
+    Code.SEND_REPLY_MESSAGE_V2: _REPLIES,
+    Code.QUERY_ASSIGNMENT: _POP,
+    Code.SET_MESSAGE_REQUEST_MODE: _POP,
+    Code.GET_ALL_MESSAGE_REQUEST_MODE: _POP,
+    Code.POP_MESSAGE: _POP,
+    Code.ACK_MESSAGE: _POP,
+    Code.BATCH_ACK_MESSAGE: _POP,
+    Code.PEEK_MESSAGE: _POP,
+    Code.CHANGE_MESSAGE_INVISIBLETIME: _POP,
+    Code.NOTIFICATION: _POP,
+    Code.POLLING_INFO: _POP,
+    Code.POP_ROLLBACK: _POP,
+    Code.UPDATE_AND_CREATE_STATIC_TOPIC: _STATIC,
+    Code.GET_UNIT_TOPIC_LIST: _UNITS,
+    Code.GET_HAS_UNIT_SUB_TOPIC_LIST: _UNITS,
+    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _UNITS,
+    Code.REGISTER_TOPIC_IN_NAMESRV: _NAMES,
+    Code.GET_TOPICS_BY_CLUSTER: _NAMES,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: _NAMES,
+    Code.UPDATE_NAMESRV_CONFIG: _NAMES,
+    Code.QUERY_DATA_VERSION: "for the name server: brokers of ours register in full each time",
+    Code.GET_BROKER_MEMBER_GROUP: _REPLICAS,
+    Code.ADD_BROKER: _REPLICAS,
+    Code.REMOVE_BROKER: _REPLICAS,
+    Code.BROKER_HEARTBEAT: _REPLICAS,
+    Code.NOTIFY_MIN_BROKER_ID_CHANGE: _REPLICAS,
+    Code.EXCHANGE_BROKER_HA_INFO: _REPLICAS,
+    Code.GET_BROKER_HA_STATUS: _REPLICAS,
+    Code.RESET_MASTER_FLUSH_OFFSET: _REPLICAS,
+    Code.CONTROLLER_ALTER_SYNC_STATE_SET: _CONTROLLER,
+    Code.CONTROLLER_ELECT_MASTER: _CONTROLLER,
+    Code.CONTROLLER_REGISTER_BROKER: _CONTROLLER,
+    Code.CONTROLLER_GET_REPLICA_INFO: _CONTROLLER,
+    Code.CONTROLLER_GET_METADATA_INFO: _CONTROLLER,
+    Code.CONTROLLER_GET_SYNC_STATE_DATA: _CONTROLLER,
+    Code.GET_BROKER_EPOCH_CACHE: _CONTROLLER,
+    Code.NOTIFY_BROKER_ROLE_CHANGED: _CONTROLLER,
+    Code.UPDATE_CONTROLLER_CONFIG: _CONTROLLER,
+    Code.GET_CONTROLLER_CONFIG: _CONTROLLER,
+    Code.CLEAN_BROKER_DATA: _CONTROLLER,
+    Code.CONTROLLER_GET_NEXT_BROKER_ID: _CONTROLLER,
+    Code.CONTROLLER_APPLY_BROKER_ID: _CONTROLLER,
+    Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
+    Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
+    Code.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
+    Code.SET_COMMITLOG_READ_MODE: _COLD,
+    Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
+    Code.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
+    Code.AUTH_CREATE_USER: _ACCESS,
+    Code.AUTH_UPDATE_USER: _ACCESS,
+    Code.AUTH_DELETE_USER: _ACCESS,
+    Code.AUTH_GET_USER: _ACCESS,
+    Code.AUTH_LIST_USER: _ACCESS,
+    Code.AUTH_CREATE_ACL: _ACCESS,
+    Code.AUTH_UPDATE_ACL: _ACCESS,
+    Code.AUTH_DELETE_ACL: _ACCESS,
+    Code.AUTH_GET_ACL: _ACCESS,
+    Code.AUTH_LIST_ACL: _ACCESS,
+}

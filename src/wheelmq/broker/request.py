@@ -1,0 +1,76 @@
+"""What a handler gets and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from wheelmq.broker.connection import Connection
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+H = TypeVar("H", bound=headers.Header)
+
+
+@dataclass(slots=True)
+class Request:
+    """A command and who sent it."""
+
+    command: Command
+    connection: Connection
+
+    @property
+    def ext(self) -> dict[str, str]:
+        return self.command.ext
+
+    @property
+    def body(self) -> bytes:
+        return bytes(self.command.body)
+
+    def header(self, kind: type[H]) -> H:
+        """The typed header. Raises HeaderError, which is answered with code 1."""
+        return headers.read(self.command.ext, kind)
+
+
+class PeerError(Exception):
+    """The request cannot be granted: `code` and text are the answer."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+@dataclass(slots=True)
+class Durable:
+    """An answer that waits until the log is on disk up to `position`."""
+
+    reply: Command
+    position: LogPosition
+
+
+@dataclass(slots=True)
+class Hold:
+    """No answer yet: ask again when something happens to `key`, for the last time at the deadline."""
+
+    key: object
+    timeout_ms: int
+    again: Callable[[bool], Command | None]
+    """Called with whether it is the last time; None goes on waiting (the last time it means no answer at all)."""
+
+
+Answer = Command | Durable | Hold | None
+Handler = Callable[[Request, "Broker"], Answer]
+
+
+def reply(
+    code: ResponseCode = ResponseCode.SUCCESS, remark: str | None = None, body: bytes = b"", **fields: object
+) -> Command:
+    """An answer; `fields` go into its header as texts."""
+    return Command(code=int(code), remark=remark, body=body, ext=headers.texts(**fields))

@@ -1,0 +1,74 @@
+"""The broker's settings. Data only: clock, disk and network are components.
+
+Names follow Apache's broker.conf in snake case; the limits are ours.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from wheelmq.delay.levels import DEFAULT_LEVELS
+
+
+class FlushMode(StrEnum):
+    """Whether a send is answered before or after it is on disk."""
+
+    ASYNC = "ASYNC_FLUSH"
+    SYNC = "SYNC_FLUSH"
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be chosen."""
+
+    store_path: Path
+    cluster: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    broker_id: int = 0
+    broker_ip: str = "127.0.0.1"
+    """The address that routes and message ids name: clients dial it."""
+    listen_port: int = 10911
+    namesrv: tuple[str, ...] = ()
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+
+    flush_mode: FlushMode = FlushMode.ASYNC
+    flush_interval_ms: int = 500
+    sync_flush_timeout_ms: int = 5000
+    checkpoint_ms: int = 3000
+    log_file_bytes: int = 1 << 30
+    queue_file_bytes: int = 300_000 * 20
+
+    auto_create_topic: bool = True
+    auto_create_group: bool = True
+    default_topic_queues: int = 8
+    body_bytes_max: int = 4 << 20
+    long_polling: bool = True
+    short_polling_ms: int = 1000
+    transfer_count_max: int = 32
+    transfer_bytes_max: int = 256 << 10
+    recall_enable: bool = False
+
+    message_delay_level: str = DEFAULT_LEVELS
+    timer_max_delay_seconds: int = 3 * 24 * 3600
+    timer_precision_ms: int = 1000
+    timer_roll_window_slots: int = 2 * 24 * 3600
+    timer_slots: int = 7 * 24 * 3600
+    timer_log_file_bytes: int = 100 << 20
+    timer_wheel_enable: bool = True
+    timer_lead_ms: int = 30_000
+    pipeline_pace_ms: int = 1000
+    """From one plan for the pipeline to the next, unless there are rows enough for a turn of its own."""
+
+    release_slice_ms: float = 2.0
+    """Time that one tick releases messages for, so that sends and pulls beside a burst have their share."""
+    client_expiry_ms: int = 120_000
+    lock_expiry_ms: int = 60_000
+    offsets_persist_ms: int = 5000
+    response_timeout_ms: int = 10_000
+    frame_deadline_ms: int = 30_000
+    """A frame that has begun must be whole within this time."""
+    connection_buffer_bytes_max: int = 16 << 20
+    """Answers waiting for one peer; past it the broker stops reading from that peer."""

@@ -1,0 +1,1 @@
+"""What the broker remembers beside the store: topics, groups, offsets, clients, locks."""

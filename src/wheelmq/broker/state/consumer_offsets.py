@@ -1,0 +1,47 @@
+"""How far each group has come in each queue (RocketMQ: ConsumerOffsetManager), kept in config/consumerOffset.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.wire.bodies import Body, DataVersion
+from wheelmq.store import config_file
+from wheelmq.system.disk import Disk
+
+
+class OffsetTable(Body):
+    """consumerOffset.json: `topic@group` to queue id to queue offset."""
+
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class ConsumerOffsets:
+    """Committed queue offsets. Written to disk every few seconds and at a clean stop."""
+
+    def __init__(self, disk: Disk, paths: StorePaths) -> None:
+        self._disk = disk
+        self._path = paths.config_file("consumerOffset.json")
+        self._table = config_file.load(disk, self._path, OffsetTable) or OffsetTable()
+        self._dirty = False
+
+    def get(self, group: str, topic: str, queue_id: int) -> QueueOffset | None:
+        found = self._table.offset_table.get(f"{topic}@{group}", {}).get(queue_id)
+        return None if found is None else QueueOffset(found)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note that `group` has consumed the queue up to `offset`."""
+        queues = self._table.offset_table.setdefault(f"{topic}@{group}", {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._dirty = True
+
+    def save_job(self) -> Callable[[], None] | None:
+        """What writes the table to disk, if it has changed; may run off the loop."""
+        if not self._dirty:
+            return None
+        self._dirty = False
+        copy = OffsetTable(offset_table={key: dict(queues) for key, queues in self._table.offset_table.items()})
+        return lambda: config_file.save(self._disk, self._path, copy)

@@ -1,0 +1,61 @@
+"""Consumer groups' settings (RocketMQ: SubscriptionGroupManager), kept in config/subscriptionGroup.json."""
+
+from __future__ import annotations
+
+import re
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.wire.bodies import Body, DataVersion, GroupConfig
+from wheelmq.store import config_file
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+GROUP_CHARS_MAX = 255
+
+BUILT_IN = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+
+
+class GroupTable(Body):
+    """subscriptionGroup.json."""
+
+    data_version: DataVersion = DataVersion()
+    forbidden_table: dict[str, dict[str, int]] = {}
+    subscription_group_table: dict[str, GroupConfig] = {}
+
+
+class Groups:
+    """Group configs by name."""
+
+    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
+        self._disk = disk
+        self._path = paths.config_file("subscriptionGroup.json")
+        self._clock = clock
+        self._auto_create = settings.auto_create_group
+        self._table = config_file.load(disk, self._path, GroupTable) or GroupTable()
+        for name in BUILT_IN:
+            self._table.subscription_group_table.setdefault(name, GroupConfig(group_name=name))
+
+    def get(self, name: str) -> GroupConfig | None:
+        """The group, made if that is allowed and the name is one; else None."""
+        found = self._table.subscription_group_table.get(name)
+        if found is not None:
+            return found
+        if not self._auto_create or not _NAME.fullmatch(name) or len(name) > GROUP_CHARS_MAX:
+            return None
+        made = GroupConfig(group_name=name)
+        self._table.subscription_group_table[name] = made
+        self._table.data_version = DataVersion(
+            timestamp=self._clock.now_ms(), counter=self._table.data_version.counter + 1
+        )
+        config_file.save(self._disk, self._path, self._table)
+        return made

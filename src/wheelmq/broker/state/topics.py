@@ -1,0 +1,108 @@
+"""The broker's topics (RocketMQ: TopicConfigManager), kept in config/topics.json."""
+
+from __future__ import annotations
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.delay.release import DEAD_LETTER_TOPIC
+from wheelmq.formats import names
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.wire.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig, TopicConfigTable
+from wheelmq.store import config_file
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk
+
+READ_WRITE = PERM_READ | PERM_WRITE
+
+
+class Topics:
+    """Topic configs by name. `version` counts changes; `changed` tells that the name server should hear of one."""
+
+    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
+        self._disk = disk
+        self._path = paths.config_file("topics.json")
+        self._clock = clock
+        self._settings = settings
+        stored = config_file.load(disk, self._path, TopicConfigTable) or TopicConfigTable()
+        self.version: DataVersion = stored.data_version
+        self._table: dict[str, TopicConfig] = dict(stored.topic_config_table)
+        self.changed = True
+        self.changes = 0
+        """Changes since the start, for who keeps something derived from the table."""
+        self._add_system_topics()
+
+    def _add_system_topics(self) -> None:
+        settings = self._settings
+        queues = {
+            names.SELF_TEST_TOPIC: (1, READ_WRITE),
+            names.BENCHMARK_TOPIC: (1024, READ_WRITE),
+            settings.cluster: (16, READ_WRITE | PERM_INHERIT),
+            settings.broker_name: (1, READ_WRITE | PERM_INHERIT),
+            names.OFFSET_MOVED_EVENT: (1, READ_WRITE),
+            names.SCHEDULE_TOPIC: (18, READ_WRITE),
+            TIMER_TOPIC: (1, READ_WRITE),
+            DEAD_LETTER_TOPIC: (1, READ_WRITE),
+        }
+        if settings.auto_create_topic:
+            queues[names.AUTO_CREATE_TOPIC] = (settings.default_topic_queues, READ_WRITE | PERM_INHERIT)
+        for name, (count, perm) in queues.items():
+            self._table.setdefault(name, _config(name, count, perm))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._table
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._table.get(name)
+
+    def all(self) -> dict[str, TopicConfig]:
+        """Every topic by name; not to be changed."""
+        return self._table
+
+    def put(self, config: TopicConfig) -> TopicConfig:
+        """Add or replace a topic, durably."""
+        self._table[config.topic_name] = config
+        self._save()
+        return config
+
+    def delete(self, name: str) -> bool:
+        """Forget a topic, durably; whether there was one. Its messages stay in the log."""
+        found = self._table.pop(name, None) is not None
+        if found:
+            self._save()
+        return found
+
+    def create_for_send(self, name: str, default_topic: str, default_queues: int, sys_flag: int) -> TopicConfig | None:
+        """The topic a send names, made after `default_topic` if that may be inherited from; None if not."""
+        if not self._settings.auto_create_topic and default_topic == names.AUTO_CREATE_TOPIC:
+            return None
+        model = self._table.get(default_topic)
+        if model is None or not model.perm & PERM_INHERIT:
+            return None
+        count = max(0, min(default_queues, model.write_queue_nums))
+        config = _config(name, count, model.perm & ~PERM_INHERIT)
+        config.topic_sys_flag = sys_flag
+        config.topic_filter_type = model.topic_filter_type
+        return self.put(config)
+
+    def create_for_group(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
+        """A group's retry or dead-letter topic, made if it is not there."""
+        found = self._table.get(name)
+        if found is not None:
+            return found
+        config = _config(name, queues, READ_WRITE)
+        config.topic_sys_flag = sys_flag
+        return self.put(config)
+
+    def wrapper(self) -> TopicConfigTable:
+        """The table as it is registered and stored."""
+        return TopicConfigTable(data_version=self.version, topic_config_table=self._table)
+
+    def _save(self) -> None:
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self.changed = True
+        self.changes += 1
+        config_file.save(self._disk, self._path, self.wrapper())
+
+
+def _config(name: str, queues: int, perm: int) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)

@@ -1,0 +1,202 @@
+"""The name server behind its sockets (RocketMQ: DefaultRequestProcessor of the name server)."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from wheelmq.formats.wire import bodies, frame, headers
+from wheelmq.formats.wire.bodies import BodyError
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import HeaderError
+from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
+from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, Routes
+from wheelmq.net.server import ServerConnection
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk
+
+log = logging.getLogger(__name__)
+
+SCAN_MS = 5000
+
+
+class NameServer:
+    """Routes and key-value config, served."""
+
+    def __init__(self, home: Path, *, disk: Disk, clock: Clock, port: int = 9876) -> None:
+        self.routes = Routes()
+        self.kv = KvConfig(disk, home / "kvConfig.json")
+        self.port = port
+        self._home = home
+        self._clock = clock
+        self._next_scan_ms = 0
+        self._handlers: dict[int, Callable[[Command, ServerConnection], Command]] = {
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._clusters,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write,
+            RequestCode.GET_NAMESRV_CONFIG: self._config,
+        }
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The codes that are served."""
+        return frozenset(self._handlers)
+
+    # What the shell calls ------------------------------------------------------------------------------------------
+
+    def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        """Serve the whole frames in `buffer[:end]`; how many bytes they took. Raises FrameError."""
+        at = 0
+        while connection.is_open and (stop := frame.frame_end(buffer, at, end)) is not None:
+            request = frame.decode(buffer, at, stop)
+            at = stop
+            if request.is_response:
+                continue
+            answer = self._serve(request, connection)
+            if not request.is_oneway:
+                answer.opaque = request.opaque
+                answer.flag |= frame.FLAG_RESPONSE
+                connection.send(frame.encode(answer))
+        return at
+
+    def connection_lost(self, connection: ServerConnection) -> None:
+        for address in self.routes.lose(connection):
+            log.info("broker %s is gone: its connection closed", address)
+
+    def tick(self) -> None:
+        now_ms = self._now_ms()
+        if now_ms >= self._next_scan_ms:
+            self._next_scan_ms = now_ms + SCAN_MS
+            for address in self.routes.expire(now_ms):
+                log.info("broker %s is gone: it did not register in time", address)
+
+    def next_tick_ms(self) -> int:
+        return max(1, self._next_scan_ms - self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    def _serve(self, request: Command, connection: ServerConnection) -> Command:
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            remark = f" request type {request.code} not supported"
+            return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        try:
+            return handler(request, connection)
+        except (HeaderError, BodyError) as error:
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except Exception as error:
+            log.exception("request %s from %s", request.code, connection.peer)
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
+
+    # Brokers and routes --------------------------------------------------------------------------------------------
+
+    def _register(self, request: Command, connection: ServerConnection) -> Command:
+        header = headers.read(request.ext, headers.RegisterBrokerHeader)
+        raw = bytes(request.body)
+        if header.body_crc32 and zlib.crc32(raw) & 0x7FFF_FFFF != header.body_crc32:
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
+        body = bodies.read(zlib.decompress(raw) if header.compressed else raw, bodies.Registration) if raw else None
+        wrapper = body.topic_config_serialize_wrapper if body else bodies.TopicConfigTable()
+        live = LiveBroker(
+            name=header.broker_name,
+            cluster=header.cluster_name,
+            broker_id=header.broker_id,
+            address=header.broker_addr,
+            ha_address=header.ha_server_addr,
+            version=wrapper.data_version,
+            last_seen_ms=self._now_ms(),
+            expiry_ms=header.heartbeat_timeout_millis or EXPIRY_MS,
+            connection=connection,
+        )
+        master = self.routes.register(
+            live, wrapper.topic_config_table if body else None, acting_master=header.enable_acting_master
+        )
+        answer = Command(code=ResponseCode.SUCCESS)
+        if master is not None:
+            answer.ext = headers.texts(masterAddr=master, haServerAddr=self.routes.ha_address_of(master))
+        ordered = self.kv.all(ORDER_TOPIC_CONFIG)
+        if ordered:
+            answer.body = bodies.write({"table": ordered})
+        return answer
+
+    def _unregister(self, request: Command, connection: ServerConnection) -> Command:
+        self.routes.unregister(headers.read(request.ext, headers.UnregisterBrokerHeader).broker_addr)
+        return Command(code=ResponseCode.SUCCESS)
+
+    def _route(self, request: Command, connection: ServerConnection) -> Command:
+        topic = headers.read(request.ext, headers.TopicHeader).topic
+        route = self.routes.route(topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {topic}"
+            return Command(code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+        route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+        return Command(code=ResponseCode.SUCCESS, body=bodies.write(route))
+
+    def _clusters(self, request: Command, connection: ServerConnection) -> Command:
+        return Command(code=ResponseCode.SUCCESS, body=bodies.write(self.routes.clusters()))
+
+    def _topics(self, request: Command, connection: ServerConnection) -> Command:
+        return Command(code=ResponseCode.SUCCESS, body=bodies.write({"topicList": self.routes.topics()}))
+
+    def _delete_topic(self, request: Command, connection: ServerConnection) -> Command:
+        header = headers.read(request.ext, headers.DeleteTopicHeader)
+        self.routes.delete_topic(header.topic, header.cluster_name)
+        return Command(code=ResponseCode.SUCCESS)
+
+    def _wipe_write(self, request: Command, connection: ServerConnection) -> Command:
+        broker = headers.read(request.ext, headers.BrokerNameHeader).broker_name
+        count = self.routes.set_write_permission(broker, allowed=False)
+        return Command(code=ResponseCode.SUCCESS, ext=headers.texts(wipeTopicCount=count))
+
+    def _add_write(self, request: Command, connection: ServerConnection) -> Command:
+        broker = headers.read(request.ext, headers.BrokerNameHeader).broker_name
+        count = self.routes.set_write_permission(broker, allowed=True)
+        return Command(code=ResponseCode.SUCCESS, ext=headers.texts(addTopicCount=count))
+
+    # Key-value config ----------------------------------------------------------------------------------------------
+
+    def _put_kv(self, request: Command, connection: ServerConnection) -> Command:
+        header = headers.read(request.ext, headers.KvHeader)
+        if header.value is None:
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark="namespace, key and value are needed")
+        self.kv.put(header.namespace, header.key, header.value)
+        return Command(code=ResponseCode.SUCCESS)
+
+    def _get_kv(self, request: Command, connection: ServerConnection) -> Command:
+        header = headers.read(request.ext, headers.KvHeader)
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+            return Command(code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return Command(code=ResponseCode.SUCCESS, ext={"value": value})
+
+    def _delete_kv(self, request: Command, connection: ServerConnection) -> Command:
+        header = headers.read(request.ext, headers.KvHeader)
+        self.kv.delete(header.namespace, header.key)
+        return Command(code=ResponseCode.SUCCESS)
+
+    def _list_kv(self, request: Command, connection: ServerConnection) -> Command:
+        namespace = headers.read(request.ext, headers.NamespaceHeader).namespace
+        table = self.kv.all(namespace)
+        if table is None:
+            remark = f"No config item, Namespace: {namespace}"
+            return Command(code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return Command(code=ResponseCode.SUCCESS, body=bodies.write({"table": table}))
+
+    def _config(self, request: Command, connection: ServerConnection) -> Command:
+        pairs = {"listenPort": self.port, "kvConfigPath": self._home / "kvConfig.json", "rocketmqHome": self._home}
+        text = "".join(f"{key}={value}\n" for key, value in sorted(pairs.items()))
+        return Command(code=ResponseCode.SUCCESS, body=text.encode())

@@ -1,0 +1,178 @@
+"""The routing table (RocketMQ: RouteInfoManager). Pure: no sockets, no clock; times are monotonic milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from wheelmq.formats.wire.bodies import (
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    Route,
+    TopicConfig,
+)
+
+EXPIRY_MS = 120_000
+MASTER_ID = 0
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """One broker process, as it last registered."""
+
+    name: str
+    cluster: str
+    broker_id: int
+    address: str
+    ha_address: str
+    version: DataVersion
+    last_seen_ms: int
+    expiry_ms: int
+    connection: object
+
+
+@dataclass(slots=True)
+class _Group:
+    """The processes that share a broker name."""
+
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    acting_master: bool = False
+
+
+class Routes:
+    """Brokers by name and address, topics by broker name."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._live: dict[str, LiveBroker] = {}
+        self._queues: dict[str, dict[str, QueueData]] = {}
+
+    def register(self, broker: LiveBroker, topics: dict[str, TopicConfig] | None, *, acting_master: bool) -> str | None:
+        """Take a registration; the master's address for a replica, None for a master.
+
+        `topics` None leaves the topics as they are (the body's version has not changed).
+        """
+        group = self._groups.setdefault(broker.name, _Group(broker.cluster))
+        group.cluster = broker.cluster
+        group.acting_master = acting_master
+        for broker_id in [i for i, address in group.addresses.items() if address == broker.address]:
+            del group.addresses[broker_id]  # it may have changed its id
+        group.addresses[broker.broker_id] = broker.address
+        self._live[broker.address] = broker
+        if broker.broker_id == MASTER_ID and topics is not None:
+            self._take_topics(broker.name, topics)
+        return group.addresses.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
+
+    def _take_topics(self, broker_name: str, topics: dict[str, TopicConfig]) -> None:
+        for topic in [topic for topic, queues in self._queues.items() if broker_name in queues and topic not in topics]:
+            self._drop_queues(topic, broker_name)
+        for name, config in topics.items():
+            self._queues.setdefault(name, {})[broker_name] = QueueData(
+                broker_name=broker_name,
+                read_queue_nums=config.read_queue_nums,
+                write_queue_nums=config.write_queue_nums,
+                perm=config.perm,
+                topic_sys_flag=config.topic_sys_flag,
+            )
+
+    def beat(self, address: str, now_ms: int) -> None:
+        """The broker at `address` is alive."""
+        if address in self._live:
+            self._live[address].last_seen_ms = now_ms
+
+    def version_of(self, address: str) -> DataVersion | None:
+        """The version of the topics that the broker at `address` registered last."""
+        live = self._live.get(address)
+        return live.version if live else None
+
+    def ha_address_of(self, address: str) -> str | None:
+        live = self._live.get(address)
+        return live.ha_address if live else None
+
+    def unregister(self, address: str) -> None:
+        """Forget a broker process, and what only it served."""
+        live = self._live.pop(address, None)
+        if live is None:
+            return
+        group = self._groups.get(live.name)
+        if group is None:
+            return
+        group.addresses = {i: known for i, known in group.addresses.items() if known != address}
+        if group.addresses:
+            return
+        del self._groups[live.name]
+        for topic in [topic for topic, queues in self._queues.items() if live.name in queues]:
+            self._drop_queues(topic, live.name)
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Forget the brokers that did not register in time; their addresses."""
+        late = [a for a, live in self._live.items() if now_ms - live.last_seen_ms > live.expiry_ms]
+        for address in late:
+            self.unregister(address)
+        return late
+
+    def lose(self, connection: object) -> list[str]:
+        """Forget the brokers that registered over `connection`; their addresses."""
+        lost = [a for a, live in self._live.items() if live.connection is connection]
+        for address in lost:
+            self.unregister(address)
+        return lost
+
+    def route(self, topic: str) -> Route | None:
+        """Where `topic` is; None when nowhere."""
+        queues = self._queues.get(topic, {})
+        served = {name: data for name, data in queues.items() if name in self._groups}
+        if not served:
+            return None
+        return Route(
+            broker_datas=[self._broker_data(name) for name in sorted(served)],
+            queue_datas=[served[name] for name in sorted(served)],
+        )
+
+    def _broker_data(self, name: str) -> BrokerData:
+        group = self._groups[name]
+        return BrokerData(
+            broker_name=name,
+            cluster=group.cluster,
+            broker_addrs=dict(sorted(group.addresses.items())),
+            enable_acting_master=group.acting_master,
+        )
+
+    def clusters(self) -> ClusterInfo:
+        """Every broker, and the broker names of each cluster."""
+        by_cluster: dict[str, list[str]] = {}
+        for name, group in self._groups.items():
+            by_cluster.setdefault(group.cluster, []).append(name)
+        return ClusterInfo(
+            broker_addr_table={name: self._broker_data(name) for name in self._groups}, cluster_addr_table=by_cluster
+        )
+
+    def topics(self) -> list[str]:
+        """Every topic that some broker registered."""
+        return sorted(self._queues)
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Forget a topic, on the brokers of one cluster or on all."""
+        for name in list(self._queues.get(topic, {})):
+            if cluster is None or (name in self._groups and self._groups[name].cluster == cluster):
+                self._drop_queues(topic, name)
+
+    def set_write_permission(self, broker_name: str, *, allowed: bool) -> int:
+        """Take from or give to a broker's topics the permission to be written; how many topics."""
+        count = 0
+        for queues in self._queues.values():
+            data = queues.get(broker_name)
+            if data is None:
+                continue
+            data.perm = data.perm | PERM_WRITE if allowed else data.perm & ~PERM_WRITE
+            count += 1
+        return count
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._queues[topic]
+        queues.pop(broker_name, None)
+        if not queues:
+            del self._queues[topic]

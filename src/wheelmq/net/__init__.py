@@ -1,0 +1,1 @@
+"""asyncio shells: sockets around the pure cores."""

@@ -1,0 +1,188 @@
+"""A child process that is kept running: started, listened to, started again when it dies, stopped in good order.
+
+A child speaks in JSON lines on its standard output; what else it prints goes to its log file. Its standard input is a
+pipe of which only we hold the other end: so a child that watches it ends when we do, however we end. It has a process
+group of its own, so that a Ctrl-C at the terminal is for us, who stop the children in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from wheelmq.system.clock import Clock
+
+CANNOT_START: Final = 78
+"""A child's exit code when it would not help to start it again: a port is taken, a setting is wrong (EX_CONFIG)."""
+
+BACKOFF_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0)
+"""Pauses before a start, by how many deaths came in a row; the last one for all that follow."""
+STEADY_S: Final = 30.0
+"""A child that lived this long died of something new: its deaths are counted from the start."""
+DEATHS_MAX: Final = 5
+"""Deaths of a child that never came up, after which it is given up."""
+LINE_BYTES_MAX: Final = 1 << 20
+LAST_WORDS_S: Final = 1.0
+
+Event = dict[str, Any]
+
+
+class Child:
+    """One process and those that follow it. `on_event` hears what it says, `on_death` how it ended."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log_path: Path,
+        *,
+        clock: Clock,
+        on_event: Callable[[Event], None],
+        on_death: Callable[[str, float], None],
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.log_path = log_path
+        self.deaths = 0
+        self.is_up = False
+        """Whether any of its processes ever came up, as `came_up` was told."""
+        self.failure: str | None = None
+        """Why it is given up; None while it is not."""
+        self.failed = asyncio.Event()
+        self._clock = clock
+        self._on_event = on_event
+        self._on_death = on_death
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._last_words = ""
+        self._started_s = 0.0
+        self._in_a_row = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now; None between two of them."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    def start(self) -> None:
+        """Begin to keep it running."""
+        assert self._task is None
+        self._task = asyncio.create_task(self._keep())
+
+    def came_up(self) -> None:
+        """It does its work: from now on it is never given up."""
+        self.is_up = True
+
+    async def stop(self, deadline_s: float) -> bool:
+        """End it by SIGTERM, after `deadline_s` by SIGKILL; False when it took that, went wrong, or was dead.
+
+        A process that has not come so far as to handle SIGTERM has nothing to tidy up: its end is as good as any.
+        """
+        if self._task is None:
+            return True
+        task, self._task = self._task, None
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        process = self._process
+        if process is None:
+            return self.failure is None
+        if process.returncode is not None:
+            return process.returncode == 0
+        _signal(process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await process.wait() in (0, -signal.SIGTERM)
+        except TimeoutError:
+            _signal(process, signal.SIGKILL)
+            await process.wait()
+            return False
+
+    def kill(self) -> None:
+        """End it at once, and for good: for whoever cannot wait any more. `stop` is still to be awaited."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._process is not None:
+            _signal(self._process, signal.SIGKILL)
+
+    async def _keep(self) -> None:
+        while True:
+            self._started_s = self._clock.monotonic()
+            try:
+                self._process = await self._spawn()
+            except OSError as error:
+                self.failure = f"{error.strerror}: {error.filename}"
+                self.failed.set()
+                return
+            self._listening = asyncio.create_task(self._listen(self._process))
+            code = await self._process.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_S):
+                    await self._listening
+            pause_s = self._count_death(code)
+            if pause_s is None:
+                return
+            await asyncio.sleep(pause_s)
+
+    async def _spawn(self) -> Process:
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._last_words = ""
+        with self.log_path.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *self.command, stdin=PIPE, stdout=PIPE, stderr=log, process_group=0, limit=LINE_BYTES_MAX
+            )
+
+    async def _listen(self, process: Process) -> None:
+        assert process.stdout is not None
+        with self.log_path.open("ab") as log:
+            while line := await process.stdout.readline():
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    event = None
+                if not isinstance(event, dict):
+                    log.write(line)
+                    log.flush()
+                    continue
+                if "why" in event:
+                    self._last_words = str(event["why"])
+                self._on_event(event)
+
+    def _count_death(self, code: int) -> float | None:
+        """Note a death; the pause before the next start, None when there is to be none."""
+        self.deaths += 1
+        if self._clock.monotonic() - self._started_s >= STEADY_S:
+            self._in_a_row = 0
+        self._in_a_row += 1
+        how = end_text(code) + (f": {self._last_words}" if self._last_words else "")
+        if not self.is_up and (code == CANNOT_START or self._in_a_row >= DEATHS_MAX):
+            self.failure = self._last_words if code == CANNOT_START and self._last_words else how
+            self.failed.set()
+            return None
+        pause_s = BACKOFF_S[min(self._in_a_row - 1, len(BACKOFF_S) - 1)]
+        self._on_death(how, pause_s)
+        return pause_s
+
+
+def end_text(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"it ended with code {code}"
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was ended by signal {-code}"
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+__all__ = ["CANNOT_START", "Child", "Event", "end_text"]

@@ -1,0 +1,70 @@
+"""A blocking connection to a server, for code that has no loop: Spark's driver, its tasks, small tools."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+
+
+class Link:
+    """One connection, made at the first call and again after it was lost. Not for use by several threads at once."""
+
+    def __init__(self, address: str, timeout_s: float = 5.0) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._opaque = 0
+
+    def call(self, command: Command) -> Command:
+        """Send a request and wait for its answer, whatever its code. Raises CallError."""
+        try:
+            connection = self._connect()
+            self._opaque = (self._opaque + 1) & 0x7FFF_FFFF
+            command.opaque = self._opaque
+            connection.sendall(frame.encode(command))
+            while True:
+                answer = self._read(connection)
+                if answer.is_response and answer.opaque == command.opaque:
+                    return answer
+        except OSError as error:
+            self.close()
+            raise CallError(f"{self.address}: {error}") from None
+
+    def ask(self, command: Command) -> Command:
+        """As `call`, but raises Refused for an answer that is no success."""
+        answer = self.call(command)
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refused(answer)
+        return answer
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> socket.socket:
+        if self._socket is None:
+            host, _, port = self.address.rpartition(":")
+            self._socket = socket.create_connection((host, int(port)), self.timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    def _read(self, connection: socket.socket) -> Command:
+        head = self._exactly(connection, 4)
+        body = self._exactly(connection, int.from_bytes(head, "big"))
+        return frame.decode(head + body, 0, 4 + len(body))
+
+    def _exactly(self, connection: socket.socket, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            chunk = connection.recv(min(count - len(parts), 1 << 20))
+            if not chunk:
+                raise ConnectionResetError("the connection was closed")
+            parts += chunk
+        return bytes(parts)

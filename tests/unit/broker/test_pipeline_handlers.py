@@ -1,0 +1,378 @@
+"""The pipeline's requests at the broker: lease, long poll, upload, commit, and what makes a turn due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wheelmq.broker.pipeline_desk import AGE_MS, LOOK_MS, ROWS_AT_ONCE
+from wheelmq.delay.timer.turns import LEASE_MS
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.testing import invariants
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import Ask, BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import Done, Fate, PipelineModel
+
+PACE_MS = 1000
+"""The default of the setting pipeline_pace_ms."""
+
+
+@pytest.fixture
+def model(harness: BrokerHarness) -> PipelineModel:
+    return PipelineModel(harness)
+
+
+def poll(harness: BrokerHarness, epoch: int, timeout_ms: int = 1000) -> Ask:
+    ext = headers.texts(epoch=epoch, timeoutMs=timeout_ms)
+    asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=ext), harness.connect())
+    harness.tick()
+    return asked
+
+
+class TestLease:
+    def test_terms(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.open()
+        assert model.terms == {
+            "epoch": 2,
+            "broker": "broker-a",
+            "store_path": str(harness._folder.resolve()),
+            "log_file_bytes": 1 << 20,
+            "queue_file_bytes": 6000,
+            "timer_log_file_bytes": 5216,
+            "timer_slots": 60,
+            "precision_ms": 1000,
+            "roll_window_slots": 20,
+        }
+
+    def test_held(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        other = PipelineModel(harness, "other")
+        model.open()
+        with pytest.raises(Refused, match="LEASE_HELD: pipeline 'model' holds the lease") as refused:
+            other.open()
+        assert refused.value.code == ResponseCode.NO_PERMISSION
+        assert other.work() is Done.WAITING
+        harness.advance(LEASE_MS - 1)
+        assert other.work() is Done.WAITING
+        harness.advance(1)
+        assert other.work() is Done.IDLE
+        with pytest.raises(Refused, match="STALE"):
+            model.plan()
+
+    def test_renewed(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        other = PipelineModel(harness, "other")
+        model.open()
+        for _ in range(10):
+            harness.advance(LEASE_MS // 2)
+            model.renew()
+        assert other.work() is Done.WAITING
+
+    def test_a_long_poll_keeps_it(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        epoch = model.open()
+        for _ in range(12):
+            poll(harness, epoch)
+            harness.advance(1000)
+        assert PipelineModel(harness, "other").work() is Done.WAITING
+
+    def test_it_is_answered_when_the_epoch_is_durable(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
+            asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p"}))
+            harness.advance(500)
+            assert asked.answer is None
+            harness.run_jobs()
+            assert asked.answer is not None and asked.answer.code == 0
+            late = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p"}))
+            harness.advance(harness.broker.settings.response_timeout_ms)
+            assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_ERROR
+
+    @pytest.mark.parametrize("code", [RequestCode.WMQ_PIPELINE_RENEW, RequestCode.WMQ_PIPELINE_PLAN])
+    def test_after_a_restart_it_is_over(self, harness: BrokerHarness, model: PipelineModel, code: RequestCode) -> None:
+        epoch = model.open()
+        harness.restart()
+        answer = harness.ask_code(code, epoch=epoch)
+        assert (answer.code, (answer.remark or "")[:6]) == (ResponseCode.INVALID_PARAMETER, "STALE:")
+
+    @pytest.mark.parametrize("code", [9100, 9101, 9102, 9103, 9104])
+    def test_fields_that_must_be_there(self, harness: BrokerHarness, code: int) -> None:
+        assert harness.ask(Command(code=code)).code == ResponseCode.SYSTEM_ERROR
+
+
+class TestWhenATurnIsDue:
+    def plan_after(self, harness: BrokerHarness, model: PipelineModel, ms: int) -> bool:
+        self.wait(harness, ms)
+        return model.plan() is not None
+
+    @staticmethod
+    def wait(harness: BrokerHarness, ms: int) -> None:
+        """Time passes, and the broker ticks as often as one does that is polled."""
+        harness.advance(ms, lambda: None, every_ms=LOOK_MS // 2)
+
+    @pytest.fixture(autouse=True)
+    def opened(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.open()
+        harness.advance(PACE_MS)
+
+    def test_never_when_there_is_nothing(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        assert not any(self.plan_after(harness, model, 1000) for _ in range(60))
+
+    def test_never_for_plain_messages(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        for _ in range(10):
+            harness.send("T")
+        assert not any(self.plan_after(harness, model, 1000) for _ in range(20))
+
+    def test_when_what_waits_is_old_enough(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        harness.send("T", delay_ms=60_000)
+        assert not self.plan_after(harness, model, AGE_MS - 1)
+        assert self.plan_after(harness, model, 1 + LOOK_MS)
+
+    def test_when_it_is_due_soon(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        harness.send("T", delay_ms=4000)
+        assert self.plan_after(harness, model, 1)
+
+    def test_when_there_is_much(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        for _ in range(999):
+            harness.submit(harness.send_command("T", delay_ms=60_000))
+        assert not self.plan_after(harness, model, 1)
+        harness.send("T", delay_ms=60_000)
+        assert self.plan_after(harness, model, 1)
+
+    def test_one_a_second_and_more_only_when_there_is_very_much(
+        self, harness: BrokerHarness, model: PipelineModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from wheelmq.broker import pipeline_desk
+
+        assert ROWS_AT_ONCE == 50_000
+        monkeypatch.setattr(pipeline_desk, "ROWS_AT_ONCE", 20)
+        harness.send("T", delay_ms=3000)
+        assert model.turn()
+        harness.send("T", delay_ms=3000)
+        harness.advance(PACE_MS - 1)
+        assert not model.turn()
+        for _ in range(20):
+            harness.send("T", delay_ms=3000)
+        assert model.turn()
+
+    def test_when_a_slot_comes_near(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        harness.send("T", delay_ms=15_000)
+        self.wait(harness, AGE_MS + LOOK_MS)
+        assert model.turn()
+        turns = 0
+        while not turns and harness.now_ms < 1_800_000_000_250 + 30_000:
+            self.wait(harness, 100)
+            turns += model.turn()
+        left_ms = 1_800_000_000_250 + PACE_MS + 15_000 - harness.now_ms
+        assert 1000 < left_ms <= 5000  # half the lead before it, or so
+
+    def test_a_poll_is_held_until_then(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        asked = poll(harness, model.epoch)
+        harness.advance(500)
+        assert asked.answer is None
+        harness.send("T", delay_ms=3000)
+        harness.advance(LOOK_MS)
+        assert asked.answer is not None and asked.answer.code == 0
+
+    @pytest.mark.parametrize(("asked_ms", "held_ms"), [(100, 100), (1000, 1000), (60_000, 1000), (-5, 0)])
+    def test_a_poll_is_held_a_second_at_most(
+        self, harness: BrokerHarness, model: PipelineModel, asked_ms: int, held_ms: int
+    ) -> None:
+        asked = poll(harness, model.epoch, asked_ms)
+        if held_ms:
+            harness.advance(held_ms - 1)
+            assert asked.answer is None
+            harness.advance(1)
+        assert asked.answer is not None and asked.answer.code == ResponseCode.PULL_NOT_FOUND
+
+
+class TestPlan:
+    def test_it_is_given_again_word_for_word(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.open()
+        harness.send("T", delay_ms=3000)
+        harness.advance(1000)
+        first = model.plan()
+        harness.send("T", delay_ms=3000)
+        harness.advance(5000)
+        assert first is not None and model.plan() == first
+
+    def test_only_over_what_is_on_disk(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
+            model = PipelineModel(harness)
+            model.open()
+            harness.advance(PACE_MS)
+            harness.run_jobs()
+            model.is_patient = False
+            harness.send("T", delay_ms=3000)
+            assert model.plan() is None
+            harness.send("T", delay_ms=3000)  # after the flush began
+            harness.run_jobs(1)
+            plan = model.plan()
+            assert plan is not None and plan.index_to == 1
+            invariants.check(harness.broker)
+
+    def test_not_before_the_last_turn_is_durable(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
+            model = PipelineModel(harness)
+            harness.send("T", delay_ms=3000)
+            harness.advance(PACE_MS)
+            assert model.work() is Done.COMMITTED
+            model.is_patient = False
+            harness.send("T", delay_ms=3000)
+            harness.clock.advance(PACE_MS)
+            assert model.plan() is None
+            invariants.check(harness.broker)
+
+    def test_a_new_lease_takes_the_turn_anew(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.open()
+        harness.send("T", delay_ms=3000)
+        harness.advance(1000)
+        first = model.plan()
+        model.open()
+        second = model.plan()
+        assert first is not None and second is not None
+        assert (second.turn, second.epoch, second.index_to) == (first.turn, first.epoch + 1, first.index_to)
+
+
+class TestCommit:
+    @pytest.fixture(autouse=True)
+    def due(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.open()
+        for i in range(10):
+            harness.send("T", b"%d" % i, delay_ms=3000 + 1000 * i)
+        harness.advance(1000)
+
+    def finish(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        harness.advance(15_000, model.work, 500)
+        assert sorted(harness.bodies("T")) == [b"%d" % i for i in range(10)]
+        invariants.check(harness.broker)
+
+    def test_said_twice_it_is_done_once(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.fate = lambda code, command: Fate.REPEAT
+        assert model.turn()
+        assert harness.broker.timer.turns.turn == 1
+        invariants.check(harness.broker)
+        model.fate = lambda code, command: Fate.DELIVER
+        self.finish(harness, model)
+
+    def test_its_answer_is_lost(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.fate = lambda code, command: Fate.LOSE_ANSWER if code == RequestCode.WMQ_PIPELINE_COMMIT else Fate.DELIVER
+        with pytest.raises(CallError):
+            model.turn()
+        assert harness.broker.timer.turns.turn == 1
+        model.fate = lambda code, command: Fate.DELIVER
+        self.finish(harness, model)
+
+    @pytest.mark.parametrize("turn", [-1, 0, 2])
+    def test_of_another_turn(self, harness: BrokerHarness, model: PipelineModel, turn: int) -> None:
+        plan = model.plan()
+        assert plan is not None
+        winners = [model.hand_over(plan, task) for task in model.read(plan)]
+        answer = harness.ask_code(RequestCode.WMQ_PIPELINE_COMMIT, b"[]", epoch=model.epoch, turn=turn)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        model.commit(plan, winners)
+        self.finish(harness, model)
+
+    def test_of_another_lease(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        plan = model.plan()
+        assert plan is not None
+        winners = [model.hand_over(plan, task) for task in model.read(plan)]
+        model.open()
+        with pytest.raises(Refused, match="STALE"):
+            model.commit(plan, winners)
+        self.finish(harness, model)
+
+    def test_a_proposal_that_lacks_a_part_changes_nothing(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.index_parts = 3
+        plan = model.plan()
+        assert plan is not None
+        winners = [model.hand_over(plan, task) for task in model.read(plan)]
+        before = (harness.broker.timer.indexed_to, harness.broker.timer.log.end, harness.broker.timer.armed.count)
+        with pytest.raises(Refused, match="TURN_REFUSED") as refused:
+            model.commit(plan, winners[:-1])
+        assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
+        assert (
+            harness.broker.timer.indexed_to,
+            harness.broker.timer.log.end,
+            harness.broker.timer.armed.count,
+        ) == before
+        model.commit(plan, winners)
+        self.finish(harness, model)
+
+    @pytest.mark.parametrize("body", [b"", b"{}", b"[{}]", b"[1]"])
+    def test_no_winners(self, harness: BrokerHarness, model: PipelineModel, body: bytes) -> None:
+        model.plan()
+        answer = harness.ask_code(RequestCode.WMQ_PIPELINE_COMMIT, body, epoch=model.epoch, turn=1)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    def test_parts_attempts_and_chunks(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.index_parts, model.walk_parts, model.attempts, model.chunk_rows = 3, 4, 2, 2
+        self.finish(harness, model)
+
+    def test_lost_uploads_are_tried_again(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        uploads: list[int] = []
+
+        def every_other(code: RequestCode, command: Command) -> Fate:
+            if code != RequestCode.WMQ_PIPELINE_UPLOAD:
+                return Fate.DELIVER
+            uploads.append(1)
+            return Fate.LOSE_REQUEST if len(uploads) % 2 else Fate.LOSE_ANSWER if len(uploads) % 4 else Fate.DELIVER
+
+        model.fate = every_other
+        self.finish(harness, model)
+        assert len(uploads) > 4
+
+    def test_late_uploads_harm_nobody(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.fate = lambda code, command: (
+            Fate.DELAY if code == RequestCode.WMQ_PIPELINE_UPLOAD and not model.delayed else Fate.DELIVER
+        )
+        assert model.turn()
+        (answer,) = model.deliver_delayed()
+        assert answer is not None and answer.code == ResponseCode.INVALID_PARAMETER
+        self.finish(harness, model)
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="apply writes the units of each part by itself: when the disk is full at the second part, those of the "
+        "first stay in the timer log and in their slots, though the commit failed. Make room for all parts first.",
+    )
+    def test_a_full_disk_changes_nothing(
+        self, harness: BrokerHarness, model: PipelineModel, disk: SimulatedDisk
+    ) -> None:
+        for _ in range(150):  # a file of the timer log holds 100 units
+            harness.submit(harness.send_command("T", delay_ms=30_000))
+        harness.tick()
+        model.index_parts = 2
+        plan = model.plan()
+        assert plan is not None and plan.index_to == 160
+        winners = [model.hand_over(plan, task) for task in model.read(plan)]
+        disk.is_full = lambda path: path.parent.name == "timerlog" and path.name != f"{0:020d}"
+        with pytest.raises(Refused):
+            model.commit(plan, winners)
+        disk.is_full = lambda path: False
+        assert harness.broker.timer.log.end == 0
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[PipelineModel, PipelineModel]]:
+    with BrokerHarness(tmp_path) as harness:
+        yield PipelineModel(harness, "one"), PipelineModel(harness, "two")
+
+
+def test_two_pipelines_take_turns_by_their_leases(two: tuple[PipelineModel, PipelineModel]) -> None:
+    """One dies, the other takes over, the first comes back and waits."""
+    one, other = two
+    harness = one.harness
+    sent = []
+    for i in range(30):
+        sent.append(b"%d" % i)
+        harness.send("T", sent[-1], delay_ms=12_000)
+        harness.advance(1000, one.work if i < 10 else other.work, 500)
+    assert one.committed and other.committed
+    assert one.work() in (Done.BROKEN, Done.WAITING)
+    assert one.work() is Done.WAITING
+    harness.advance(13_000, other.work, 500)
+    assert harness.bodies("T") == sent
+    invariants.check(harness.broker)

@@ -1,0 +1,368 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE: statuses, filters, limits, long polls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheelmq.broker.handlers.pull import FILTERED_UNITS_MAX
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from wheelmq.testing.harness import Ask, BrokerHarness
+
+
+def beat(harness: BrokerHarness, *subscriptions: dict[str, Any], model: str = "CLUSTERING") -> None:
+    """A heartbeat of group `consumers` on the usual connection."""
+    consumer = {
+        "groupName": "consumers",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": model,
+        "subscriptionDataSet": list(subscriptions),
+    }
+    body = bodies.write({"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []})
+    assert harness.ask(Command(code=RequestCode.HEART_BEAT, body=body)).code == 0
+
+
+def numbers(answer: Command) -> tuple[int, int, int]:
+    """Next, least and greatest offset."""
+    return (int(answer.ext["nextBeginOffset"]), int(answer.ext["minOffset"]), int(answer.ext["maxOffset"]))
+
+
+class TestStatus:
+    @pytest.mark.parametrize(
+        ("offset", "code", "remark", "following"),
+        [
+            (0, 0, "FOUND", 5),
+            (3, 0, "FOUND", 5),
+            (5, 19, "OFFSET_OVERFLOW_ONE", 5),
+            (6, 21, "OFFSET_OVERFLOW_BADLY", 5),
+            (1 << 40, 21, "OFFSET_OVERFLOW_BADLY", 5),
+            (-1, 21, "OFFSET_TOO_SMALL", 0),
+        ],
+    )
+    def test_by_offset(self, harness: BrokerHarness, offset: int, code: int, remark: str, following: int) -> None:
+        for i in range(5):
+            harness.send("T", b"%d" % i)
+        pulled = harness.pull("T", 0, offset)
+        assert (pulled.answer.code, pulled.answer.remark) == (code, remark)
+        assert numbers(pulled.answer) == (following, 0, 5)
+        assert [record.queue_offset for record in pulled.records] == (list(range(offset, 5)) if code == 0 else [])
+        assert pulled.answer.ext["suggestWhichBrokerId"] == "0"
+
+    @pytest.mark.parametrize(("offset", "code"), [(0, 19), (1, 21)])
+    def test_of_an_empty_queue(self, harness: BrokerHarness, offset: int, code: int) -> None:
+        harness.send("T", queue_id=1)
+        answer = harness.pull("T", 0, offset).answer
+        assert answer.code == code
+        assert answer.remark in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE")
+        assert numbers(answer) == (0, 0, 0)
+
+    def test_records_are_as_they_stand_in_the_log(self, harness: BrokerHarness) -> None:
+        harness.send("T", b"a")
+        harness.send("T", b"b")
+        log = harness.broker.store.log
+        assert harness.pull("T").answer.body == bytes(log.read(log.start, log.end))
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="a queue that begins with blanks, as Apache fills the part of a file before a queue's first message, "
+        "cannot be read: a blank is taken for a record of 2 GiB, and the pull ends with an error for ever. Pass "
+        "blanks over, and answer OFFSET_TOO_SMALL before the first message.",
+    )
+    def test_a_queue_that_begins_with_blanks(self, harness: BrokerHarness) -> None:
+        harness.broker.topics.create_for_group("T", 4)
+        row = harness.broker.store.queues.row("T", 0)
+        harness.broker.store.queues.next_offset[row] = 5
+        harness.send("T", b"first")
+        offset = 0
+        for _ in range(3):
+            pulled = harness.pull("T", 0, offset)
+            assert pulled.answer.code in (0, 20, 21), pulled.answer
+            if pulled.records:
+                break
+            offset = pulled.next_offset
+        assert [record.message.body for record in pulled.records] == [b"first"]
+
+
+class TestLimits:
+    @pytest.mark.parametrize(("asked", "given"), [(1, 1), (10, 10), (32, 32), (1000, 32), (0, 1), (-5, 1)])
+    def test_count(self, harness: BrokerHarness, asked: int, given: int) -> None:
+        for _ in range(40):
+            harness.submit(harness.send_command("T"))
+        harness.tick()
+        pulled = harness.pull("T", maxMsgNums=asked)
+        assert (len(pulled.records), pulled.next_offset) == (given, given)
+
+    @pytest.mark.parametrize(("limit", "given"), [(None, 3), (150_000, 2), (1, 1), (0, 3), (-1, 1), (1 << 30, 3)])
+    def test_bytes(self, harness: BrokerHarness, limit: int | None, given: int) -> None:
+        for _ in range(4):
+            harness.send("T", bytes(70_000))
+        assert len(harness.pull("T", maxMsgBytes=limit).records) == given
+
+    def test_the_first_message_is_always_given(self, harness: BrokerHarness) -> None:
+        harness.send("T", bytes(500_000))
+        assert len(harness.pull("T").records) == 1
+
+    def test_no_further_than_a_file_of_the_queue(self, harness: BrokerHarness) -> None:
+        for i in range(310):
+            harness.submit(harness.send_command("T", b"%d" % i))
+        harness.tick()
+        pulled = harness.pull("T", 0, 290)
+        assert (len(pulled.records), pulled.next_offset) == (10, 300)
+        assert harness.bodies("T") == [b"%d" % i for i in range(310)]
+
+
+class TestTags:
+    @pytest.fixture(autouse=True)
+    def messages(self, harness: BrokerHarness) -> None:
+        for tag in ("A", "B", "", "A", "C", "BB", "Aa"):
+            harness.send("T", tag.encode() or b"-", properties={"TAGS": tag} if tag else {})
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("*", [b"A", b"B", b"-", b"A", b"C", b"BB", b"Aa"]),
+            ("", [b"A", b"B", b"-", b"A", b"C", b"BB", b"Aa"]),
+            ("A", [b"A", b"A"]),
+            ("A || C", [b"A", b"A", b"C"]),
+            ("A||C", [b"A", b"A", b"C"]),
+            (" B ||", [b"B"]),
+            ("BB", [b"BB", b"Aa"]),  # one hash: the client tells them apart
+            ("X", []),
+        ],
+    )
+    def test_expressions(self, harness: BrokerHarness, text: str, found: list[bytes]) -> None:
+        pulled = harness.pull("T", subscription=text)
+        assert [record.message.body for record in pulled.records] == found
+        assert pulled.next_offset == 7
+        assert pulled.answer.code == (0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY)
+        assert pulled.answer.remark == ("FOUND" if found else "NO_MATCHED_MESSAGE")
+
+    @pytest.mark.parametrize("text", ["||", " || ", "|| ||"])
+    def test_no_expression(self, harness: BrokerHarness, text: str) -> None:
+        assert harness.pull("T", subscription=text).answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+    def test_sql_is_not_supported(self, harness: BrokerHarness) -> None:
+        answer = harness.pull("T", subscription="a > 1", expressionType="SQL92").answer
+        assert (answer.code, "SQL92" in (answer.remark or "")) == (1, True)
+
+
+def test_a_pull_looks_at_so_many_units_and_no_more(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, queue_file_bytes=20 * 2000) as harness:
+        for _ in range(FILTERED_UNITS_MAX + 50):
+            harness.submit(harness.send_command("T"))
+        harness.tick()
+        pulled = harness.pull("T", subscription="X")
+        assert (pulled.answer.code, pulled.next_offset) == (20, FILTERED_UNITS_MAX)
+
+
+class TestSubscriptionOfTheHeartbeat:
+    """A Java push consumer sends no subscription with its pulls."""
+
+    def pull(self, harness: BrokerHarness, **fields: Any) -> Command:
+        return harness.pull("T", sysFlag=0, subscription=None, **fields).answer
+
+    @pytest.fixture(autouse=True)
+    def topic(self, harness: BrokerHarness) -> None:
+        for tag in ("A", "B"):
+            harness.send("T", tag.encode(), properties={"TAGS": tag})
+
+    def test_it_counts(self, harness: BrokerHarness) -> None:
+        beat(harness, {"topic": "T", "subString": "B", "codeSet": [66], "tagsSet": ["B"], "subVersion": 7})
+        answer = self.pull(harness, subVersion=7)
+        assert answer.code == 0 and b"\x00\x00\x00\x01B\x01T" in answer.body
+
+    def test_all(self, harness: BrokerHarness) -> None:
+        beat(harness, {"topic": "T", "subString": "*", "subVersion": 1})
+        assert self.pull(harness, subVersion=1).ext["nextBeginOffset"] == "2"
+
+    def test_no_heartbeat(self, harness: BrokerHarness) -> None:
+        assert self.pull(harness).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+    def test_not_of_this_topic(self, harness: BrokerHarness) -> None:
+        beat(harness, {"topic": "U", "subString": "*"})
+        assert self.pull(harness).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+    def test_an_older_one(self, harness: BrokerHarness) -> None:
+        beat(harness, {"topic": "T", "subString": "*", "subVersion": 5})
+        assert self.pull(harness, subVersion=6).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+    def test_broadcasting_that_is_not_allowed(self, harness: BrokerHarness) -> None:
+        beat(harness, {"topic": "T", "subString": "*"}, model="BROADCASTING")
+        group = harness.broker.groups.get("consumers")
+        assert group is not None and self.pull(harness).code == 0
+        group.consume_broadcast_enable = False
+        assert self.pull(harness).code == ResponseCode.NO_PERMISSION
+
+
+class TestRefusals:
+    def test_no_topic(self, harness: BrokerHarness) -> None:
+        assert harness.pull("nowhere").answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+    @pytest.mark.parametrize("queue_id", [-1, 4, 1 << 30])
+    def test_no_queue(self, harness: BrokerHarness, queue_id: int) -> None:
+        harness.send("T")
+        assert harness.pull("T", queue_id).answer.code == ResponseCode.INVALID_PARAMETER
+
+    def test_a_topic_that_may_not_be_read(self, harness: BrokerHarness) -> None:
+        harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1, perm=2)
+        assert harness.pull("T").answer.code == ResponseCode.NO_PERMISSION
+
+    def test_a_group_that_may_not_consume(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        group = harness.broker.groups.get("consumers")
+        assert group is not None
+        group.consume_enable = False
+        assert harness.pull("T").answer.code == ResponseCode.NO_PERMISSION
+
+    def test_no_group(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.restart(auto_create_group=False)
+        assert harness.pull("T").answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    def test_a_field_that_must_be_there(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        command = harness.pull_command("T")
+        del command.ext["queueOffset"]
+        assert harness.ask(command).code == ResponseCode.SYSTEM_ERROR
+
+
+class TestCommit:
+    @pytest.mark.parametrize(("flag", "offset", "stored"), [(0, 1, None), (PULL_COMMIT_OFFSET, 1, 1)])
+    def test_by_flag(self, harness: BrokerHarness, flag: int, offset: int, stored: int | None) -> None:
+        harness.send("T")
+        harness.pull("T", sysFlag=flag | PULL_SUBSCRIPTION, commitOffset=offset)
+        assert harness.broker.consumer_offsets.get("consumers", "T", 0) == stored
+
+    def test_a_negative_one_is_none(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.pull("T", sysFlag=PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION, commitOffset=-1)
+        assert harness.broker.consumer_offsets.get("consumers", "T", 0) is None
+
+
+class TestHolds:
+    def hold(self, harness: BrokerHarness, hold_ms: int = 15_000, **fields: Any) -> Ask:
+        asked = harness.submit(harness.pull_command("T", hold_ms=hold_ms, **fields), fields.get("connection"))
+        harness.tick()
+        return asked
+
+    @pytest.fixture(autouse=True)
+    def topic(self, harness: BrokerHarness) -> None:
+        harness.broker.topics.create_for_group("T", 2)
+
+    def test_a_message_wakes_it(self, harness: BrokerHarness) -> None:
+        asked = self.hold(harness)
+        harness.advance(1000)
+        assert asked.answer is None
+        harness.send("T", b"x", queue_id=1)
+        assert asked.answer is None  # another queue
+        harness.send("T", b"x")
+        assert asked.answer is not None and asked.answer.code == 0
+        assert len(harness.broker.holds) == 0
+
+    def test_a_release_wakes_it(self, harness: BrokerHarness) -> None:
+        asked = self.hold(harness)
+        harness.send("T", delay_ms=2000)
+        harness.advance(1999)
+        assert asked.answer is None
+        harness.advance(1)
+        assert asked.answer is not None and asked.answer.code == 0
+
+    @pytest.mark.parametrize("hold_ms", [1, 20, 15_000])
+    def test_its_deadline(self, harness: BrokerHarness, hold_ms: int) -> None:
+        asked = self.hold(harness, hold_ms)
+        harness.advance(hold_ms - 1)
+        assert asked.answer is None
+        harness.advance(1)
+        assert asked.answer is not None
+        assert (asked.answer.code, numbers(asked.answer)) == (19, (0, 0, 0))
+        assert len(harness.broker.holds) == 0
+
+    def test_without_long_polling_it_is_short(self, harness: BrokerHarness) -> None:
+        harness.restart(long_polling=False)
+        asked = self.hold(harness)
+        harness.advance(999)
+        assert asked.answer is None
+        harness.advance(1)
+        assert asked.answer is not None and asked.answer.code == 19
+
+    def test_only_when_there_is_nothing_yet(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        for offset, code in ((0, 0), (2, 21), (-1, 21)):
+            asked = self.hold(harness, queueOffset=offset)
+            assert asked.answer is not None and asked.answer.code == code
+        assert self.hold(harness, queueOffset=1).answer is None
+
+    def test_a_message_that_does_not_match(self, harness: BrokerHarness) -> None:
+        asked = self.hold(harness, subscription="A")
+        harness.send("T", properties={"TAGS": "B"})
+        assert asked.answer is not None and asked.answer.code == 20  # ask on, behind it
+
+    def test_the_connection_is_gone(self, harness: BrokerHarness) -> None:
+        connection = harness.connect()
+        asked = self.hold(harness, connection=connection)
+        other = self.hold(harness)
+        harness.lose(connection)
+        assert len(harness.broker.holds) == 1
+        harness.send("T")
+        assert asked.answer is None and other.answer is not None
+
+    def test_many_on_one_queue(self, harness: BrokerHarness) -> None:
+        asks = [self.hold(harness, connection=harness.connect()) for _ in range(20)]
+        harness.send("T")
+        assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
+
+    def test_oneway_pulls_nobody_waits_for(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(harness.pull_command("T", hold_ms=1000), oneway=True)
+        harness.advance(2000)
+        assert asked.answer is None and len(harness.broker.holds) == 0
+
+    def test_lite_pull(self, harness: BrokerHarness) -> None:
+        command = harness.pull_command("T", hold_ms=20_000)
+        command.code = RequestCode.LITE_PULL_MESSAGE
+        asked = harness.submit(command)
+        harness.send("T")
+        assert asked.answer is not None and asked.answer.code == 0
+
+    def test_a_suspend_without_a_time(self, harness: BrokerHarness) -> None:
+        asked = self.hold(harness, 1, suspendTimeoutMillis=-5, sysFlag=PULL_SUBSCRIPTION | PULL_SUSPEND)
+        assert asked.answer is not None and asked.answer.code == 19
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="a hold that was answered stays in the heap of deadlines until its time, which the client chooses: a "
+        "pull that asks to be held for a year leaves its entry there for a year, once for each message. Bound the "
+        "time, or drop entries that nobody waits for.",
+    )
+    def test_what_was_answered_leaves_nothing_behind(self, harness: BrokerHarness) -> None:
+        for i in range(200):
+            self.hold(harness, 1 << 40, queueOffset=i)
+            harness.send("T")
+        assert len(harness.broker.holds) == 0
+        assert len(harness.broker.holds._deadlines) < 100
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="what a hold raises when it is asked again ends the tick: nothing behind it in the tick is done, and "
+        "other holds are not woken. Dispatch answers 1 for what a handler raises; holds should do the same.",
+    )
+    def test_one_that_fails_hurts_no_other(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        from wheelmq.broker.handlers import pull as module
+
+        first, second = self.hold(harness, connection=harness.connect()), self.hold(harness)
+        really, calls = module.read_queue, list[int]()
+
+        def fails_once(*arguments: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 1:
+                raise AssertionError("a bug of ours")
+            return really(*arguments)
+
+        monkeypatch.setattr(module, "read_queue", fails_once)
+        harness.send("T")
+        assert first.answer is not None and first.answer.code == 1
+        assert second.answer is not None and second.answer.code == 0

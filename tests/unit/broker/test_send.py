@@ -1,0 +1,432 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wheelmq.broker.handlers.send import split_batch
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Host
+from wheelmq.formats.disk.message_id import parse_offset_message_id
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing.clock import START_MS
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+
+LONG_NAMES = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
+    "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
+    "l": "maxReconsumeTimes", "m": "batch",
+}  # fmt: skip
+
+
+def spelled_out(command: Command) -> Command:
+    """The same send as SEND_MESSAGE, with its fields' full names."""
+    ext = {LONG_NAMES[letter]: value for letter, value in command.ext.items() if letter in LONG_NAMES}
+    return Command(code=RequestCode.SEND_MESSAGE, ext=ext, body=command.body)
+
+
+class TestAnswer:
+    def test_what_it_says(self, harness: BrokerHarness) -> None:
+        harness.send("T", b"first")
+        answer = harness.send("T", b"second", properties={props.UNIQ_KEY: "K"})
+        host, position = parse_offset_message_id(answer.ext.pop("msgId"))
+        assert host == Host(b"\x7f\0\0\1", 10911)
+        record = harness.broker.store.log.record_at(position)
+        assert record is not None and record.message.body == b"second"
+        assert (answer.code, answer.is_response, answer.remark) == (0, True, None)
+        assert answer.ext == {
+            "queueId": "0",
+            "queueOffset": "1",
+            "transactionId": "K",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
+
+    def test_of_a_delayed_message(self, harness: BrokerHarness) -> None:
+        """Id and offset are those of the parked record, the queue is the one that was asked for."""
+        answer = harness.send("T", queue_id=3, delay_ms=5000)
+        _, position = parse_offset_message_id(answer.ext["msgId"])
+        record = harness.broker.store.log.record_at(position)
+        assert record is not None and record.message.topic == TIMER_TOPIC
+        assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("3", "0")
+        assert answer.ext["recallHandle"]
+
+    @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+    @pytest.mark.parametrize("spell", [lambda command: command, spelled_out], ids=["letters", "names"])
+    def test_every_way_to_say_it(self, harness: BrokerHarness, spell: Any, binary: bool) -> None:
+        command = harness.send_command("T", b"x", queue_id=2, properties={"TAGS": "a"}, h=5, j=1)
+        assert harness.ask(spell(command), binary=binary).code == 0
+        (record,) = harness.read_queue("T", 2)
+        assert (record.message.flag, record.message.reconsume_times) == (5, 1)
+
+    def test_oneway(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(harness.send_command("T", b"quiet"), oneway=True)
+        harness.advance(100)
+        assert asked.answer is None and harness.bodies("T") == [b"quiet"]
+
+    def test_the_client_is_gone_before_the_answer(self, harness: BrokerHarness) -> None:
+        connection = harness.connect()
+        harness.submit(harness.send_command("T", b"stored"), connection)
+        harness.lose(connection)
+        harness.tick()
+        assert connection.answers == {} and harness.bodies("T") == [b"stored"]
+
+
+class TestWhatIsStored:
+    def test_the_record(self, harness: BrokerHarness) -> None:
+        sent = {"KEYS": "k", props.UNIQ_KEY: "K", props.WAIT: "true", props.POP_CK: "x"}
+        harness.send("T", b"body", queue_id=1, properties=sent, g=77, h=-3, f=0x301)
+        (record,) = harness.read_queue("T", 1)
+        message = record.message
+        assert message.properties == {
+            "KEYS": "k",
+            "UNIQ_KEY": "K",
+            "WAIT": "true",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "CLUSTER": "DefaultCluster",
+        }
+        assert (message.body, message.flag, message.sys_flag, message.born_ms) == (b"body", -3, 0x301, 77)
+        assert (message.born_host, record.store_host) == (harness.client.peer, Host(b"\x7f\0\0\1", 10911))
+        assert (record.store_ms, record.queue_offset, record.body_is_intact) == (START_MS, 0, True)
+
+    def test_a_unique_key_is_made_when_there_is_none(self, harness: BrokerHarness) -> None:
+        keys = {harness.send("T").ext["transactionId"] for _ in range(50)}
+        assert len(keys) == 50
+        assert {record.message.properties[props.UNIQ_KEY] for record in harness.read_queue("T")} == keys
+
+    def test_a_client_on_ipv6(self, harness: BrokerHarness) -> None:
+        connection = harness.connect(bytes(range(16)))
+        harness.send("T", connection=connection)
+        (record,) = harness.read_queue("T")
+        assert record.message.born_host == connection.peer and record.message.sys_flag == 0x10
+
+    @pytest.mark.parametrize("name", [props.WMQ_ORIGIN, props.WMQ_DUE])
+    @pytest.mark.parametrize("delay_ms", [None, 1000])
+    def test_our_own_properties_are_taken_off(self, harness: BrokerHarness, name: str, delay_ms: int | None) -> None:
+        harness.send("T", b"parked", delay_ms=60_000)
+        forged = {"a": "b", name: "3000000000000000" if name == props.WMQ_ORIGIN else "1800000000251"}
+        harness.send("T", b"forged", delay_ms=delay_ms, properties=forged)
+        harness.advance(1000)
+        (record,) = harness.read_queue("T")
+        assert record.message.body == b"forged"
+        assert record.message.properties.get(name) != forged[name]
+        assert 0 not in harness.broker.timer.done
+        harness.restart(clean=False)
+        assert 0 not in harness.broker.timer.done
+
+    @pytest.mark.parametrize("name", [props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID])
+    def test_forged_redirections_lead_nowhere(self, harness: BrokerHarness, name: str) -> None:
+        harness.send("T", properties={name: "7", props.TIMER_DELAY_MS: "1000"})
+        harness.advance(1000)
+        assert harness.bodies("T") == [b"body"]
+
+    def test_time_of_delivery_that_is_past(self, harness: BrokerHarness) -> None:
+        harness.send("T", deliver_ms=5)
+        (record,) = harness.read_queue("T")
+        assert record.message.properties[props.TIMER_DELIVER_MS] == "5"
+
+    def test_an_empty_delay_is_none(self, harness: BrokerHarness) -> None:
+        harness.ask(harness.send_command("T", b"x", i=f"{props.TIMER_DELAY_SEC}\x01\x02"))
+        assert harness.bodies("T") == [b"x"]
+
+
+class TestQueues:
+    def test_the_broker_picks_when_the_client_does_not(self, harness: BrokerHarness) -> None:
+        picked = {harness.send("T", queue_id=-1).ext["queueId"] for _ in range(60)}
+        assert picked == {"0", "1", "2", "3"}
+
+    @pytest.mark.parametrize("queue_id", [4, 5, (1 << 31) - 1])
+    def test_beyond_the_queues(self, harness: BrokerHarness, queue_id: int) -> None:
+        harness.send("T")
+        assert harness.send("T", queue_id=queue_id).code == ResponseCode.INVALID_PARAMETER
+
+    def test_a_new_topic_is_made_after_the_default(self, harness: BrokerHarness) -> None:
+        harness.broker.topics.changed = False
+        assert harness.send("NEW", d=3).code == 0
+        config = harness.broker.topics.get("NEW")
+        assert config is not None
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 3, 6)
+        assert harness.broker.topics.changed  # the name server hears of it
+        assert harness.send("WIDE", d=99).code == 0
+        wide = harness.broker.topics.get("WIDE")
+        assert wide is not None and wide.write_queue_nums == 8
+
+    def test_no_default_to_inherit_from(self, harness: BrokerHarness) -> None:
+        assert harness.send("NEW", c="nowhere").code == ResponseCode.TOPIC_NOT_EXIST
+        assert harness.send("T").code == 0
+        assert harness.send("NEW", c="T").code == ResponseCode.TOPIC_NOT_EXIST  # T gives nothing on
+        harness.restart(auto_create_topic=False)
+        assert harness.send("NEW").code == ResponseCode.TOPIC_NOT_EXIST
+        assert harness.send("T").code == 0
+
+    def test_a_retry_topic_is_always_made(self, harness: BrokerHarness) -> None:
+        harness.restart(auto_create_topic=False)
+        assert harness.send("%RETRY%g").code == 0
+        config = harness.broker.topics.get("%RETRY%g")
+        assert config is not None and (config.write_queue_nums, config.perm) == (1, 6)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("topic", "code"),
+        [
+            ("", 29),
+            ("a b", 29),
+            ("x" * 128, 29),
+            ("SCHEDULE_TOPIC_XXXX", 16),
+            ("RMQ_SYS_TRANS_HALF_TOPIC", 16),
+            ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 16),
+            ("TRANS_CHECK_MAX_TIME_TOPIC", 16),
+            ("SELF_TEST_TOPIC", 16),
+            ("OFFSET_MOVED_EVENT", 16),
+        ],
+    )
+    def test_topics(self, harness: BrokerHarness, topic: str, code: int) -> None:
+        answer = harness.send(topic)
+        assert answer.code == code
+        assert answer.ext["MSG_REGION"] == "DefaultRegion"  # the Java client wants these in every answer
+        assert harness.broker.store.log.end == 0
+
+    def test_a_topic_that_may_not_be_written(self, harness: BrokerHarness) -> None:
+        harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1, perm=4)
+        assert harness.send("T").code == ResponseCode.NO_PERMISSION
+
+    @pytest.mark.parametrize(("size", "code"), [(4 << 20, 0), ((4 << 20) + 1, 13), (0, 1)])
+    def test_body_sizes(self, harness: BrokerHarness, size: int, code: int) -> None:
+        harness.restart(log_file_bytes=8 << 20)
+        assert harness.send("T", bytes(size)).code == code
+
+    def test_properties_that_do_not_fit(self, harness: BrokerHarness) -> None:
+        harness.send("T", properties={"k": "x", props.UNIQ_KEY: "K"})
+        (record,) = harness.read_queue("T")
+        used = len(props.encode(record.message.properties)) - 1
+        assert harness.send("T", properties={"k": "x" * (32_767 - used), props.UNIQ_KEY: "K"}).code == 0
+        assert harness.send("T", properties={"k": "x" * (32_768 - used), props.UNIQ_KEY: "K"}).code == 13
+        assert len(harness.read_queue("T")) == 2
+
+    @pytest.mark.parametrize(
+        ("properties", "code"),
+        [
+            ({props.TIMER_DELAY_SEC: "abc"}, 13),
+            ({props.TIMER_DELAY_SEC: "1.5"}, 13),
+            ({props.TIMER_DELAY_SEC: "259201"}, 13),
+            ({props.TIMER_DELAY_SEC: "259200"}, 0),
+            ({props.DELAY: "x"}, 1),
+            ({props.TRAN_MSG: "true"}, 16),
+            ({props.TRAN_MSG: "false"}, 0),
+            ({props.INNER_NUM: "2"}, 13),
+            ({props.TIMER_DEL_UNIQKEY: "T+K", props.TIMER_DELIVER_MS: "5"}, 13),
+        ],
+    )
+    def test_properties(self, harness: BrokerHarness, properties: dict[str, str], code: int) -> None:
+        assert harness.send("T", properties=properties).code == code
+
+    def test_without_the_wheel(self, harness: BrokerHarness) -> None:
+        harness.restart(timer_wheel_enable=False)
+        assert harness.send("T", delay_ms=1000).code == ResponseCode.SYSTEM_ERROR
+        assert harness.send("T").code == 0
+
+    @pytest.mark.parametrize("letter", "abcdefgh")
+    def test_a_field_that_must_be_there(self, harness: BrokerHarness, letter: str) -> None:
+        assert harness.send("T", **{letter: None}).code == ResponseCode.SYSTEM_ERROR
+
+    @pytest.mark.parametrize("letter", "fghj")
+    @pytest.mark.parametrize("value", [1 << 31, 1 << 63, -(1 << 63) - 1])
+    def test_a_number_that_no_record_holds_harms_nobody(self, harness: BrokerHarness, letter: str, value: int) -> None:
+        harness.send("T", b"before")
+        answer = harness.send("T", b"hostile", delay_ms=500, **{letter: value})
+        plain = harness.send("T", b"hostile", **{letter: value})
+        if letter == "g" and value == 1 << 31:
+            assert (answer.code, plain.code) == (0, 0)
+            return
+        assert (answer.code, plain.code) == (1, 1)
+        harness.send("T", b"parked", delay_ms=500)
+        harness.send("T", b"after")
+        harness.advance(500)
+        assert harness.bodies("T") == [b"before", b"after", b"parked"]
+
+
+class TestTheTimerTopicItself:
+    """A client may name rmq_sys_wheel_timer, as with Apache; what comes of it must not hurt others."""
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="a send to rmq_sys_wheel_timer itself is stored there as it is: its REAL_TOPIC, times and keys are the "
+        "client's. Answer 16, as for SCHEDULE_TOPIC_XXXX.",
+    )
+    @pytest.mark.parametrize(
+        "properties",
+        [
+            {},
+            {props.REAL_TOPIC: "SELF_TEST_TOPIC", props.REAL_QID: "0"},
+            {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.TIMER_OUT_MS: "0", props.TIMER_DELIVER_MS: str(1 << 60)},
+        ],
+    )
+    def test_it_is_refused(self, harness: BrokerHarness, properties: dict[str, str]) -> None:
+        assert harness.send(TIMER_TOPIC, properties=properties).code == ResponseCode.NO_PERMISSION
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="a cancel that a client puts into the timer queue itself does nothing until the next start, which "
+        "takes it for one of Apache's and obeys it",
+    )
+    def test_a_cancel_does_not_lie_in_wait_for_the_next_start(self, harness: BrokerHarness) -> None:
+        harness.send("T", delay_ms=5000, properties={props.UNIQ_KEY: "K"})
+        harness.send(TIMER_TOPIC, properties={props.TIMER_DEL_UNIQKEY: "T+K"})
+        harness.restart()
+        harness.advance(5000)
+        assert harness.bodies("T") == [b"body"]
+
+
+class TestRetryTopics:
+    def test_a_message_tried_too_often_is_a_dead_letter(self, harness: BrokerHarness) -> None:
+        assert harness.send("%RETRY%g", b"again", j=16, l=16).code == 0
+        assert harness.send("%RETRY%g", b"spent", j=17, l=16).code == 0
+        assert harness.bodies("%RETRY%g") == [b"again"]
+        assert harness.bodies("%DLQ%g") == [b"spent"]
+
+    def test_a_dead_letter_is_not_delayed(self, harness: BrokerHarness) -> None:
+        harness.send("%RETRY%g", b"spent", j=17, l=16, properties={props.DELAY: "3"})
+        assert harness.bodies("%DLQ%g") == [b"spent"]
+
+    def test_the_groups_own_limit(self, harness: BrokerHarness) -> None:
+        harness.send("%RETRY%g", b"again", j=16, l=None)
+        harness.send("%RETRY%g", b"spent", j=17, l=None)
+        assert (harness.bodies("%RETRY%g"), harness.bodies("%DLQ%g")) == ([b"again"], [b"spent"])
+
+    def test_a_group_that_may_not_be_made(self, harness: BrokerHarness) -> None:
+        harness.restart(auto_create_group=False)
+        assert harness.send("%RETRY%g").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+class TestFullDisk:
+    def test_sends_are_refused_and_taken_again(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        harness.send("T", bytes(600_000))
+        disk.is_full = lambda path: "commitlog" in str(path)
+        answer = harness.send("T", bytes(600_000))
+        assert (answer.code, "disk is full" in (answer.remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+        assert harness.send("T", b"small").code == ResponseCode.SERVICE_NOT_AVAILABLE  # for a moment
+        disk.is_full = lambda path: False
+        harness.advance(200)
+        assert harness.send("T", bytes(600_000)).code == 0
+        assert len(harness.bodies("T")) == 2
+
+    def test_reads_go_on(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        harness.send("T", bytes(600_000))
+        disk.is_full = lambda path: True
+        harness.send("T", bytes(600_000))
+        assert len(harness.pull("T").records) == 1
+
+
+def inner(body: bytes, properties: bytes = b"", flag: int = 0, /, **lies: int) -> bytes:
+    """A message of a batch; `lies` replace its lengths."""
+    body_size, properties_size = lies.get("body", len(body)), lies.get("properties", len(properties))
+    size = lies.get("size", 22 + len(body) + len(properties))
+    return struct.pack(">iiiii", size, 0, 0, flag, body_size) + body + struct.pack(">h", properties_size) + properties
+
+
+class TestBatch:
+    def send(
+        self, harness: BrokerHarness, body: bytes, code: int = RequestCode.SEND_BATCH_MESSAGE, **letters: Any
+    ) -> Command:
+        command = harness.send_command(letters.pop("topic", "T"), body, **{"m": True, **letters})
+        command.code = code
+        return harness.ask(command)
+
+    def test_each_is_a_record(self, harness: BrokerHarness) -> None:
+        body = inner(b"one", b"a\x01x\x02", 5) + inner(b"two", b"UNIQ_KEY\x01K2\x02", -1) + inner(b"three")
+        answer = self.send(harness, body, queue_id=2, properties={props.UNIQ_KEY: "K"})
+        assert answer.code == 0
+        positions = [parse_offset_message_id(one)[1] for one in answer.ext["msgId"].split(",")]
+        records = harness.read_queue("T", 2)
+        assert [record.position for record in records] == positions
+        assert [record.message.body for record in records] == [b"one", b"two", b"three"]
+        assert [record.message.flag for record in records] == [5, -1, 0]
+        assert [record.queue_offset for record in records] == [0, 1, 2]
+        assert records[0].message.properties["a"] == "x"
+        assert {record.message.properties[props.UNIQ_KEY] for record in records} == {"K"}  # the batch's wins
+        assert (answer.ext["queueOffset"], answer.ext["transactionId"]) == ("0", "K")
+
+    def test_by_the_flag_alone(self, harness: BrokerHarness) -> None:
+        assert self.send(harness, inner(b"one"), RequestCode.SEND_MESSAGE_V2).code == 0
+        assert harness.bodies("T") == [b"one"]
+
+    def test_it_is_never_delayed(self, harness: BrokerHarness) -> None:
+        body = inner(b"one", b"DELAY\x013\x02") + inner(b"two", b"TIMER_DELAY_MS\x015000\x02")
+        assert self.send(harness, body, properties={props.TIMER_DELAY_SEC: "5"}).code == 0
+        assert harness.bodies("T") == [b"one", b"two"]
+
+    def test_not_for_retry_topics(self, harness: BrokerHarness) -> None:
+        assert self.send(harness, inner(b"one"), topic="%RETRY%g").code == ResponseCode.MESSAGE_ILLEGAL
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"x",
+            inner(b"one")[:-1],
+            inner(b"one") + b"\0" * 5,
+            inner(b"one", body=-1),
+            inner(b"one", body=4),
+            inner(b"one", body=1 << 30),
+            inner(b"one", body=(1 << 31) - 1),
+            inner(b"one", b"a\x01b\x02", properties=5),
+            inner(b"one", properties=-1),
+            inner(b"one", properties=32_767),
+            inner(b"fine") + inner(b"one", body=-(1 << 31)),
+        ],
+    )
+    def test_inner_sizes_that_lie(self, harness: BrokerHarness, body: bytes) -> None:
+        assert self.send(harness, body).code == ResponseCode.SYSTEM_ERROR
+        assert harness.bodies("T") == []  # not even the whole ones in front
+        assert harness.send("T", b"after").code == 0
+
+    def test_inner_properties_that_do_not_fit(self, harness: BrokerHarness) -> None:
+        block = b"k\x01" + b"x" * 32_000 + b"\x02"
+        body = inner(b"fine") + inner(b"one", block)
+        assert self.send(harness, body, properties={"l": "y" * 1000}).code == ResponseCode.MESSAGE_ILLEGAL
+        assert harness.bodies("T") == []
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.binary(max_size=60), st.integers(0, 3))
+    def test_any_body_splits_or_is_refused(self, noise: bytes, whole: int) -> None:
+        try:
+            parts = split_batch(inner(b"x", b"a\x01b\x02") * whole + noise)
+        except ValueError:
+            return
+        assert [body for _, body, _ in parts[:whole]] == [b"x"] * whole
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.lists(st.tuples(st.binary(max_size=20), st.integers(-(1 << 31), (1 << 31) - 1)), max_size=5))
+    def test_what_is_packed_is_split(self, messages: list[tuple[bytes, int]]) -> None:
+        raw = b"".join(inner(body, b"a\x01b\x02", flag) for body, flag in messages)
+        assert split_batch(raw) == [(flag, body, {"a": "b"}) for body, flag in messages]
+
+
+def test_ext_values_as_ali_ons_sends_them(harness: BrokerHarness) -> None:
+    """Numbers and booleans in place of texts."""
+    import json
+
+    command = harness.send_command("T", b"x")
+    ext: dict[str, Any] = dict(command.ext)
+    for letter in "defgh":
+        ext[letter] = int(ext[letter])
+    del ext["m"], ext["n"]
+    ext["k"] = False
+    header = json.dumps(
+        {"code": 310, "opaque": harness.client.next_opaque(), "extFields": ext, "version": 121}
+    ).encode()
+    harness.feed(struct.pack(">ii", 4 + len(header) + 1, len(header)) + header + b"x")
+    harness.tick()
+    (answer,) = harness.client.answers.values()
+    assert answer.code == 0
+    assert headers.texts(**answer.ext)["queueOffset"] == "0"

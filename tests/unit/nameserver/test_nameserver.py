@@ -1,0 +1,258 @@
+"""The name server behind its sockets: requests in, answers out."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from wheelmq.formats.disk.message import Host
+from wheelmq.formats.wire import bodies, frame, headers
+from wheelmq.formats.wire.bodies import DataVersion, Registration, TopicConfig, TopicConfigTable
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.nameserver.nameserver import SCAN_MS, NameServer
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.connection import FakeConnection
+from wheelmq.testing.disk import SimulatedDisk
+
+
+class Harness:
+    def __init__(self, folder: Path, clock: ManualClock, disk: SimulatedDisk) -> None:
+        self.folder, self.clock, self.disk = folder, clock, disk
+        self.server = NameServer(folder, disk=disk, clock=clock)
+        self.client = FakeConnection(Host(b"\x7f\0\0\1", 1))
+
+    def ask(
+        self,
+        code: int,
+        body: bytes = b"",
+        connection: FakeConnection | None = None,
+        *,
+        oneway: bool = False,
+        **fields: object,
+    ) -> Command:
+        connection = connection or self.client
+        command = Command(
+            code=code, ext=headers.texts(**fields), body=body, opaque=connection.next_opaque(oneway=oneway)
+        )
+        command.flag = frame.FLAG_ONEWAY if oneway else 0
+        raw = frame.encode(command)
+        assert self.server.receive(connection, memoryview(raw), len(raw)) == len(raw)  # type: ignore[arg-type]
+        connection.flush()
+        return connection.answers.get(command.opaque, Command(code=-1))
+
+    def register(
+        self,
+        *names: str,
+        broker: str = "broker-a",
+        connection: FakeConnection | None = None,
+        version: int = 1,
+        **fields: object,
+    ) -> Command:
+        table = {name: TopicConfig(topic_name=name) for name in names}
+        wrapper = TopicConfigTable(data_version=DataVersion(counter=version), topic_config_table=table)
+        body = bodies.write(Registration(topic_config_serialize_wrapper=wrapper))
+        given: dict[str, object] = {
+            "brokerName": broker,
+            "brokerAddr": f"{broker}:10911",
+            "clusterName": "c",
+            "haServerAddr": f"{broker}:10912",
+            "brokerId": 0,
+            "bodyCrc32": zlib.crc32(body) & 0x7FFFFFFF,
+            **fields,
+        }
+        return self.ask(RequestCode.REGISTER_BROKER, body, connection, **given)
+
+    def route(self, topic: str = "T") -> dict[str, object] | None:
+        answer = self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        assert answer.code == 0
+        found: dict[str, object] = json.loads(answer.body)
+        return found
+
+
+@pytest.fixture
+def names(tmp_path: Path, clock: ManualClock, disk: SimulatedDisk) -> Harness:
+    return Harness(tmp_path, clock, disk)
+
+
+class TestRegistration:
+    def test_a_route_as_clients_read_it(self, names: Harness) -> None:
+        assert names.register("T").code == 0
+        assert names.route() == {
+            "brokerDatas": [
+                {
+                    "brokerAddrs": {"0": "broker-a:10911"},
+                    "brokerName": "broker-a",
+                    "cluster": "c",
+                    "enableActingMaster": False,
+                }
+            ],
+            "filterServerTable": {},
+            "queueDatas": [
+                {"brokerName": "broker-a", "perm": 6, "readQueueNums": 16, "topicSysFlag": 0, "writeQueueNums": 16}
+            ],
+        }
+
+    def test_an_unknown_topic(self, names: Harness) -> None:
+        answer = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+        assert (answer.code, "No topic route info" in (answer.remark or "")) == (17, True)
+
+    def test_a_body_that_was_damaged(self, names: Harness) -> None:
+        assert names.register("T", bodyCrc32=5).code == ResponseCode.SYSTEM_ERROR
+        assert names.route() is None
+        assert names.register("T", bodyCrc32=0).code == 0  # 0: not checked
+
+    def test_a_compressed_body(self, names: Harness) -> None:
+        body = zlib.compress(bodies.write({"topicConfigSerializeWrapper": {"topicConfigTable": {"T": {}}}}))
+        fields = {"brokerName": "b", "brokerAddr": "b:1", "clusterName": "c", "haServerAddr": "", "brokerId": 0}
+        assert names.ask(RequestCode.REGISTER_BROKER, body, compressed=True, **fields).code == 0
+        assert names.route() is not None
+        assert names.ask(RequestCode.REGISTER_BROKER, b"junk", compressed=True, **fields).code == 1
+
+    def test_a_replica_is_told_its_master(self, names: Harness) -> None:
+        assert names.register("T").ext == {}
+        answer = names.register(brokerId=1, brokerAddr="replica:1")
+        assert answer.ext == {"masterAddr": "broker-a:10911", "haServerAddr": "broker-a:10912"}
+
+    def test_unregistering(self, names: Harness) -> None:
+        names.register("T")
+        fields = {"brokerName": "broker-a", "brokerAddr": "broker-a:10911", "clusterName": "c", "brokerId": 0}
+        assert names.ask(RequestCode.UNREGISTER_BROKER, **fields).code == 0
+        assert names.route() is None
+
+    def test_silence(self, names: Harness) -> None:
+        names.register("T")
+        names.register("T", broker="short", heartbeatTimeoutMillis=10_000)
+        for _ in range(24):
+            names.clock.advance(SCAN_MS)
+            names.server.tick()
+        route = names.route()
+        assert route is not None and len(route["brokerDatas"]) == 1  # type: ignore[arg-type]
+        names.clock.advance(SCAN_MS)
+        names.server.tick()
+        assert names.route() is None
+
+    def test_it_asks_for_its_next_scan(self, names: Harness) -> None:
+        names.server.tick()
+        assert names.server.next_tick_ms() == SCAN_MS
+        names.clock.advance(SCAN_MS - 1)
+        assert names.server.next_tick_ms() == 1
+
+    def test_a_connection_that_closes(self, names: Harness) -> None:
+        connection = FakeConnection(Host(b"\x7f\0\0\1", 2))
+        names.register("T", connection=connection)
+        names.server.connection_lost(names.client)  # type: ignore[arg-type]
+        assert names.route() is not None
+        names.server.connection_lost(connection)  # type: ignore[arg-type]
+        assert names.route() is None
+
+
+class TestTopics:
+    def test_lists(self, names: Harness) -> None:
+        names.register("T", "U")
+        names.register("V", broker="broker-b")
+        answer = names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        assert json.loads(answer.body) == {"topicList": ["T", "U", "V"]}
+        clusters = json.loads(names.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+        assert clusters["clusterAddrTable"] == {"c": ["broker-a", "broker-b"]}
+        assert clusters["brokerAddrTable"]["broker-a"]["brokerAddrs"] == {"0": "broker-a:10911"}
+
+    def test_deleted(self, names: Harness) -> None:
+        names.register("T", "U")
+        assert names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T", clusterName="other").code == 0
+        assert names.route() is not None
+        names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
+        assert names.route() is None and names.route("U") is not None
+
+
+class TestPermissions:
+    def perm(self, names: Harness) -> int:
+        route = names.route()
+        assert route is not None
+        return int(route["queueDatas"][0]["perm"])  # type: ignore[index]
+
+    def test_wiped_and_given_back(self, names: Harness) -> None:
+        names.register("T", "U")
+        assert names.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a").ext == {"wipeTopicCount": "2"}
+        assert self.perm(names) == 4
+        assert names.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a").ext == {"addTopicCount": "2"}
+        assert self.perm(names) == 6
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="every registration sets the permissions of its topics anew, so what wipeWritePerm took is back within "
+        "30 s. Apache takes the topics only when the data version has changed (RouteInfoManager.registerBroker); "
+        "Routes.register takes None for that, and the name server never gives it.",
+    )
+    def test_wiped_until_the_topics_change(self, names: Harness) -> None:
+        names.register("T", version=7)
+        names.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+        names.register("T", version=7)
+        assert self.perm(names) == 4
+        names.register("T", version=8)
+        assert self.perm(names) == 6
+
+
+class TestKeysAndValues:
+    def test_put_get_delete(self, names: Harness) -> None:
+        pair = {"namespace": "n", "key": "k"}
+        assert names.ask(RequestCode.GET_KV_CONFIG, **pair).code == ResponseCode.QUERY_NOT_FOUND
+        assert names.ask(RequestCode.PUT_KV_CONFIG, value="v", **pair).code == 0
+        assert names.ask(RequestCode.GET_KV_CONFIG, **pair).ext == {"value": "v"}
+        assert json.loads(names.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="n").body) == {"table": {"k": "v"}}
+        assert names.ask(RequestCode.DELETE_KV_CONFIG, **pair).code == 0
+        assert names.ask(RequestCode.GET_KV_CONFIG, **pair).code == ResponseCode.QUERY_NOT_FOUND
+        assert names.ask(RequestCode.DELETE_KV_CONFIG, **pair).code == 0
+
+    def test_no_namespace(self, names: Harness) -> None:
+        assert names.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="n").code == ResponseCode.QUERY_NOT_FOUND
+
+    def test_no_value(self, names: Harness) -> None:
+        assert names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k").code == ResponseCode.SYSTEM_ERROR
+
+    def test_they_are_kept(self, names: Harness) -> None:
+        names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v:8;w:8")
+        again = Harness(names.folder, names.clock, names.disk)
+        assert again.ask(RequestCode.GET_KV_CONFIG, namespace="n", key="k").ext == {"value": "v:8;w:8"}
+
+    def test_ordered_topics(self, names: Harness) -> None:
+        names.ask(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:8")
+        answer = names.register("T")
+        assert json.loads(answer.body) == {"table": {"T": "broker-a:8"}}
+        route = names.route()
+        assert route is not None and route["orderTopicConf"] == "broker-a:8"
+
+    def test_the_config(self, names: Harness) -> None:
+        lines = names.ask(RequestCode.GET_NAMESRV_CONFIG).body.decode().splitlines()  # type: ignore[union-attr]
+        assert "listenPort=9876" in lines and lines == sorted(lines)
+
+
+class TestRequests:
+    @pytest.mark.parametrize("code", [0, -1, 10, 318, 901, 1 << 40])
+    def test_a_code_that_nobody_serves(self, names: Harness, code: int) -> None:
+        answer = names.ask(code)
+        assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+
+    def test_oneway_is_never_answered(self, names: Harness) -> None:
+        assert names.ask(RequestCode.GET_NAMESRV_CONFIG, oneway=True).code == -1
+
+    @pytest.mark.parametrize("code", [100, 101, 102, 103, 104, 105, 205, 216, 219, 327])
+    def test_fields_that_must_be_there(self, names: Harness, code: int) -> None:
+        assert names.ask(code).code == ResponseCode.SYSTEM_ERROR
+
+    def test_a_body_that_is_none(self, names: Harness) -> None:
+        fields = {"brokerName": "b", "brokerAddr": "b:1", "clusterName": "c", "haServerAddr": "", "brokerId": 0}
+        assert names.ask(RequestCode.REGISTER_BROKER, b"{", **fields).code == ResponseCode.SYSTEM_ERROR
+        assert names.ask(RequestCode.REGISTER_BROKER, b"", **fields).code == 0
+        assert json.loads(names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).body) == {"topicList": []}
+
+    def test_answers_are_not_served(self, names: Harness) -> None:
+        raw = frame.encode(Command(code=0, opaque=5, flag=frame.FLAG_RESPONSE))
+        names.server.receive(names.client, memoryview(raw), len(raw))  # type: ignore[arg-type]
+        names.client.flush()
+        assert names.client.answers == {}
