@@ -1,0 +1,24 @@
+"""The columns of the timer source, declared once: NumPy rows to Arrow batches, and Spark's schema for them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from wheelmq.delay.timer.staging import STAGED_ROW, StagedRows
+
+_ARROW: Final = {"?": pa.bool_(), "<i8": pa.int64(), "<i4": pa.int32()}
+_SPARK: Final = {"?": "boolean", "<i8": "long", "<i4": "int"}
+
+_TYPES: Final = [(name, STAGED_ROW.fields[name][0].str.replace("|b1", "?")) for name in STAGED_ROW.names or ()]  # type: ignore[index]
+
+ARROW_SCHEMA: Final = pa.schema([pa.field(name, _ARROW[code]) for name, code in _TYPES])
+SPARK_SCHEMA: Final = ", ".join(f"{name} {_SPARK[code]}" for name, code in _TYPES)
+
+
+def to_batch(rows: StagedRows) -> pa.RecordBatch:
+    """Staged rows as an Arrow batch of ARROW_SCHEMA."""
+    arrays = [pa.array(np.ascontiguousarray(rows[field.name]), type=field.type) for field in ARROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)

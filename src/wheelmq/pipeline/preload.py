@@ -1,0 +1,12 @@
+"""What a Spark worker of the pipeline needs, imported and compiled before the first worker is forked."""
+
+from __future__ import annotations
+
+import sys
+
+from wheelmq.formats.kernels.warm import warm
+from wheelmq.pipeline import source, upload
+
+warm(lambda text: print(text, file=sys.stderr))
+
+__all__ = ["source", "upload"]

@@ -1,0 +1,35 @@
+"""From a plan to the partitions of its micro-batch. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+ROWS_PER_PARTITION = 20_000
+"""Fewer rows than this are read by one task: a second one costs more than it saves."""
+
+
+class Range(InputPartition):  # type: ignore[misc]
+    """What one task reads: queue offsets to index, or slots to walk, from `first` to `end`."""
+
+    def __init__(self, walk: bool, first: int, end: int, plan: dict[str, Any]) -> None:
+        super().__init__((walk, first, end))
+        self.walk = walk
+        self.first = first
+        self.end = end
+        self.plan = plan
+
+
+def ranges(plan: dict[str, Any], parallelism: int = 2) -> list[Range]:
+    """The tasks of a plan; together they cover it, and none is empty."""
+    found = []
+    rows = plan["index_to"] - plan["index_from"]
+    parts = max(1, min(parallelism, rows // ROWS_PER_PARTITION)) if rows else 0
+    for i in range(parts):
+        first = plan["index_from"] + rows * i // parts
+        end = plan["index_from"] + rows * (i + 1) // parts
+        found.append(Range(False, first, end, plan))
+    if plan["walk_rows"]:
+        found.append(Range(True, plan["walk_after_ms"], plan["walk_through_ms"], plan))
+    return found

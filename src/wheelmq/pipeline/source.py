@@ -1,0 +1,106 @@
+"""The streaming source of the pipeline: a micro-batch is a turn, and its end offset is the broker's plan.
+
+`latestOffset` is a long poll at the broker; when there is nothing to do it gives the start back, and Spark runs no
+batch. `partitions` computes ranges from the plan alone. `read` runs in tasks, over the mapped store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from wheelmq.delay.timer import staging
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import Refused
+from wheelmq.net.link import Link
+from wheelmq.pipeline.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
+from wheelmq.pipeline.ranges import Range, ranges
+from wheelmq.system.failpoint import bend, reach
+
+FORMAT = "wheelmq.timer"
+BATCH_ROWS = 50_000
+
+
+class TimerSource(DataSource):  # type: ignore[misc]
+    """What is parked and to be indexed, and what is due to be walked, as rows without bodies."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SPARK_SCHEMA
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return TimerStreamReader(dict(self.options))
+
+
+class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """Options: `broker` (host:port), `terms` (JSON: what the broker answered when it gave the lease)."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._broker = options["broker"]
+        self._terms: dict[str, Any] = msgspec.json.decode(options["terms"])
+        self._link: Link | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"epoch": self._terms["epoch"], "turn": -1}
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """The broker's plan, or `start` verbatim when there is nothing to do. Raises when the lease is over."""
+        if self._link is None:
+            self._link = Link(self._broker)
+        ext = headers.texts(epoch=self._terms["epoch"], timeoutMs=1000)
+        answer = self._link.call(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=ext))
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            return start
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refused(answer)
+        reach("source.planned")
+        plan: dict[str, Any] = msgspec.json.decode(answer.body)
+        return start if plan["turn"] == start.get("turn") else plan
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return ranges(end) if "index_to" in end and end != start else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        reach("task.read")
+        rows = self._rows(partition)
+        skew_ms = bend("task.skew_due_ms", 0)
+        if skew_ms:
+            rows["due_ms"] += skew_ms
+        for at in range(0, max(1, len(rows)), BATCH_ROWS):
+            batch = to_batch(rows[at : at + BATCH_ROWS])
+            assert batch.schema.equals(ARROW_SCHEMA)
+            yield batch
+
+    def _rows(self, partition: Range) -> staging.StagedRows:
+        terms, plan = self._terms, partition.plan
+        view = staging.StoreView(
+            Path(terms["store_path"]),
+            log_file_bytes=terms["log_file_bytes"],
+            queue_file_bytes=terms["queue_file_bytes"],
+            timer_log_file_bytes=terms["timer_log_file_bytes"],
+            timer_slots=terms["timer_slots"],
+        )
+        if not partition.walk:
+            return staging.read_index(
+                view, partition.first, partition.end, write_ms=plan["write_ms"], turn=plan["turn"]
+            )
+        return staging.read_walk(
+            view,
+            partition.first,
+            partition.end,
+            log_end=plan["timer_log_end"],
+            precision_ms=terms["precision_ms"],
+            write_ms=plan["write_ms"],
+            turn=plan["turn"],
+        )

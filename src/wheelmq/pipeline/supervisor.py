@@ -1,0 +1,111 @@
+"""Who watches the pipeline: a driver that dies is started again at once, always under the same name.
+
+The name is what matters. A lease belongs to a name, and whoever opens it again under that name has it without waiting
+for the dead driver's to run out; the broker's armed references bridge the seconds that Spark's start takes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from wheelmq.net.child import Child, Event
+from wheelmq.system.clock import Clock
+
+STOP_DEADLINE_S: Final = 30.0
+"""A driver stops its queries, Spark, the JVM and the workers; on a busy machine that takes some seconds."""
+
+
+class PipelineState(StrEnum):
+    """How far the driver has come, as it tells."""
+
+    STARTING = "starting"
+    """Spark's JVM is coming up."""
+    WAITING = "waiting"
+    """Spark is up, and a broker does not give the lease."""
+    TURNING = "turning"
+    DOWN = "down"
+
+
+class PipelineSupervisor:
+    """Keeps one driver running. `on_change` is called when its state has changed, with what there is to say."""
+
+    def __init__(
+        self,
+        brokers: Sequence[str],
+        log_dir: Path,
+        *,
+        clock: Clock,
+        on_change: Callable[[str], None],
+        master: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.state = PipelineState.DOWN
+        self.jvm_pid: int | None = None
+        self._on_change = on_change
+        self._brokers = set(brokers)
+        self._turning: set[str] = set()
+        command = driver_command(brokers, name=self.name, master=master, log_dir=log_dir)
+        self.child = Child(
+            "pipeline",
+            command,
+            log_dir / "pipeline.log",
+            clock=clock,
+            on_event=self._heard,
+            on_death=self._died,
+        )
+
+    def start(self) -> None:
+        self.state = PipelineState.STARTING
+        self.child.start()
+
+    async def stop(self) -> bool:
+        """Stop the driver, and with it Spark; False when it took force."""
+        stopped = await self.child.stop(STOP_DEADLINE_S)
+        self.state = PipelineState.DOWN
+        return stopped
+
+    def _heard(self, event: Event) -> None:
+        broker = str(event.get("broker", ""))
+        match event.get("event"):
+            case "session":
+                self.jvm_pid = event.get("jvm")
+                self._on_change(f"Spark is up (JVM {self.jvm_pid})")
+            case "turning":
+                self._turning.add(broker)
+                if self._turning >= self._brokers:
+                    self.state = PipelineState.TURNING
+                    self.child.came_up()
+                self._on_change(f"has the lease of {broker}, epoch {event.get('epoch')}")
+            case "waiting":
+                self._wait(broker)
+                self._on_change(f"waits for {broker}: {str(event.get('why')).removeprefix(f'{broker}: ')}")
+            case "query ended":
+                self._wait(broker)
+                self._on_change(f"begins anew with {broker}: {event.get('why') or 'its query ended'}")
+
+    def _wait(self, broker: str) -> None:
+        self._turning.discard(broker)
+        self.state = PipelineState.WAITING
+
+    def _died(self, how: str, pause_s: float) -> None:
+        self.state = PipelineState.STARTING
+        self.jvm_pid = None
+        self._turning.clear()
+        self._on_change(f"died ({how}); it is started again {'at once' if not pause_s else f'in {pause_s:g} s'}")
+
+
+def driver_command(brokers: Sequence[str], *, name: str, master: str | None, log_dir: Path) -> list[str]:
+    """The command of a driver that ends with us."""
+    command = [sys.executable, "-P", "-m", "wheelmq", "pipeline", "--driver", "--ends-with-stdin", "--name", name]
+    for broker in brokers:
+        command += ["--broker", broker]
+    if master is not None:
+        command += ["--master", master]
+    return [*command, "--log-dir", str(log_dir)]

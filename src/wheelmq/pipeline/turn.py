@@ -1,0 +1,83 @@
+"""One turn, in the driver: DataFrame operations decide where each row belongs, tasks upload, the broker commits.
+
+The operations are the twin of `delay.timer.staging.decide`, and a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from wheelmq.formats.disk.timer import MAGIC_ROLL
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.link import Link
+from wheelmq.pipeline.session import map_in_arrow
+from wheelmq.pipeline.upload import SUMMARY, uploader
+from wheelmq.system.failpoint import reach
+
+log = logging.getLogger(__name__)
+
+
+def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame:
+    """Slot, roll and fire time of each staged row (RocketMQ: TimerMessageStore.doEnqueue), as turn rows."""
+    third_ms = roll_window_ms // precision_ms // 3 * precision_ms
+    half_ms = roll_window_ms // precision_ms // 2 * precision_ms
+    beyond = F.col("out_ms") - F.col("write_ms") - F.lit(roll_window_ms)
+    rolls = ~F.col("walked") & (beyond >= 0)
+    rolled_slot = F.col("write_ms") + F.when(beyond < third_ms, half_ms).otherwise(roll_window_ms)
+    placed = rows.withColumns(
+        {
+            "slot_ms": F.when(rolls, rolled_slot).otherwise(F.col("out_ms")),
+            "magic": F.when(rolls, F.col("magic").bitwiseOR(MAGIC_ROLL)).otherwise(F.col("magic")),
+        }
+    )
+    rolling = F.col("magic").bitwiseAND(MAGIC_ROLL) != 0
+    return placed.select(
+        "walked",
+        "turn",
+        F.when(rolling, F.col("slot_ms") + 1).otherwise(F.col("due_ms")).alias("fire_ms"),
+        "queue_offset",
+        "slot_ms",
+        "position",
+        "size",
+        "topic_hash",
+        "magic",
+        (F.col("due_ms") - F.col("store_ms")).alias("delay_ms"),
+    )
+
+
+def uploaded(rows: DataFrame, broker: str, terms: dict[str, Any]) -> DataFrame:
+    """The rows of the source decided and handed to the broker: what is left is a summary row for each task."""
+    precision_ms = int(terms["precision_ms"])
+    turn_rows = decide(rows, int(terms["roll_window_slots"]) * precision_ms, precision_ms)
+    return map_in_arrow(turn_rows, uploader(broker, int(terms["epoch"])), SUMMARY)
+
+
+class Turn:
+    """The function for foreachBatch: runs the one action of the turn, and has the broker commit it."""
+
+    def __init__(self, broker: str, epoch: int, told: Callable[[str], None]) -> None:
+        self._link = Link(broker)
+        self._epoch = epoch
+        self._told = told
+
+    def __call__(self, summaries: DataFrame, batch_id: int) -> None:
+        """Run one turn. Raises what ends the query: Refused when the broker wants no more of this lease."""
+        winners = summaries.collect()
+        reach("driver.collected")
+        if not winners:
+            return  # a query's first batch is empty when there was no plan yet; a plan is never empty
+        turn = winners[0].turn
+        assert all(winner.turn == turn for winner in winners)
+        body = msgspec.json.encode([winner.asDict() for winner in winners])
+        ext = headers.texts(epoch=self._epoch, turn=turn)
+        self._link.ask(Command(code=RequestCode.WMQ_PIPELINE_COMMIT, ext=ext, body=body))
+        reach("driver.committed")
+        self._told(f"turn {turn}: {sum(winner.rows for winner in winners)} rows in {len(winners)} parts")

@@ -1,0 +1,81 @@
+"""The last step of a task: hand its rows to the broker, and tell the driver what was handed over."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.link import Link
+from wheelmq.system.failpoint import reach
+
+CHUNK_ROWS: Final = 100_000
+
+SUMMARY: Final = "turn long, kind string, part int, attempt long, chunks int, rows long, crc long"
+_SUMMARY_ARROW = pa.schema(
+    [
+        ("turn", pa.int64()),
+        ("kind", pa.string()),
+        ("part", pa.int32()),
+        ("attempt", pa.int64()),
+        ("chunks", pa.int32()),
+        ("rows", pa.int64()),
+        ("crc", pa.int64()),
+    ]
+)
+
+
+def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: uploads the rows of its partition, yields one summary row (none without rows)."""
+
+    def upload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts = [batch for batch in batches if batch.num_rows]
+        if not parts:
+            return
+        table = pa.Table.from_batches(parts)
+        rows = to_rows(table)
+        kind = KIND_WALK if table.column("walked")[0].as_py() else KIND_INDEX
+        turn = table.column("turn")[0].as_py()
+        context = TaskContext.get()
+        part, attempt = context.partitionId(), context.taskAttemptId()
+        reach("task.upload")
+        raw = rows.tobytes()
+        chunks = send_chunks(Link(broker), raw, epoch=epoch, turn=turn, kind=kind, part=part, attempt=attempt)
+        reach("task.uploaded")
+        summary = [[turn], [kind], [part], [attempt], [chunks], [len(rows)], [zlib.crc32(raw)]]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(value, type=field.type) for value, field in zip(summary, _SUMMARY_ARROW, strict=True)],
+            schema=_SUMMARY_ARROW,
+        )
+
+    return upload
+
+
+def to_rows(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:
+    """Turn rows for the columns of a partition, sorted by fire time and queue offset."""
+    rows = np.zeros(table.num_rows, TURN_ROW)
+    for name in TURN_ROW.names or ():
+        if name != "order":
+            rows[name] = table.column(name).to_numpy()
+    rows = rows[np.lexsort((rows["queue_offset"], rows["fire_ms"]))]
+    rows["order"] = np.argsort(rows["queue_offset"], kind="stable")
+    return rows
+
+
+def send_chunks(link: Link, raw: bytes, *, epoch: int, turn: int, kind: str, part: int, attempt: int) -> int:
+    """Upload packed turn rows in chunks that fit a frame; how many chunks. Raises CallError, Refused."""
+    size = CHUNK_ROWS * TURN_ROW.itemsize
+    chunks = range(0, len(raw), size)
+    for chunk, at in enumerate(chunks):
+        ext = headers.texts(epoch=epoch, turn=turn, kind=kind, part=part, attempt=attempt, chunk=chunk)
+        link.ask(Command(code=RequestCode.WMQ_PIPELINE_UPLOAD, ext=ext, body=raw[at : at + size]))
+    link.close()
+    return len(chunks)

@@ -1,0 +1,48 @@
+"""One Spark session for the whole run: a JVM takes seconds to start, and PySpark allows one per process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from wheelmq.pipeline.daemon import PRELOAD_VARIABLE
+from wheelmq.pipeline.session import CACHE_VARIABLE, close_session, open_session
+
+QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""The quick compiler alone: a run of tests is too short for the other one to pay."""
+
+os.environ.setdefault(CACHE_VARIABLE, "use")  # a run of tests is no time to make a start-up cache
+
+
+@pytest.fixture(scope="session")
+def spark_log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the JVM of the session `spark` writes its logs."""
+    return tmp_path_factory.mktemp("spark-log")
+
+
+@pytest.fixture(scope="session")
+def preloaded_hook() -> str:
+    """A module that the workers of the session `spark` are told to preload."""
+    return "wheelmq.formats.units"
+
+
+@pytest.fixture(scope="session")
+def odd_conf() -> dict[str, str]:
+    """Settings of the session `spark` that a careless writer of properties files would spoil."""
+    return {
+        "spark.wheelmq.odd": "a=b: c\\d\n#ü",
+        "spark.wheelmq.a:b c": "!",
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(spark_log_dir: Path, preloaded_hook: str, odd_conf: dict[str, str]) -> Iterator[SparkSession]:
+    """The one session of the run."""
+    os.environ[PRELOAD_VARIABLE] = f"{preloaded_hook}, "
+    session = open_session("wheelmq-tests", log_dir=spark_log_dir, conf={**QUICK_START, **odd_conf})
+    yield session
+    close_session(session)

@@ -1,0 +1,73 @@
+"""A program for tests: opens a session, runs a turn, closes it, and says on stdout, as JSON, what it saw.
+
+`run_turn.py close LOG_DIR` does just that; `run_turn.py die LOG_DIR` first opens another session, kills its
+JVM and closes it; `run_turn.py hang LOG_DIR` leaves a query running and waits to be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from wheelmq.pipeline import session as pipeline
+
+DEADLINE_S = 60.0
+
+
+def start_query(session: SparkSession) -> StreamingQuery:
+    """A query over the training source that has done one turn at least."""
+    done: list[int] = []
+
+    def turn(rows: DataFrame, turn_id: int) -> None:
+        counted = pipeline.map_in_arrow(rows, pipeline._count_rows, "rows long").collect()
+        done.append(sum(row.rows for row in counted))
+
+    session.dataSource.register(pipeline._TrainingSource)
+    rows = session.readStream.format(pipeline._TrainingSource.name()).load()
+    query = pipeline.start_turns(rows, turn, pipeline.scratch_checkpoint())
+    deadline = time.monotonic() + DEADLINE_S
+    while not done:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, "no turn was done in time"
+        time.sleep(0.02)
+    assert done[0] == 200
+    return query
+
+
+def describe() -> list[dict[str, object]]:
+    """The processes below this one."""
+    family = psutil.Process().children(recursive=True)
+    return [{"pid": one.pid, "created": one.create_time(), "name": one.name()} for one in family]
+
+
+def open_session(log_dir: Path) -> SparkSession:
+    """A session with the quick compiler alone: the program is too short for the other one to pay."""
+    quick_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    return pipeline.open_session("wheelmq-run-turn", log_dir=log_dir, conf=quick_start)
+
+
+def main(what: str, log_dir: Path) -> None:
+    if what == "die":
+        session = open_session(log_dir)
+        (jvm,) = [child for child in psutil.Process().children() if child.name() == "java"]
+        jvm.kill()
+        pipeline.close_session(session)
+    session = open_session(log_dir)
+    java = session.sparkContext._jvm.System.getProperty("java.version")
+    start_query(session)
+    said = {"java": java, "family": describe(), "scratch": [str(path) for path, _ in pipeline._held.values()]}
+    print(json.dumps(said), flush=True)
+    if what == "hang":
+        sys.stdin.read()
+    pipeline.close_session(session)
+    print(json.dumps({"left": describe()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

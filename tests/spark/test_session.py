@@ -1,0 +1,164 @@
+"""The session's settings, its scratch and its helpers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from wheelmq.pipeline import session as pipeline
+from wheelmq.pipeline.gateway import startup_cache
+from wheelmq.pipeline.java import find_java
+from wheelmq.pipeline.session import (
+    CACHE_VARIABLE,
+    map_in_arrow,
+    open_session,
+    scratch_checkpoint,
+    start_turns,
+)
+
+TURNS_DEADLINE_S = 60.0
+
+
+@pytest.mark.spark
+def test_the_session_is_as_the_pipeline_needs_it(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert context.getConf().get("spark.scheduler.mode") == "FAIR"
+    assert context.getConf().get("spark.driver.bindAddress") == "127.0.0.1"
+    assert context.uiWebUrl is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "SIGINT stays the program's own"
+
+
+@pytest.mark.spark
+def test_a_query_takes_its_turns(spark: SparkSession) -> None:
+    counted: list[list[int]] = []
+
+    def turn(rows: DataFrame, turn_id: int) -> None:
+        parts = map_in_arrow(rows.sortWithinPartitions("due_ms"), pipeline._count_rows, "rows long").collect()
+        counted.append([row.rows for row in parts])
+
+    spark.dataSource.register(pipeline._TrainingSource)
+    rows = spark.readStream.format(pipeline._TrainingSource.name()).load()
+    checkpoint = scratch_checkpoint()
+    query = start_turns(rows, turn, checkpoint, name="turns")
+    deadline = time.monotonic() + TURNS_DEADLINE_S
+    while len(counted) < 5:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    files = [path for path in (checkpoint / "commits").rglob("*") if path.is_file() and path.suffix != ".crc"]
+    query.stop()
+    assert counted[:5] == [[100, 100]] * 5
+    assert query.name == "turns"
+    pools = spark.sparkContext._jsc.sc().getAllPools()
+    assert "turns" in {pools.apply(place).name() for place in range(pools.size())}
+    assert spark.sparkContext.getLocalProperty(pipeline.POOL) is None, "only the query is in the pool"
+    assert len(files) <= 2, "progress is not written turn by turn"
+
+
+@pytest.mark.spark
+def test_a_turn_that_fails_with_a_long_message_is_told_in_full(spark: SparkSession) -> None:
+    def turn(rows: DataFrame, turn_id: int) -> None:
+        # Spark searches what begins like this for an interruption, in a way that takes a deep stack.
+        lead = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+        raise ValueError(f"the turn failed: {lead}" + "very long\n" * 2_000 + "the end")
+
+    spark.dataSource.register(pipeline._TrainingSource)
+    rows = spark.readStream.format(pipeline._TrainingSource.name()).load()
+    query = start_turns(rows, turn, scratch_checkpoint())
+    deadline = time.monotonic() + TURNS_DEADLINE_S
+    while query.isActive:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert "the turn failed" in str(query.exception())
+
+
+def test_each_checkpoint_is_a_new_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(pipeline, "_held", {})
+    first, second = scratch_checkpoint(), scratch_checkpoint()
+    assert first != second
+    assert not list(first.iterdir()) and not list(second.iterdir())
+    assert first.is_relative_to(tmp_path)
+    pipeline._drop_scratch()
+    assert [path.name for path in (tmp_path / f"wheelmq-{os.getuid()}").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("reason", ["missing", "full"])
+def test_without_shared_memory_the_temp_folder_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str
+) -> None:
+    monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path / "none" if reason == "missing" else tmp_path)
+    if reason == "full":
+        monkeypatch.setattr(pipeline, "SHARED_MEMORY_FREE_MIN", 1 << 60)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
+    (tmp_path / "temp").mkdir()
+    monkeypatch.setattr(pipeline, "_held", {})
+    assert scratch_checkpoint().is_relative_to(tmp_path / "temp")
+    pipeline._drop_scratch()
+
+
+def test_what_a_killed_process_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from wheelmq.pipeline import session\n"
+        "session.SHARED_MEMORY = Path(sys.argv[1])\n"
+        "print(session.scratch_checkpoint(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    others = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        killed, living = (Path(other.stdout.readline().decode().strip()) for other in others if other.stdout)
+        others[0].kill()
+        others[0].wait()
+        assert killed.exists() and living.exists()
+        monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path)
+        monkeypatch.setattr(pipeline, "_held", {})
+        scratch_checkpoint()
+        assert not killed.exists(), "its process is dead"
+        assert living.exists(), "its process lives"
+        pipeline._drop_scratch()
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
+
+
+def test_a_scratch_root_that_is_a_link_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"wheelmq-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(pipeline, "_held", {})
+    with pytest.raises(PermissionError, match="is not yours"):
+        scratch_checkpoint()
+
+
+def test_a_trainer_of_a_short_run_ends_with_it() -> None:
+    command = [sys.executable, "-c", f"from {pipeline.__name__} import _train; _train()"]
+    trainer = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert trainer.stdin is not None
+    trainer.stdin.close()
+    assert trainer.wait(TURNS_DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize("limit", ["TRAINING_MEMORY_FREE_MIN", "TRAINING_DISK_FREE_MIN"])
+def test_no_start_up_cache_is_made_where_room_is_short(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str
+) -> None:
+    monkeypatch.setattr(pipeline, limit, 1 << 60)
+    cache = startup_cache(find_java(), {"XDG_CACHE_HOME": str(tmp_path)})
+    assert cache is not None
+    assert pipeline._train_beside(cache) is None
+
+
+def test_an_unknown_cache_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, "sometimes")
+    with pytest.raises(ValueError, match="auto, use or off"):
+        open_session("never")
