@@ -1,0 +1,37 @@
+"""The command line: one file per command, loaded when it is called for.
+
+A command imports what is heavy (PySpark, Numba, NumPy) inside its function, so that `wheelmq --help` and
+`wheelmq send` start fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+COMMANDS: Final = ("up", "demo", "send", "consume", "timers", "doctor", "broker", "nameserver", "pipeline")
+
+
+class LazyGroup(click.Group):
+    """Commands by the name of their module."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found = importlib.import_module(f"wheelmq.cli.{cmd_name}").command
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="wheelmq", prog_name="wheelmq")
+def main() -> None:
+    """WheelMQ: a message broker that delivers each message at the moment its sender chose.
+
+    Begin with `wheelmq demo`, or run it with `wheelmq up`.
+    """

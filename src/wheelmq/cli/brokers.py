@@ -1,0 +1,16 @@
+"""The brokers that a name server knows, for commands that speak to brokers as such."""
+
+from __future__ import annotations
+
+
+async def find_brokers(namesrv: str) -> dict[str, str]:
+    """Addresses of masters by broker name. Raises ValueError, NoNameServer, Refused."""
+    from wheelmq.client.connections import Connections
+    from wheelmq.client.routes import Routes
+    from wheelmq.client.session import server_list
+
+    connections = Connections()
+    try:
+        return await Routes(server_list(namesrv), connections).brokers()
+    finally:
+        await connections.close()

@@ -1,0 +1,102 @@
+"""`wheelmq consume`: what arrives, with its due time and lateness."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from wheelmq.cli.brokers import find_brokers
+from wheelmq.cli.errors import namesrv_option, told_plainly
+from wheelmq.cli.times import clock_text, time_text
+
+if TYPE_CHECKING:
+    from wheelmq.client.message import ReceivedMessage
+
+SHOWN_CHARS = 200
+
+
+@click.command(name="consume", short_help="Print what arrives, with its due time and lateness.")
+@click.argument("topic")
+@click.option("--group", required=True, help="The consumer group; its members share the messages.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--tags", default="*", show_default=True, help="Only these: A||B.")
+@namesrv_option
+@click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON line.")
+def command(topic: str, group: str, count: int | None, tags: str, namesrv: str, as_json: bool) -> None:
+    """Consume TOPIC as a member of a group, until Ctrl-C or --count.
+
+    A new group begins with the oldest message there is. A topic that does not exist yet is waited for.
+    """
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
+    with told_plainly(namesrv):
+        asyncio.run(_consume(topic, group, count, tags, namesrv, as_json=as_json))
+
+
+async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv: str, *, as_json: bool) -> None:
+    from wheelmq.client.consumer import ConsumerSettings, PushConsumer
+
+    consumer = PushConsumer(namesrv, group, ConsumerSettings(concurrency=1))
+    over = asyncio.Event()
+    seen = 0
+
+    async def show(message: ReceivedMessage) -> None:
+        nonlocal seen
+        seen += 1
+        click.echo(json.dumps(message_fields(message)) if as_json else message_text(message))
+        sys.stdout.flush()
+        if seen == count:
+            consumer.end()
+            over.set()
+
+    consumer.subscribe(topic, show, tags)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    await find_brokers(namesrv)  # who waits for messages should not wait for a name server that is not there
+    async with consumer:
+        if not as_json:
+            click.echo(f"Group {group} waits for messages of {topic}; Ctrl-C ends it.", err=True)
+        await over.wait()
+
+
+def message_fields(message: ReceivedMessage) -> dict[str, object]:
+    """A message as JSON tells it; a body that is no UTF-8 is told as hex."""
+    try:
+        body = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"body_hex": message.body.hex()}
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "received_ms": message.received_ms,
+        "due_ms": message.due_ms,
+        "lateness_ms": message.lateness_ms,
+        "unique_key": message.unique_key,
+        "message_id": message.message_id,
+        "keys": message.keys,
+        "tags": message.tags,
+        "reconsume_times": message.reconsume_times,
+        **body,
+    }
+
+
+def message_text(message: ReceivedMessage) -> str:
+    """A message on one line."""
+    body = message.body[: SHOWN_CHARS * 4].decode("utf-8", "replace")
+    shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in body[:SHOWN_CHARS])
+    timing = "not delayed"
+    if message.due_ms is not None:
+        is_today = abs(message.received_ms - message.due_ms) < 12 * 3_600_000
+        due = clock_text(message.due_ms) if is_today else time_text(message.due_ms)
+        timing = f"due {due}  late {message.lateness_ms:>4} ms"
+    where = f"{message.topic}/{message.queue_id}@{message.queue_offset}"
+    marks = [f"keys={' '.join(message.keys)}"] if message.keys else []
+    marks += [f"tags={message.tags}"] if message.tags else []
+    parts = (clock_text(message.received_ms), timing, where, *marks, shown + ("…" if len(body) > SHOWN_CHARS else ""))
+    return "  ".join(parts)

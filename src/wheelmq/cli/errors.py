@@ -1,0 +1,40 @@
+"""What goes wrong in a command, said so that its user knows what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+namesrv_option = click.option(
+    "--namesrv",
+    envvar="WHEELMQ_NAMESRV",
+    default="127.0.0.1:9876",
+    show_default=True,
+    help="Name servers: HOST:PORT;HOST:PORT. Also taken from WHEELMQ_NAMESRV.",
+)
+
+
+@contextmanager
+def told_plainly(namesrv: str) -> Iterator[None]:
+    """Turn the errors of the client into what click prints, with exit code 1."""
+    from wheelmq.client.routes import NoBroker, NoNameServer, TopicUnknown
+    from wheelmq.net.errors import CallError, Refused
+
+    try:
+        yield
+    except NoNameServer as error:
+        raise click.ClickException(
+            f"no name server answers: {error}. Start one with `wheelmq up`, or name another with --namesrv."
+        ) from None
+    except NoBroker as error:
+        raise click.ClickException(f"{error}. Is the broker up? See the log of `wheelmq up`.") from None
+    except TopicUnknown as error:
+        raise click.ClickException(str(error.args[0])) from None
+    except Refused as error:
+        raise click.ClickException(f"the server refused: {error}") from None
+    except CallError as error:
+        raise click.ClickException(f"{error}. Is the broker up? (name server {namesrv})") from None
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,95 @@
+"""How a part runs as a process of its own: signals, logging, what it says, and the code it ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import click
+
+from wheelmq.cli.ports import taken_text
+from wheelmq.formats.wire.bodies import BodyError
+from wheelmq.net.child import CANNOT_START
+
+Life = Callable[[asyncio.Event], Awaitable[int]]
+"""What a part does until the event is set; its exit code."""
+
+log = logging.getLogger("wheelmq")
+
+home_option = click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".wheelmq"),
+    show_default=True,
+    help="Folder for everything that is kept.",
+)
+supervised_options = (
+    click.option("--json", "as_json", is_flag=True, help="Say what happens as JSON lines."),
+    click.option("--ends-with-stdin", is_flag=True, hidden=True, help="Stop when the standard input ends."),
+)
+
+
+class CannotStart(Exception):
+    """It would not help to try again; the text says what to do."""
+
+
+def say(as_json: bool, event: str, text: str, **fields: object) -> None:
+    """Tell a supervisor by a JSON line, or a person by a sentence."""
+    click.echo(json.dumps({"event": event, **fields}) if as_json else text)
+
+
+def run_part(life: Life, *, port: int = 0, as_json: bool, ends_with_stdin: bool, has_children: bool = False) -> int:
+    """Run a part until SIGTERM or Ctrl-C; its exit code. A part that has children runs on asyncio's own loop."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if ends_with_stdin:
+        end_with_stdin()
+    try:
+        return (asyncio.Runner() if has_children else _fast_runner()).run(_until_signal(life))
+    except (CannotStart, OSError, BodyError) as error:
+        why = _why(error, port)
+        log.error("%s", why)
+        say(as_json, "failed", f"Error: {why}", why=why)
+        return CANNOT_START
+
+
+def end_with_stdin() -> None:
+    """Stop cleanly when the standard input ends: whoever started us is gone."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="stdin", daemon=True).start()
+
+
+def _fast_runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:  # there is none for this platform
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def _until_signal(life: Life) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return await life(stop)
+
+
+def _why(error: Exception, port: int) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.errno == errno.EADDRINUSE:
+        return taken_text(port, "--port")
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")

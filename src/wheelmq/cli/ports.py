@@ -1,0 +1,62 @@
+"""Ports of this machine: a free one, and who has one that is taken."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+FIRST: Final = 15_000
+COUNT: Final = 15_000
+"""Free ports are looked for below the kernel's range for outgoing connections, so that none of those is in the way
+when a server comes back to its port."""
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port` now."""
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_port(*, but: tuple[int, ...] = ()) -> int:
+    """A port that is free now and none of `but`. Raises OSError."""
+    for i in range(COUNT):
+        port = FIRST + (os.getpid() * 37 + i) % COUNT
+        if port not in but and is_free(port):
+            return port
+    raise OSError(f"every port from {FIRST} to {FIRST + COUNT - 1} is taken")
+
+
+def holder(port: int) -> str | None:
+    """Who listens on `port`, in words; None when that cannot be seen."""
+    import psutil
+
+    try:
+        found = [
+            connection.pid
+            for connection in psutil.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+        ]
+    except psutil.AccessDenied:
+        return None
+    for pid in filter(None, found):
+        try:
+            return f"process {pid} ({_command(psutil.Process(pid).cmdline())})"
+        except psutil.Error:
+            return f"process {pid}"
+    return "a process of another user" if found else None
+
+
+def _command(words: list[str]) -> str:
+    text = " ".join(word.rsplit("/", 1)[-1] if i == 0 else word for i, word in enumerate(words))
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def taken_text(port: int, option: str) -> str:
+    """What to say of a port that is taken."""
+    who = holder(port)
+    return f"port {port} is taken{f' by {who}' if who else ''}: end that, or choose another port with {option}"

@@ -1,0 +1,206 @@
+"""Name server, broker and pipeline together: started, watched, stopped in good order. `up` and `demo` run it.
+
+Each part is a process of its own. What this knows of the broker it asks the broker (WMQ_METRICS); what it knows of
+the pipeline, the broker says too: only a plan that was asked for shows that a pipeline turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
+from wheelmq.client.connections import Connections
+from wheelmq.client.routes import Routes
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.child import Child, Event
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.pipeline.supervisor import PipelineState, PipelineSupervisor
+from wheelmq.system.clock import Clock
+
+LOOK_S: Final = 0.1
+PATIENCE_S: Final = 10.0
+"""After which it is said what is waited for."""
+BROKER_STOP_DEADLINE_S: Final = 30.0
+NAMESRV_STOP_DEADLINE_S: Final = 10.0
+
+
+class StackFailed(Exception):
+    """A part cannot run; the text says which one, why, and where its log is."""
+
+
+@dataclass(frozen=True)
+class StackSettings:
+    """What can be chosen; port 0 picks a free one."""
+
+    home: Path
+    namesrv_port: int = 0
+    broker_port: int = 0
+    flush: str = "ASYNC_FLUSH"
+    with_pipeline: bool = True
+    master: str | None = None
+    broker_settings: tuple[str, ...] = ()
+
+
+class Stack:
+    """The three parts. `tell` hears what a person should know, whenever it happens."""
+
+    def __init__(self, settings: StackSettings, *, clock: Clock, tell: Callable[[str], None]) -> None:
+        self.settings = settings
+        self._tell = tell
+        self._clock = clock
+        self.home = settings.home.resolve()
+        self.logs = self.home / "logs"
+        namesrv_port = settings.namesrv_port or free_port(but=(settings.broker_port,))
+        self.namesrv_address = f"{HOST}:{namesrv_port}"
+        self.broker_address = f"{HOST}:{settings.broker_port or free_port(but=(namesrv_port,))}"
+        self.namesrv = self._part("name server", self._namesrv_command())
+        self.broker = self._part("broker", self._broker_command())
+        self.pipeline: PipelineSupervisor | None = None
+        if settings.with_pipeline:
+            self.pipeline = PipelineSupervisor(
+                [self.broker_address],
+                self.logs,
+                clock=clock,
+                on_change=self._pipeline_changed,
+                master=settings.master,
+            )
+        self._connections = Connections()
+        self._routes = Routes((self.namesrv_address,), self._connections, timeout_s=1.0)
+
+    @property
+    def store(self) -> Path:
+        return self.home / "store"
+
+    @property
+    def children(self) -> list[Child]:
+        """The parts that run, in the order in which they are stopped."""
+        pipeline = [self.pipeline.child] if self.pipeline is not None else []
+        return [*pipeline, self.broker, self.namesrv]
+
+    # Life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the parts; returns once the broker takes sends and the pipeline turns. Raises StackFailed."""
+        for address, option in ((self.namesrv_address, "--namesrv-port"), (self.broker_address, "--broker-port")):
+            port = int(address.rpartition(":")[2])
+            if not is_free(port):
+                raise StackFailed(taken_text(port, option))
+        self.namesrv.start()
+        self.broker.start()
+        if self.pipeline is not None:
+            self.pipeline.start()
+        patience_s = self._clock.monotonic() + PATIENCE_S
+        while not await self._is_ready():
+            self.raise_failure()
+            if self._clock.monotonic() > patience_s:
+                patience_s += PATIENCE_S
+                self._tell(f"still starting: {self._awaited()}; the logs are in {self.logs}")
+            await asyncio.sleep(LOOK_S)
+        for child in self.children:
+            child.came_up()
+
+    async def wait_for_failure(self) -> None:
+        """Wait until a part is given up. Raises StackFailed."""
+        waiting = [asyncio.create_task(child.failed.wait()) for child in self.children]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raises StackFailed if a part was given up."""
+        for child in self.children:
+            if child.failure is not None:
+                raise StackFailed(f"the {child.name} cannot run: {child.failure}\nIts log is {child.log_path}.")
+
+    async def stop(self) -> bool:
+        """Stop pipeline, broker, name server, in this order; False when one of them took force or was dead."""
+        await self._connections.close()
+        stopped = [await self.pipeline.stop()] if self.pipeline is not None else []
+        stopped.append(await self.broker.stop(BROKER_STOP_DEADLINE_S))
+        stopped.append(await self.namesrv.stop(NAMESRV_STOP_DEADLINE_S))
+        return all(stopped)
+
+    def kill(self) -> None:
+        """End the parts at once."""
+        for child in self.children:
+            child.kill()
+
+    def _awaited(self) -> str:
+        if not self.broker.is_up:
+            return "broker (its first start on a machine compiles kernels; after a crash it reads its whole log)"
+        waiting = ", ".join(child.name for child in self.children if not child.is_up)
+        return waiting or ("first turn of the pipeline" if self.pipeline is not None else "registration of the broker")
+
+    # What it knows -------------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> dict[str, Any] | None:
+        """What the broker says of itself and of the pipeline; None while it does not answer."""
+        try:
+            answer = await self._connections.to(self.broker_address).ask(Command(code=RequestCode.WMQ_METRICS), 1.0)
+        except (CallError, Refused):
+            return None
+        found: dict[str, Any] = msgspec.json.decode(answer.body)
+        return found
+
+    async def _is_ready(self) -> bool:
+        try:
+            registered = self.broker_address in (await self._routes.brokers()).values()
+        except (CallError, Refused):
+            return False
+        found = await self.metrics() if registered else None
+        if found is None or not found["takes_sends"]:
+            return False
+        if self.pipeline is None:
+            return True
+        is_ours = found["pipeline"]["holder"] == self.pipeline.name
+        return is_ours and found["pipeline"]["is_turning"] and self.pipeline.state is PipelineState.TURNING
+
+    def _pipeline_changed(self, text: str) -> None:
+        if self.broker.is_up or not text.startswith("waits"):  # that it waits for a broker which starts is no news
+            self._tell(f"pipeline: {text}")
+
+    # The parts -----------------------------------------------------------------------------------------------------
+
+    def _part(self, name: str, command: list[str]) -> Child:
+        def heard(event: Event) -> None:
+            if event.get("event") == "listening":
+                child.came_up()
+                self._tell(f"{name}: listens on {event.get('address')}{' again' if child.deaths else ''}")
+
+        def died(how: str, pause_s: float) -> None:
+            self._tell(f"{name}: DIED ({how}); it is started again {'at once' if not pause_s else f'in {pause_s:g} s'}")
+
+        child = Child(
+            name,
+            command,
+            self.logs / f"{name.replace(' ', '')}.log",
+            clock=self._clock,
+            on_event=heard,
+            on_death=died,
+        )
+        return child
+
+    def _namesrv_command(self) -> list[str]:
+        return [*_wheelmq("nameserver"), "--home", str(self.home), "--port", self.namesrv_address.rpartition(":")[2]]
+
+    def _broker_command(self) -> list[str]:
+        command = [*_wheelmq("broker"), "--home", str(self.home), "--port", self.broker_address.rpartition(":")[2]]
+        command += ["--namesrv", self.namesrv_address, "--flush", self.settings.flush]
+        for pair in self.settings.broker_settings:
+            command += ["--set", pair]
+        return command
+
+
+def _wheelmq(part: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "wheelmq", part, "--json", "--ends-with-stdin"]

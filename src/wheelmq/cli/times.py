@@ -1,0 +1,84 @@
+"""Durations and times as people write them. Pure; whoever calls says what time it is."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from decimal import Decimal
+from typing import Any, Final
+
+import click
+
+from wheelmq.formats.units import Millis
+
+UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART: Final = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)"
+_DURATION: Final = re.compile(f"(?:{_PART})+", re.IGNORECASE)
+_PARTS: Final = re.compile(_PART, re.IGNORECASE)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds in a text like 500ms, 10s, 1.5h or 1h30m. Raises ValueError, which says what to write."""
+    written = text.strip()
+    if re.fullmatch(r"[0-9.]+", written):
+        raise ValueError(f"{text!r} has no unit: write {written}s for seconds; ms, s, m, h and d are known")
+    if not _DURATION.fullmatch(written):
+        raise ValueError(f"{text!r} is no duration: write a number and a unit, as in 500ms, 10s, 5m, 2h, 1d, 1h30m")
+    total = sum((Decimal(number) * UNITS_MS[unit.lower()] for number, unit in _PARTS.findall(written)), Decimal())
+    return int(total.to_integral_value())
+
+
+def parse_time(text: str, now_ms: Millis) -> Millis:
+    """The time in a text: ISO 8601, in the local zone when it names none, or `+` and a duration. Raises ValueError."""
+    written = text.strip()
+    if written.startswith("+"):
+        return Millis(now_ms + parse_duration(written[1:]))
+    try:
+        moment = datetime.datetime.fromisoformat(written).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is no time: write ISO 8601, as in 2031-05-04T13:30, 2031-05-04T13:30:00.250+02:00 or "
+            "2031-05-04T11:30:00Z, or a time from now, as in +10s"
+        ) from None
+    return Millis(round(moment.timestamp() * 1000))
+
+
+def time_text(time_ms: int) -> str:
+    """A time in the local zone, to the millisecond."""
+    seconds, ms = divmod(time_ms, 1000)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone().replace(microsecond=ms * 1000)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def clock_text(time_ms: int) -> str:
+    """The time of day in the local zone, to the millisecond."""
+    return time_text(time_ms)[11:23]
+
+
+def duration_text(duration_ms: int) -> str:
+    """A duration in the two largest units that it fills."""
+    if abs(duration_ms) < 1000:
+        return f"{duration_ms}ms"
+    sign, left = ("-" if duration_ms < 0 else ""), abs(duration_ms)
+    if left < 60_000:
+        return f"{sign}{left / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    parts = []
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, UNITS_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return sign + "".join(parts[:2])
+
+
+class Duration(click.ParamType[int]):
+    """A duration option; its value is in milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

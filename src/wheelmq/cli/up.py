@@ -1,0 +1,144 @@
+"""`wheelmq up`: everything, kept running."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from wheelmq.cli.broker import flush_option, set_option
+from wheelmq.cli.part import home_option
+
+if TYPE_CHECKING:
+    from wheelmq.cli.stack import Stack, StackSettings
+
+_port = click.IntRange(0, 65535)
+
+
+@click.command(name="up", short_help="Run name server, broker and pipeline, and keep them running.")
+@home_option
+@click.option("--namesrv-port", type=_port, default=9876, show_default=True, help="0 picks a free one.")
+@click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free one.")
+@click.option("--dashboard-port", type=_port, default=0, help="Taken for later: there is no dashboard yet.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line when all is ready.")
+@flush_option
+@click.option("--no-pipeline", is_flag=True, help="Leave out Spark: only what is due within seconds is then delivered.")
+@click.option("--master", help="Any Spark master for the pipeline; local[2,4] if none is named.")
+@set_option
+def command(
+    home: Path,
+    namesrv_port: int,
+    broker_port: int,
+    dashboard_port: int,
+    as_json: bool,
+    flush: str,
+    no_pipeline: bool,
+    master: str | None,
+    pairs: tuple[str, ...],
+) -> None:
+    """Run name server, broker and pipeline until SIGTERM or Ctrl-C.
+
+    Each is a process of its own, with its log in HOME/logs; one that dies is started again. On a stop the pipeline
+    goes first, then the broker, then the name server.
+    """
+    from wheelmq.cli.stack import StackSettings
+
+    settings = StackSettings(
+        home=home,
+        namesrv_port=namesrv_port,
+        broker_port=broker_port,
+        flush=flush.upper(),
+        with_pipeline=not no_pipeline,
+        master=master,
+        broker_settings=pairs,
+    )
+    sys.exit(asyncio.run(_run(settings, as_json=as_json)))
+
+
+async def _run(settings: StackSettings, *, as_json: bool) -> int:
+    from wheelmq.cli.stack import Stack, StackFailed
+    from wheelmq.system.clock import SystemClock
+
+    try:
+        stack = Stack(settings, clock=SystemClock(), tell=lambda text: click.echo(text, err=True))
+    except OSError as error:
+        click.echo(f"Error: {error}", err=True)
+        return 1
+    running = asyncio.create_task(_start_and_watch(stack, as_json=as_json))
+    _on_signals(lambda count: running.cancel() if count == 1 else stack.kill())
+    code = 0
+    try:
+        await running
+    except asyncio.CancelledError:
+        click.echo("stopping: pipeline, broker, name server", err=True)
+    except (StackFailed, OSError) as error:
+        click.echo(f"Error: {error}", err=True)
+        code = 1
+    if not await stack.stop() and code == 0:
+        click.echo("Error: a part did not stop cleanly; the next start mends what it left", err=True)
+        code = 1
+    return code
+
+
+async def _start_and_watch(stack: Stack, *, as_json: bool) -> None:
+    await stack.start()
+    found = ready(stack)
+    click.echo(json.dumps({"event": "ready", "ready": True, **found}) if as_json else ready_text(stack))
+    sys.stdout.flush()
+    await stack.wait_for_failure()
+
+
+def _on_signals(act: Callable[[int], object]) -> None:
+    """Call `act` with the number of signals so far, at each SIGTERM and Ctrl-C."""
+    count = 0
+
+    def signalled() -> None:
+        nonlocal count
+        count += 1
+        act(count)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signalled)
+
+
+def ready(stack: Stack) -> dict[str, object]:
+    """Addresses, folders and processes, as the JSON line tells them."""
+    return {
+        "namesrv": stack.namesrv_address,
+        "broker": stack.broker_address,
+        "dashboard": None,
+        "home": str(stack.home),
+        "store": str(stack.store),
+        "logs": str(stack.logs),
+        "pids": {
+            "up": os.getpid(),
+            "namesrv": stack.namesrv.pid,
+            "broker": stack.broker.pid,
+            "pipeline": stack.pipeline.child.pid if stack.pipeline is not None else None,
+            "jvm": stack.pipeline.jvm_pid if stack.pipeline is not None else None,
+        },
+    }
+
+
+def ready_text(stack: Stack) -> str:
+    """The same for a person."""
+    pipeline = f"turns (lease of {stack.pipeline.name})" if stack.pipeline is not None else "left out (--no-pipeline)"
+    return "\n".join(
+        (
+            "WheelMQ is up.",
+            f"  name server  {stack.namesrv_address}",
+            f"  broker       {stack.broker_address}  ({stack.settings.flush})",
+            f"  pipeline     {pipeline}",
+            f"  store        {stack.store}",
+            f"  logs         {stack.logs}",
+            f"Try: wheelmq send Hello world --delay 5s --namesrv {stack.namesrv_address}",
+            "Stop with Ctrl-C.",
+        )
+    )

@@ -1,0 +1,125 @@
+"""What a producer and a consumer share: an identity, routes, connections, and heartbeats that keep them known
+(RocketMQ: MQClientInstance)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Sequence
+
+from wheelmq.client.connections import Connections
+from wheelmq.client.routes import Routes
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import Heartbeat
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.clock import Clock
+from wheelmq.system.unique_ids import UniqueIds
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 30.0
+"""How often routes are refreshed and heartbeats sent, as the Java client does."""
+
+
+def server_list(text: str | Sequence[str]) -> tuple[str, ...]:
+    """Addresses as a list, or as one text with `;` or `,` between them. Raises ValueError."""
+    servers = tuple(filter(None, (part.strip() for part in re.split("[;,]", text)))) if isinstance(text, str) else text
+    if not servers:
+        raise ValueError("name a name server, as HOST:PORT")
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{server!r} is no address of a name server: write HOST:PORT, as in 127.0.0.1:9876")
+    return tuple(servers)
+
+
+class Session:
+    """One client as brokers see it. `beat` says what its heartbeats tell."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        clock: Clock,
+        beat: Callable[[], Heartbeat],
+        on_request: Callable[[Command], Command | None] | None = None,
+        timeout_s: float = 3.0,
+    ) -> None:
+        self.clock = clock
+        self.timeout_s = timeout_s
+        self.connections = Connections(on_request)
+        self.routes = Routes(server_list(servers), self.connections, timeout_s=timeout_s)
+        self.client_id = ""
+        self.unique_ids = UniqueIds(b"\x7f\0\0\1", clock, os.getpid())
+        self._beat = beat
+        self._told: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take an identity and begin to keep alive."""
+        address = await asyncio.to_thread(_own_address, self.routes.servers[0])
+        self.unique_ids = UniqueIds(address, self.clock, os.getpid())
+        family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
+        self.client_id = f"{socket.inet_ntop(family, address)}@{self.unique_ids.next()}"
+        self._task = asyncio.create_task(self._keep_alive())
+
+    async def stop(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        """Leave the groups and close every connection."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        ext = {"clientID": self.client_id}
+        if producer_group is not None:
+            ext["producerGroup"] = producer_group
+        if consumer_group is not None:
+            ext["consumerGroup"] = consumer_group
+        for address in sorted(self._told):
+            with contextlib.suppress(CallError):
+                await self.connections.to(address).call(Command(code=RequestCode.UNREGISTER_CLIENT, ext=ext), 1.0)
+        await self.connections.close()
+
+    async def beat(self) -> None:
+        """Tell every broker of the routes in use that this client is there."""
+        for address in sorted(set(self.routes.masters().values())):
+            await self._beat_to(address)
+
+    async def greet(self, address: str) -> None:
+        """Tell the broker at `address`, if it was not told yet."""
+        if address not in self._told:
+            await self._beat_to(address)
+
+    async def _beat_to(self, address: str) -> None:
+        self._told.add(address)
+        request = Command(code=RequestCode.HEART_BEAT, body=bodies.write(self._beat()))
+        try:
+            await self.connections.to(address).ask(request, self.timeout_s)
+        except (CallError, Refused) as error:
+            log.info("no heartbeat to %s: %s", address, error)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            try:
+                await self.routes.refresh_all()
+                await self.beat()
+            except Exception:
+                log.exception("a round of refreshing routes and sending heartbeats failed")
+
+
+def _own_address(server: str) -> bytes:
+    """The address from which this machine speaks to `server`; nothing is sent to find out."""
+    host, _, port = server.rpartition(":")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return socket.inet_pton(family, probe.getsockname()[0].partition("%")[0])
+    except OSError:
+        return b"\x7f\0\0\1"

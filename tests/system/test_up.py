@@ -1,0 +1,170 @@
+"""`wheelmq up` as its users run it: real processes, real signals, the command line on both ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from wheelmq.cli.ports import free_port
+
+START_DEADLINE_S = 150
+"""The first start after a change of the kernels compiles them."""
+STOP_DEADLINE_S = 60
+COMMAND_DEADLINE_S = 60
+SMALL = ("--set", f"log_file_bytes={1 << 22}", "--set", "timer_slots=3600", "--set", "timer_roll_window_slots=1800")
+
+
+def wheelmq(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "wheelmq", *arguments]
+
+
+class Up:
+    """A `wheelmq up --json` that is ready."""
+
+    def __init__(self, process: subprocess.Popen[str], found: dict[str, Any], errors: Path) -> None:
+        self.process = process
+        self.found = found
+        self.errors = errors
+
+    def command(self, *arguments: str) -> str:
+        """What a command prints that is to succeed."""
+        command = wheelmq(*arguments, "--namesrv", self.found["namesrv"])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
+        assert done.returncode == 0, (arguments, done.stderr, self.errors.read_text())
+        return done.stdout
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(STOP_DEADLINE_S)
+
+
+@contextmanager
+def up(home: Path, *options: str) -> Iterator[Up]:
+    """Start everything; whatever is left of it at the end is an error."""
+    errors = home.parent / "up.err"
+    ports = [f"--{part}-port=0" for part in ("namesrv", "broker", "dashboard")]
+    environment = {**os.environ, "WHEELMQ_JAVA_CACHE": "use"}
+    with errors.open("w") as file:
+        process = subprocess.Popen(
+            wheelmq("up", "--home", str(home), "--json", *ports, *SMALL, *options),
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            env=environment,
+        )
+    family: list[psutil.Process] = []
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, errors.read_text()
+        family = psutil.Process(process.pid).children(recursive=True)
+        yield Up(process, json.loads(line), errors)
+        assert process.poll() is not None, "the test ends with what it started"
+        _, left = psutil.wait_procs(family, timeout=5)
+        assert left == []
+    finally:
+        for one in family:
+            if one.is_running():
+                one.kill()
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.timeout(START_DEADLINE_S + 120)
+def test_the_broker_and_its_clients(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with up(home, "--no-pipeline", "--flush", "SYNC_FLUSH") as running:
+        found = running.found
+        assert (found["event"], found["ready"]) == ("ready", True)
+        assert Path(found["store"]) == home / "store"
+        assert {name: psutil.pid_exists(found["pids"][name]) for name in ("up", "namesrv", "broker")} == {
+            "up": True,
+            "namesrv": True,
+            "broker": True,
+        }
+        assert found["pids"]["pipeline"] is None
+
+        sent = lines(running.command("send", "T", "soon", "--delay", "300ms", "--keys", "k1 k2", "--json"))[0]
+        running.command("send", "T", "at once", "--tags", "t")
+        running.command("send", "T", "in an hour", "--at", "+1h")
+        got = lines(running.command("consume", "T", "--group", "g", "--count", "2", "--json"))
+        by_body = {message["body"]: message for message in got}
+        assert set(by_body) == {"soon", "at once"}
+        assert by_body["soon"]["unique_key"] == sent["unique_key"]
+        assert by_body["soon"]["keys"] == ["k1", "k2"]
+        assert by_body["soon"]["lateness_ms"] >= 0
+        assert by_body["at once"]["due_ms"] is None
+
+        os.kill(found["pids"]["broker"], signal.SIGKILL)  # it comes back on its port, with everything
+        assert "at once" in running.command("consume", "T", "--group", "other", "--count", "2")
+        assert "DIED" in running.errors.read_text()
+        pending = lines(running.command("timers", "--json"))
+        assert [row["topic"] for row in pending] == ["T"]
+        assert running.stop() == 0
+    assert not (home / "store" / "abort").exists()
+    offline = subprocess.run(wheelmq("timers", "--store", found["store"], "--json"), capture_output=True, text=True)
+    expected = [{**row, "state": "parked"} for row in pending]
+    assert lines(offline.stdout) == expected, offline.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(START_DEADLINE_S + 120)
+def test_with_the_pipeline(tmp_path: Path) -> None:
+    with up(tmp_path / "home") as running:
+        found = running.found
+        assert psutil.pid_exists(found["pids"]["pipeline"])
+        assert psutil.Process(found["pids"]["jvm"]).name() == "java"
+        running.command("send", "T", "staged by the pipeline", "--delay", "4s")
+        running.command("send", "T", "indexed by the pipeline", "--delay", "30m")
+        got = lines(running.command("consume", "T", "--group", "g", "--count", "1", "--json"))
+        assert got[0]["body"] == "staged by the pipeline"
+        assert got[0]["lateness_ms"] >= 0
+        assert [row["state"] for row in lines(running.command("timers", "--json"))] == ["indexed"]
+        assert running.stop(signal.SIGINT) == 0
+
+
+def test_an_end_during_the_start_is_clean(tmp_path: Path) -> None:
+    errors = tmp_path / "up.err"
+    ports = ("--namesrv-port=0", "--broker-port=0")
+    with errors.open("w") as file:
+        process = subprocess.Popen(
+            wheelmq("up", "--home", str(tmp_path / "home"), *ports, *SMALL), stdout=subprocess.PIPE, stderr=file
+        )
+    try:
+        while "listens" not in errors.read_text():
+            assert process.poll() is None, errors.read_text()
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(STOP_DEADLINE_S) == 0, errors.read_text()
+        assert psutil.wait_procs(family, timeout=5)[1] == []
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = str(server.getsockname()[1])
+        options = ("--home", str(tmp_path), "--namesrv-port", str(free_port()), "--broker-port", taken)
+        done = subprocess.run(wheelmq("up", *options), capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
+    assert done.returncode == 1
+    assert f"port {taken} is taken by process {os.getpid()}" in done.stderr
+    assert "--broker-port" in done.stderr

@@ -1,0 +1,82 @@
+"""Commands that cannot do what they are asked to: each says what to do instead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from wheelmq.cli import COMMANDS, main
+from wheelmq.cli.ports import free_port
+
+HEAVY = ("pyspark", "numba", "numpy", "pyarrow", "rich", "psutil")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from wheelmq.cli import main; main(['--help'], standalone_mode=False)",
+        "import wheelmq.cli.send, wheelmq.client",
+        "import wheelmq.cli.consume",
+    ],
+)
+def test_light_commands_import_nothing_heavy(code: str) -> None:
+    check = f"import sys; sys.stdout = sys.stderr; {code}; print([n for n in {HEAVY} if n in sys.modules] or 'light')"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip().splitlines()[-1] == "light"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["send", "T"], "Missing argument 'BODY'"),
+        (["send", "T", "x", "--delay", "10"], "write 10s for seconds"),
+        (["send", "T", "x", "--delay", "soon"], "write a number and a unit"),
+        (["send", "T", "x", "--delay", "1s", "--at", "+2s"], "give one of them"),
+        (["send", "T", "x", "--at", "tomorrow"], "write ISO 8601"),
+        (["send", "T", "x", "--at", "2001-01-01T00:00Z"], "in the past"),
+        (["send", "a/b", "x"], "is no topic"),
+        (["send", "T", "x", "--namesrv", "here"], "write HOST:PORT"),
+        (["consume", "T"], "Missing option '--group'"),
+        (["consume", "T", "--group", "g", "--count", "0"], "--count"),
+        (["consume", "T", "--group", "g", "--tags", "||"], "names no tags"),
+        (["nonsense"], "No such command"),
+        (["broker", "--port", "70000"], "--port"),
+        (["pipeline"], "name a broker with --broker"),
+    ],
+)
+def test_bad_input_is_told_what_to_do(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code not in (0, None)
+    assert told in result.output
+
+
+@pytest.mark.parametrize("command", [["send", "T", "x"], ["consume", "T", "--group", "g"], ["timers"]])
+def test_without_a_name_server_a_command_ends_and_says_so(command: list[str]) -> None:
+    result = CliRunner().invoke(main, [*command, "--namesrv", f"127.0.0.1:{free_port()}"])
+    assert result.exit_code == 1
+    assert "no name server answers" in result.output
+    assert "wheelmq up" in result.output
+
+
+@pytest.mark.parametrize(
+    ("pair", "told"),
+    [
+        ("nonsense=1", "has no setting 'nonsense'; it has: "),
+        ("log_file_bytes=large", "does not fit"),
+        ("log_file_bytes", "write NAME=VALUE"),
+    ],
+)
+def test_bad_settings_of_the_broker_are_told(pair: str, told: str, tmp_path: object) -> None:
+    result = CliRunner().invoke(main, ["broker", "--home", str(tmp_path), "--port", "0", "--set", pair])
+    assert result.exit_code == 78
+    assert told in result.output

@@ -1,0 +1,90 @@
+"""What the demonstration calls a success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheelmq.cli.demo_run import Planned, Run
+from wheelmq.cli.demo_view import outcome, parts, summary
+from wheelmq.cli.stack import Stack, StackSettings
+from wheelmq.client.producer import CancelResult
+from wheelmq.testing.clock import ManualClock
+
+DUE = 1_800_000_000_000
+
+
+def metrics(turn: int, *, is_turning: bool = True) -> dict[str, Any]:
+    return {"pipeline": {"turn": turn, "is_turning": is_turning}}
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Stack:
+    return Stack(StackSettings(home=tmp_path), clock=ManualClock(), tell=lambda text: None)
+
+
+@pytest.fixture
+def run(stack: Stack) -> Run:
+    """A run in which all went well."""
+    made = Run(stack, ManualClock())
+    made.planned = [
+        Planned(1000, DUE, "a", arrivals_ms=[DUE + 2]),
+        Planned(5000, DUE + 4000, "b", arrivals_ms=[DUE + 4000]),
+        Planned(9000, DUE + 8000, "c", is_cancelled=True),
+    ]
+    made.cancel_result = CancelResult.CANCELLED
+    made.turns_before = 3
+    made.note(metrics(5))
+    return made
+
+
+def test_all_is_well(run: Run) -> None:
+    assert run.problems() == []
+    assert "2 of 2 messages arrived" in summary(run, [])[0]
+    assert "2 turns" in summary(run, [])[2]
+
+
+@pytest.mark.parametrize(
+    ("index", "arrivals_ms", "told"),
+    [
+        (0, [], "the message of 1 s did not arrive"),
+        (0, [DUE, DUE + 1], "the message of 1 s arrived 2 times"),
+        (1, [DUE + 3999], "the message of 5 s arrived 1 ms early"),
+        (2, [DUE + 8000], "the message of 9 s was cancelled and arrived"),
+    ],
+)
+def test_a_message_that_went_wrong(run: Run, index: int, arrivals_ms: list[int], told: str) -> None:
+    run.planned[index].arrivals_ms = arrivals_ms
+    assert run.problems() == [told]
+    assert summary(run, run.problems()) == [f"PROBLEM: {told}"]
+
+
+def test_a_cancel_that_did_not_cancel(run: Run) -> None:
+    run.cancel_result = CancelResult.NOT_FOUND
+    assert run.problems() == ["the cancel was answered by not found"]
+
+
+def test_a_pipeline_that_made_no_turn(run: Run) -> None:
+    run.note(metrics(3))
+    assert run.problems() == ["the pipeline made no turn"]
+
+
+def test_outcomes() -> None:
+    waiting = Planned(1000, DUE, "a")
+    assert (outcome(waiting, DUE - 1), outcome(waiting, DUE)) == ("waits", "overdue")
+    assert outcome(Planned(1000, DUE, "a", arrivals_ms=[DUE]), DUE) == "arrived"
+    assert outcome(Planned(1000, DUE, "a", arrivals_ms=[DUE - 1]), DUE) == "early"
+    assert outcome(Planned(1000, DUE, "a", is_cancelled=True), DUE) == "cancelled"
+
+
+def test_the_parts_and_their_states(run: Run, stack: Stack) -> None:
+    run.metrics = None
+    assert [state for _, state in parts(run, stack)] == ["starting", "starting", "down, 0 turns so far"]
+    run.note(metrics(7))
+    stack.namesrv.came_up()
+    found = dict(parts(run, stack))
+    assert found["name server"] == f"up on {stack.namesrv_address}"
+    assert found["broker"] == f"up on {stack.broker_address}"
+    assert found["pipeline"] == "turning, 7 turns so far"

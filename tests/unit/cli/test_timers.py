@@ -1,0 +1,157 @@
+"""`wheelmq timers --store`: the same as the broker lists, from the files alone, and without touching them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from wheelmq.cli import main
+from wheelmq.delay.offline import pending_in
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.units import Millis
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+
+def listed(harness: BrokerHarness) -> list[dict[str, Any]]:
+    """What the running broker says is pending."""
+    answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, queueOffset=0, count=1000)
+    assert answer.ext["nextQueueOffset"] == answer.ext["endQueueOffset"]
+    return [msgspec.json.decode(line) for line in bytes(answer.body).split(b"\n") if line]
+
+
+def read(store: Path) -> list[dict[str, Any]]:
+    return [json.loads(msgspec.json.encode(pending)) for pending in pending_in(store)]
+
+
+def without_state(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "state"} for row in rows]
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path): f"{path.stat().st_mtime_ns} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in paths}
+
+
+def fill(harness: BrokerHarness) -> None:
+    """Messages in every state: out, cancelled, indexed, armed, parked, rolled, and plain ones between them."""
+    model = PipelineModel(harness)
+    harness.send("T", b"out", delay_ms=500)
+    harness.send("T", b"plain")
+    harness.send("T", b"cancelled", delay_ms=9000, properties={props.UNIQ_KEY: "C"})
+    harness.send("T", b"long", delay_ms=15_000, queue_id=2, properties={props.KEYS: "k", props.TAGS: "t"})
+    harness.send("U", b"rolls", delay_ms=40_000)
+    harness.send("T", deliver_ms=harness.now_ms + 9000, properties={props.TIMER_DEL_UNIQKEY: "T+C"})
+    harness.advance(4000, model.work)
+    harness.send("T", b"fresh", delay_ms=12_000)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["timers", *arguments])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_files_say_what_the_broker_says(harness: BrokerHarness, tmp_path: Path, clean: bool) -> None:
+    fill(harness)
+    expected = listed(harness)
+    assert [row["topic"] for row in expected] == ["T", "U", "T"]
+    if clean:
+        harness.stop()
+    else:
+        harness.crash()
+    found = read(tmp_path / "store")
+    assert without_state(found) == without_state(expected)
+    assert [row["state"] for row in found] == ["indexed", "indexed", "parked"]
+
+
+def test_nothing_is_changed(harness: BrokerHarness, tmp_path: Path) -> None:
+    fill(harness)
+    harness.crash()
+    before = fingerprint(tmp_path)
+    assert len(read(tmp_path / "store")) == 3
+    assert fingerprint(tmp_path) == before
+
+
+def test_a_message_that_rolled_is_listed_once_with_its_due_time(harness: BrokerHarness, tmp_path: Path) -> None:
+    model = PipelineModel(harness)
+    due_ms = harness.now_ms + 40_000
+    harness.send("T", deliver_ms=due_ms)
+    harness.advance(25_000, model.work)
+    assert harness.broker.releaser.counts["rolled"] >= 1
+    harness.stop()
+    assert [row["due_ms"] for row in read(tmp_path / "store")] == [due_ms]
+
+
+def apache_message(due_ms: int, unique_key: str, deletes: str | None = None) -> Message:
+    """A record of the timer queue as Apache RocketMQ writes it."""
+    properties = {props.UNIQ_KEY: unique_key, props.TIMER_DELIVER_MS: str(due_ms)}
+    if deletes is not None:
+        properties[props.TIMER_DEL_UNIQKEY] = deletes
+    properties |= {
+        props.TIMER_OUT_MS: str((due_ms - 1) // 1000 * 1000),
+        props.REAL_TOPIC: "T",
+        props.REAL_QID: "0",
+    }
+    return Message(TIMER_TOPIC, 0, b"x", properties, born_ms=Millis(0))
+
+
+def test_what_apache_wrote_and_cancelled(harness: BrokerHarness, tmp_path: Path) -> None:
+    due_ms = harness.now_ms + 30_000
+    for message in (
+        apache_message(due_ms, "kept"),
+        apache_message(due_ms, "gone"),
+        apache_message(due_ms, "cancel", deletes="T+gone"),
+    ):
+        harness.broker.store.append(message)
+    harness.tick()
+    harness.crash()
+    assert [(row["unique_key"], row["due_ms"]) for row in read(tmp_path / "store")] == [("kept", due_ms)]
+
+
+def test_the_command_prints_a_line_for_each(harness: BrokerHarness, tmp_path: Path) -> None:
+    fill(harness)
+    expected = without_state(listed(harness))
+    harness.stop()
+    store = str(tmp_path / "store")
+    result = run("--store", store, "--json")
+    assert result.exit_code == 0
+    assert without_state([json.loads(line) for line in result.output.splitlines()]) == expected
+    only = run("--store", store, "--json", "--topic", "U")
+    assert [json.loads(line)["topic"] for line in only.output.splitlines()] == ["U"]
+    table = run("--store", store, "--limit", "2")
+    assert "3 pending, the first 2" in table.output
+
+
+def test_an_empty_store_has_nothing_pending(harness: BrokerHarness, tmp_path: Path) -> None:
+    harness.send("T", b"plain")
+    harness.stop()
+    assert "Nothing is pending" in run("--store", str(tmp_path / "store")).output
+
+
+def test_what_is_no_store_is_told(tmp_path: Path) -> None:
+    result = run("--store", str(tmp_path), "--json")
+    assert result.exit_code == 1
+    assert "no commit log" in result.output
+    assert run("--store", str(tmp_path / "absent")).exit_code == 2
+    assert run("--store", str(tmp_path), "--broker", "127.0.0.1:1").exit_code == 2
+
+
+def test_a_store_that_a_broker_has_open_is_refused(harness: BrokerHarness, tmp_path: Path) -> None:
+    """From another process, as the system's lock is one of processes."""
+    harness.send("T", delay_ms=10_000)
+    command = [sys.executable, "-m", "wheelmq", "timers", "--store", str(tmp_path / "store"), "--json"]
+    open_still = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert open_still.returncode == 1
+    assert "a broker has the store" in open_still.stderr
+    assert open_still.stdout == ""

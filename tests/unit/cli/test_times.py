@@ -1,0 +1,113 @@
+"""Durations and times as people write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from wheelmq.cli.times import clock_text, duration_text, parse_duration, parse_time, time_text
+from wheelmq.formats.units import Millis
+
+NOW = Millis(1_800_000_000_000)  # 2027-01-15T08:00:00Z
+
+
+@pytest.fixture(params=["UTC", "Asia/Kolkata", "America/New_York"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The local zone, which is put back."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("500ms", 500),
+        ("10s", 10_000),
+        (" 5m ", 300_000),
+        ("2h", 7_200_000),
+        ("1d", 86_400_000),
+        ("1.5s", 1500),
+        ("1h30m", 5_400_000),
+        ("2D", 172_800_000),
+        ("0s", 0),
+        ("0.1ms", 0),
+    ],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["10", "1.5", ""])
+def test_a_number_alone_has_no_unit(text: str) -> None:
+    with pytest.raises(ValueError, match="unit" if text else "write"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["-5s", "5 s", "s", "10x", "1h-3m", "１０s", "1e3s", "10s junk"])
+def test_what_is_no_duration_is_told_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match="write"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2027-01-15T08:00:00Z", 0),
+        ("2027-01-15T08:00:00.250Z", 250),
+        ("2027-01-15T09:00:00+01:00", 0),
+        ("2027-01-15 08:00:01+00:00", 1000),
+        ("20270115T080000Z", 0),
+        ("+10s", 10_000),
+        ("+1h30m", 5_400_000),
+    ],
+)
+def test_times(text: str, ms: int) -> None:
+    assert parse_time(text, NOW) == NOW + ms
+
+
+def test_a_time_without_a_zone_is_local(zone: str) -> None:
+    hours = {"UTC": 0, "Asia/Kolkata": 5.5, "America/New_York": -5}[zone]
+    assert parse_time("2027-01-15T08:00", NOW) == NOW - hours * 3_600_000
+
+
+def test_times_are_printed_in_the_local_zone(zone: str) -> None:
+    printed = {
+        "UTC": "2027-01-15T08:00:00.007+00:00",
+        "Asia/Kolkata": "2027-01-15T13:30:00.007+05:30",
+        "America/New_York": "2027-01-15T03:00:00.007-05:00",
+    }[zone]
+    assert time_text(NOW + 7) == printed
+    assert clock_text(NOW + 7) == printed[11:23]
+    assert parse_time(printed, NOW) == NOW + 7
+
+
+@pytest.mark.parametrize(
+    "text", ["tomorrow", "", "2027-13-01", "10:30", "+", "+5", "1800000000000", "0001-01-01T00:00"]
+)
+def test_what_is_no_time_is_told_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match="write"):
+        parse_time(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0ms"),
+        (999, "999ms"),
+        (1000, "1s"),
+        (1945, "1.945s"),
+        (60_000, "1m"),
+        (90_500, "1m30s"),
+        (3_600_000, "1h"),
+        (90_061_000, "1d1h"),
+        (-5000, "-5s"),
+        (-90_000, "-1m30s"),
+    ],
+)
+def test_durations_are_printed_short(ms: int, text: str) -> None:
+    assert duration_text(ms) == text

@@ -1,0 +1,78 @@
+"""A name server and a broker in the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheelmq.broker.app import BrokerApp
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.nameserver.app import NameServerApp
+
+SMALL: dict[str, Any] = {
+    "log_file_bytes": 1 << 20,
+    "queue_file_bytes": 300 * 20,
+    "timer_log_file_bytes": 1 << 16,
+    "timer_slots": 600,
+    "timer_roll_window_slots": 300,
+    "flush_interval_ms": 50,
+}
+ARRIVAL_DEADLINE_S = 20.0
+
+
+class Servers:
+    """What runs: addresses, and the broker's inside."""
+
+    def __init__(self, namesrv: NameServerApp, broker: BrokerApp) -> None:
+        self.namesrv = f"127.0.0.1:{namesrv.port}"
+        self.address = f"127.0.0.1:{broker.settings.listen_port}"
+        self.app = broker
+
+    async def restart_broker(self) -> None:
+        """Stop the broker cleanly and start it again on the same port and store."""
+        await self.app.stop()
+        self.app = BrokerApp(self.app.settings)
+        await self.app.start()
+        await registered(self.app)
+
+
+Start = Callable[..., AbstractAsyncContextManager[Servers]]
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Start:
+    """`async with servers() as running: ...`"""
+
+    @asynccontextmanager
+    async def start(**settings: Any) -> AsyncIterator[Servers]:
+        namesrv = NameServerApp(tmp_path / "namesrv", port=0)
+        await namesrv.start()
+        chosen = {**SMALL, "namesrv": (f"127.0.0.1:{namesrv.port}",), **settings}
+        running = Servers(namesrv, BrokerApp(BrokerSettings(store_path=tmp_path / "store", listen_port=0, **chosen)))
+        await running.app.start()
+        try:
+            await registered(running.app)
+            yield running
+        finally:
+            await running.app.stop()
+            await namesrv.stop()
+
+    return start
+
+
+async def registered(app: BrokerApp) -> None:
+    assert app.registration is not None
+    async with asyncio.timeout(ARRIVAL_DEADLINE_S):
+        await app.registration.registered.wait()
+
+
+async def until(condition: Callable[[], bool], deadline_s: float = ARRIVAL_DEADLINE_S) -> None:
+    """Wait for `condition`, which something else in this loop brings about."""
+    async with asyncio.timeout(deadline_s):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,180 @@
+"""The producer against a name server and a broker in the same loop."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+
+from tests.unit.client.conftest import Start, until
+from wheelmq.client.outgoing import OutgoingMessage
+from wheelmq.client.producer import CancelResult, Producer, ProducerSettings, SendStatus, _due_ms
+from wheelmq.client.routes import NoBroker
+from wheelmq.client.sync import SyncProducer
+from wheelmq.delay.cancel import Cancelled
+from wheelmq.formats.units import Millis
+from wheelmq.net.errors import CallError, Refused, Unreachable
+from wheelmq.system.clock import SystemClock
+
+
+def now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def test_sends_go_to_the_queues_in_turn(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            results = [await producer.send("T", b"x") for _ in range(8)]
+            assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
+            assert sorted(result.queue_offset for result in results) == [0, 0, 0, 0, 1, 1, 1, 1]
+            assert {result.status for result in results} == {SendStatus.OK}
+            assert len({result.unique_key for result in results} | {result.message_id for result in results}) == 16
+            assert all(result.due_ms is None and result.recall_handle is None for result in results)
+            assert (await producer.send("T", b"x", queue_id=2)).queue.queue_id == 2
+            with pytest.raises(ValueError, match="has no queue 9: its queues are 0 to 3"):
+                await producer.send("T", b"x", queue_id=9)
+
+    asyncio.run(scenario())
+
+
+def test_a_producer_is_known_to_the_broker_until_it_leaves(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running:
+            assert running.app.broker is not None
+            producers = running.app.broker.clients.producers
+            async with Producer(running.namesrv, ProducerSettings(group="P")) as producer:
+                await producer.send("T", b"x")
+                assert list(producers) == ["P"]
+            assert list(producers) == []
+
+    asyncio.run(scenario())
+
+
+def test_due_times(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            at_ms = now_ms() + 60_000
+            assert (await producer.send("T", b"x", deliver_at_ms=at_ms)).due_ms == at_ms
+            before_ms = now_ms()
+            result = await producer.send("T", b"x", delay_ms=60_000)
+            assert result.due_ms is not None and before_ms <= result.due_ms - 60_000 <= now_ms()
+            assert result.recall_handle
+            with pytest.raises(Refused, match="must not exceed"):
+                await producer.send("T", b"x", delay_ms=400 * 24 * 3_600_000)
+
+    asyncio.run(scenario())
+
+
+def test_a_reckoned_due_time_is_kept_in_the_second_of_the_recall_handle() -> None:
+    handle = base64.urlsafe_b64encode(b"v1 T broker 5001 KEY").decode()  # the slot of 5000 holds 5001 to 6000
+    assert [_due_ms(reckoned, handle) for reckoned in (4000, 5001, 5500, 6000, 6001)] == [5001, 5001, 5500, 6000, 6000]
+    for unknown in (None, "", "no base64 \x00", base64.urlsafe_b64encode(b"v2 a b c").decode()):
+        assert _due_ms(1234, unknown) == Millis(1234)
+
+
+def test_cancel_tells_the_truth(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            sent = await producer.send("T", b"x", delay_ms=60_000)
+            assert sent.due_ms is not None
+            assert await producer.cancel("T", sent.unique_key, sent.due_ms) is CancelResult.CANCELLED
+            again = await producer.cancel("T", sent.unique_key, sent.due_ms, broker_name="broker-a")
+            assert again is CancelResult.ALREADY_SETTLED
+            assert await producer.cancel("T", "nobody", sent.due_ms) is CancelResult.NOT_FOUND
+            out = await producer.send("T", b"x", delay_ms=10, properties={"UNIQ_KEY": "order-42"})
+            assert running.app.broker is not None and out.due_ms is not None
+            released = running.app.broker.releaser.counts
+            await until(lambda: released["released"] == 1)
+            assert await producer.cancel("T", "order-42", out.due_ms) is CancelResult.ALREADY_SETTLED
+            with pytest.raises(ValueError, match="broker-a have"):
+                await producer.cancel("T", "nobody", sent.due_ms, broker_name="other")
+
+    asyncio.run(scenario())
+
+
+def test_the_outcomes_of_a_cancel_are_the_broker_s() -> None:
+    assert {str(one) for one in CancelResult} - {"accepted"} == {str(one) for one in Cancelled}
+
+
+def test_a_batch_is_stored_in_order(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            await producer.send("T", b"first", queue_id=1)
+            messages = [OutgoingMessage(body=b"a", keys="k"), OutgoingMessage(body=b"b"), OutgoingMessage(body=b"c")]
+            results = await producer.send_batch("T", messages, queue_id=1)
+            assert [result.queue_offset for result in results] == [1, 2, 3]
+            assert len({result.message_id for result in results}) == len({r.unique_key for r in results}) == 3
+            assert await producer.send_batch("T", []) == []
+            with pytest.raises(ValueError, match="cannot be delayed"):
+                await producer.send_batch("T", [OutgoingMessage(body=b"", properties={"DELAY": "1"})])
+
+    asyncio.run(scenario())
+
+
+def test_oneway_sends_arrive(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            await producer.send_oneway("T", b"x", queue_id=0)
+            assert running.app.broker is not None
+            queues = running.app.broker.store.queues
+            await until(lambda: (queue := queues.find("T", 0)) is not None and queue.end == 1)
+
+    asyncio.run(scenario())
+
+
+def test_refusals_and_absences_are_told_apart(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers(auto_create_topic=False) as running, Producer(running.namesrv) as producer:
+            with pytest.raises(NoBroker):
+                await producer.send("T", b"x")
+            with pytest.raises(ValueError, match="is no topic"):
+                await producer.send("a/b", b"x")
+        async with servers() as running, Producer(running.namesrv) as producer:
+            with pytest.raises(Refused, match="illegal"):
+                await producer.send("T", bytes(5 << 20))
+            await producer.send("T", b"x")
+            await running.app.stop()
+            with pytest.raises(Unreachable):
+                await producer.send("T", b"x")
+            await running.restart_broker()
+            await producer.send("T", b"x")
+
+    asyncio.run(scenario())
+
+
+def test_a_send_without_an_answer_is_not_tried_again() -> None:
+    async def scenario() -> None:
+        seen = 0
+
+        async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal seen
+            seen += bool(await reader.read(1))
+            await reader.read()
+            writer.close()
+
+        silent = await asyncio.start_server(swallow, "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        async with Producer(f"127.0.0.1:{port}", ProducerSettings(timeout_ms=50)) as producer:
+            with pytest.raises(CallError, match="did not answer"):
+                await producer.send("T", b"x")
+        silent.close()
+        assert seen == 1
+
+    asyncio.run(scenario())
+
+
+def test_the_sync_face(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running:
+
+            def script() -> list[str]:
+                with SyncProducer(running.namesrv) as producer:
+                    sent = producer.send("T", b"x", delay_ms=60_000)
+                    assert sent.due_ms is not None
+                    batch = producer.send_batch("T", [OutgoingMessage(body=b"a")])
+                    return [producer.cancel("T", sent.unique_key, sent.due_ms), batch[0].status]
+
+            assert await asyncio.to_thread(script) == ["cancelled", "SEND_OK"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,160 @@
+"""Routes from name servers that are made up here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from wheelmq.client.connections import Connections
+from wheelmq.client.routes import NoBroker, NoNameServer, Routes, TopicUnknown
+from wheelmq.client.session import server_list
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+
+MODEL = bodies.Route(
+    broker_datas=[
+        bodies.BrokerData(broker_name="b2", cluster="c", broker_addrs={0: "h:2", 1: "h:9"}),
+        bodies.BrokerData(broker_name="b1", cluster="c", broker_addrs={0: "h:1"}),
+        bodies.BrokerData(broker_name="orphan", cluster="c", broker_addrs={1: "h:3"}),
+    ],
+    queue_datas=[
+        bodies.QueueData(broker_name="b2", read_queue_nums=8, write_queue_nums=8, perm=7),
+        bodies.QueueData(broker_name="b1", read_queue_nums=1, write_queue_nums=2, perm=6),
+        bodies.QueueData(broker_name="orphan", read_queue_nums=4, write_queue_nums=4, perm=6),
+    ],
+)
+
+
+class FakeNameServer:
+    """Answers from a table; a None for its table is a name server that is down."""
+
+    def __init__(self, table: dict[str, bodies.Route] | None) -> None:
+        self.table = table
+        self.asked: list[str] = []
+
+    async def call(self, command: Command, timeout_s: float) -> Command:
+        if self.table is None:
+            raise CallError("down")
+        assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        topic = command.ext["topic"]
+        self.asked.append(topic)
+        if topic == "forbidden":
+            return Command(code=ResponseCode.NO_PERMISSION)
+        if topic not in self.table:
+            return Command(code=ResponseCode.TOPIC_NOT_EXIST)
+        return Command(code=ResponseCode.SUCCESS, body=bodies.write(self.table[topic]))
+
+
+class FakeConnections(Connections):
+    def __init__(self, servers: dict[str, FakeNameServer]) -> None:
+        super().__init__()
+        self.servers = servers
+
+    def to(self, address: str) -> Any:
+        return self.servers[address]
+
+
+def routes(**servers: FakeNameServer) -> Routes:
+    return Routes(tuple(servers), FakeConnections(servers))
+
+
+def test_queues_are_sorted_and_only_of_brokers_with_a_master() -> None:
+    route = asyncio.run(routes(n=FakeNameServer({"T": MODEL})).get("T"))
+    assert [(queue.broker_name, queue.queue_id) for queue in route.writable] == [
+        *[("b1", i) for i in range(2)],
+        *[("b2", i) for i in range(8)],
+    ]
+    assert [(queue.broker_name, queue.queue_id) for queue in route.readable][:2] == [("b1", 0), ("b2", 0)]
+    assert route.masters == {"b1": "h:1", "b2": "h:2"}
+
+
+def test_permissions_take_queues_away() -> None:
+    data = [
+        bodies.QueueData(broker_name="b1", read_queue_nums=1, write_queue_nums=1, perm=4),
+        bodies.QueueData(broker_name="b2", read_queue_nums=1, write_queue_nums=1, perm=2),
+    ]
+    limited = bodies.Route(broker_datas=MODEL.broker_datas, queue_datas=data)
+    route = asyncio.run(routes(n=FakeNameServer({"T": limited})).get("T"))
+    assert [queue.broker_name for queue in route.readable] == ["b1"]
+    assert [queue.broker_name for queue in route.writable] == ["b2"]
+
+
+def test_a_new_topic_borrows_the_queues_of_tbw102_until_it_exists() -> None:
+    async def scenario() -> None:
+        server = FakeNameServer({"TBW102": MODEL})
+        found = routes(n=server)
+        with pytest.raises(TopicUnknown):
+            await found.get("T")
+        route = await found.get("T", new_topic_queues=4)
+        assert [queue.queue_id for queue in route.writable if queue.broker_name == "b2"] == [0, 1, 2, 3]
+        assert {queue.topic for queue in route.writable} == {"T"}
+        with pytest.raises(TopicUnknown):
+            await found.get("T")  # a consumer needs the real one
+        await found.refresh_all()
+        assert (await found.get("T", new_topic_queues=4)).borrowed_queues == 4
+        assert server.table is not None
+        server.table["T"] = MODEL
+        await found.refresh_all()
+        assert (await found.get("T")).borrowed_queues == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_route_is_asked_for_once_by_all_who_want_it() -> None:
+    async def scenario() -> None:
+        server = FakeNameServer({"T": MODEL})
+        found = routes(n=server)
+        await asyncio.gather(*(found.get("T") for _ in range(5)))
+        assert server.asked == ["T"]
+
+    asyncio.run(scenario())
+
+
+def test_the_next_name_server_is_asked_when_one_is_down() -> None:
+    async def scenario() -> None:
+        up = FakeNameServer({"T": MODEL})
+        found = routes(dead=FakeNameServer(None), up=up)
+        await found.get("T")
+        await found.refresh("T")
+        up.table = None
+        await found.refresh("T")  # nobody answers: what is known stays
+        assert (await found.get("T")).masters
+        with pytest.raises(NoNameServer, match="down; down"):
+            await found.get("other")
+
+    asyncio.run(scenario())
+
+
+def test_a_route_stays_while_its_broker_is_away() -> None:
+    async def scenario() -> None:
+        server = FakeNameServer({"T": MODEL})
+        found = routes(n=server)
+        await found.get("T")
+        server.table = {}
+        await found.refresh_all()
+        assert (await found.get("T")).masters == {"b1": "h:1", "b2": "h:2"}
+
+    asyncio.run(scenario())
+
+
+def test_no_broker_and_refusals_are_told() -> None:
+    async def scenario() -> None:
+        found = routes(n=FakeNameServer({}))
+        with pytest.raises(NoBroker, match="no broker is registered"):
+            await found.get("T", new_topic_queues=4)
+        with pytest.raises(Refused):
+            await found.get("forbidden")
+
+    asyncio.run(scenario())
+
+
+def test_server_lists() -> None:
+    assert server_list("a:1; b:2,c:3") == ("a:1", "b:2", "c:3")
+    assert server_list(["a:1"]) == ("a:1",)
+    for text in ("", ";", "a", "a:", "a:x", "a:0", "a:70000", ":9876"):
+        with pytest.raises(ValueError, match="name server"):
+            server_list(text)

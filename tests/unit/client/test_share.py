@@ -1,0 +1,42 @@
+"""What may be committed of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+
+from wheelmq.client.share import HeldQueue
+from wheelmq.formats.wire.bodies import QueueName
+
+QUEUE = QueueName(topic="T", broker_name="b", queue_id=0)
+
+
+def test_only_what_is_done_without_a_gap_may_be_committed() -> None:
+    held = HeldQueue(QUEUE, 10, 100)
+    assert held.committable == 10
+    held.take([10, 11, 13], 14)
+    assert held.committable == 10
+    held.done(11)
+    assert held.committable == 10
+    held.done(10)
+    assert held.committable == 13
+    held.done(13)
+    assert held.committable == 14
+
+
+def test_what_a_filter_left_out_needs_no_doing() -> None:
+    held = HeldQueue(QUEUE, 0, 100)
+    held.take([], 32)
+    assert held.committable == 32
+
+
+def test_no_more_is_pulled_while_too_much_is_in_hand() -> None:
+    async def scenario() -> None:
+        held = HeldQueue(QUEUE, 0, 2)
+        held.take([0, 1], 2)
+        waiting = asyncio.create_task(held.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        held.done(0)
+        await waiting
+
+    asyncio.run(scenario())
