@@ -1,0 +1,394 @@
+"""A broker without sockets, threads or a clock of its own, for tests.
+
+    with BrokerHarness(folder) as harness:
+        harness.send("T", b"in a second", delay_ms=1000)
+        harness.advance(1000)
+        assert harness.bodies("T") == [b"in a second"]
+
+The harness is the shell: it feeds bytes, ticks the broker as often as the broker asks for, and shows answers at the
+end of a tick. It stops the broker in three ways: cleanly, as `kill -9` would, and as a power cut would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from wheelmq.broker import handlers as _handlers  # registers every handler
+from wheelmq.broker.broker import Broker
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Host, Record, decode_record
+from wheelmq.formats.wire import frame, headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command, FrameError
+from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION, PULL_SUSPEND
+from wheelmq.system.offload import InlineOffload
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.connection import FakeConnection
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.offload import HeldOffload
+
+assert _handlers
+
+SMALL: dict[str, Any] = {
+    "log_file_bytes": 1 << 20,
+    "queue_file_bytes": 300 * 20,
+    "timer_log_file_bytes": 52 * 100 + 16,
+    "timer_slots": 60,
+    "timer_roll_window_slots": 20,
+    "timer_lead_ms": 5000,
+}
+"""Files that fill within a test, a wheel that comes round within one, a roll window of 20 s."""
+
+TICKS_MAX = 10_000
+"""Ticks at one moment after which a broker counts as restless."""
+
+
+class NoAnswer(AssertionError):
+    """The request was not answered in the tick that served it: it is held, or oneway, or its connection is gone."""
+
+
+class Ask(NamedTuple):
+    """A request that was sent, and where its answer will be."""
+
+    connection: FakeConnection
+    opaque: int
+
+    @property
+    def answer(self) -> Command | None:
+        return self.connection.answers.get(self.opaque)
+
+
+class Pulled(NamedTuple):
+    """A pull's answer, and the records in it."""
+
+    answer: Command
+    records: list[Record]
+
+    @property
+    def next_offset(self) -> int:
+        return int(self.answer.ext["nextBeginOffset"])
+
+
+class BrokerHarness:
+    """A broker in `folder`, started. `settings` are BrokerSettings by name, over those of SMALL."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clock: ManualClock | None = None,
+        disk: SimulatedDisk | None = None,
+        offload: InlineOffload | HeldOffload | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        self.clock = ManualClock() if clock is None else clock
+        self.disk = SimulatedDisk() if disk is None else disk
+        self.offload = InlineOffload() if offload is None else offload
+        self.randomness = Random(seed)
+        self._settings = {**SMALL, **settings}
+        self._folder = folder
+        self._peers = 0
+        self._connections: list[FakeConnection] = []
+        self._client: FakeConnection | None = None
+        self._broker: Broker | None = None
+        self.start()
+
+    @property
+    def broker(self) -> Broker:
+        """The broker that runs."""
+        assert self._broker is not None, "the broker is stopped"
+        return self._broker
+
+    @property
+    def is_running(self) -> bool:
+        return self._broker is not None
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._broker is not None:
+            self.crash()
+
+    # Start and stop ------------------------------------------------------------------------------------------------
+
+    def start(self, **settings: Any) -> None:
+        """Start a broker on the folder; `settings` change those it had. What it raises leaves nothing behind."""
+        assert self._broker is None, "the broker runs already"
+        self._settings.update(settings)
+        chosen = msgspec.convert({"store_path": self._folder, **self._settings}, BrokerSettings, strict=False)
+        try:
+            self._broker = Broker(
+                chosen, disk=self.disk, clock=self.clock, offload=self.offload, randomness=self.randomness
+            )
+        except BaseException:
+            self.disk.release_locks()
+            raise
+        self.tick()  # as a server does once it listens
+
+    def stop(self) -> None:
+        """A clean stop: what was handed to the offload is finished, every connection is closed."""
+        broker = self.broker
+        self.offload.close()
+        for connection in list(self._connections):
+            self.lose(connection)
+        broker.close()
+        self._gone()
+
+    def crash(self) -> None:
+        """`kill -9`: the process is gone, what it wrote is with the system."""
+        if isinstance(self.offload, HeldOffload):
+            self.offload.forget()
+        for connection in self._connections:
+            connection.drop()
+        self._gone()
+
+    def cut_power(self, keep: float = 0.5) -> None:
+        """The machine is gone: of the pages not synced, each is kept with probability `keep`."""
+        self.crash()
+        self.disk.cut_power(self.randomness, keep)
+
+    def restart(self, *, clean: bool = True, **settings: Any) -> None:
+        """Stop, cleanly or as `kill -9` would, and start again."""
+        if clean:
+            self.stop()
+        else:
+            self.crash()
+        self.start(**settings)
+
+    def _gone(self) -> None:
+        self._connections.clear()
+        self._client = None
+        self._broker = None
+        self.disk.release_locks()
+
+    # Connections ---------------------------------------------------------------------------------------------------
+
+    def connect(self, address: bytes = b"\x0a\0\0\1") -> FakeConnection:
+        """A new connection, from `address`."""
+        self._peers += 1
+        connection = FakeConnection(Host(address, 40_000 + self._peers))
+        self._connections.append(connection)
+        return connection
+
+    @property
+    def client(self) -> FakeConnection:
+        """The connection that is used when none is named."""
+        if self._client is None or not self._client.is_open:
+            self._client = self.connect()
+        return self._client
+
+    def lose(self, connection: FakeConnection) -> None:
+        """The connection is gone, and the broker is told."""
+        connection.drop()
+        self._tell_lost(connection)
+
+    def _tell_lost(self, connection: FakeConnection) -> None:
+        if not connection.is_lost:
+            connection.is_lost = True
+            self._connections.remove(connection)
+            self.broker.connection_lost(connection)
+
+    # Requests ------------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes, connection: FakeConnection | None = None) -> None:
+        """Bytes arrive. Bytes that are no frame close the connection, as the server does."""
+        connection = connection or self.client
+        connection.unread += data
+        buffer = memoryview(bytearray(connection.unread))
+        try:
+            taken = self.broker.receive(connection, buffer, len(buffer))
+        except FrameError:
+            connection.close()
+            self._tell_lost(connection)
+            return
+        del connection.unread[:taken]
+
+    def submit(
+        self, command: Command, connection: FakeConnection | None = None, *, oneway: bool = False, binary: bool = False
+    ) -> Ask:
+        """A request arrives; no tick yet."""
+        connection = connection or self.client
+        command.opaque = connection.next_opaque(oneway=oneway)
+        command.flag = frame.FLAG_ONEWAY if oneway else 0
+        self.feed(frame.encode_binary(command) if binary else frame.encode(command), connection)
+        return Ask(connection, command.opaque)
+
+    def ask(self, command: Command, connection: FakeConnection | None = None, *, binary: bool = False) -> Command:
+        """A request arrives and is served in one tick: its answer. Raises NoAnswer."""
+        asked = self.submit(command, connection, binary=binary)
+        self.tick()
+        if asked.answer is None:
+            raise NoAnswer(f"code {command.code}")
+        return asked.answer
+
+    def ask_code(
+        self, code: RequestCode, body: bytes = b"", connection: FakeConnection | None = None, **fields: object
+    ) -> Command:
+        """As `ask`; `fields` are the header, by their names on the wire."""
+        return self.ask(Command(code=code, ext=headers.texts(**fields), body=body), connection)
+
+    # Time ----------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One tick, and the writes at its end."""
+        self.broker.tick()
+        for connection in list(self._connections):
+            connection.flush()
+            if not connection.is_open:
+                self._tell_lost(connection)
+
+    def settle(self) -> None:
+        """Tick until the broker asks for no further tick at this moment."""
+        for _ in range(TICKS_MAX):
+            self.tick()
+            if self.broker.next_tick_ms() > 0:
+                return
+        raise AssertionError("the broker does not come to rest")
+
+    def advance(self, ms: int, work: Callable[[], object] | None = None, every_ms: int = 100) -> None:
+        """Time passes; the broker is ticked at each moment it asked for, and `work` is called every `every_ms`."""
+        self.settle()
+        end_ms = self.now_ms + ms
+        next_work_ms = self.now_ms if work is not None else end_ms + 1
+        while True:
+            if work is not None and self.now_ms >= next_work_ms:
+                work()
+                next_work_ms = self.now_ms + every_ms
+            self.settle()
+            if self.now_ms >= end_ms:
+                return
+            wait_ms = max(1, self.broker.next_tick_ms())
+            self.clock.advance(min(wait_ms, end_ms - self.now_ms, max(1, next_work_ms - self.now_ms)))
+
+    def advance_to_next(self) -> int:
+        """Time passes until the broker asks for a tick, which it gets; how long that was."""
+        self.settle()
+        wait_ms = self.broker.next_tick_ms()
+        self.clock.advance(wait_ms)
+        self.settle()
+        return wait_ms
+
+    def run_jobs(self, count: int | None = None) -> int:
+        """Let a HeldOffload do its first `count` jobs, or all, and tick as a real shell does then; how many."""
+        if not isinstance(self.offload, HeldOffload):
+            return 0
+        done = self.offload.run(count)
+        self.tick()
+        return done
+
+    # What clients do -----------------------------------------------------------------------------------------------
+
+    def send_command(
+        self,
+        topic: str,
+        body: bytes = b"body",
+        *,
+        queue_id: int = 0,
+        delay_ms: int | None = None,
+        deliver_ms: int | None = None,
+        properties: dict[str, str] | None = None,
+        **letters: object,
+    ) -> Command:
+        """The request of a send (V2); `letters` are header fields over the usual ones, None leaves one out."""
+        pairs = dict(properties or {})
+        if delay_ms is not None:
+            pairs[props.TIMER_DELAY_MS] = str(delay_ms)
+        if deliver_ms is not None:
+            pairs[props.TIMER_DELIVER_MS] = str(deliver_ms)
+        fields: dict[str, object] = {
+            "a": "producers",
+            "b": topic,
+            "c": "TBW102",
+            "d": 4,
+            "e": queue_id,
+            "f": 0,
+            "g": self.now_ms,
+            "h": 0,
+            "i": props.encode(pairs).decode(),
+            "j": 0,
+            "k": False,
+            "l": 16,
+            "m": False,
+            "n": self.broker.settings.broker_name,
+        }
+        fields.update(letters)
+        return Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.texts(**fields), body=body)
+
+    def send(self, topic: str, body: bytes = b"body", **options: Any) -> Command:
+        """Send and see the answer; options as for `send_command`, and `connection`."""
+        connection = options.pop("connection", None)
+        return self.ask(self.send_command(topic, body, **options), connection)
+
+    def pull_command(
+        self, topic: str, queue_id: int = 0, offset: int = 0, *, hold_ms: int = 0, **fields: object
+    ) -> Command:
+        """The request of a pull that brings its own subscription; it may be held for `hold_ms`."""
+        header: dict[str, object] = {
+            "consumerGroup": "consumers",
+            "topic": topic,
+            "queueId": queue_id,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": PULL_SUBSCRIPTION | (PULL_SUSPEND if hold_ms else 0),
+            "commitOffset": 0,
+            "suspendTimeoutMillis": hold_ms,
+            "subscription": "*",
+            "subVersion": 0,
+        }
+        header.update(fields)
+        return Command(code=RequestCode.PULL_MESSAGE, ext=headers.texts(**header))
+
+    def pull(self, topic: str, queue_id: int = 0, offset: int = 0, **fields: Any) -> Pulled:
+        """Pull and see the answer."""
+        connection = fields.pop("connection", None)
+        answer = self.ask(self.pull_command(topic, queue_id, offset, **fields), connection)
+        return Pulled(answer, records_in(bytes(answer.body)))
+
+    def read_queue(self, topic: str, queue_id: int = 0) -> list[Record]:
+        """Every record of a queue, pulled to its end."""
+        records: list[Record] = []
+        offset = 0
+        while True:
+            pulled = self.pull(topic, queue_id, offset)
+            if pulled.answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return records
+            if pulled.answer.code == ResponseCode.PULL_NOT_FOUND:
+                return records
+            assert pulled.answer.code in (
+                ResponseCode.SUCCESS,
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                ResponseCode.PULL_OFFSET_MOVED,
+            ), pulled.answer
+            records += pulled.records
+            assert pulled.next_offset > offset, pulled.answer
+            offset = pulled.next_offset
+
+    def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
+        """The bodies of a queue."""
+        return [record.message.body for record in self.read_queue(topic, queue_id)]
+
+
+def records_in(body: bytes) -> list[Record]:
+    """The records in the body of a pull's answer."""
+    records = []
+    at = 0
+    while at < len(body):
+        record = decode_record(body, at)
+        records.append(record)
+        at += record.size
+    return records

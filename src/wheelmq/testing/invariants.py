@@ -1,0 +1,152 @@
+"""What holds of a broker between any two ticks, checked from its files and its state (docs/formats/timer.md).
+
+Slow, and right: each check reads the whole log anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from wheelmq.broker.broker import Broker
+from wheelmq.delay.timer.mark import MarkFile
+from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
+from wheelmq.formats.disk.origin import KIND_TIMER, origin_index, origin_stream
+from wheelmq.formats.disk.parked import delay_facts
+from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
+from wheelmq.formats.units import LogPosition
+
+
+class Log(NamedTuple):
+    """The log, read from its first record to its end."""
+
+    records: list[Record]
+    parked: dict[int, Record]
+    """By queue offset in the timer queue; cancels are not among them."""
+    settled: dict[int, Record]
+    """By the queue offset that a record settles."""
+    cancels: set[int]
+    """Queue offsets of cancels that we wrote."""
+
+
+def read_log(broker: Broker) -> Log:
+    """Read the log, by no code of recovery's. Asserts that no origin is settled twice, or before it is parked (I2)."""
+    found = Log([], {}, {}, set())
+    for record in _records(broker):
+        found.records.append(record)
+        message = record.message
+        facts = delay_facts(message.topic, message.properties, record.store_ms)
+        if facts.settles:
+            index = origin_index(facts.settles)
+            assert origin_stream(facts.settles) == (KIND_TIMER, 0)
+            assert index not in found.settled, f"queue offset {index} is settled twice"
+            assert index in found.parked, f"queue offset {index} is settled before it is parked"
+            found.settled[index] = record
+        if message.topic == TIMER_TOPIC:
+            if facts.decided:
+                found.cancels.add(record.queue_offset)
+            else:
+                found.parked[record.queue_offset] = record
+    return found
+
+
+def _records(broker: Broker) -> Iterator[Record]:
+    files = broker.store.log.files
+    position = broker.store.log.start
+    while position < broker.store.log.end:
+        file = files.file_at(position)
+        at = position % files.file_bytes
+        left, magic = BLANK.unpack_from(file.view, at)
+        if magic == BLANK_MAGIC:
+            assert left == files.file_bytes - at, f"a blank of {left} bytes at {position}"
+            position = LogPosition(position + left)
+            continue
+        record = decode_record(file.view[at:])
+        assert record.position == position and record.body_is_intact, record
+        yield record
+        position = LogPosition(position + record.size)
+    assert position == broker.store.log.end, f"the log ends at {position}, the broker says {broker.store.log.end}"
+
+
+def check(broker: Broker) -> Log:
+    """Check what can be checked of a broker that rests between ticks; the log that was read."""
+    log = read_log(broker)
+    _check_store(broker, log)
+    _check_done(broker, log)
+    _check_durable(broker, log)
+    _check_found_again(broker, log)
+    _check_reachable(broker, log)
+    return log
+
+
+def _check_store(broker: Broker, log: Log) -> None:
+    """Store times never decrease, and every record has its unit."""
+    times = [record.store_ms for record in log.records]
+    assert times == sorted(times), "store times decrease along the log"
+    if broker.store.journal.count:
+        return
+    for record in log.records:
+        queue = broker.store.queues.find(record.message.topic, record.message.queue_id)
+        assert queue is not None and queue.start <= record.queue_offset < queue.end, record
+        unit = queue.read(record.queue_offset, 1)[0]
+        assert (unit["position"], unit["size"]) == (record.position, record.size), record
+
+
+def _check_done(broker: Broker, log: Log) -> None:
+    """I3: the done bits are a function of the log."""
+    if broker.store.journal.count:
+        return
+    for index in range(broker.timer.queue.start, broker.timer.queue.end):
+        expected = index in log.settled or index in log.cancels
+        assert (index in broker.timer.done) == expected, f"done bit of queue offset {index} is {not expected}"
+
+
+def _check_durable(broker: Broker, log: Log) -> None:
+    """I4: what is shown to the pipeline, indexed or named in the mark is on disk."""
+    timer, durable = broker.timer, broker.store.log.synced
+    mark = MarkFile(broker.disk, broker.paths).load()
+    bounds = {"E": timer.indexed_to}
+    if mark is not None:
+        bounds["mark"] = mark.queue_offset
+        assert mark.queue_offset <= timer.indexed_to and mark.timer_log_position <= timer.log.end
+        assert timer.log.files.synced(mark.timer_log_position), "the mark names units that are not on disk"
+    if timer.turns.plan is not None:
+        bounds["plan"] = timer.turns.plan.index_to
+        assert timer.log.files.synced(timer.turns.plan.timer_log_end)
+    for name, bound in bounds.items():
+        for index, record in log.parked.items():
+            assert index >= bound or record.position + record.size <= durable, f"{name} covers what is not on disk"
+
+
+def _units(broker: Broker, end: int) -> dict[int, list[int]]:
+    """Slot times of the units below `end` that are no deletes, by the log position of their record."""
+    found: dict[int, list[int]] = {}
+    for _, units in broker.timer.log.chunks(broker.timer.log.files.start, end):
+        for unit in units[units["magic"] & MAGIC_DELETE == 0]:
+            found.setdefault(int(unit["record_position"]), []).append(int(unit["write_ms"] + unit["delay_ms"]))
+    return found
+
+
+def _check_found_again(broker: Broker, log: Log) -> None:
+    """I5: what is not done lies at or behind the mark's E, or has a unit below its T."""
+    mark = MarkFile(broker.disk, broker.paths).load()
+    if mark is None or mark.timer_log_position > broker.timer.log.end:
+        return
+    units = _units(broker, mark.timer_log_position)
+    for index, record in log.parked.items():
+        found = index >= mark.queue_offset or record.position in units
+        assert found or index in log.settled, f"queue offset {index} is below E and has no unit below T"
+
+
+def _check_reachable(broker: Broker, log: Log) -> None:
+    """What is not done will be acted on without a restart: it is armed, or not indexed yet, or in a slot not walked."""
+    timer = broker.timer
+    if broker.store.journal.count:
+        return
+    units = _units(broker, timer.log.end)
+    for index, record in log.parked.items():
+        if index in timer.done or index >= timer.indexed_to:
+            continue
+        slots = [slot for slot in units.get(record.position, []) if slot > timer.walked_through_ms]
+        hung = any(timer.wheel.last_position(slot) >= 0 for slot in slots)
+        assert hung or timer.state_of(index) == "armed", f"queue offset {index} is out of sight until a restart"

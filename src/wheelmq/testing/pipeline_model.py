@@ -1,0 +1,287 @@
+"""The pipeline without Spark: what the driver and the tasks of `wheelmq.pipeline` do, one call at a time.
+
+    model = PipelineModel(harness)
+    model.work()        open a lease if there is none, and do a turn if one is due
+
+A turn is plan, read, upload, commit, through the broker's own request handlers and over the files of its store, read
+as a task reads them. Each step can be called alone, split into parts and attempts, or bent by `fate`, which decides
+for every request what becomes of it on its way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.turns import Part, TurnPlan, TurnRows
+from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.testing.connection import FakeConnection
+from wheelmq.testing.harness import BrokerHarness
+
+PLAN_TRIES = 3
+"""A plan may first need a flush of the log: it is asked for again in the next tick."""
+ATTEMPTS_MAX = 4
+"""Attempts of a task before the query ends, as Spark has it."""
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    DELIVER = auto()
+    LOSE_REQUEST = auto()
+    LOSE_ANSWER = auto()
+    REPEAT = auto()
+    """It arrives twice; the second answer counts."""
+    DELAY = auto()
+    """It arrives when `deliver_delayed` is called, and nobody waits for its answer."""
+
+
+Chooser = Callable[[RequestCode, Command], Fate]
+
+
+class Done(Enum):
+    """What came of a call of `work`."""
+
+    COMMITTED = auto()
+    IDLE = auto()
+    """There was no reason for a turn."""
+    WAITING = auto()
+    """Another pipeline has the lease."""
+    BROKEN = auto()
+    """A step was lost or refused: the lease is given up, the next call opens another."""
+
+
+class Task(NamedTuple):
+    """What one task is to hand over."""
+
+    kind: str
+    part: int
+    rows: TurnRows
+
+
+class PipelineModel:
+    """One pipeline of a broker. `index_parts` and `walk_parts` split a turn's work; `chunk_rows` splits uploads;
+    each part is uploaded by `attempts` attempts, of which the last wins."""
+
+    def __init__(
+        self,
+        harness: BrokerHarness,
+        name: str = "model",
+        *,
+        index_parts: int = 1,
+        walk_parts: int = 1,
+        chunk_rows: int = 100_000,
+        attempts: int = 1,
+    ) -> None:
+        self.harness = harness
+        self.name = name
+        self.index_parts = index_parts
+        self.walk_parts = walk_parts
+        self.chunk_rows = chunk_rows
+        self.attempts = attempts
+        self.fate: Chooser = lambda code, command: Fate.DELIVER
+        self.bend: Callable[[Task], Task] = lambda task: task
+        """Applied to what a task read, before it is uploaded."""
+        self.is_patient = True
+        """Whether held jobs of the broker are let go when an answer waits for them."""
+        self.delayed: deque[Command] = deque()
+        self.terms: dict[str, Any] | None = None
+        """What the broker said when it gave the lease; None without one."""
+        self.committed = 0
+        """Turns that this model saw committed."""
+        self._attempt = 0
+        self._connection: FakeConnection | None = None
+
+    # The driver ----------------------------------------------------------------------------------------------------
+
+    def work(self) -> Done:
+        """One look of the driver: open a lease if there is none, then do a turn if one is due."""
+        try:
+            if self.terms is None:
+                self.open()
+            return Done.COMMITTED if self.turn() else Done.IDLE
+        except Refused as refused:
+            self.terms = None
+            return Done.WAITING if refused.code == ResponseCode.NO_PERMISSION else Done.BROKEN
+        except (CallError, staging.StoreUnreadable):
+            self.terms = None
+            return Done.BROKEN
+
+    def turn(self) -> bool:
+        """Do the turn that is due; whether one was. Raises Refused, CallError."""
+        plan = self.plan()
+        if plan is None:
+            return False
+        winners = [self.hand_over(plan, task) for task in self.read(plan)]
+        self.commit(plan, winners)
+        return True
+
+    def open(self) -> int:
+        """Open a lease: its epoch. Raises Refused while another pipeline holds it, CallError."""
+        answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self.name)
+        self.terms = msgspec.json.decode(answer.body)
+        return self.epoch
+
+    @property
+    def epoch(self) -> int:
+        """Of the lease; it must have been opened."""
+        assert self.terms is not None
+        return int(self.terms["epoch"])
+
+    def plan(self, epoch: int | None = None) -> TurnPlan | None:
+        """The plan of the turn to do now; None when there is no reason for one. Raises Refused, CallError."""
+        for _ in range(PLAN_TRIES):
+            try:
+                answer = self._ask(
+                    RequestCode.WMQ_PIPELINE_PLAN, epoch=self.epoch if epoch is None else epoch, timeoutMs=0
+                )
+            except Refused as refused:
+                if refused.code != ResponseCode.PULL_NOT_FOUND:
+                    raise
+                if self.is_patient:
+                    self.harness.run_jobs()
+            else:
+                return msgspec.json.decode(answer.body, type=TurnPlan)
+        return None
+
+    def renew(self) -> None:
+        """Keep the lease. Raises Refused, CallError."""
+        self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self.epoch)
+
+    def commit(self, plan: TurnPlan, winners: list[Part]) -> None:
+        """Propose the turn. Raises Refused, CallError."""
+        body = msgspec.json.encode(winners)
+        self._ask(RequestCode.WMQ_PIPELINE_COMMIT, body, epoch=plan.epoch, turn=plan.turn)
+        self.committed += 1
+
+    # The tasks -----------------------------------------------------------------------------------------------------
+
+    def view(self) -> staging.StoreView:
+        """The broker's store as a task sees it."""
+        assert self.terms is not None
+        sizes = ("log_file_bytes", "queue_file_bytes", "timer_log_file_bytes", "timer_slots")
+        return staging.StoreView(Path(self.terms["store_path"]), **{name: self.terms[name] for name in sizes})
+
+    def read(self, plan: TurnPlan) -> list[Task]:
+        """What the tasks of a plan read and decide. Raises StoreUnreadable."""
+        assert self.terms is not None
+        precision_ms = int(self.terms["precision_ms"])
+        window_ms = int(self.terms["roll_window_slots"]) * precision_ms
+        view = self.view()
+        tasks: list[Task] = []
+        for first, end in _shares(plan.index_from, plan.index_to, self.index_parts, 1):
+            staged = staging.read_index(view, first, end, write_ms=plan.write_ms, turn=plan.turn)
+            tasks.append(Task(KIND_INDEX, len(tasks), staging.decide(staged, window_ms, precision_ms)))
+        walk_to = plan.walk_through_ms if plan.walk_rows else plan.walk_after_ms
+        for first, end in _shares(plan.walk_after_ms, walk_to, self.walk_parts, precision_ms):
+            staged = staging.read_walk(
+                view,
+                first,
+                end,
+                log_end=plan.timer_log_end,
+                precision_ms=precision_ms,
+                write_ms=plan.write_ms,
+                turn=plan.turn,
+            )
+            if len(staged):  # as with Spark: a partition without rows uploads nothing and names no winner
+                tasks.append(Task(KIND_WALK, len(tasks), staging.decide(staged, window_ms, precision_ms)))
+        return [self.bend(task) for task in tasks]
+
+    def hand_over(self, plan: TurnPlan, task: Task) -> Part:
+        """Upload a task's rows by `attempts` attempts, a lost one anew; the last is the winner."""
+        winner: Part | None = None
+        lost = 0
+        done = 0
+        while done < self.attempts:
+            try:
+                winner = self.upload(plan, task)
+                done += 1
+            except CallError:
+                lost += 1
+                if lost == ATTEMPTS_MAX:
+                    raise
+        assert winner is not None
+        return winner
+
+    def upload(self, plan: TurnPlan, task: Task) -> Part:
+        """One attempt of a task. Raises Refused, CallError."""
+        attempt = self._attempt
+        self._attempt += 1
+        raw = task.rows.tobytes()
+        size = self.chunk_rows * TURN_ROW.itemsize
+        chunks = range(0, len(raw), size)
+        for chunk, at in enumerate(chunks):
+            self._ask(
+                RequestCode.WMQ_PIPELINE_UPLOAD,
+                raw[at : at + size],
+                epoch=plan.epoch,
+                turn=plan.turn,
+                kind=task.kind,
+                part=task.part,
+                attempt=attempt,
+                chunk=chunk,
+            )
+        return Part(task.kind, task.part, attempt, len(chunks), len(task.rows), zlib.crc32(raw))
+
+    # On the way ----------------------------------------------------------------------------------------------------
+
+    def deliver_delayed(self, count: int | None = None) -> list[Command | None]:
+        """Requests that were delayed arrive now: the first `count`, or all. Their answers, which nobody waits for."""
+        answers = []
+        for _ in range(len(self.delayed) if count is None else min(count, len(self.delayed))):
+            asked = self.harness.submit(self.delayed.popleft(), self._connect())
+            self.harness.tick()
+            answers.append(asked.answer)
+        return answers
+
+    def _ask(self, code: RequestCode, body: bytes = b"", **fields: object) -> Command:
+        command = Command(code=code, ext=headers.texts(**fields), body=body)
+        match self.fate(code, command):
+            case Fate.LOSE_REQUEST:
+                raise CallError(f"{code.name} was lost")
+            case Fate.DELAY:
+                self.delayed.append(command)
+                raise CallError(f"{code.name} is delayed")
+            case Fate.LOSE_ANSWER:
+                self._send(command)
+                raise CallError(f"the answer to {code.name} was lost")
+            case Fate.REPEAT:
+                self._send(Command(code=code, ext=dict(command.ext), body=body))
+        answer = self._send(command)
+        if answer is None:
+            raise CallError(f"{code.name} was not answered")
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refused(answer)
+        return answer
+
+    def _send(self, command: Command) -> Command | None:
+        asked = self.harness.submit(command, self._connect())
+        self.harness.tick()
+        while asked.answer is None and self.is_patient and self.harness.run_jobs():
+            pass
+        return asked.answer
+
+    def _connect(self) -> FakeConnection:
+        if self._connection is None or not self._connection.is_open:
+            self._connection = self.harness.connect()
+        return self._connection
+
+
+def _shares(first: int, end: int, parts: int, grain: int) -> list[tuple[int, int]]:
+    """[first, end) in at most `parts` shares whose bounds are multiples of `grain` from `first`; none is empty."""
+    count = (end - first) // grain
+    bounds = np.unique([first + count * i // parts * grain for i in range(parts + 1)]).tolist()
+    return [(a, b) for a, b in itertools.pairwise(bounds) if b > a]

@@ -1,0 +1,93 @@
+"""When nothing goes wrong, every message leaves at its millisecond, in the order in which it was parked."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.disk.origin import Origin, origin_index, parse_origin
+from wheelmq.testing import invariants
+from wheelmq.testing.clock import START_MS
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+from .profiles import profile
+
+QUEUES = 2
+WINDOW_S = 8
+
+sends = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 0, 1, 300, 1700]),  # wait before it
+        st.one_of(st.integers(1, 1500), st.integers(1, 3 * WINDOW_S).map(lambda s: 1000 * s), st.integers(1, 25_000)),
+        st.integers(0, QUEUES - 1),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def parked_at(record: Record) -> int:
+    """The queue offset in the timer queue that a released record settles."""
+    origin = parse_origin(record.message.properties[props.WMQ_ORIGIN])
+    assert origin is not None
+    return origin_index(Origin(origin))
+
+
+@profile(examples=40)
+@given(
+    sends=sends,
+    turn_ms=st.sampled_from([None, 100, 250, 1000]),
+    index_parts=st.integers(1, 3),
+    walk_parts=st.integers(1, 3),
+    precision_ms=st.sampled_from([1000, 500, 100]),
+    phase_ms=st.integers(0, 999),
+)
+def test_every_message_leaves_at_its_millisecond(
+    sends: list[tuple[int, int, int]],
+    turn_ms: int | None,
+    index_parts: int,
+    walk_parts: int,
+    precision_ms: int,
+    phase_ms: int,
+) -> None:
+    """With a pipeline that turns every so often, or, for what is within memory's bounds, without any."""
+    with (
+        tempfile.TemporaryDirectory(prefix="wheelmq-") as folder,
+        BrokerHarness(
+            Path(folder),
+            timer_precision_ms=precision_ms,
+            timer_roll_window_slots=WINDOW_S * 1000 // precision_ms,
+            timer_slots=4 * WINDOW_S * 1000 // precision_ms,
+            timer_lead_ms=4000,
+            timer_log_file_bytes=52 * 10 + 16,
+            queue_file_bytes=20 * 16,
+        ) as harness,
+    ):
+        harness.clock.advance(phase_ms)
+        model = PipelineModel(harness, index_parts=index_parts, walk_parts=walk_parts)
+        work = model.work if turn_ms else None
+        due_ms: dict[bytes, int] = {}
+        for wait_ms, delay_ms, queue_id in sends:
+            harness.advance(wait_ms, work, turn_ms or 1)
+            body = b"%d" % len(due_ms)
+            due_ms[body] = harness.now_ms + delay_ms
+            assert harness.send("T", body, delay_ms=delay_ms, queue_id=queue_id).code == 0
+        harness.advance(max(due_ms.values()) - harness.now_ms, work, turn_ms or 1)
+        assert harness.now_ms >= START_MS
+        log = invariants.check(harness.broker)
+        seen: set[bytes] = set()
+        for queue_id in range(QUEUES):
+            records = harness.read_queue("T", queue_id)
+            for record in records:
+                assert int(record.message.properties[props.TIMER_DEQUEUE_MS]) == due_ms[record.message.body]
+                seen.add(record.message.body)
+            order = [(due_ms[record.message.body], parked_at(record)) for record in records]
+            assert order == sorted(order)
+        assert seen == set(due_ms)
+        assert len(log.settled) == len(log.parked)

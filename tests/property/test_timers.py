@@ -1,0 +1,318 @@
+"""Timers under everything that may happen to them, against a list and a set.
+
+The machine sends, cancels, lets time pass, sets the clock, works as a pipeline that loses, repeats and delays its
+steps, and stops the broker in three ways. What must hold: the invariants between ticks; nothing early, ever; and when
+time has run out, each message that was sent and not cancelled is in its queue once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import assume, note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from wheelmq.delay.timer.turns import Part, TurnPlan
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.testing import invariants
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import Done, Fate, PipelineModel, Task
+
+from .profiles import profile
+
+TOPIC = "T"
+QUEUES = 2
+WINDOW_SLOTS = 8
+SECOND_MS = 1000
+CLOCK_ERROR_MS_MAX = 25_000
+
+
+@dataclass
+class Sent:
+    """What the oracle knows of one message."""
+
+    body: bytes
+    queue_id: int
+    due_ms: int
+    may_be_missing: bool = False
+    """Its send was never answered."""
+    is_cancelled: bool = False
+    may_be_cancelled: bool = False
+    """Its cancel was never answered."""
+
+
+@dataclass
+class Oracle:
+    """Every message ever sent, by body."""
+
+    sent: dict[bytes, Sent] = field(default_factory=dict)
+
+    def check(self, records: list[Record]) -> None:
+        """`records` are all that were delivered."""
+        bodies = [record.message.body for record in records]
+        assert len(bodies) == len(set(bodies)), f"twice: {[body for body in set(bodies) if bodies.count(body) > 1]}"
+        for record in records:
+            sent = self.sent[record.message.body]
+            assert record.message.queue_id == sent.queue_id
+            left_ms = int(record.message.properties[props.TIMER_DEQUEUE_MS])
+            assert left_ms >= sent.due_ms, f"{sent.body!r} left {sent.due_ms - left_ms} ms early"
+            assert not sent.is_cancelled, f"{sent.body!r} was cancelled"
+
+    def check_complete(self, records: list[Record]) -> None:
+        """`records` are all that will ever be delivered."""
+        self.check(records)
+        delivered = {record.message.body for record in records}
+        for body, sent in self.sent.items():
+            optional = sent.may_be_missing or sent.may_be_cancelled or sent.is_cancelled
+            assert optional or body in delivered, f"lost: {sent}"
+
+
+delays_ms = st.one_of(
+    st.integers(1, 50),
+    st.integers(1, 3000),
+    st.integers(1, 20).map(lambda seconds: seconds * SECOND_MS),
+    st.integers(3000, 3 * WINDOW_SLOTS * SECOND_MS),
+)
+fates = st.lists(
+    st.sampled_from([Fate.DELIVER, Fate.DELIVER, Fate.LOSE_REQUEST, Fate.LOSE_ANSWER, Fate.REPEAT, Fate.DELAY]),
+    max_size=8,
+)
+
+
+class Timers(RuleBasedStateMachine):
+    """The machine. In half of the runs the jobs beside the loop wait to be let go, in the others sends wait for the
+    disk, and then the power may be cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="wheelmq-")
+        self.oracle = Oracle()
+        self.proposed: list[tuple[TurnPlan, list[Part]]] = []
+        self.clock_error_ms = 0
+
+    @initialize(
+        held=st.booleans(),
+        precision_ms=st.sampled_from([1000, 1000, 100]),
+        lead_ms=st.sampled_from([2000, 5000]),
+        index_parts=st.integers(1, 3),
+        walk_parts=st.integers(1, 3),
+        attempts=st.integers(1, 2),
+        chunk_rows=st.sampled_from([1, 3, 1000]),
+    )
+    def begin(
+        self,
+        held: bool,
+        precision_ms: int,
+        lead_ms: int,
+        index_parts: int,
+        walk_parts: int,
+        attempts: int,
+        chunk_rows: int,
+    ) -> None:
+        self.held = held
+        self.harness = BrokerHarness(
+            Path(self.folder.name),
+            offload=HeldOffload() if held else None,
+            flush_mode="ASYNC_FLUSH" if held else "SYNC_FLUSH",
+            timer_precision_ms=precision_ms,
+            timer_roll_window_slots=WINDOW_SLOTS * 1000 // precision_ms,
+            timer_slots=8 * WINDOW_SLOTS * 1000 // precision_ms,
+            timer_lead_ms=lead_ms,
+            timer_log_file_bytes=52 * 20 + 16,
+            queue_file_bytes=20 * 16,
+            recall_enable=True,
+        )
+        options = {"index_parts": index_parts, "walk_parts": walk_parts, "attempts": attempts, "chunk_rows": chunk_rows}
+        self.models = [PipelineModel(self.harness, "one", **options), PipelineModel(self.harness, "two")]
+
+    # Clients -------------------------------------------------------------------------------------------------------
+
+    def _command(self, delay_ms: int, queue_id: int) -> tuple[Sent, Command]:
+        key = f"K{len(self.oracle.sent)}"
+        sent = self.oracle.sent[key.encode()] = Sent(key.encode(), queue_id, self.harness.now_ms + delay_ms)
+        properties = {props.UNIQ_KEY: key}
+        return sent, self.harness.send_command(
+            TOPIC, sent.body, queue_id=queue_id, delay_ms=delay_ms, properties=properties
+        )
+
+    @rule(delay_ms=delays_ms, count=st.integers(1, 4), queue_id=st.integers(0, QUEUES - 1))
+    def send(self, delay_ms: int, count: int, queue_id: int) -> None:
+        """Messages that are due at one moment; they are all answered."""
+        for _ in range(count):
+            sent, command = self._command(delay_ms, queue_id)
+            answer = self.harness.ask(command)
+            assert answer.code == ResponseCode.SUCCESS, answer
+            assert answer.ext["transactionId"] == sent.body.decode()
+
+    @rule(delays=st.lists(delays_ms, min_size=1, max_size=3), clean=st.booleans())
+    def send_and_die(self, delays: list[int], clean: bool) -> None:
+        """The broker ends, in the tick or right behind it, before anybody sees an answer."""
+        for delay_ms in delays:
+            sent, command = self._command(delay_ms, 0)
+            sent.may_be_missing = True
+            self.harness.submit(command)
+        if clean:
+            self.harness.tick()
+        self.harness.restart(clean=False)
+
+    def _cancel_command(self, sent: Sent) -> Command:
+        properties = {props.TIMER_DEL_UNIQKEY: f"{TOPIC}+{sent.body.decode()}"}
+        return self.harness.send_command(TOPIC, b"cancel", delay_ms=5000, properties=properties)
+
+    @precondition(lambda self: not all(sent.may_be_missing for sent in self.oracle.sent.values()))
+    @rule(data=st.data(), dies=st.sampled_from([False, False, False, True]))
+    def cancel(self, data: st.DataObject, dies: bool) -> None:
+        sent = data.draw(st.sampled_from([sent for sent in self.oracle.sent.values() if not sent.may_be_missing]))
+        if dies:
+            sent.may_be_cancelled = True
+            self.harness.submit(self._cancel_command(sent))
+            self.harness.restart(clean=False)
+            return
+        delivered = {record.message.body for record in self._delivered()}
+        answer = self.harness.ask(self._cancel_command(sent))
+        assert answer.code == ResponseCode.SUCCESS, answer
+        match answer.ext["cancelResult"]:
+            case "cancelled":
+                assert sent.body not in delivered and not sent.is_cancelled
+                sent.is_cancelled = True
+            case "already delivered or cancelled" | "not found":  # the key index forgets what is settled
+                assert sent.body in delivered or sent.is_cancelled or sent.may_be_cancelled
+            case other:
+                raise AssertionError(f"{sent}: {other}")
+
+    # Time ----------------------------------------------------------------------------------------------------------
+
+    @rule(ms=st.one_of(st.integers(1, 300), st.integers(1, 5000)), works=st.booleans())
+    def advance(self, ms: int, works: bool) -> None:
+        self.harness.advance(ms, self.models[0].work if works else None, 500)
+
+    @rule(ms=st.one_of(st.integers(-5000, 5000), st.sampled_from([-20_000, 15_000])))
+    def set_clock(self, ms: int) -> None:
+        """Somebody sets the wall clock; all in all by less than the wheel is longer than the longest delay."""
+        assume(abs(self.clock_error_ms + ms) <= CLOCK_ERROR_MS_MAX)
+        self.clock_error_ms += ms
+        self.harness.clock.step(ms)
+        self.harness.tick()
+
+    # The pipeline --------------------------------------------------------------------------------------------------
+
+    @rule(who=st.integers(0, 1), chosen=fates, patient=st.booleans())
+    def work(self, who: int, chosen: list[Fate], patient: bool) -> None:
+        """A turn of one of two pipelines, each of whose requests has its fate."""
+        model = self.models[who]
+        left = list(chosen)
+        model.fate = lambda code, command: left.pop(0) if left else Fate.DELIVER
+        model.is_patient = patient
+        done = model.work()
+        note(f"{model.name}: {done}")
+        model.fate, model.is_patient = lambda code, command: Fate.DELIVER, True
+
+    @rule(who=st.integers(0, 1))
+    def propose(self, who: int) -> None:
+        """Plan, read and upload, and keep the commit for later."""
+        model = self.models[who]
+        try:
+            if model.terms is None:
+                model.open()
+            plan = model.plan()
+            assume(plan is not None)
+            assert plan is not None
+            self.proposed.append((plan, [model.hand_over(plan, task) for task in model.read(plan)]))
+        except (Refused, CallError):
+            model.terms = None
+
+    @precondition(lambda self: self.proposed)
+    @rule(data=st.data(), who=st.integers(0, 1))
+    def commit_late(self, data: st.DataObject, who: int) -> None:
+        """Commit what was proposed some time ago, perhaps under a lease that is over, perhaps once more."""
+        plan, winners = data.draw(st.sampled_from(self.proposed))
+        try:
+            self.models[who].commit(plan, winners)
+        except (Refused, CallError) as error:
+            note(f"{error}")
+
+    @rule(skew_ms=st.integers(-3000, 3000))
+    def work_with_wrong_times(self, skew_ms: int) -> None:
+        """A turn whose rows name wrong fire times."""
+
+        def bend(task: Task) -> Task:
+            rows = task.rows.copy()
+            rows["fire_ms"] += skew_ms
+            return task._replace(rows=rows)
+
+        assume(skew_ms <= 0)  # rows that fire too late are late: nobody can know better
+        self.models[0].bend = bend
+        self.models[0].work()
+        self.models[0].bend = lambda task: task
+
+    @rule(who=st.integers(0, 1))
+    def deliver_delayed(self, who: int) -> None:
+        self.models[who].deliver_delayed()
+
+    @precondition(lambda self: self.held)
+    @rule(count=st.integers(1, 3), tells=st.booleans())
+    def run_jobs(self, count: int, tells: bool) -> None:
+        offload = self.harness.offload
+        assert isinstance(offload, HeldOffload)
+        if tells:
+            self.harness.run_jobs(count)
+        else:
+            offload.work(count)
+
+    # Stops ---------------------------------------------------------------------------------------------------------
+
+    @rule(clean=st.booleans())
+    def restart(self, clean: bool) -> None:
+        self.harness.restart(clean=clean)
+
+    @precondition(lambda self: not self.held)
+    @rule(keep=st.sampled_from([0.0, 0.5, 1.0]))
+    def cut_power(self, keep: float) -> None:
+        self.harness.cut_power(keep)
+        self.harness.start()
+
+    # What must hold ------------------------------------------------------------------------------------------------
+
+    def _delivered(self) -> list[Record]:
+        return [record for queue_id in range(QUEUES) for record in self.harness.read_queue(TOPIC, queue_id)]
+
+    @invariant()
+    def holds(self) -> None:
+        if self.harness.broker.failure is not None:
+            raise AssertionError("the broker failed") from self.harness.broker.failure
+        invariants.check(self.harness.broker)
+        self.oracle.check(self._delivered())
+
+    def teardown(self) -> None:
+        if not hasattr(self, "models"):
+            return
+        try:
+            last_ms = max((sent.due_ms for sent in self.oracle.sent.values()), default=0)
+            self.harness.advance(6000)  # whoever holds the lease lets it lapse
+            for _ in range(50):
+                self.harness.advance(max(2000, last_ms - self.harness.now_ms), self._finish, 500)
+                if self.harness.now_ms > last_ms:
+                    break
+            self.harness.advance(4000, self._finish, 500)
+            self.holds()
+            self.oracle.check_complete(self._delivered())
+        finally:
+            if self.harness.is_running:
+                self.harness.crash()
+            self.folder.cleanup()
+
+    def _finish(self) -> None:
+        assert self.models[0].work() is not Done.WAITING
+        self.harness.run_jobs()
+
+
+TestTimers = Timers.TestCase
+TestTimers.settings = profile(examples=40, steps=30)

@@ -1,0 +1,43 @@
+"""The package's modules, parsed once."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import wheelmq
+
+ROOT = Path(wheelmq.__file__).parent
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module: `name` as broker/flush.py, `part` the folder under the package, or the module's own name."""
+
+    name: str
+    part: str
+    text: str
+    tree: ast.Module
+
+    def imports(self) -> list[tuple[str, tuple[str, ...]]]:
+        """What it imports of the package, anywhere in it: (module, names)."""
+        found: list[tuple[str, tuple[str, ...]]] = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "wheelmq":
+                found.append((node.module or "", tuple(alias.name for alias in node.names)))
+            elif isinstance(node, ast.Import):
+                found += [(alias.name, ()) for alias in node.names if alias.name.split(".")[0] == "wheelmq"]
+        return found
+
+
+@lru_cache(1)
+def modules() -> tuple[Module, ...]:
+    """Every module of the package."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        text = path.read_text(encoding="utf-8")
+        found.append(Module(name, name.split("/")[0].removesuffix(".py"), text, ast.parse(text, name)))
+    return tuple(found)

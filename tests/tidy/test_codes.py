@@ -1,0 +1,58 @@
+"""Every request code is served, or sent by the broker, or refused with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wheelmq.broker import handlers
+from wheelmq.broker.dispatch import HANDLERS
+from wheelmq.broker.refused import REFUSED
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.nameserver.nameserver import NameServer
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+
+assert handlers
+
+TO_CLIENTS = {
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}
+"""What a broker sends to its clients; a client sends none of them to it, but for those below."""
+
+PASSED_ON = {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY}
+"""Sent to the broker by an administrator's tool, for the broker to pass on."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> set[int]:
+    server = NameServer(tmp_path, disk=SimulatedDisk(), clock=ManualClock())
+    return set(HANDLERS) | set(server.codes)
+
+
+def test_every_code_has_its_place(served: set[int]) -> None:
+    homeless = [code.name for code in RequestCode if code not in served | TO_CLIENTS | set(REFUSED)]
+    assert homeless == []
+
+
+def test_no_code_has_two(served: set[int]) -> None:
+    assert [code.name for code in REFUSED if code in served] == []
+    assert [code.name for code in TO_CLIENTS - PASSED_ON if code in served or code in REFUSED] == []
+
+
+def test_every_refusal_has_a_reason() -> None:
+    for code, reason in REFUSED.items():
+        assert isinstance(code, RequestCode)
+        assert len(reason.split()) >= 4, code
+
+
+def test_brokers_and_name_servers_codes_do_not_mix(tmp_path: Path) -> None:
+    server = NameServer(tmp_path, disk=SimulatedDisk(), clock=ManualClock())
+    assert not set(HANDLERS) & set(server.codes)

