@@ -1,0 +1,1 @@
+"""Other people's brokers, clients and suites, pinned and run against WheelMQ."""

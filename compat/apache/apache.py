@@ -1,0 +1,288 @@
+"""The name server and the broker of Apache RocketMQ as context managers.
+
+Everything they write lies under one `home` folder; both listen on loopback only; `start` returns when a client
+could use them. After `stop` or `kill` the same object can be started again, on the same ports and files.
+
+Leaving a `with` block kills: a clean stop of the broker takes 11 to 18 s, which only a test that wants the files of a
+clean stop should pay, by calling `stop`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar, Self
+
+from compat.apache.maven import MavenProject
+from compat.apache.remoting import GET_BROKER_CLUSTER_INFO, RefusedError, ask
+
+HOST = "127.0.0.1"
+PROJECT = MavenProject(Path(__file__).parent)
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 60.0
+_POLL_S = 0.05
+_LOG_TAIL_LINES = 30
+
+
+class StartError(Exception):
+    """A server did not come up; the message ends with the tail of its log."""
+
+
+class _JavaServer:
+    """One JVM of Apache's: its folder, its process, and the condition by which it is up."""
+
+    name: ClassVar[str]
+    main_class: ClassVar[str]
+
+    def __init__(self, home: Path, port: int, heap: str, java_options: Sequence[str]) -> None:
+        self.home = home.resolve()
+        self.port = port
+        self.heap = heap
+        self.java_options = tuple(java_options)
+        self.log_file = self.home / f"{self.name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        assert self._process is None, f"{self.name} runs already"
+        self.home.mkdir(parents=True, exist_ok=True)
+        config_file = self.home / f"{self.name}.conf"
+        config_file.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        command = [*_java(self.home, self.heap, self.name, self.java_options), self.main_class, "-c", str(config_file)]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.home,
+                env=_environment(self.home),
+                start_new_session=True,  # a Ctrl-C in the terminal is for us; we stop the servers in order
+            )
+        atexit.register(self._kill_if_running)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
+        """Ask it to end, and end it by force after the deadline; True when it went by itself."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return False
+        self._forget()
+        return True
+
+    def kill(self) -> None:
+        """End it as a crash would: SIGKILL, no shutdown hook."""
+        process = self._running()
+        process.kill()
+        process.wait()
+        self._forget()
+
+    def wait(self) -> int:
+        """Block until it ends by itself."""
+        return self._running().wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill_if_running()
+
+    def _settings(self) -> dict[str, object]:
+        raise NotImplementedError
+
+    def _ready(self) -> bool:
+        """Whether clients can use it; connection errors count as no."""
+        raise NotImplementedError
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, f"{self.name} does not run"
+        return self._process
+
+    def _forget(self) -> None:
+        self._process = None
+        atexit.unregister(self._kill_if_running)
+
+    def _kill_if_running(self) -> None:
+        if self._process is not None:
+            self.kill()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not self._answers():
+            try:
+                code = self._running().wait(_POLL_S)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    raise StartError(self._failure(f"not ready after {START_DEADLINE_S:.0f} s")) from None
+            else:
+                raise StartError(self._failure(f"ended with code {code}"))
+
+    def _answers(self) -> bool:
+        try:
+            return self._ready()
+        except (OSError, RefusedError):
+            return False
+
+    def _failure(self, what: str) -> str:
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        told = [line for line in lines if "|-" not in line]  # logging tells how it was set up, at length
+        tail = "\n".join(told[-_LOG_TAIL_LINES:])
+        return f"{self.name} on {self.address}: {what}; its log {self.log_file} ends:\n{tail}"
+
+
+class ApacheNameServer(_JavaServer):
+    """`with ApacheNameServer(home) as namesrv: namesrv.address`"""
+
+    name = "namesrv"
+    main_class = "org.apache.rocketmq.namesrv.NamesrvStartup"
+
+    def __init__(self, home: Path, *, port: int = 0, heap: str = "128m", java_options: Sequence[str] = ()) -> None:
+        super().__init__(home, port or free_port(), heap, java_options)
+
+    def _settings(self) -> dict[str, object]:
+        return {"listenPort": self.port, "bindAddress": HOST}
+
+    def _ready(self) -> bool:
+        return bool(ask(self.address, GET_BROKER_CLUSTER_INFO))
+
+
+class ApacheBroker(_JavaServer):
+    """A master that registers at `namesrv`; `config` overrides lines of broker.conf.
+
+    It takes three ports: `port`, `port - 2` (a second door to the same service) and `port + 1` (replication).
+    """
+
+    name = "broker"
+    main_class = "org.apache.rocketmq.broker.BrokerStartup"
+
+    def __init__(
+        self,
+        home: Path,
+        namesrv: str,
+        *,
+        port: int = 0,
+        config: Mapping[str, object] | None = None,
+        heap: str = "512m",
+        java_options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(home, port or free_port(beside=(-2, 1)), heap, java_options)
+        self.namesrv = namesrv
+        self.config = dict(config or {})
+
+    @property
+    def store_dir(self) -> Path:
+        return Path(str(self._settings()["storePathRootDir"]))
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "brokerName": "broker-a",
+            "brokerClusterName": "DefaultCluster",
+            "brokerId": 0,
+            "brokerIP1": HOST,
+            "brokerIP2": HOST,
+            "bindAddress": HOST,
+            "listenPort": self.port,
+            "namesrvAddr": self.namesrv,
+            "storePathRootDir": self.home / "store",
+            "autoCreateTopicEnable": "true",
+            "mappedFileSizeCommitLog": 1 << 30,
+            **self.config,
+        }
+
+    def _ready(self) -> bool:
+        """It listens and is registered. The answer is searched as text: Apache's JSON has bare numbers as keys."""
+        socket.create_connection((HOST, self.port), timeout=2.0).close()
+        return f'"{self.address}"'.encode() in ask(self.namesrv, GET_BROKER_CLUSTER_INFO)
+
+
+def mqadmin(
+    args: Sequence[str], namesrv: str, *, home: Path | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run one command of Apache's admin tool, as in `mqadmin(["clusterList"], namesrv)`.
+
+    It exits with 0 even when the command failed, so judge by what it printed.
+    """
+    home = home or PROJECT.target / "mqadmin"
+    home.mkdir(parents=True, exist_ok=True)
+    options = (f"-Drocketmq.namesrv.addr={namesrv}", "-XX:TieredStopAtLevel=1")
+    command = [
+        *_java(home, "128m", "tools", options),
+        "org.apache.rocketmq.tools.command.MQAdminStartup",
+        *args,
+    ]
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env=_environment(home),
+        timeout=timeout_s,
+    )
+
+
+def free_port(beside: Sequence[int] = ()) -> int:
+    """A port that is free now, and so are its neighbours at the distances of `beside`.
+
+    Below the kernel's range for outgoing connections, so that no client's connection takes it in between.
+    """
+    for _ in range(100):
+        port = random.randrange(15_000, 30_000)
+        with ExitStack() as bound:
+            try:
+                for distance in (0, *beside):
+                    bound.enter_context(socket.create_server((HOST, port + distance)))
+            except OSError:
+                continue
+            return port
+    raise OSError("found no free port in 100 attempts")
+
+
+def _java(home: Path, heap: str, role: str, options: Sequence[str]) -> list[str]:
+    """The command up to the main class; `role` names the logging settings among those in Apache's jars."""
+    return [
+        "java",
+        f"-Xms{heap}",
+        f"-Xmx{heap}",
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Duser.home={home}",  # RocketMQ writes its logs to ${user.home}/logs
+        f"-Drmq.logback.configurationFile=rmq.{role}.logback.xml",
+        *options,
+        "-cp",
+        PROJECT.class_path(),
+    ]
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Ours, without what would point RocketMQ elsewhere."""
+    inherited = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+    return {**inherited, "ROCKETMQ_HOME": str(home)}

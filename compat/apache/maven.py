@@ -1,0 +1,87 @@
+"""Maven projects built once: jars and classes stay in `target/` until the sources change."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+BUILD_DEADLINE_S = 600.0
+NEEDED_TOOLS = ("java", "javac", "mvn")
+
+
+class BuildError(Exception):
+    """Maven could not resolve or compile; the message ends with what it said."""
+
+
+def java_and_maven_found() -> str | None:
+    """None when a JDK and Maven are on the PATH, else the reason to skip."""
+    missing = [tool for tool in NEEDED_TOOLS if shutil.which(tool) is None]
+    return f"not on the PATH: {', '.join(missing)}" if missing else None
+
+
+@dataclass(frozen=True)
+class MavenProject:
+    """A folder with a pom.xml that copies its dependencies to `target/lib` in the phase `test-compile`."""
+
+    folder: Path
+
+    @property
+    def target(self) -> Path:
+        return self.folder / "target"
+
+    def class_path(self) -> str:
+        """The class path for plain `java -cp`; Maven runs only when pom.xml or a source has changed.
+
+        The lock lets test processes start side by side: one builds, the others wait.
+        """
+        self.target.mkdir(exist_ok=True)
+        stamp = self.target / "built"
+        with _locked(self.target / "lock"):
+            fingerprint = self._fingerprint()
+            if not stamp.exists() or stamp.read_text() != fingerprint:
+                stamp.unlink(missing_ok=True)
+                self._build()
+                stamp.write_text(fingerprint)
+        parts = (self.target / "classes", self.target / "test-classes", self.target / "lib" / "*")
+        return os.pathsep.join(map(str, parts))
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        sources = sorted(path for path in (self.folder / "src").rglob("*") if path.is_file())
+        for path in (self.folder / "pom.xml", *sources):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(self.folder)} {len(content)}\n".encode())
+            digest.update(content)
+        return digest.hexdigest()
+
+    def _build(self) -> None:
+        """Starts from empty folders, so that nothing of an older version stays on the class path."""
+        if reason := java_and_maven_found():
+            raise BuildError(reason)
+        for stale in ("classes", "test-classes", "lib"):
+            shutil.rmtree(self.target / stale, ignore_errors=True)
+        command = ["mvn", "-q", "-B", "-f", str(self.folder / "pom.xml"), "test-compile"]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BUILD_DEADLINE_S,
+        )
+        if done.returncode != 0:
+            raise BuildError(f"Maven failed in {self.folder.name}:\n{done.stdout[-4000:]}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

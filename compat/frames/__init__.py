@@ -1,0 +1,1 @@
+"""Raw frames, good and bad, and what a broker does with them."""

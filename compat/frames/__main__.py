@@ -1,0 +1,5 @@
+import sys
+
+from compat.frames.run import main
+
+sys.exit(main())

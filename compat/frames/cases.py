@@ -1,0 +1,302 @@
+"""The cases: bytes to send, and what Apache RocketMQ 5.3.3 was seen to do.
+
+An expectation is a list of answer codes, or `CLOSED`, or both. Where WheelMQ means to differ, `ours` says how, and
+FINDINGS.md why.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from compat.frames.wire import frame
+
+CLOSED = "closed"
+SILENT: list[int] = []
+
+Expected = list[int] | str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case; `data` is made anew for each run, for a topic of its own: bytes, or parts each of which is answered."""
+
+    name: str
+    data: Callable[[str], bytes | list[bytes]]
+    expected: Expected
+    answers: int = 1
+    ours: Expected | None = None
+
+
+def send_ext(topic: str, **changed: Any) -> dict[str, Any]:
+    """The header fields of a good send, some changed; None takes one out."""
+    fields = {
+        "a": "frames", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0",
+        "g": str(int(time.time() * 1000)), "h": "0",
+        "i": f"UNIQ_KEY\x01{int(time.time() * 1e6):032X}\x02", "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    fields.update(changed)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def request(code: int, ext: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
+    """A request header."""
+    header: dict[str, Any] = {
+        "code": code,
+        "language": "JAVA",
+        "version": 479,
+        "opaque": 7,
+        "flag": 0,
+        "extFields": ext or {},
+    }
+    header.update(changed)
+    return {name: value for name, value in header.items() if value is not None}
+
+
+def send(topic: str, body: bytes = b"body", **changed: Any) -> bytes:
+    """The frame of a send."""
+    return frame(request(310, send_ext(topic, **changed)), body)
+
+
+def properties(**pairs: str) -> str:
+    """A property block with a unique key."""
+    text = f"UNIQ_KEY\x01{int(time.time() * 1e6):032X}\x02"
+    return text + "".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
+
+
+def batch(*messages: bytes) -> bytes:
+    return b"".join(messages)
+
+
+def inner(
+    body: bytes = b"x",
+    props: bytes = b"",
+    *,
+    size: int | None = None,
+    body_size: int | None = None,
+    props_size: int | None = None,
+) -> bytes:
+    """A message in a batch's body, its sizes true unless they are given."""
+    total = 4 * 5 + len(body) + 2 + len(props)
+    return (
+        struct.pack(">iiiii", total if size is None else size, 0, 0, 0, len(body) if body_size is None else body_size)
+        + body
+        + struct.pack(">h", len(props) if props_size is None else props_size)
+        + props
+    )
+
+
+def batch_frame(topic: str, body: bytes) -> bytes:
+    return frame(request(320, send_ext(topic, m="true")), body)
+
+
+def _raw(data: bytes) -> Callable[[str], bytes]:
+    return lambda topic: data
+
+
+def _timer(name: str, value: str) -> Callable[[str], bytes]:
+    return lambda topic: send(topic, i=properties(**{name: value}))
+
+
+FRAME_CASES = [
+    Case("length negative", _raw(struct.pack(">i", -5) + b"xxxxxxxx"), CLOSED),
+    Case("length 2^31-1", _raw(struct.pack(">i", 2**31 - 1) + b"x" * 100), CLOSED),
+    Case("length over 16 MiB", _raw(struct.pack(">i", 16_777_217) + b"x" * 100), CLOSED),
+    Case("header length beyond the frame", _raw(struct.pack(">ii", 20, 1000) + b"x" * 16), CLOSED),
+    Case("header length 2^24-1", _raw(struct.pack(">ii", 20, 0xFFFFFF) + b"x" * 16), CLOSED),
+    Case("length 0, then a good send", lambda topic: struct.pack(">i", 0) + send(topic), CLOSED),
+    Case("length 3, then a good send", lambda topic: struct.pack(">i", 3) + b"xxx" + send(topic), CLOSED),
+    Case("header length 0, then a good send", lambda topic: struct.pack(">ii", 4, 0) + send(topic), CLOSED),
+    Case("empty JSON", lambda topic: frame(b"{}"), [3]),
+    Case("JSON null, then a good send", lambda topic: frame(b"null") + send(topic), CLOSED),
+    *(
+        Case(
+            f"serialize type {kind}",
+            lambda topic, kind=kind: frame(request(310, send_ext(topic)), b"b", serialize=kind),
+            CLOSED,
+        )
+        for kind in (2, 3, 127, 128, 255)
+    ),
+    Case("JSON that does not end", _raw(frame(b'{"code":310')), CLOSED),
+    Case("JSON array", _raw(frame(b"[1,2]")), CLOSED),
+    Case("no JSON at all", _raw(frame(b"hello")), CLOSED),
+    Case("code missing", _raw(frame(b'{"opaque":7,"flag":0}')), [3]),
+    Case("code as a string", _raw(frame(b'{"code":"310","opaque":7,"flag":0}')), [1]),
+    Case("opaque missing", lambda topic: frame(request(310, send_ext(topic), opaque=None), b"b"), [0]),
+    Case("unknown code", _raw(frame(request(987654))), [3]),
+    Case("negative code", _raw(frame(request(-1))), [3]),
+    Case("unknown code, oneway", _raw(frame(request(987654, flag=2))), SILENT),
+    Case("response flag on a request", lambda topic: frame(request(310, send_ext(topic), flag=1), b"b"), SILENT),
+    Case("oneway send", lambda topic: frame(request(310, send_ext(topic), flag=2), b"b"), SILENT),
+    Case("the same opaque twice", lambda topic: send(topic) + send(topic), [0, 0], answers=2),
+    Case(
+        "numbers and booleans in extFields",
+        lambda topic: frame(request(310, send_ext(topic, d=4, e=0, f=0, h=0, j=0, k=False, m=False)), b"b"),
+        [0],
+    ),
+    Case("null in extFields", lambda topic: frame(request(310, {**send_ext(topic), "l": None}), b"b"), [0]),
+    Case("extFields missing", _raw(frame(request(310, None, extFields=None))), [1]),
+    Case("binary header cut", _raw(frame(b"\x01\x36\x00\x01\xdf", serialize=1)), CLOSED),
+]
+SEND_CASES = [
+    Case("good send", lambda topic: send(topic), [0]),
+    Case("topic missing", lambda topic: send(topic, b=None), [1]),
+    Case("queue id missing", lambda topic: send(topic, e=None), [1]),
+    Case("queue id no number", lambda topic: send(topic, e="x"), [1]),
+    Case("queue id negative", lambda topic: send(topic, e="-1"), [0]),
+    Case("queue id beyond the queues", lambda topic: send(topic, e="99"), [29]),
+    Case("topic with a slash", lambda topic: send("bad/name"), [29]),
+    Case("topic with dots", lambda topic: send("../../up"), [29]),
+    Case("topic empty", lambda topic: send(""), [29]),
+    Case("topic of 127 characters", lambda topic: send((topic + "x" * 127)[:127]), [0]),
+    Case("topic of 128 characters", lambda topic: send((topic + "x" * 128)[:128]), [29]),
+    Case("schedule topic", lambda topic: send("SCHEDULE_TOPIC_XXXX"), [16]),
+    Case("default topic that may not be inherited from", lambda topic: send(topic, c="SELF_TEST_TOPIC"), [17]),
+    Case("body empty", lambda topic: send(topic, body=b""), [1]),
+    Case("properties missing", lambda topic: send(topic, i=None), [0]),
+    Case("properties without separators", lambda topic: send(topic, i="just some text"), [0]),
+    Case("properties of separators only", lambda topic: send(topic, i="\x01\x02\x01\x01\x02\x02"), [0]),
+    Case("properties of 32,700 bytes", lambda topic: send(topic, i=properties(k="v" * 32_500)), [0]),
+    Case("properties over 32,767 bytes", lambda topic: send(topic, i=properties(k="v" * 32_767)), [13]),
+    Case(
+        "timer with properties of 32,600 bytes",
+        lambda topic: send(topic, i=properties(k="v" * 32_450, TIMER_DELAY_MS="60000")),
+        [0],
+        ours=[13],
+    ),
+    Case("forged TIMER_OUT_MS", lambda topic: send(topic, i=properties(TIMER_OUT_MS="1", TIMER_DELAY_MS="60000")), [0]),
+    Case(
+        "forged REAL_TOPIC and REAL_QID",
+        lambda topic: send(topic, i=properties(REAL_TOPIC="Other", REAL_QID="77")),
+        [0],
+    ),
+    Case(
+        "forged REAL_TOPIC on a timer",
+        lambda topic: send(topic, i=properties(REAL_TOPIC="Other", REAL_QID="77", TIMER_DELAY_MS="300")),
+        [0],
+    ),
+    Case("forged origin", lambda topic: send(topic, i=properties(__WMQ_ORIGIN="3000000000000000")), [0]),
+    Case("DELAY no number", lambda topic: send(topic, i=properties(DELAY="x")), [1]),
+    Case("DELAY 99", lambda topic: send(topic, i=properties(DELAY="99")), [0]),
+    Case("DELAY negative", lambda topic: send(topic, i=properties(DELAY="-1")), [0]),
+    Case("DELAY and TIMER_DELAY_SEC", lambda topic: send(topic, i=properties(DELAY="1", TIMER_DELAY_SEC="3")), [0]),
+    *(
+        Case(f"{name} {what}", _timer(name, value), [expected])
+        for name in ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+        for what, value, expected in (
+            ("of 20 digits", "12345678901234567890", 13),
+            ("negative", "-5", 0),
+            ("with a plus", "+1", 0),
+            ("in full-width digits", "\uff11\uff12", 0),
+            ("a fraction", "1.5", 13),
+            ("text", "abc", 13),
+            ("with a blank", " 1", 13),
+            ("zero", "0", 0),
+        )
+    ),
+    Case("delay of three days", _timer("TIMER_DELAY_SEC", "259200"), [0]),
+    Case("delay of three days and a second", _timer("TIMER_DELAY_SEC", "259201"), [13]),
+    Case("delay in seconds that overflows", _timer("TIMER_DELAY_SEC", "9223372036854775807"), [0]),
+    Case("delay in milliseconds that overflows", _timer("TIMER_DELAY_MS", "9223372036854775807"), [0]),
+    Case(
+        "cancel of the past",
+        lambda topic: send(topic, i=properties(TIMER_DEL_UNIQKEY=f"{topic}+x", TIMER_DELIVER_MS="1")),
+        [13],
+    ),
+    Case(
+        "cancel of what is not there",
+        lambda topic: send(topic, i=properties(TIMER_DEL_UNIQKEY=f"{topic}+x", TIMER_DELAY_MS="5000")),
+        [0],
+    ),
+]
+BATCH_CASES = [
+    Case("good batch", lambda topic: batch_frame(topic, inner() + inner(b"yy")), [0]),
+    Case("batch of nothing", lambda topic: batch_frame(topic, b""), [1]),
+    Case("batch whose size lies high", lambda topic: batch_frame(topic, inner(size=1000)), [0]),
+    Case("batch whose size is 0", lambda topic: batch_frame(topic, inner(size=0)), [0]),
+    Case("batch whose size is negative", lambda topic: batch_frame(topic, inner(size=-1)), [0]),
+    Case("batch whose body size lies high", lambda topic: batch_frame(topic, inner(body_size=1000)), [1]),
+    Case("batch whose body size is negative", lambda topic: batch_frame(topic, inner(body_size=-1)), [1]),
+    Case("batch whose properties size lies high", lambda topic: batch_frame(topic, inner(props_size=1000)), [1]),
+    Case("batch whose properties size is negative", lambda topic: batch_frame(topic, inner(props_size=-1)), [1]),
+    Case("batch cut in a header", lambda topic: batch_frame(topic, inner() + b"\0\0\0\x16"), [1]),
+    Case("batch flag with a plain body", lambda topic: send(topic, m="true"), [1]),
+    Case("batch to a retry topic", lambda topic: batch_frame("%RETRY%frames", inner()), [13]),
+    Case("batch with a delay inside", lambda topic: batch_frame(topic, inner(props=b"DELAY\x013\x02")), [0]),
+]
+OTHER_CASES = [
+    Case("pull of an unknown topic", lambda topic: frame(request(11, pull_ext("NoSuchTopicAtAll"))), [17]),
+    Case(
+        "pull of a queue beyond the queues",
+        lambda topic: [send(topic), frame(request(11, pull_ext(topic, queueId="77")))],
+        [0, 29],
+        answers=2,
+    ),
+    Case(
+        "pull without a subscription",
+        lambda topic: [send(topic), frame(request(11, pull_ext(topic, sysFlag="0", consumerGroup="nobody")))],
+        [0, 24],
+        answers=2,
+    ),
+    Case(
+        "pull beyond the end",
+        lambda topic: [send(topic), frame(request(11, pull_ext(topic, queueOffset="50", queueId="3")))],
+        [0, 21],
+        answers=2,
+    ),
+    Case(
+        "pull of SQL",
+        lambda topic: [send(topic), frame(request(11, pull_ext(topic, expressionType="SQL92", subscription="a > 1")))],
+        [0, 1],
+        answers=2,
+    ),
+    Case("pull with a missing field", _raw(frame(request(11, {"topic": "T"}))), [1]),
+    Case(
+        "send back of no record",
+        _raw(frame(request(36, {"offset": "999999999999", "group": "frames", "delayLevel": "1"}))),
+        [1],
+    ),
+    Case(
+        "send back of a negative position",
+        _raw(frame(request(36, {"offset": "-1", "group": "frames", "delayLevel": "1"}))),
+        [1],
+    ),
+    Case("heartbeat of no JSON", _raw(frame(request(34), b"no json")), [1]),
+    Case("heartbeat of nothing", _raw(frame(request(34))), [1]),
+    Case("consumer list of nobody", _raw(frame(request(38, {"consumerGroup": "nobodyAtAll"}))), [1]),
+    Case("offset of an unknown topic", _raw(frame(request(30, {"topic": "NoSuchTopicAtAll", "queueId": "0"}))), [0]),
+    Case("recall while it is off", _raw(frame(request(370, {"topic": "T", "recallHandle": "x"}))), [16]),
+    Case(
+        "lock of nothing",
+        _raw(frame(request(41), json.dumps({"clientId": "c", "consumerGroup": "g", "mqSet": []}).encode())),
+        [0],
+    ),
+    Case(
+        "commit of an offset of an unknown topic",
+        _raw(
+            frame(
+                request(
+                    15, {"consumerGroup": "frames", "topic": "NoSuchTopicAtAll", "queueId": "0", "commitOffset": "1"}
+                )
+            )
+        ),
+        [17],
+    ),
+]
+
+
+def pull_ext(topic: str, **changed: str) -> dict[str, str]:
+    fields = {
+        "consumerGroup": "frames", "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+        "expressionType": "TAG",
+    }  # fmt: skip
+    return {**fields, **changed}
+
+
+CASES = [*FRAME_CASES, *SEND_CASES, *BATCH_CASES, *OTHER_CASES]

@@ -1,0 +1,101 @@
+"""Run the cases against a broker.
+
+python -m compat.frames --target apache|HOST:PORT [--only PATTERN] [--show]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from compat.frames.cases import CASES, CLOSED, Case, Expected, send
+from compat.frames.wire import Outcome, Peer
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A case and what came of it."""
+
+    case: Case
+    outcome: Outcome
+    agrees: bool
+    broker_lives: bool
+
+
+def check(address: str, case: Case, expected: Expected) -> Checked:
+    """Send a case's bytes, and a good send over another connection behind it."""
+    topic = f"F{int(time.time() * 1000) % 10**9}x{next(_serial)}"
+    with Peer(address) as peer:
+        data = case.data(topic)
+        outcome = Outcome()
+        for part in data if isinstance(data, list) else [data]:
+            peer.send(part)
+            more = peer.outcome(answers=1 if isinstance(data, list) else case.answers)
+            outcome = Outcome(outcome.answers + more.answers, more.closed)
+    agrees = outcome.closed and not outcome.answers if expected == CLOSED else outcome.codes == expected
+    with Peer(address) as other:
+        other.send(send("FramesAlive"))
+        lives = other.outcome(wait_s=5).codes == [0]
+    return Checked(case, outcome, agrees and (expected == CLOSED or not outcome.closed), lives)
+
+
+def run_cases(address: str, *, ours: bool, only: str = "") -> Iterator[Checked]:
+    """Check every case; `ours` takes the expectations for WheelMQ where they differ."""
+    for case in CASES:
+        if re.search(only, case.name):
+            expected = case.ours if ours and case.ours is not None else case.expected
+            yield check(address, case, expected)
+
+
+@contextlib.contextmanager
+def target(name: str) -> Iterator[str]:
+    """The address of the broker to ask; Apache's is started."""
+    if name != "apache":
+        yield name
+        return
+    from compat.apache.apache import ApacheBroker, ApacheNameServer
+
+    with (
+        tempfile.TemporaryDirectory() as home,
+        ApacheNameServer(Path(home) / "ns") as names,
+        ApacheBroker(Path(home) / "broker", names.address) as broker,
+    ):
+        yield broker.address
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--show", action="store_true", help="print every case, not only those that disagree")
+    options = parser.parse_args()
+    failed = count = 0
+    with target(options.target) as address:
+        for checked in run_cases(address, ours=options.target != "apache", only=options.only):
+            count += 1
+            good = checked.agrees and checked.broker_lives
+            failed += not good
+            if options.show or not good:
+                said = [answer.get("remark") for answer in checked.outcome.answers if answer.get("remark")]
+                print(
+                    f"{'ok    ' if good else 'DIFFER'} {checked.case.name}: {checked.outcome.text()}"
+                    f" (expected {checked.case.expected}) {str(said)[:150] if said else ''}"
+                    f"{'' if checked.broker_lives else ' AND THE BROKER DOES NOT ANSWER ANY MORE'}",
+                    flush=True,
+                )
+    print(f"{count} cases, {failed} differ")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
