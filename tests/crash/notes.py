@@ -1,0 +1,115 @@
+"""What the sender knows of the messages it asked the broker to store: one row for each, by number.
+
+A message's number is in its unique key, in its body and in the opaque of its request; so whoever reads a queue can
+tell which one it has in hand. No number is ever sent twice.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+KEY_DIGITS: Final = 10
+KEY_BYTES: Final = 32
+TOPICS: Final = ("CrashA", "CrashB")
+QUEUES: Final = 4
+
+
+class Kind(IntEnum):
+    """What a message asks for."""
+
+    PLAIN = 0
+    DELIVER_AT = 1
+    """TIMER_DELIVER_MS: the one kind whose due time the sender chooses to the millisecond."""
+    DELAY_MS = 2
+    DELAY_SEC = 3
+    LEVEL = 4
+    CANCEL = 5
+
+
+class Fate(IntEnum):
+    """What the sender was told."""
+
+    UNSENT = 0
+    ASKED = 1
+    """No answer came, or one that promises nothing: it may be stored or not."""
+    STORED = 2
+    REFUSED = 3
+
+
+class Outcome(IntEnum):
+    """What a cancel was answered."""
+
+    NONE = 0
+    CANCELLED = 1
+    SETTLED = 2
+    NOT_FOUND = 3
+
+
+OUTCOMES: Final = {
+    "cancelled": Outcome.CANCELLED,
+    "already delivered or cancelled": Outcome.SETTLED,
+    "not found": Outcome.NOT_FOUND,
+}
+
+ROW: Final = np.dtype(
+    [
+        ("kind", "u1"),
+        ("fate", "u1"),
+        ("outcome", "u1"),
+        ("topic", "u1"),
+        ("queue", "u1"),
+        ("due_ms", "i8"),  # of DELIVER_AT; 0 for all others
+        ("delay_ms", "i8"),  # of the relative kinds, from the broker's receipt
+        ("asked_ms", "i8"),
+        ("answered_ms", "i8"),
+        ("target", "i8"),  # of a cancel: the number that it names, -1 for a key that nobody bears
+    ]
+)
+
+
+class Notes:
+    """The rows; `count` of them are in use."""
+
+    def __init__(self, key_prefix: str) -> None:
+        assert len(key_prefix) == KEY_BYTES - KEY_DIGITS
+        self.key_prefix = key_prefix
+        self._rows: npt.NDArray[Any] = np.zeros(1 << 16, ROW)
+        self.count = 0
+
+    def add(
+        self, kind: Kind, *, topic: int, queue: int, asked_ms: int, due_ms: int = 0, delay_ms: int = 0, target: int = -1
+    ) -> int:
+        """A new number for a message that is about to be sent."""
+        number = self.count
+        if number == len(self._rows):
+            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+        self._rows[number] = (kind, Fate.ASKED, Outcome.NONE, topic, queue, due_ms, delay_ms, asked_ms, 0, target)
+        self.count += 1
+        return number
+
+    def answer(self, number: int, fate: Fate, answered_ms: int, outcome: Outcome = Outcome.NONE) -> None:
+        """Note an answer."""
+        row = self._rows[number]
+        row["fate"], row["answered_ms"], row["outcome"] = fate, answered_ms, outcome
+
+    def __getitem__(self, number: int) -> Any:
+        return self._rows[number]
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """All rows in use; a view."""
+        return self._rows[: self.count]
+
+    def key(self, number: int) -> str:
+        """The unique key of a message."""
+        return f"{self.key_prefix}{number:0{KEY_DIGITS}X}"
+
+
+def body(number: int, size: int) -> bytes:
+    """The body of a message: its number, over and over."""
+    word = b"%016X" % number
+    return (word * (size // len(word) + 1))[:size]

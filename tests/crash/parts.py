@@ -1,0 +1,259 @@
+"""The processes of a run: the broker, and the pipeline under its own supervisor; who is who among Spark's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psutil
+
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.caller import Caller
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.pipeline.supervisor import PipelineSupervisor
+from wheelmq.system.clock import SystemClock
+
+POINTS_VARIABLE: Final = "WHEELMQ_FAILPOINTS"
+LOG_VARIABLE: Final = "WHEELMQ_FAILPOINT_LOG"
+PIPELINE_NAME: Final = "crash"
+STOP_DEADLINE_S: Final = 60.0
+ASK_TIMEOUT_S: Final = 2.0
+
+
+class Role(StrEnum):
+    """What a process is."""
+
+    BROKER = "broker"
+    DRIVER = "driver"
+    JVM = "jvm"
+    SOURCE = "source"
+    DAEMON = "daemon"
+    TASK = "task"
+    OTHER = "other"
+
+
+class BrokerProcess:
+    """A broker on a store folder, started as often as it dies: by whoever kills it, never by itself."""
+
+    def __init__(self, home: Path, port: int, flush: str, settings: dict[str, Any], failpoint_log: Path) -> None:
+        self.address = f"127.0.0.1:{port}"
+        self.store = home / "store"
+        self.starts = 0
+        self.armed: tuple[str, int] | None = None
+        self._log_path = home / "broker.log"
+        self.failpoint_log = failpoint_log
+        self._command = [sys.executable, "-P", "-m", "wheelmq", "broker", "--home", str(home), "--port", str(port)]
+        self._command += ["--flush", flush, "--json", "--ends-with-stdin"]
+        for name, value in settings.items():
+            self._command += ["--set", f"{name}={value}"]
+        self._process: Process | None = None
+        self._caller = Caller(self.address)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, armed: tuple[str, int] | None = None) -> None:
+        """Start the process; `armed` is a failpoint and the passage at which it fires."""
+        assert not self.is_alive
+        environment = {**os.environ, LOG_VARIABLE: str(self.failpoint_log), POINTS_VARIABLE: ""}
+        self.armed = armed
+        if armed is not None:
+            environment[POINTS_VARIABLE] = f"{armed[0]}={armed[1]}"
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self._log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=log, stderr=log, env=environment, process_group=0
+            )
+        self.starts += 1
+
+    async def wait_dead(self, deadline_s: float = 30.0) -> int:
+        """Wait for its end; the exit code."""
+        assert self._process is not None
+        async with asyncio.timeout(deadline_s):
+            return await self._process.wait()
+
+    async def metrics(self) -> dict[str, Any] | None:
+        """What it says of itself; None while it does not answer."""
+        try:
+            answer = await self._caller.ask(Command(code=RequestCode.WMQ_METRICS), ASK_TIMEOUT_S)
+        except (CallError, Refused):
+            return None
+        found: dict[str, Any] = msgspec.json.decode(answer.body)
+        return found
+
+    async def stop(self) -> int:
+        """Stop it in good order; its exit code."""
+        await self._caller.close()
+        if self.is_alive:
+            os.kill(self.pid, signal.SIGTERM)
+        try:
+            return await self.wait_dead(STOP_DEADLINE_S)
+        except TimeoutError:
+            self.kill()
+            return await self.wait_dead()
+
+    def kill(self) -> None:
+        """End it at once, if it is there."""
+        if self.is_alive:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Pipeline:
+    """The driver under the supervisor that users run it under, and a look at the processes below it.
+
+    A driver takes its failpoints from our own environment, at the moment at which the supervisor starts it. So what
+    the next ones take stands in line, and moves up whenever the supervisor tells of a death.
+    """
+
+    def __init__(self, broker_address: str, log_dir: Path, failpoint_log: Path, tell: Callable[[str], None]) -> None:
+        os.environ[LOG_VARIABLE] = str(failpoint_log)
+        os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")
+        self.supervisor = PipelineSupervisor(
+            [broker_address], log_dir, clock=SystemClock(), on_change=self._heard, name=PIPELINE_NAME
+        )
+        self.armed: tuple[str, int] | None = None
+        """What the driver that runs has with it."""
+        self._tell = tell
+        self._line: deque[tuple[str, int] | None] = deque()
+        self._deaths = 0
+        self.roles: dict[int, Role] = {}
+        """Every process that was ever seen, by its id."""
+        self._processes: dict[int, psutil.Process] = {}
+
+    def _heard(self, text: str) -> None:
+        if self.supervisor.child.deaths > self._deaths:
+            self._deaths = self.supervisor.child.deaths
+            self.arm(self._line.popleft() if self._line else None)
+        self._tell(text)
+
+    def queue(self, *arms: tuple[str, int] | None) -> None:
+        """What the next drivers, one after another, are to be armed with."""
+        self._line = deque(arms)
+
+    def arm(self, arms: tuple[str, int] | None) -> None:
+        """What a driver that starts from now on, and all that it starts, takes along."""
+        self.armed = arms
+        os.environ[POINTS_VARIABLE] = "" if arms is None else f"{arms[0]}={arms[1]}"
+
+    @property
+    def driver_pid(self) -> int | None:
+        return self.supervisor.child.pid
+
+    def start(self) -> None:
+        self.supervisor.start()
+
+    async def stop(self) -> bool:
+        """Stop it in good order; False when it took force."""
+        stopped = await self.supervisor.stop()
+        self.arm(None)
+        return stopped
+
+    def look(self) -> dict[Role, list[int]]:
+        """The processes that are there now, by role."""
+        found: dict[Role, list[int]] = {role: [] for role in Role}
+        pid = self.driver_pid
+        family: list[psutil.Process] = []
+        if pid is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                driver = psutil.Process(pid)
+                family = [driver, *driver.children(recursive=True)]
+                for process in family:
+                    self._processes.setdefault(process.pid, process)
+        for process in list(self._processes.values()):
+            if is_gone(process.pid) or not process.is_running():
+                del self._processes[process.pid]
+                continue
+            role = Role.DRIVER if process.pid == pid else role_of(process)
+            found[role].append(process.pid)
+            if self.roles.get(process.pid, Role.OTHER) is Role.OTHER:
+                self.roles[process.pid] = role
+        return found
+
+    def left_over(self) -> list[int]:
+        """The processes that were seen below a driver, or orphaned by one, and still are there."""
+        return [pid for pids in self.look().values() for pid in pids]
+
+
+def role_of(process: psutil.Process) -> Role:
+    """What a process below the driver is, by its command line and its parent's. A task worker outlives its daemon."""
+    try:
+        words = process.cmdline()
+        if process.name() == "java":
+            return Role.JVM
+        if "pyspark.sql.streaming.python_streaming_source_runner" in words:
+            return Role.SOURCE
+        if "wheelmq.pipeline.daemon" in words:
+            parent = process.parent()
+            return Role.DAEMON if parent is not None and parent.name() == "java" else Role.TASK
+    except psutil.Error:
+        pass
+    return Role.OTHER
+
+
+def check_role(pid: int, role: Role) -> bool:
+    """Whether the process `pid` lives and is a `role`: asked just before it is killed."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    match role:
+        case Role.BROKER:
+            return "wheelmq" in words and "broker" in words
+        case Role.DRIVER:
+            return "wheelmq" in words and "pipeline" in words and "--driver" in words
+    return role_of(process) is role
+
+
+def fired(failpoint_log: Path) -> list[tuple[int, str]]:
+    """The failpoints that fired so far: process id and name, in order."""
+    if not failpoint_log.exists():
+        return []
+    pairs = (line.split() for line in failpoint_log.read_text().splitlines())
+    return [(int(pid), name) for pid, name in pairs]
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended (a zombie has)."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+class Event:
+    """What happened when: lines for whoever looks into a run."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", buffering=1)
+
+    def __call__(self, text: str, **fields: Any) -> None:
+        self._file.write(json.dumps({"at_ms": time.time_ns() // 1_000_000, "text": text, **fields}) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+__all__ = ["BrokerProcess", "Event", "Pipeline", "Role", "check_role", "fired", "is_gone", "role_of"]

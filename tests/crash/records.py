@@ -1,0 +1,170 @@
+"""A reading of a store that no broker has open, by none of the package's own readers: bytes to columns of integers.
+
+The layout is Apache RocketMQ's (docs/formats); what is wrong with the bytes is told, and ends the reading.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.crash.notes import KEY_DIGITS, body
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+_MAGIC: Final = 0xDAA320A7
+_BLANK_MAGIC: Final = 0xCBD43194
+_HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqi")  # size .. body length
+_UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+_ORIGIN: Final = b"\x02__WMQ_ORIGIN\x01"
+_ORIGIN_BYTES: Final = len(_ORIGIN) + 16 + 1
+
+COLUMNS: Final = (
+    "position",
+    "size",
+    "store_ms",
+    "topic",  # row in `topics`
+    "queue_id",
+    "queue_offset",
+    "number",  # of the message, by its unique key; -1 for a key that is none of ours
+    "origin",  # what it settles, as the property says it; -1 without
+    "due_ms",  # __WMQ_DUE; 0 without
+    "cancels",  # the number that a cancel names; -1 for a key that nobody bears, -2 for what is no cancel
+    "real_queue",  # of a parked record; -1 without
+    "real_topic",
+    "body_is_ours",
+)
+
+Column = npt.NDArray[np.int64]
+
+
+class BadBytes(ValueError):
+    """The store's bytes are not what a store's bytes must be; the text says where and why."""
+
+
+class Records:
+    """Every record of a commit log, in log order; a column is an attribute: `records.of("store_ms")`."""
+
+    def __init__(self, root: Path, key_prefix: str) -> None:
+        self._prefix = key_prefix.encode()
+        self.topics: list[str] = []
+        self._topic_rows: dict[bytes, int] = {}
+        self._columns: dict[str, Any] = {name: array("q") for name in COLUMNS}
+        self.end = 0
+        """Log position behind the last record."""
+        self._read(root / "commitlog")
+        self._columns = {name: np.frombuffer(column, np.int64) for name, column in self._columns.items()}
+
+    def of(self, name: str) -> Column:
+        """A column."""
+        found: Column = self._columns[name]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._columns["position"])
+
+    def topic_row(self, name: str) -> int:
+        """The row of a topic; -1 when no record has it."""
+        return self._topic_rows.get(name.encode(), -1)
+
+    def _read(self, folder: Path) -> None:
+        files = sorted(path for path in folder.iterdir() if path.name.isdigit())
+        if not files:
+            raise BadBytes(f"{folder} holds no log")
+        self.end = int(files[0].name)
+        for path in files:
+            if int(path.name) != self.end:
+                return  # the log ended before this file, which was made ahead
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                went_on = self._read_file(view)
+            if not went_on:
+                return
+
+    def _read_file(self, view: mmap.mmap) -> bool:
+        """Read the records of one file; False when the log ends in it."""
+        base, at, size = self.end, 0, len(view)
+        while at + 8 <= size:
+            record_bytes, magic = struct.unpack_from(">II", view, at)
+            if magic == _BLANK_MAGIC and record_bytes == size - at:
+                self.end = base + size
+                return True
+            if magic != _MAGIC or record_bytes > size - at:
+                return False
+            self._read_record(bytes(view[at : at + record_bytes]), base + at)
+            at += record_bytes
+            self.end = base + at
+        return True
+
+    def _read_record(self, raw: bytes, position: int) -> None:
+        size, _, crc, queue_id, _, queue_offset, own, _, _, _, store_ms, _, _, _, body_bytes = _HEAD.unpack_from(raw)
+        topic_at = _HEAD.size + body_bytes + 1
+        topic_end = topic_at + raw[topic_at - 1]
+        block = raw[topic_end + 2 :]
+        if own != position or len(block) != int.from_bytes(raw[topic_end : topic_end + 2], "big"):
+            raise BadBytes(f"the record at {position} says it is at {own}, of {size} bytes")
+        payload = raw[_HEAD.size : _HEAD.size + body_bytes]
+        if zlib.crc32(payload) & 0x7FFF_FFFF != crc:
+            raise BadBytes(f"the body of the record at {position} has not the checksum it was stored with")
+        block = b"\x02" + block
+        number = self._number(_value(block, b"UNIQ_KEY"))
+        target = _value(block, b"TIMER_DEL_UNIQKEY")
+        origin = int(block[-17:-1], 16) if block[-_ORIGIN_BYTES:-17] == _ORIGIN else -1
+        real_topic = _value(block, b"REAL_TOPIC")
+        columns = self._columns
+        columns["position"].append(position)
+        columns["size"].append(size)
+        columns["store_ms"].append(store_ms)
+        columns["topic"].append(self._topic(raw[topic_at:topic_end]))
+        columns["queue_id"].append(queue_id)
+        columns["queue_offset"].append(queue_offset)
+        columns["number"].append(number)
+        columns["origin"].append(origin)
+        columns["due_ms"].append(int(_value(block, b"__WMQ_DUE") or 0))
+        columns["cancels"].append(self._number(target.partition(b"+")[2]) if target else -2)
+        columns["real_queue"].append(int(_value(block, b"REAL_QID") or -1))
+        columns["real_topic"].append(self._topic(real_topic) if real_topic else -1)
+        columns["body_is_ours"].append(number >= 0 and payload == body(number, body_bytes))
+
+    def _number(self, key: bytes) -> int:
+        if not key.startswith(self._prefix):
+            return -1
+        try:
+            return int(key[-KEY_DIGITS:], 16)
+        except ValueError:
+            return -1
+
+    def _topic(self, name: bytes) -> int:
+        row = self._topic_rows.get(name)
+        if row is None:
+            row = self._topic_rows[name] = len(self.topics)
+            self.topics.append(name.decode())
+        return row
+
+
+def _value(block: bytes, name: bytes) -> bytes:
+    """The value of a property in a block with a separator before its first; empty when it is not there."""
+    at = block.find(b"\x02" + name + b"\x01")
+    if at < 0:
+        return b""
+    at += len(name) + 2
+    return block[at : block.index(b"\x02", at)]
+
+
+def queues(root: Path) -> Iterator[tuple[str, int, npt.NDArray[Any]]]:
+    """Each consume queue, read to its end: topic, queue id, units from queue offset 0 on."""
+    for folder in sorted((root / "consumequeue").glob("*/*")):
+        files = sorted(path for path in folder.iterdir() if path.name.isdigit())
+        raw = b"".join(path.read_bytes() for path in files)
+        units = np.frombuffer(raw, _UNIT)
+        written = units["size"] != 0
+        count = int(np.argmin(written)) if not written.all() else len(units)
+        if written[count:].any():
+            raise BadBytes(f"{folder}: units follow behind the first that was never written, at {count}")
+        yield folder.parent.name, int(folder.name), units[:count]

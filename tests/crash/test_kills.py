@@ -1,0 +1,206 @@
+"""A few kills in every run of the tests (`make crash` has them all), and faults planted in what they leave.
+
+The verdict over a store is worth what it finds: each planted fault must be found, and by its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.crash.load import Load, Mix
+from tests.crash.notes import Fate, Kind, Notes
+from tests.crash.records import COLUMNS, Records
+from tests.crash.run import Outcome, Plan, Run, report
+from tests.crash.verdict import Verdict, judge
+
+SHORT = Mix(delays_ms=((0.4, 50, 1000), (0.45, 1000, 4000), (0.15, 4000, 6000)))
+SETTINGS = {
+    "log_file_bytes": 1 << 20,
+    "queue_file_bytes": 20 * 3000,
+    "timer_log_file_bytes": 52 * 5000 + 16,
+    "timer_slots": 20,
+    "timer_roll_window_slots": 5,
+}
+LATE_P99_MAX_MS = 500.0
+
+
+def execute(home: Path, **chosen: object) -> tuple[Outcome, Notes]:
+    """Run a plan; its outcome and what the sender noted."""
+    plan = Plan(
+        seed=1,
+        home=home,
+        mix=SHORT,
+        settings=SETTINGS,
+        late_p99_max_ms=LATE_P99_MAX_MS,
+        **chosen,  # type: ignore[arg-type]
+    )
+    run = Run(plan, print)
+    outcome = asyncio.run(run.execute())
+    print("\n".join(report(outcome)))
+    return outcome, run.load.notes
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, Notes]:
+    """A store whose broker was killed four times: by hand, and at failpoints."""
+    home = tmp_path_factory.mktemp("alone")
+    only = ("broker", "release.after", "send.appended", "dispatch.before")
+    return home / "store", *execute(home, kills=4, spark=False, seconds_max=120.0, only=only)
+
+
+@pytest.mark.timeout(180)
+def test_a_broker_alone_loses_nothing(alone: tuple[Path, Outcome, Notes]) -> None:
+    _, outcome, _ = alone
+    assert outcome.violations == []
+    assert outcome.kills == 4
+    assert outcome.counts["delivered"] > 2000 and outcome.counts["cancelled"] > 0
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_broker_and_pipeline_lose_nothing(tmp_path: Path) -> None:
+    outcome, _ = execute(tmp_path, kills=2, seconds_max=300.0, only=("jvm", "broker"))
+    assert outcome.violations == []
+    assert outcome.kills == 2
+    assert outcome.counts["rolled"] > 0
+
+
+# Planted faults -------------------------------------------------------------------------------------------------------
+
+
+class Copy:
+    """A copy of the store to plant faults in."""
+
+    def __init__(self, alone: tuple[Path, Outcome, Notes], folder: Path) -> None:
+        source, _, notes = alone
+        self.store = folder / "store"
+        shutil.copytree(source, self.store)
+        self.notes = copy.deepcopy(notes)
+        self.records = Records(self.store, notes.key_prefix)
+
+    def judge(self) -> Verdict:
+        return judge(self.store, self.notes)
+
+    def pick(self, *, delivered: bool) -> int:
+        """Log row of some record, out of the middle: a delivered timer, or the parked record of one."""
+        is_timer = np.array([name == "rmq_sys_wheel_timer" for name in self.records.topics])
+        parked = is_timer[self.records.of("topic")]
+        chosen = np.flatnonzero(
+            (self.records.of("cancels") == -2)
+            & (self.records.of("due_ms") > 0)
+            & (parked != delivered)
+            & ((self.records.of("origin") >= 0) == delivered)
+        )
+        return int(chosen[len(chosen) // 2])
+
+    def row(self, i: int) -> dict[str, int]:
+        return {name: int(self.records.of(name)[i]) for name in COLUMNS}
+
+    def bytes_of(self, i: int) -> tuple[Path, int, bytes]:
+        """The file of a record, where in it it stands, and its bytes."""
+        row = self.row(i)
+        size = SETTINGS["log_file_bytes"]
+        path = self.store / "commitlog" / f"{row['position'] // size * size:020d}"
+        at = row["position"] % size
+        return path, at, path.read_bytes()[at : at + row["size"]]
+
+    def put(self, path: Path, at: int, data: bytes) -> None:
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+
+@pytest.fixture
+def planted(alone: tuple[Path, Outcome, Notes], tmp_path: Path) -> Copy:
+    return Copy(alone, tmp_path)
+
+
+def test_a_good_store_is_found_good(planted: Copy) -> None:
+    assert planted.judge().violations == []
+
+
+def test_an_acknowledged_message_that_is_nowhere_is_lost(planted: Copy) -> None:
+    number = planted.notes.add(Kind.DELAY_MS, topic=0, queue=0, asked_ms=1, delay_ms=1)
+    planted.notes.answer(number, Fate.STORED, 2)
+    assert planted.judge().counts["lost"] == 1
+
+
+def test_a_record_of_a_message_that_nobody_sent_is_invented(planted: Copy) -> None:
+    number = planted.row(planted.pick(delivered=True))["number"]
+    planted.notes.count = number
+    assert planted.judge().counts["invented"] > 0
+
+
+def test_a_second_delivery_is_found(planted: Copy) -> None:
+    path, _, raw = planted.bytes_of(planted.pick(delivered=True))
+    row = planted.row(planted.pick(delivered=True))
+    topic = planted.records.topics[row["topic"]]
+    queue = planted.store / "consumequeue" / topic / str(row["queue_id"])
+    file = max(path for path in queue.iterdir())
+    units = np.frombuffer(file.read_bytes(), np.dtype([("position", ">i8"), ("size", ">i4"), ("tag", ">i8")]))
+    written = int(np.count_nonzero(units["size"]))
+    size = SETTINGS["log_file_bytes"]
+    end = planted.records.end
+    again = bytearray(raw)
+    struct.pack_into(">qq", again, 20, int(file.name) // 20 + written, end)
+    struct.pack_into(">q", again, 56, int(planted.records.of("store_ms")[-1]))
+    planted.put(path.with_name(f"{end // size * size:020d}"), end % size, bytes(again))
+    planted.put(file, written * 20, struct.pack(">qiq", end, len(again), 0))
+    verdict = planted.judge()
+    assert verdict.counts["twice"] == 1
+    assert verdict.counts["origins settled twice"] == 1
+
+
+def test_a_delivery_before_its_time_is_found(planted: Copy) -> None:
+    i = planted.pick(delivered=True)
+    path, at, _ = planted.bytes_of(i)
+    planted.put(path, at + 56, struct.pack(">q", planted.row(i)["due_ms"] - 1))
+    assert planted.judge().counts["early"] == 1
+
+
+def test_a_due_time_that_was_not_asked_for_is_found(planted: Copy) -> None:
+    numbers = planted.records.of("number")
+    kinds = planted.notes.rows["kind"]
+    number = next(int(number) for number in numbers if number >= 0 and kinds[number] == Kind.DELIVER_AT)
+    planted.notes[number]["due_ms"] += 1
+    assert planted.judge().counts["due at another time than asked for"] == 1
+
+
+def test_a_message_that_stays_parked_is_found(planted: Copy) -> None:
+    """Its release is taken out of the log, with all that follows."""
+    i = planted.pick(delivered=True)
+    path, at, _ = planted.bytes_of(i)
+    planted.put(path, at, bytes(8))
+    verdict = planted.judge()
+    assert verdict.counts["parked and never settled"] > 0 and verdict.counts["lost"] > 0
+    assert any("units do not name" in text for text in verdict.violations)
+
+
+def test_a_changed_body_is_found(planted: Copy) -> None:
+    path, at, raw = planted.bytes_of(planted.pick(delivered=True))
+    planted.put(path, at + 88, bytes([raw[88] ^ 1]))
+    assert any("checksum" in text for text in planted.judge().violations)
+
+
+def test_an_answer_to_a_cancel_that_is_not_true_is_found(planted: Copy) -> None:
+    rows = planted.notes.rows
+    cancels = np.flatnonzero((rows["kind"] == Kind.CANCEL) & (rows["fate"] == Fate.STORED))
+    rows["outcome"][cancels[0]] = 3 if rows["outcome"][cancels[0]] == 1 else 1
+    assert sum("says the answer" in text for text in planted.judge().violations) >= 1
+
+
+def test_a_load_without_a_broker_sends_nothing() -> None:
+    async def attempt() -> int:
+        load = Load("127.0.0.1:1", SHORT, 2000.0, 1)
+        load.start()
+        await load.stop()
+        return load.notes.count
+
+    assert asyncio.run(attempt()) == 0

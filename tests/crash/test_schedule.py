@@ -1,0 +1,55 @@
+"""A seed says which kills there are, and every failpoint of the package is among them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import wheelmq
+from tests.crash.schedule import BROKER_POINTS, NEEDS_TURNS, PIPELINE_POINTS, deaths, make_schedule
+
+KILLS = 60
+
+
+def test_every_failpoint_of_the_package_is_known() -> None:
+    """Whoever adds one adds it here."""
+    sources = Path(wheelmq.__file__).parent.rglob("*.py")
+    found = {name for source in sources for name in re.findall(r'\breach\("([\w.]+)"\)', source.read_text())}
+    assert found == {*BROKER_POINTS, *PIPELINE_POINTS}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_whole_schedule_has_every_failpoint_and_every_role(seed: int) -> None:
+    chains = make_schedule(KILLS, seed)
+    assert KILLS <= deaths(chains) <= KILLS + 2
+    kills = [kill for chain in chains for kill in chain]
+    points = [kill.what for kill in kills if kill.is_failpoint]
+    assert sorted(points) == sorted([*BROKER_POINTS, *PIPELINE_POINTS])
+    assert {"broker", "broker again", "driver", "jvm", "source", "task"} <= {kill.what for kill in kills}
+    for chain in chains:
+        assert not chain[0].is_failpoint and all(kill.is_failpoint for kill in chain[1:])
+        kinds = {kill.what in PIPELINE_POINTS for kill in chain[1:]}
+        assert len(kinds) <= 1, "a chain is the broker's or the pipeline's"
+
+
+def test_a_seed_gives_the_same_schedule_again() -> None:
+    assert make_schedule(KILLS, 7) == make_schedule(KILLS, 7) != make_schedule(KILLS, 8)
+
+
+def test_only_what_is_named_is_killed() -> None:
+    chains = make_schedule(10, 1, ("broker", "jvm"))
+    assert {kill.what for chain in chains for kill in chain} == {"broker", "jvm"}
+    chains = make_schedule(5, 1, ("broker", "commit.armed"))
+    assert {kill.what for chain in chains for kill in chain} == {"broker", "commit.armed"}
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="brokr: known are"):
+        make_schedule(10, 1, ("brokr",))
+
+
+def test_without_spark_only_the_broker_is_killed() -> None:
+    kills = {kill.what for chain in make_schedule(KILLS, 1, spark=False) for kill in chain}
+    assert not kills & {*PIPELINE_POINTS, *NEEDS_TURNS, "driver", "jvm", "source", "task", "daemon"}
