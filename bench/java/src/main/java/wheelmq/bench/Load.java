@@ -1,0 +1,143 @@
+package wheelmq.bench;
+
+import java.util.Arrays;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.Message;
+
+/**
+ * What is sent. A send that fails is made again as a new message, and counted: the client's own retry would send the
+ * same key twice.
+ */
+final class Load {
+    private static final int FAILURES_MAX = 100_000;
+    private static final int THREADS_FOR_DELAYS = 8;
+
+    private final DefaultMQProducer producer;
+    private final String topic;
+    private final byte[] body;
+
+    private interface Making {
+        Message make(int number);
+    }
+
+    Load(String namesrv, String topic, int queues, int bodyBytes) throws Exception {
+        this.topic = topic;
+        this.body = new byte[bodyBytes];
+        Arrays.fill(body, (byte) 'x');
+        producer = new DefaultMQProducer("bench-producer-" + ProcessHandle.current().pid());
+        producer.setNamesrvAddr(namesrv);
+        producer.setDefaultTopicQueueNums(queues);
+        producer.setRetryTimesWhenSendFailed(0);
+        producer.start();
+    }
+
+    /** A first message makes the topic; the consumer must not subscribe before there is a route. */
+    void makeTopic() throws Exception {
+        while (producer.send(plain(0)).getSendStatus() != SendStatus.SEND_OK) {
+            LockSupport.parkNanos(100_000_000);
+        }
+    }
+
+    private Message plain(int number) {
+        return new Message(topic, "TagA", body);
+    }
+
+    String at(int count, int spanMs, int afterMs, int threads) throws Exception {
+        long firstMs = System.currentTimeMillis() + afterMs;
+        AtomicInteger late = new AtomicInteger();
+        return spread(count, threads, 0, number -> {
+            Message message = plain(number);
+            long dueMs = firstMs + (long) number * spanMs / count;
+            if (dueMs - System.currentTimeMillis() < 1000) {
+                late.incrementAndGet();
+            }
+            message.setDeliverTimeMs(dueMs);
+            return message;
+        }) + ",\"first_due_ms\":" + firstMs + ",\"sent_within_a_second_of_due\":" + late;
+    }
+
+    String delays(int countOfEach, int perSecond, String delays) throws Exception {
+        int[] delaysMs = Arrays.stream(delays.split(",")).mapToInt(Integer::parseInt).toArray();
+        return spread(countOfEach * delaysMs.length, THREADS_FOR_DELAYS, perSecond, number -> {
+            Message message = plain(number);
+            message.setDelayTimeMs(delaysMs[number % delaysMs.length]);
+            return message;
+        });
+    }
+
+    /** Sends messages 0 to count - 1 from several threads, at most perSecond if that is not 0. */
+    private String spread(int count, int threads, int perSecond, Making making) throws Exception {
+        AtomicInteger next = new AtomicInteger();
+        AtomicInteger failed = new AtomicInteger();
+        long beganNs = System.nanoTime();
+        together(threads, () -> {
+            for (int number = next.getAndIncrement(); number < count; number = next.getAndIncrement()) {
+                if (perSecond > 0) {
+                    long waitNs = beganNs + number * 1_000_000_000L / perSecond - System.nanoTime();
+                    if (waitNs > 0) {
+                        LockSupport.parkNanos(waitNs);
+                    }
+                }
+                while (!sent(making.make(number))) {
+                    if (failed.incrementAndGet() > FAILURES_MAX) {
+                        return;
+                    }
+                }
+            }
+        });
+        double seconds = (System.nanoTime() - beganNs) / 1e9;
+        return "\"sent\":" + count + ",\"failed\":" + failed + ",\"seconds\":" + seconds;
+    }
+
+    String sends(int seconds, int threads) throws Exception {
+        AtomicLong good = new AtomicLong();
+        AtomicInteger failed = new AtomicInteger();
+        long beganNs = System.nanoTime();
+        long endNs = beganNs + seconds * 1_000_000_000L;
+        together(threads, () -> {
+            long mine = 0;
+            while (System.nanoTime() < endNs && failed.get() < FAILURES_MAX) {
+                if (sent(plain(0))) {
+                    mine++;
+                } else {
+                    failed.incrementAndGet();
+                }
+            }
+            good.addAndGet(mine);
+        });
+        double took = (System.nanoTime() - beganNs) / 1e9;
+        return "\"sent\":" + good + ",\"failed\":" + failed + ",\"seconds\":" + took;
+    }
+
+    private boolean sent(Message message) {
+        try {
+            SendResult result = producer.send(message);
+            return result.getSendStatus() == SendStatus.SEND_OK;
+        } catch (Exception error) {
+            LockSupport.parkNanos(1_000_000);
+            return false;
+        }
+    }
+
+    private static void together(int threads, Runnable work) throws InterruptedException {
+        CountDownLatch done = new CountDownLatch(threads);
+        for (int i = 0; i < threads; i++) {
+            Thread thread = new Thread(() -> {
+                try {
+                    work.run();
+                } finally {
+                    done.countDown();
+                }
+            });
+            thread.setDaemon(true);
+            thread.start();
+        }
+        done.await();
+    }
+}
