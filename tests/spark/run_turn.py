@@ -15,6 +15,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from wheelmq.pipeline import scratch, training
 from wheelmq.pipeline import session as pipeline
 
 DEADLINE_S = 60.0
@@ -25,11 +26,11 @@ def start_query(session: SparkSession) -> StreamingQuery:
     done: list[int] = []
 
     def turn(rows: DataFrame, turn_id: int) -> None:
-        counted = pipeline.map_in_arrow(rows, pipeline._count_rows, "rows long").collect()
+        counted = pipeline.map_in_arrow(rows, training.count_rows, "rows long").collect()
         done.append(sum(row.rows for row in counted))
 
-    session.dataSource.register(pipeline._TrainingSource)
-    rows = session.readStream.format(pipeline._TrainingSource.name()).load()
+    session.dataSource.register(training.TrainingSource)
+    rows = session.readStream.format(training.TrainingSource.name()).load()
     query = pipeline.start_turns(rows, turn, pipeline.scratch_checkpoint())
     deadline = time.monotonic() + DEADLINE_S
     while not done:
@@ -61,7 +62,7 @@ def main(what: str, log_dir: Path) -> None:
     session = open_session(log_dir)
     java = session.sparkContext._jvm.System.getProperty("java.version")
     start_query(session)
-    said = {"java": java, "family": describe(), "scratch": [str(path) for path, _ in pipeline._held.values()]}
+    said = {"java": java, "family": describe(), "scratch": [str(path) for path, _ in scratch._held.values()]}
     print(json.dumps(said), flush=True)
     if what == "hang":
         sys.stdin.read()

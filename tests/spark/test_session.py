@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from wheelmq.pipeline import scratch, training
 from wheelmq.pipeline import session as pipeline
 from wheelmq.pipeline.gateway import startup_cache
 from wheelmq.pipeline.java import find_java
@@ -42,11 +43,11 @@ def test_a_query_takes_its_turns(spark: SparkSession) -> None:
     counted: list[list[int]] = []
 
     def turn(rows: DataFrame, turn_id: int) -> None:
-        parts = map_in_arrow(rows.sortWithinPartitions("due_ms"), pipeline._count_rows, "rows long").collect()
+        parts = map_in_arrow(rows.sortWithinPartitions("due_ms"), training.count_rows, "rows long").collect()
         counted.append([row.rows for row in parts])
 
-    spark.dataSource.register(pipeline._TrainingSource)
-    rows = spark.readStream.format(pipeline._TrainingSource.name()).load()
+    spark.dataSource.register(training.TrainingSource)
+    rows = spark.readStream.format(training.TrainingSource.name()).load()
     checkpoint = scratch_checkpoint()
     query = start_turns(rows, turn, checkpoint, name="turns")
     deadline = time.monotonic() + TURNS_DEADLINE_S
@@ -71,8 +72,8 @@ def test_a_turn_that_fails_with_a_long_message_is_told_in_full(spark: SparkSessi
         lead = "py4j.protocol.Py4JJavaError: An error occurred while calling"
         raise ValueError(f"the turn failed: {lead}" + "very long\n" * 2_000 + "the end")
 
-    spark.dataSource.register(pipeline._TrainingSource)
-    rows = spark.readStream.format(pipeline._TrainingSource.name()).load()
+    spark.dataSource.register(training.TrainingSource)
+    rows = spark.readStream.format(training.TrainingSource.name()).load()
     query = start_turns(rows, turn, scratch_checkpoint())
     deadline = time.monotonic() + TURNS_DEADLINE_S
     while query.isActive:
@@ -82,13 +83,13 @@ def test_a_turn_that_fails_with_a_long_message_is_told_in_full(spark: SparkSessi
 
 
 def test_each_checkpoint_is_a_new_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path)
-    monkeypatch.setattr(pipeline, "_held", {})
+    monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(scratch, "_held", {})
     first, second = scratch_checkpoint(), scratch_checkpoint()
     assert first != second
     assert not list(first.iterdir()) and not list(second.iterdir())
     assert first.is_relative_to(tmp_path)
-    pipeline._drop_scratch()
+    scratch.drop()
     assert [path.name for path in (tmp_path / f"wheelmq-{os.getuid()}").iterdir()] == [".lock"]
 
 
@@ -96,21 +97,21 @@ def test_each_checkpoint_is_a_new_folder(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_without_shared_memory_the_temp_folder_serves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str
 ) -> None:
-    monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path / "none" if reason == "missing" else tmp_path)
+    monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path / "none" if reason == "missing" else tmp_path)
     if reason == "full":
-        monkeypatch.setattr(pipeline, "SHARED_MEMORY_FREE_MIN", 1 << 60)
+        monkeypatch.setattr(scratch, "SHARED_MEMORY_FREE_MIN", 1 << 60)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
-    monkeypatch.setattr(pipeline, "_held", {})
+    monkeypatch.setattr(scratch, "_held", {})
     assert scratch_checkpoint().is_relative_to(tmp_path / "temp")
-    pipeline._drop_scratch()
+    scratch.drop()
 
 
 def test_what_a_killed_process_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from wheelmq.pipeline import session\n"
-        "session.SHARED_MEMORY = Path(sys.argv[1])\n"
-        "print(session.scratch_checkpoint(), flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from wheelmq.pipeline import scratch\n"
+        "scratch.SHARED_MEMORY = Path(sys.argv[1])\n"
+        "print(scratch.folder('checkpoint', scratch.memory()), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     others = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
@@ -119,12 +120,12 @@ def test_what_a_killed_process_left_is_removed(monkeypatch: pytest.MonkeyPatch, 
         others[0].kill()
         others[0].wait()
         assert killed.exists() and living.exists()
-        monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path)
-        monkeypatch.setattr(pipeline, "_held", {})
+        monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path)
+        monkeypatch.setattr(scratch, "_held", {})
         scratch_checkpoint()
         assert not killed.exists(), "its process is dead"
         assert living.exists(), "its process lives"
-        pipeline._drop_scratch()
+        scratch.drop()
     finally:
         for other in others:
             other.kill()
@@ -134,14 +135,14 @@ def test_what_a_killed_process_left_is_removed(monkeypatch: pytest.MonkeyPatch, 
 def test_a_scratch_root_that_is_a_link_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"wheelmq-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path)
-    monkeypatch.setattr(pipeline, "_held", {})
+    monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(scratch, "_held", {})
     with pytest.raises(PermissionError, match="is not yours"):
         scratch_checkpoint()
 
 
 def test_a_trainer_of_a_short_run_ends_with_it() -> None:
-    command = [sys.executable, "-c", f"from {pipeline.__name__} import _train; _train()"]
+    command = [sys.executable, "-m", "wheelmq.pipeline.training"]
     trainer = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert trainer.stdin is not None
     trainer.stdin.close()

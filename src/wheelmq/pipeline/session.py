@@ -4,43 +4,34 @@ One session per process, since PySpark holds its gateway in a class. `open_sessi
 (gateway.py) with settings that make a small turn cheap; `close_session` ends the JVM and every worker, and
 only then returns.
 
-Everything that Spark writes lies in scratch folders of this process: nothing in them outlives it, and what a
-killed process left is removed by the next one. A scratch folder is held by a lock on the file beside it,
-which the kernel drops when the process dies, in whatever way.
+Everything that Spark writes lies in scratch folders of this process (scratch.py).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import logging
 import os
-import select
 import shutil
 import signal
-import stat
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pyarrow as pa
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession, functions
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from wheelmq.pipeline import scratch
 from wheelmq.pipeline.gateway import (
     Gateway,
-    GatewayFailed,
     GatewaySettings,
     StartupCache,
     is_local,
@@ -48,30 +39,21 @@ from wheelmq.pipeline.gateway import (
     startup_cache,
 )
 from wheelmq.pipeline.java import JavaRuntime, find_java
+from wheelmq.pipeline.processes import family, kill
 
 _log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "WHEELMQ_JAVA_CACHE"
 """auto (or unset): use a start-up cache, make one beside the first run; use: make none; off: use none."""
 
-SHARED_MEMORY = Path("/dev/shm")
-SHARED_MEMORY_FREE_MIN = 64 << 20
-"""A checkpoint of the pipeline holds some hundred small files at most."""
-
 TRAINING_MEMORY_FREE_MIN = 1536 << 20
 """Making a start-up cache takes a second JVM with its workers; it does not compete for the last memory."""
 
 TRAINING_DISK_FREE_MIN = 1 << 30
-TRAINING_DELAY_S = 20.0
-"""By then the first run has had its start; a shorter run leaves the making of a cache to a longer one."""
-
-TRAINING_TURNS = 10
-TRAINING_DEADLINE_S = 300.0
 SOCKET_PATH_BYTES_MAX = 103
 """What fits in a socket's address on every system (Linux takes a few more)."""
 
 STOP_GRACE_S = 15.0
-POLL_S = 0.02
 
 SETTINGS: Mapping[str, str] = {
     # What a session is.
@@ -146,7 +128,7 @@ def open_session(
     if mode not in ("auto", "use", "off"):
         raise ValueError(f"{CACHE_VARIABLE}={mode} is not known: set it to auto, use or off")
     cache = None if mode == "off" else startup_cache(java)
-    opened = _open(java, _settings(app_name, master, conf or {}), cache, heap=heap, log_dir=log_dir)
+    opened = open_jvm(java, spark_settings(app_name, master, conf or {}), cache, heap=heap, log_dir=log_dir)
     if mode == "auto" and cache is not None and not opened.gateway.cached:
         opened.trainer = _train_beside(cache)
     return opened.session
@@ -155,7 +137,7 @@ def open_session(
 def close_session(session: SparkSession) -> None:
     """Stop the session's queries, end its JVM and all Python workers; returns when the last one is gone."""
     assert _opened is not None and _opened.session is session, "this session is not open"
-    _close(_opened, STOP_GRACE_S)
+    close_jvm(_opened, STOP_GRACE_S)
 
 
 def scratch_checkpoint() -> Path:
@@ -163,7 +145,7 @@ def scratch_checkpoint() -> Path:
 
     Who starts queries again and again removes the folder of each one that ended.
     """
-    return _scratch("checkpoint", _scratch_base())
+    return scratch.folder("checkpoint", scratch.memory())
 
 
 def start_turns(
@@ -198,10 +180,10 @@ def map_in_arrow(
     return DataFrame(mapped, rows.sparkSession)
 
 
-def _settings(app_name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
+def spark_settings(app_name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
     places = ("spark.local.dir", "spark.sql.warehouse.dir")
-    folders = {place: str(_scratch(place.split(".")[-2])) for place in places}
-    local = {**LOCAL_SETTINGS, **_socket_settings(_scratch("sockets"))} if is_local(master) else {}
+    folders = {place: str(scratch.folder(place.split(".")[-2])) for place in places}
+    local = {**LOCAL_SETTINGS, **_socket_settings(scratch.folder("sockets"))} if is_local(master) else {}
     ours = {"spark.master": master, "spark.app.name": app_name}
     return {**SETTINGS, **folders, **local, **conf, **ours}
 
@@ -218,7 +200,7 @@ def _socket_settings(folder: Path) -> dict[str, str]:
     }
 
 
-def _open(
+def open_jvm(
     java: JavaRuntime,
     conf: Mapping[str, str],
     cache: StartupCache | None,
@@ -232,8 +214,8 @@ def _open(
     if _opened is not None or SparkContext._gateway is not None:
         raise RuntimeError("A process has one Spark session: close the one that is open first")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    options = (f"-Djava.io.tmpdir={_scratch('tmp')}", *options)
-    gateway = start_gateway(GatewaySettings(java, log_dir or _scratch("log"), heap, conf, options), cache)
+    options = (f"-Djava.io.tmpdir={scratch.folder('tmp')}", *options)
+    gateway = start_gateway(GatewaySettings(java, log_dir or scratch.folder("log"), heap, conf, options), cache)
     try:
         session = _connect(gateway)
     except BaseException:
@@ -256,21 +238,21 @@ def _connect(gateway: Gateway) -> SparkSession:
             signal.signal(signal.SIGINT, handler)
 
 
-def _close(opened: _Opened, grace_s: float) -> None:
+def close_jvm(opened: _Opened, grace_s: float) -> None:
     global _opened
     _opened = None
     if opened.trainer is not None:
-        _kill(_family(opened.trainer.pid))
+        kill(family(opened.trainer.pid))
         opened.trainer.wait()
-    family = _family(opened.gateway.process.pid)
+    members = family(opened.gateway.process.pid)
     stopping = threading.Thread(target=_stop_spark, args=[opened.session], daemon=True)
     if opened.gateway.process.poll() is None:
         stopping.start()
         stopping.join(STOP_GRACE_S)
     opened.gateway.close(0 if stopping.is_alive() else grace_s)
     _forget()  # only now: py4j waits for ever if it closes a connection on which the JVM may still call back
-    _, left = psutil.wait_procs(family, timeout=STOP_GRACE_S)
-    _kill(left)
+    _, left = psutil.wait_procs(members, timeout=STOP_GRACE_S)
+    kill(left)
 
 
 def _stop_spark(session: SparkSession) -> None:
@@ -297,104 +279,11 @@ def _forget() -> None:
         gateway.close()
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    """A process and all that came of it."""
-    try:
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _kill(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(processes, timeout=STOP_GRACE_S)
-
-
 @atexit.register
 def _leave() -> None:
     if _opened is not None:
-        _close(_opened, STOP_GRACE_S)
-    _drop_scratch()
-
-
-def make_startup_cache() -> bool:
-    """Make the start-up cache now, in this process, which must have no session open; some 30 s.
-
-    For images and installers. False if there is one already, if another process is making it, or if this Java
-    can have none.
-    """
-    cache = startup_cache(find_java())
-    return cache is not None and cache.make(_exercise)
-
-
-def _exercise(options: tuple[str, ...]) -> None:
-    """Run Spark as the pipeline does, so that the JVM learns which classes that takes."""
-    opened = _open(find_java(), _settings("wheelmq-training", "local[2,4]", {}), None, options=options)
-    try:
-        _run_training_turns(opened.session)
-    finally:
-        _close(opened, TRAINING_DEADLINE_S)  # the JVM writes down what it learned as it ends
-
-
-def _run_training_turns(session: SparkSession) -> None:
-    done: list[int] = []
-
-    def turn(rows: DataFrame, turn_id: int) -> None:
-        rows = rows.withColumn("slot", (functions.col("due_ms") / 1000).cast("long"))
-        if turn_id % 2:
-            gone = rows.where("origin % 10 = 0").select("origin")
-            rows = rows.join(gone, "origin", "left_anti")
-        rows = rows.where("due_ms >= 0").sortWithinPartitions("due_ms", "origin")
-        done.append(map_in_arrow(rows, _count_rows, "rows long").collect()[0].rows)
-
-    session.dataSource.register(_TrainingSource)
-    rows = session.readStream.format(_TrainingSource.name()).load()
-    query = start_turns(rows, turn, scratch_checkpoint())
-    deadline = time.monotonic() + TRAINING_DEADLINE_S
-    while len(done) < TRAINING_TURNS:
-        if not query.isActive or time.monotonic() > deadline:
-            raise GatewayFailed(f"the training run ended after {len(done)} turns: {query.exception()}")
-        time.sleep(POLL_S)
-
-
-class _TrainingSource(DataSource):  # type: ignore[misc]
-    """A stream of a few rows, as wide as the pipeline's own."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "wheelmq_training"
-
-    def schema(self) -> str:
-        return "origin long, due_ms long, log_position long, size int"
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return _TrainingReader()
-
-
-class _TrainingReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Two partitions of a hundred rows in every turn."""
-
-    def initialOffset(self) -> dict[str, int]:
-        return {"turn": 0}
-
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        return {"turn": start["turn"] + 1}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [InputPartition(part) for part in range(2)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        longs = pa.array(range(100), pa.int64())
-        columns = [longs, longs, longs, longs.cast(pa.int32())]
-        yield pa.RecordBatch.from_arrays(columns, names=["origin", "due_ms", "log_position", "size"])
-
-
-def _count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    count = sum(batch.num_rows for batch in batches)
-    yield pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], names=["rows"])
+        close_jvm(_opened, STOP_GRACE_S)
+    scratch.drop()
 
 
 def _train_beside(cache: StartupCache) -> subprocess.Popen[bytes] | None:
@@ -406,95 +295,6 @@ def _train_beside(cache: StartupCache) -> subprocess.Popen[bytes] | None:
         return None  # a home that takes no files
     if disk_free < TRAINING_DISK_FREE_MIN or psutil.virtual_memory().available < TRAINING_MEMORY_FREE_MIN:
         return None
-    command = [sys.executable, "-c", f"from {__name__} import _train; _train()"]
+    command = [sys.executable, "-m", "wheelmq.pipeline.training"]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, process_group=0)
-
-
-def _train() -> None:
-    """The life of the process that `_train_beside` starts."""
-    if select.select([sys.stdin], [], [], TRAINING_DELAY_S)[0]:
-        return  # the parent was a short run
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    make_startup_cache()
-
-
-def _leave_with_parent() -> None:
-    """Wait for the end of stdin, which comes when the parent is gone, and end at once.
-
-    Our JVM would notice the same of us, but first write down what it learned.
-    """
-    os.read(sys.stdin.fileno(), 1)
-    _kill(_family(os.getpid())[1:])
-    os._exit(1)
-
-
-def _scratch_base() -> Path:
-    """Shared memory if this machine has some to spare, else the folder for temporary files."""
-    with contextlib.suppress(OSError):
-        free = shutil.disk_usage(SHARED_MEMORY).free
-        if free >= SHARED_MEMORY_FREE_MIN and os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
-            return SHARED_MEMORY
-    return Path(tempfile.gettempdir())
-
-
-_held: dict[Path, tuple[Path, int]] = {}
-"""By base folder: this process's own folder in it, and the open lock that says that it is in use."""
-
-
-def _scratch(kind: str, base: Path | None = None) -> Path:
-    """A new folder inside this process's scratch folder in `base`."""
-    base = base or Path(tempfile.gettempdir())
-    if base not in _held:
-        _held[base] = _hold_scratch(base)
-    folder, _ = _held[base]
-    return Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=folder))
-
-
-def _hold_scratch(base: Path) -> tuple[Path, int]:
-    """Make this process's folder and lock it; remove the folders whose lock nobody holds any more."""
-    root = base / f"wheelmq-{os.getuid()}"
-    root.mkdir(mode=0o700, exist_ok=True)
-    status = root.lstat()
-    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
-        raise PermissionError(f"{root} is not yours: remove it, or point TMPDIR at a folder of your own")
-    turnstile = _open_lock(root / ".lock")
-    try:
-        fcntl.flock(turnstile, fcntl.LOCK_EX)  # nobody sweeps between the making of a lock and its taking
-        for path in root.glob("*.lock"):
-            if path.name != ".lock":
-                _sweep(path)
-        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
-        lock = _open_lock(folder.with_suffix(".lock"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    finally:
-        os.close(turnstile)
-    return folder, lock
-
-
-def _sweep(lock_path: Path) -> None:
-    """Remove a scratch folder if the process that made it is gone."""
-    lock = _open_lock(lock_path)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    else:
-        shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
-        lock_path.unlink(missing_ok=True)
-    finally:
-        os.close(lock)
-
-
-def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _drop_scratch() -> None:
-    for folder, lock in _held.values():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.with_suffix(".lock").unlink(missing_ok=True)
-        os.close(lock)
-    _held.clear()
