@@ -1,0 +1,81 @@
+"""What the machine and the processes on it are doing: load, processor seconds, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from tests.crash.parts import Role, role_of
+
+KIB: Final = 1024
+
+WORKERS: Final = (Role.SOURCE, Role.DAEMON, Role.TASK)
+
+
+def machine() -> dict[str, float]:
+    """Cores, and how busy they were in the last minute."""
+    return {"cores": os.cpu_count() or 1, "load": round(os.getloadavg()[0], 2)}
+
+
+def parts_of(pids: Mapping[str, int]) -> dict[int, str]:
+    """Every process of a running WheelMQ by what it is: broker, namesrv, driver, jvm, workers; of Apache: broker, namesrv."""
+    found = {pid: name for name, pid in pids.items() if name in ("broker", "namesrv")}
+    if "pipeline" in pids:
+        found[pids["pipeline"]] = "driver"
+        for process in family(pids["pipeline"]):
+            role = role_of(process)
+            found.setdefault(process.pid, "jvm" if role is Role.JVM else "workers" if role in WORKERS else "other")
+    return found
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """The process and everything below it, as far as it is still there."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        head = psutil.Process(pid)
+        return [head, *head.children(recursive=True)]
+    return []
+
+
+class Processor:
+    """Processor seconds by part since it was made. `look` now and then, so that processes that end are counted too."""
+
+    def __init__(self, find: Callable[[], Mapping[int, str]]) -> None:
+        self._find = find
+        self._first: dict[tuple[int, float], float] = {}
+        self._last: dict[tuple[int, float], tuple[str, float]] = {}
+        self.look(is_first=True)
+
+    def look(self, *, is_first: bool = False) -> None:
+        """Take what each process has used so far; what was not there at first has begun with nothing."""
+        for pid, part in self._find().items():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                used = sum(process.cpu_times()[:2])
+                who = (pid, process.create_time())
+                self._first.setdefault(who, used if is_first else 0.0)
+                self._last[who] = (part, used)
+
+    def seconds(self) -> dict[str, float]:
+        """By part, until now."""
+        self.look()
+        found: dict[str, float] = defaultdict(float)
+        for who, (part, used) in self._last.items():
+            found[part] += used - self._first[who]
+        return dict(found)
+
+
+def memory_mib(pid: int) -> dict[str, float]:
+    """Proportional and anonymous memory of a process in MiB; empty when it is gone."""
+    values = {}
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in ("Pss", "Anonymous"):
+                values[name.lower()] = int(rest.split()[0]) / KIB
+    return values

@@ -1,0 +1,198 @@
+"""Apache RocketMQ and WheelMQ under one interface: started in a folder of their own, asked, stopped, gone.
+
+Both keep their log in files of 1 GiB and flush in the background. One is alive at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self
+
+import msgspec
+
+from bench.machine import Processor, family, parts_of
+from compat.apache.apache import ApacheBroker, ApacheNameServer
+from compat.apache.maven import java_and_maven_found
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.link import Link
+
+READY_DEADLINE_S: Final = 120.0
+STOP_DEADLINE_S: Final = 60.0
+APACHE_HEAP: Final = "2g"
+QUEUES: Final = 4
+
+
+class NotReady(Exception):
+    """A part did not come up; the text ends with what it said."""
+
+
+class Target(ABC):
+    """One broker and what belongs to it, in a new folder below `parent` that goes with it."""
+
+    name: ClassVar[str]
+    namesrv: str
+    broker: str
+    store: Path
+    pids: dict[str, int]
+
+    def __init__(self, parent: Path | None = None, settings: Mapping[str, object] | None = None) -> None:
+        self._parent = parent
+        self._settings = dict(settings or {})
+        self._stack = ExitStack()
+        self._link: Link | None = None
+
+    def __enter__(self) -> Self:
+        self.home = Path(tempfile.mkdtemp(prefix=f"bench-{self.name.lower()}-", dir=self._parent))
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.home, ignore_errors=True)
+            self._start(stack)
+            self._link = Link(self.broker, timeout_s=10.0)
+            stack.callback(self._link.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @abstractmethod
+    def _start(self, stack: ExitStack) -> None:
+        """Start everything; what is to be undone goes on the stack."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the processes, and leave the folder to be read."""
+
+    def ask(self, code: int, **ext: object) -> Command:
+        """The broker's answer. Raises Refused, CallError."""
+        assert self._link is not None
+        return self._link.ask(Command(code=code, ext={name: str(value) for name, value in ext.items()}))
+
+    def log_bytes(self) -> int:
+        """Where the commit log ends."""
+        table = msgspec.json.decode(self.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+        return int(table["commitLogMaxOffset"])
+
+    def stored(self, topic: str) -> int:
+        """How many messages the topic's queues hold."""
+        code = RequestCode.GET_MAX_OFFSET
+        return sum(int(self.ask(code, topic=topic, queueId=i).ext["offset"]) for i in range(QUEUES))
+
+    def processor(self) -> Processor:
+        """A meter of all its processes, from now on."""
+        return Processor(lambda: parts_of(self.pids))
+
+
+class Apache(Target):
+    """Apache RocketMQ 5.3.3."""
+
+    name = "Apache"
+
+    def _start(self, stack: ExitStack) -> None:
+        namesrv = stack.enter_context(ApacheNameServer(self.home))
+        self._broker = ApacheBroker(self.home, namesrv.address, config=self._settings, heap=APACHE_HEAP)
+        stack.enter_context(self._broker)
+        self.namesrv, self.broker, self.store = namesrv.address, self._broker.address, self._broker.store_dir
+        self.pids = {"broker": self._broker.pid, "namesrv": namesrv.pid}
+
+    def end(self) -> None:
+        self._broker.kill()  # what is mapped stays in the files
+
+
+class WheelMQ(Target):
+    """Name server, broker and pipeline under `wheelmq up`."""
+
+    name = "WheelMQ"
+
+    def _start(self, stack: ExitStack) -> None:
+        self._up = Part(["up", *flags(self._settings), "--namesrv-port", "0", "--broker-port", "0"], self.home)
+        stack.callback(self._up.end)
+        ready = self._up.until("ready")
+        self.namesrv, self.broker, self.store = ready["namesrv"], ready["broker"], Path(ready["store"])
+        self.pids = {name: pid for name, pid in ready["pids"].items() if pid is not None}
+        self.log_dir = Path(ready["logs"])
+
+    def end(self) -> None:
+        self._up.end()
+
+    def metrics(self) -> dict[str, Any]:
+        """What the broker says of itself, its timer and the pipeline."""
+        found: dict[str, Any] = msgspec.json.decode(self.ask(RequestCode.WMQ_METRICS).body)
+        return found
+
+
+class Part:
+    """One `wheelmq` command as a process that says what happens as JSON lines; ended together with all below it."""
+
+    def __init__(self, words: Sequence[str], home: Path, environment: Mapping[str, str] | None = None) -> None:
+        command = [sys.executable, "-P", "-m", "wheelmq", *words, "--home", str(home), "--json"]
+        self.log_path = home / f"{words[0]}.log"
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                process_group=0,  # a Ctrl-C is for us, who end it in order
+            )
+        self._said = b""
+
+    def until(self, event: str, deadline_s: float = READY_DEADLINE_S) -> dict[str, Any]:
+        """What it says of `event`. Raises NotReady when it ends before or takes too long."""
+        assert self.process.stdout is not None
+        end_s = time.monotonic() + deadline_s
+        while True:
+            line, found, self._said = self._said.partition(b"\n")
+            if found:
+                said: dict[str, Any] = json.loads(line)
+                if said.get("event") == event:
+                    return said
+                continue
+            self._said = line
+            readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, end_s - time.monotonic()))
+            chunk = os.read(self.process.stdout.fileno(), 1 << 16) if readable else b""
+            if not chunk:
+                tail = self.log_path.read_text(errors="replace")[-2000:]
+                raise NotReady(f"{self.process.args}: no {event!r} in {deadline_s:.0f} s; its log ends:\n{tail}")
+            self._said += chunk
+
+    def end(self) -> None:
+        """Stop it in order, or by force after the deadline, and whatever it started."""
+        below = family(self.process.pid)
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for process in below:
+            with contextlib.suppress(OSError, LookupError):
+                if process.is_running():  # the same process, not another with its id
+                    process.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def flags(settings: Mapping[str, object]) -> list[str]:
+    """Broker settings as options of the command line."""
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
+def rivals() -> tuple[list[type[Target]], str | None]:
+    """Whom to measure, Apache first; and why Apache is left out, if it is."""
+    why = java_and_maven_found()
+    return ([WheelMQ], f"without Apache: {why}") if why else ([Apache, WheelMQ], None)
