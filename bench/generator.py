@@ -18,6 +18,12 @@ from bench.rawload import LAST_ANSWERS_S, Bytes, Load
 
 START_S: Final = 60.0
 
+WARM_SLICE_S: Final = 3.0
+WARM_GROWTH: Final = 1.1
+"""A broker is warm when a slice of load brings no more than this much above the best before."""
+WARM_SLICES: Final = 16
+"""A JVM on a busy machine takes up to half a minute until its code is compiled."""
+
 
 def generate(address: str, topic: str, load: Load, taken: Path | None = None) -> dict[str, Any]:
     """Run a load to its end; the result's fields and `per_second`. `taken` is a file for which messages were taken."""
@@ -29,6 +35,16 @@ def generate(address: str, topic: str, load: Load, taken: Path | None = None) ->
     )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def warm_up(address: str, topic: str, load: Load) -> None:
+    """Send such a load, unmeasured, until the broker gets no faster; at most `WARM_SLICES` times."""
+    best = 0.0
+    for i in range(WARM_SLICES):
+        rate = generate(address, topic, dataclasses.replace(load, seconds=WARM_SLICE_S))["per_second"]
+        if i >= 2 and rate < best * WARM_GROWTH:
+            return
+        best = max(best, rate)
 
 
 @contextmanager

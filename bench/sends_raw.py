@@ -8,13 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from bench.generator import generate, sink
+from bench.generator import generate, sink, warm_up
 from bench.rawload import Load
 from bench.report import Figures, Metric, Report, measure, parse, parser
 from bench.targets import Target
 
 SIZES = (256, 1024)
-WARM_S = 3.0
 
 METRICS = [
     Metric("per_s_256", "sends/s of 256 B", ratio_at_least=4),
@@ -49,9 +48,10 @@ def _sends(target: Target, seconds: float) -> Figures:
     figures: Figures = {"refused": 0, "generator": 0}
     for size in SIZES:
         topic = f"Bench{size}"
-        generate(target.broker, topic, Load(body_bytes=size, seconds=WARM_S))
+        load = Load(body_bytes=size, seconds=seconds)
+        warm_up(target.broker, topic, load)
         processor, before = target.processor(), target.log_bytes()
-        result = generate(target.broker, topic, Load(body_bytes=size, seconds=seconds))
+        result = generate(target.broker, topic, load)
         used, after = processor.seconds()["broker"], target.log_bytes()
         figures[f"per_s_{size}"] = result["per_second"]
         figures[f"log_{size}"] = (after - before) / 1e6 / result["seconds"]

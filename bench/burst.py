@@ -1,0 +1,57 @@
+"""50,000 timers due at one millisecond: when the last one is in the hands of Apache's Java push consumer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from bench.javaclient import JavaClient, pauses
+from bench.lateness import CLIENT, COUNTS, DRAIN_S, at, lead_s, warm
+from bench.report import Figures, Metric, Report, measure, parse, parser
+from bench.targets import Target
+
+TOPIC = "Burst"
+COUNT = 50_000
+
+METRICS = [
+    Metric("last_ms", "last one after the due time, ms", at_most=800),
+    Metric("half_ms", "half of them after the due time, ms"),
+    Metric("first_ms", "first one after the due time, ms"),
+    *COUNTS,
+    Metric("sent_late", "sent within 1 s of due"),
+    *CLIENT,
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    made = parser("burst", __doc__, rounds=5)
+    made.add_argument("--count", type=int, help=f"timers ({COUNT:,}; also with --short)", default=COUNT)
+    options = parse(made, argv)
+    report = Report(f"{options.count:,} timers due at one millisecond, 256 B, Java push consumer", METRICS)
+    measure(report, options, lambda target: _burst(target, options.count))
+    return report.finish(options.json)
+
+
+def _burst(target: Target, count: int) -> Figures:
+    with JavaClient(target, TOPIC) as client:
+        warm(client)
+        said = client.command(*at(count, span_ms=0))
+        done = client.wait(count, lead_s(count) + DRAIN_S)
+        arrivals = client.arrivals()
+    late_ms = arrivals.at_ms - arrivals.deliver_ms
+    late_ms.sort()
+    different = len(set(arrivals.keys))
+    figures: Figures = {
+        "early": int((late_ms < 0).sum()),
+        "lost": count - different,
+        "twice": len(arrivals) - different,
+        "sent_late": said["sent_within_a_second_of_due"],
+        **pauses(done),
+    }
+    if len(late_ms):
+        figures |= {"first_ms": late_ms[0], "half_ms": late_ms[len(late_ms) // 2], "last_ms": late_ms[-1]}
+    return {name: float(value) for name, value in figures.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

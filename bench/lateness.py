@@ -1,0 +1,151 @@
+"""How late timers are in the hands of Apache's Java push consumer.
+
+timers  20,000 timers with a chosen time, due over 20 s, 256 B
+delays  delays of 1, 50, 200, 500 and 1000 ms, 1,000 of each; due = the broker's receipt + delay, as the broker wrote it
+        down: __WMQ_DUE, or with Apache the store time of the parked record + delay
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from bench.deliveries import Deliveries, read
+from bench.javaclient import Arrivals, Column, JavaClient, pauses
+from bench.report import Figures, Metric, Report, measure, parse, parser, spread
+from bench.targets import Target
+from tests.crash.records import TIMER_TOPIC
+
+TOPIC = "Lateness"
+SEND_PER_S = 3000
+"""What the client surely sends, on a busy machine too: timers are sent so long before the first is due."""
+THREADS = 16
+DELAYS_MS = (1, 50, 200, 500, 1000)
+WARM_COUNT = 3000
+DRAIN_S = 30.0
+
+CLIENT = [
+    Metric("longest_collection_ms", "client's longest collection, ms"),
+    Metric("wake_p99_ms", "client's own wake lateness p99, ms"),
+    Metric("wake_max_ms", "client's own wake lateness max, ms"),
+]
+STORED = [
+    Metric("p50_stored_ms", "of these until stored in the topic: p50, ms"),
+    Metric("p99_stored_ms", "of these until stored in the topic: p99, ms"),
+]
+COUNTS = [
+    Metric("early", "early", at_most=0),
+    Metric("lost", "lost", at_most=0),
+    Metric("twice", "handed over twice", at_most=0),
+]
+TIMERS = [
+    Metric("p50_ms", "lateness p50, ms", at_most=5),
+    Metric("p99_ms", "lateness p99, ms", at_most=20),
+    Metric("max_ms", "lateness max, ms"),
+    *STORED,
+    *COUNTS,
+    Metric("sent_late", "sent within 1 s of due"),
+    *CLIENT,
+]
+DELAYS = [
+    *(Metric(f"p50_{delay}_ms", f"delay {delay} ms: lateness p50, ms") for delay in DELAYS_MS),
+    *(Metric(f"p99_{delay}_ms", f"delay {delay} ms: lateness p99, ms", at_most=20) for delay in DELAYS_MS),
+    *STORED,
+    *COUNTS,
+    *CLIENT,
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    made = parser("lateness", __doc__)
+    made.add_argument("--mode", choices=("timers", "delays"), default="timers")
+    made.add_argument("--count", type=int, help="timers (20,000; 5,000 with --short), or delays of each kind (1,000; 200)")
+    options = parse(made, argv)
+    if options.mode == "timers":
+        count = options.count or (5_000 if options.short else 20_000)
+        report = Report(f"lateness of {count:,} timers due over {count // 1000} s, 256 B, Java push consumer", TIMERS)
+        measure(report, options, lambda target: _timers(target, count))
+    else:
+        count = options.count or (200 if options.short else 1_000)
+        report = Report(f"lateness of delays, {count:,} of each, 256 B, Java push consumer", DELAYS)
+        measure(report, options, lambda target: _delays(target, count))
+    return report.finish(options.json)
+
+
+def _timers(target: Target, count: int) -> Figures:
+    with JavaClient(target, TOPIC) as client:
+        warm(client)
+        said = client.command(*at(count, span_ms=count))
+        done = client.wait(count, said["seconds"] + DRAIN_S + lead_s(count) + count / 1000)
+        arrivals = client.arrivals()
+    target.end()
+    figures = _counts(arrivals, count, arrivals.deliver_ms)
+    figures |= spread(arrivals.at_ms - arrivals.deliver_ms)
+    figures |= spread(_stored_ms(target, arrivals) - arrivals.deliver_ms, "stored")
+    return figures | {"sent_late": said["sent_within_a_second_of_due"]} | pauses(done)
+
+
+def _delays(target: Target, count: int) -> Figures:
+    whole = count * len(DELAYS_MS)
+    with JavaClient(target, TOPIC) as client:
+        warm(client)
+        client.command(f"delays {count} 500 {','.join(map(str, DELAYS_MS))}", 60 + whole / 100)
+        done = client.wait(whole, DRAIN_S)
+        arrivals = client.arrivals()
+    target.end()
+    due_ms = _due(target, arrivals)
+    figures = _counts(arrivals, whole, due_ms) | pauses(done) | spread(_stored_ms(target, arrivals) - due_ms, "stored")
+    for delay in DELAYS_MS:
+        mine = arrivals.delay_ms == delay
+        figures |= spread((arrivals.at_ms - due_ms)[mine], str(delay))
+    return figures
+
+
+def _due(target: Target, arrivals: Arrivals) -> Column:
+    """When each was due on the broker's clock."""
+    if (arrivals.due_ms > 0).all():
+        return arrivals.due_ms
+    parked = read(target.store, TIMER_TOPIC, with_keys=True)
+    return _look_up(arrivals.keys, parked, parked.store_ms + parked.delay_ms)
+
+
+def _stored_ms(target: Target, arrivals: Arrivals) -> Column:
+    """When the broker put each into its topic."""
+    delivered = read(target.store, TOPIC, with_keys=True)
+    return _look_up(arrivals.keys, delivered, delivered.store_ms)
+
+
+def _look_up(keys: Sequence[str], stored: Deliveries, values: Column) -> Column:
+    """The value of each key's first record."""
+    names = [key.tobytes().decode() for key in stored.keys]
+    found = dict(zip(reversed(names), values[::-1].tolist(), strict=True))
+    return np.array([found[key] for key in keys], np.int64)
+
+
+def _counts(arrivals: Arrivals, sent: int, due_ms: Column) -> Figures:
+    different = len(set(arrivals.keys))
+    early = int((arrivals.at_ms < due_ms).sum())
+    return {"early": early, "lost": sent - different, "twice": len(arrivals) - different}
+
+
+def warm(client: JavaClient) -> None:
+    """Some timers that nobody measures: client, broker and pipeline have compiled what they run."""
+    said = client.command(*at(WARM_COUNT, span_ms=WARM_COUNT))
+    client.wait(WARM_COUNT, said["seconds"] + DRAIN_S + lead_s(WARM_COUNT) + WARM_COUNT / 1000)
+    client.reset()
+
+
+def lead_s(count: int) -> float:
+    """How long before the first is due sending begins."""
+    return count / SEND_PER_S + 2.0
+
+
+def at(count: int, *, span_ms: int) -> tuple[str, float]:
+    """The command to send so many timers due over a span, and its deadline in seconds."""
+    return f"at {count} {span_ms} {int(lead_s(count) * 1000)} {THREADS}", 60 + count / 100
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Timers in and out at once: raw frames of 256 B as fast as the broker takes them, half due after 20 s, half after 45 s.
+
+Afterwards the topic's queues are read to the end, and every message is looked for by its number. Sustained is what went
+in and came out in time: timers by the seconds of sending plus those that the last one was late.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from bench.deliveries import judge, read
+from bench.generator import generate_taken, warm_up
+from bench.rawload import Bytes, Load
+from bench.report import Figures, Metric, Report, measure, parse, parser, spread, tell
+from bench.targets import Target
+
+TOPIC = "Sustained"
+WARM_TOPIC = "Warm"
+WARM_DELAY_MS = 2000
+STALL_S = 30.0
+"""Nothing more came out for so long: the rest is lost."""
+DRAIN_MAX_S = 240.0
+LOOK_S = 0.5
+
+METRICS = [
+    Metric("sustained", "timers/s, in and out", ratio_at_least=1),
+    Metric("in_per_s", "in, timers/s", ratio_at_least=1),
+    Metric("out_per_s", "out, timers/s while sending"),
+    Metric("timers", "timers"),
+    Metric("refused", "not taken"),
+    Metric("lost", "lost", at_most=0),
+    Metric("twice", "twice", at_most=0),
+    Metric("early", "early", at_most=0),
+    Metric("strange", "never sent", at_most=0),
+    Metric("p50_ms", "lateness in the queue p50, ms"),
+    Metric("p99_ms", "lateness in the queue p99, ms"),
+    Metric("max_ms", "lateness in the queue max, ms"),
+    Metric("broker_cores", "broker's processor, cores"),
+    Metric("others_cores", "JVM and workers, cores"),
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    made = parser("timers_sustained", __doc__, rounds=1)
+    made.add_argument("--seconds", type=float, help="of sending (60; 20 with --short)")
+    made.add_argument("--delays-s", type=float, nargs=2, help="(20 45; 6 12 with --short)")
+    options = parse(made, argv)
+    seconds = options.seconds or (20.0 if options.short else 60.0)
+    first_s, second_s = options.delays_s or ((6.0, 12.0) if options.short else (20.0, 45.0))
+    load = Load(seconds=seconds, delays_ms=(int(first_s * 1000), int(second_s * 1000)))
+    title = f"timers in and out, {seconds:g} s of raw frames of 256 B, delays {first_s:g} and {second_s:g} s"
+    report = Report(title, METRICS)
+    measure(report, options, lambda target: _sustain(target, load))
+    return report.finish(options.json)
+
+
+def _sustain(target: Target, load: Load) -> Figures:
+    warm_up(target.broker, WARM_TOPIC, Load(delays_ms=(WARM_DELAY_MS, WARM_DELAY_MS)))
+    _drain(target, WARM_TOPIC, 1 << 60, WARM_DELAY_MS / 1000 + 5.0)
+    processor = target.processor()
+    result, taken = generate_taken(target.broker, TOPIC, load)
+    used = processor.seconds()
+    wanted = int(np.count_nonzero(taken))
+    tell(f"{target.name}: {wanted:,} timers in, waiting for the last")
+    assert load.delays_ms is not None
+    _drain(target, TOPIC, wanted, max(load.delays_ms) / 1000 + STALL_S)
+    target.end()
+    return _figures(target, load, result, taken) | {
+        "broker_cores": used["broker"] / result["seconds"],
+        "others_cores": sum(used.get(part, 0.0) for part in ("driver", "jvm", "workers")) / result["seconds"],
+    }
+
+
+def _drain(target: Target, topic: str, wanted: int, stall_s: float) -> None:
+    """Wait until the topic holds what is wanted, or does not grow for `stall_s`."""
+    end_s = time.monotonic() + DRAIN_MAX_S
+    grown_s, count = time.monotonic(), 0
+    while count < wanted and time.monotonic() < min(end_s, grown_s + stall_s):
+        time.sleep(LOOK_S)
+        now = target.stored(topic)
+        if now > count:
+            grown_s, count = time.monotonic(), now
+
+
+def _figures(target: Target, load: Load, result: dict[str, float], taken: Bytes) -> Figures:
+    deliveries = read(target.store, TOPIC)
+    outcome = judge(deliveries, taken)
+    late_ms = deliveries.store_ms - deliveries.deliver_ms
+    figures: Figures = {
+        "timers": int(np.count_nonzero(taken)),
+        "refused": result["sent"] - result["good"],
+        "in_per_s": result["good"] / result["seconds"],
+        "lost": outcome.lost,
+        "twice": outcome.twice,
+        "early": outcome.early,
+        "strange": outcome.strange,
+        **spread(late_ms),
+    }
+    assert load.delays_ms is not None
+    sending = deliveries.store_ms < result["last_ms"]
+    out_s = (result["last_ms"] - result["first_ms"] - min(load.delays_ms)) / 1000
+    if len(deliveries):
+        last_s = (deliveries.store_ms.max() - deliveries.deliver_ms.max()) / 1000
+        figures["sustained"] = (len(deliveries) - outcome.twice) / (result["seconds"] + max(0.0, last_s))
+        figures["out_per_s"] = int(np.count_nonzero(sending)) / out_s
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
