@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from compat.apache.apache import ApacheBroker, ApacheNameServer
-from compat.apache.maven import java_and_maven_found
 from wheelmq.client import CancelResult, Consumed, OutgoingMessage, Producer, PushConsumer, ReceivedMessage
 from wheelmq.delay.offline import pending_in
 from wheelmq.delay.timer.mark import load_check
@@ -17,11 +16,7 @@ from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import ReadOnlyDisk
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.skipif(java_and_maven_found() is not None, reason=f"no JDK and Maven: {java_and_maven_found()}"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 DEADLINE_S = 60.0
 APACHE_LATE_MS = 3000

@@ -1,0 +1,24 @@
+"""The kernels stay within their arrays: everything in this folder once more, every index checked.
+
+Without the check a wrong index reads or writes whatever lies there, and says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEADLINE_S = 400
+
+
+@pytest.mark.timeout(DEADLINE_S + 20)
+@pytest.mark.skipif(os.environ.get("NUMBA_BOUNDSCHECK") == "1", reason="this is the run with every index checked")
+def test_with_every_index_checked() -> None:
+    command = [sys.executable, "-m", "pytest", str(Path(__file__).parent), "-p", "no:cacheprovider"]
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode == 0, done.stdout[-6000:]
