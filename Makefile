@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint lock clean
+.PHONY: help install demo test lint compat crash bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,14 @@ lint: install ## Look at style and types.
 
 test: lint ## Look at style and types, then run the tests.
 	$(BIN)/pytest
+
+compat: install ## Run the suites of compat/ against Apache RocketMQ, then against WheelMQ (needs a JDK and Maven).
+	$(BIN)/python -m compat.frames --target apache
+	$(BIN)/python -m compat.java --target apache
+	$(BIN)/pytest tests/compat
+
+crash: install ## Kill every part 60 times under load, and count what came of it (KILLS=n SEED=n ARGS=...; 15 min).
+	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # The versions that are locked stay as far as they can; UPGRADE=1 takes the newest.
 lock: ## Lock requirements/wheelmq.in anew (UPGRADE=1: with newer versions).
