@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from bench.javaclient import JavaClient, pauses
-from bench.lateness import CLIENT, COUNTS, DRAIN_S, at, lead_s, warm
+from bench.lateness import CLIENT, COUNTS, DRAIN_S, at, lead, warm
 from bench.report import Figures, Metric, Report, measure, parse, parser
 from bench.targets import Target
 
@@ -34,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _burst(target: Target, count: int) -> Figures:
     with JavaClient(target, TOPIC) as client:
-        warm(client)
-        said = client.command(*at(count, span_ms=0))
-        done = client.wait(count, lead_s(count) + DRAIN_S)
+        lead_s = lead(count, warm(client))
+        said = client.command(*at(count, span_ms=0, lead_s=lead_s))
+        done = client.wait(count, lead_s + DRAIN_S)
         arrivals = client.arrivals()
     late_ms = arrivals.at_ms - arrivals.deliver_ms
     late_ms.sort()

@@ -29,7 +29,7 @@ LOOK_S = 0.5
 METRICS = [
     Metric("sustained", "timers/s, in and out", ratio_at_least=1),
     Metric("in_per_s", "in, timers/s", ratio_at_least=1),
-    Metric("out_per_s", "out, timers/s while sending"),
+    Metric("out_per_s", "out, timers/s while in, both delays due"),
     Metric("timers", "timers"),
     Metric("refused", "not taken"),
     Metric("lost", "lost", at_most=0),
@@ -101,12 +101,13 @@ def _figures(target: Target, load: Load, result: dict[str, float], taken: Bytes)
         **spread(late_ms),
     }
     assert load.delays_ms is not None
-    sending = deliveries.store_ms < result["last_ms"]
-    out_s = (result["last_ms"] - result["first_ms"] - min(load.delays_ms)) / 1000
+    both_ms = result["first_ms"] + max(load.delays_ms)
+    if both_ms < result["last_ms"]:
+        meanwhile = (deliveries.store_ms >= both_ms) & (deliveries.store_ms < result["last_ms"])
+        figures["out_per_s"] = int(np.count_nonzero(meanwhile)) * 1000 / (result["last_ms"] - both_ms)
     if len(deliveries):
         last_s = (deliveries.store_ms.max() - deliveries.deliver_ms.max()) / 1000
         figures["sustained"] = (len(deliveries) - outcome.twice) / (result["seconds"] + max(0.0, last_s))
-        figures["out_per_s"] = int(np.count_nonzero(sending)) / out_s
     return figures
 
 
