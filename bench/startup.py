@@ -1,0 +1,77 @@
+"""How long starts take: the broker with an empty kernel cache and again, and everything up to the first turn."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.report import Figures, Metric, Report, parse, parser, tell
+from bench.targets import Apache, Part, rivals
+
+AGAIN = 3
+"""Later starts of a round; their median counts."""
+FIRST_DEADLINE_S = 300.0
+
+METRICS = [
+    Metric("first_s", "broker listens, empty kernel cache, s"),
+    Metric("again_s", "broker listens, second start, s", below=1.5),
+    Metric("turn_s", "`wheelmq up` until the first turn, s"),
+    Metric("ready_s", "name server and broker ready, s"),
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(parser("startup", __doc__), argv)
+    report = Report("starts", METRICS)
+    targets, why = rivals()
+    if why is not None:
+        report.notes.append(why)
+    for i in range(options.rounds):
+        if Apache in targets and options.only != "WheelMQ":
+            tell(f"starts: Apache, round {i + 1} of {options.rounds}")
+            began_s = time.monotonic()
+            with Apache(options.home):
+                report.add("Apache", {"ready_s": time.monotonic() - began_s})
+        if options.only != "Apache":
+            tell(f"starts: WheelMQ, round {i + 1} of {options.rounds}")
+            report.add("WheelMQ", _starts(options.home))
+    return report.finish(options.json)
+
+
+def _starts(parent: Path | None) -> Figures:
+    with _folder(parent) as home:
+        cache = {"XDG_CACHE_HOME": str(home / "cache")}
+        words = ["broker", "--port", "0"]
+        first_s = _seconds_until("listening", words, home, cache)
+        again_s = sorted(_seconds_until("listening", words, home, cache) for _ in range(AGAIN))[AGAIN // 2]
+    with _folder(parent) as home:
+        turn_s = _seconds_until("ready", ["up", "--namesrv-port", "0", "--broker-port", "0"], home, {})
+    return {"first_s": first_s, "again_s": again_s, "turn_s": turn_s}
+
+
+def _seconds_until(event: str, words: Sequence[str], home: Path, environment: Mapping[str, str]) -> float:
+    began_s = time.monotonic()
+    part = Part(words, home, environment)
+    try:
+        part.until(event, FIRST_DEADLINE_S)
+        return time.monotonic() - began_s
+    finally:
+        part.end()
+
+
+@contextmanager
+def _folder(parent: Path | None) -> Iterator[Path]:
+    home = Path(tempfile.mkdtemp(prefix="bench-starts-", dir=parent))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
