@@ -97,7 +97,7 @@ class Broker:
         self.consumer_offsets = ConsumerOffsets(disk, self.paths)
         self.clients = Clients()
         self.locks = QueueLocks(settings.lock_expiry_ms)
-        self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id)
+        self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.ahead = Ahead(self.store.log, self.background)
         self.flush = Flush(self.store, offload, settings, self.fail)
         self.dispatch = Dispatch(self)
@@ -153,7 +153,9 @@ class Broker:
             self.tell_members_changed(group)
 
     def tick(self) -> None:
-        """Finish what the round of reading began."""
+        """Finish what the round of reading began; nothing once the broker has failed."""
+        if self.failure is not None:
+            return
         self.ticks.begin()
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
@@ -187,6 +189,8 @@ class Broker:
 
     def next_tick_ms(self) -> int:
         """Milliseconds until the next tick is needed, 0 for at once."""
+        if self.failure is not None:
+            return RETRY_MS
         if self.releaser.has_more() or self.store.journal.count:
             return 0 if self.refusal is None else RETRY_MS
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
@@ -287,6 +291,7 @@ class Broker:
     def fail(self, error: BaseException) -> None:
         """The disk did not keep its word: acknowledge nothing more, stop, recover from disk."""
         self.failure = error
+        self.flush.give_up()
         self.refuse_sends(f"the log is not on disk: {error}")
 
 

@@ -34,6 +34,7 @@ class Flush:
         self._settings = settings
         self._fail = fail
         self._answers = DurableAnswers()
+        self._has_failed = False
         self._running = False
         self._wanted = False
         self._due_ms = 0
@@ -43,26 +44,24 @@ class Flush:
         return self._settings.flush_mode is FlushMode.SYNC
 
     def answer_when_durable(self, position: LogPosition, connection: Connection, frames: bytes) -> None:
-        """Send `frames` once the log is on disk up to `position`."""
+        """Send `frames` once the log is on disk up to `position`; after a failure they say that it is not."""
         if position <= self._store.log.synced:
             connection.send(frames)
-            return
-        self._answers.add(position, self._now_ms, connection, frames)
-        self._wanted = True
+        elif self._has_failed:
+            connection.send(_as_timed_out(frames))
+        else:
+            self._answers.add(position, int(self._store.clock.monotonic() * 1000), connection, frames)
+            self._wanted = True
 
     def want(self) -> None:
         """Flush as soon as the one under way is done."""
         self._wanted = True
 
-    _now_ms = 0
-
     def tick(self, now_ms: int) -> None:
         """Begin a flush if there is reason (monotonic milliseconds)."""
-        self._now_ms = now_ms
-        for connection, frames in self._answers.take_overdue(now_ms - self._settings.sync_flush_timeout_ms):
-            connection.send(_as_timed_out(frames))
+        self._answer_overdue(now_ms - self._settings.sync_flush_timeout_ms)
         behind = self._store.log.synced < self._store.log.end
-        if self._running or not behind or not (self._wanted or now_ms >= self._due_ms):
+        if self._has_failed or self._running or not behind or not (self._wanted or now_ms >= self._due_ms):
             return
         self._running, self._wanted = True, False
         self._due_ms = now_ms + self._settings.flush_interval_ms
@@ -70,14 +69,28 @@ class Flush:
         self._offload.submit(job, lambda result: self._flushed(upto, result))
 
     def next_ms(self) -> int | None:
-        """When the next flush is due; None when nothing is behind or one is under way."""
-        return self._due_ms if not self._running and self._store.log.synced < self._store.log.end else None
+        """When the next flush is due, or an answer has waited too long; None when there is nothing to wait for."""
+        oldest_ms = self._answers.oldest_ms()
+        due_ms = None if oldest_ms is None else oldest_ms + self._settings.sync_flush_timeout_ms
+        if self._has_failed or self._running or self._store.log.synced >= self._store.log.end:
+            return due_ms
+        return self._due_ms if due_ms is None else min(self._due_ms, due_ms)
+
+    def give_up(self) -> None:
+        """The disk failed: whoever waits for it is told, and nothing is flushed or acknowledged any more."""
+        self._has_failed = True
+        self._answer_overdue(None)
+
+    def _answer_overdue(self, before_ms: int | None) -> None:
+        for connection, frames in self._answers.take_overdue(before_ms):
+            connection.send(_as_timed_out(frames))
 
     def _flushed(self, upto: LogPosition, result: Any) -> None:
         self._running = False
         if isinstance(result, BaseException):
             log.critical("the log could not be brought to disk: %s", result)
             self._fail(result)
+        if self._has_failed:
             return
         self._store.note_flushed(upto)
         self._answers.free(upto)

@@ -106,10 +106,14 @@ class DurableAnswers:
             _, _, connection, frames = self._waiting.popleft()
             connection.send(frames)
 
-    def take_overdue(self, before_ms: int) -> list[tuple[Connection, bytes]]:
-        """Take the answers that began to wait before `before_ms`."""
+    def oldest_ms(self) -> int | None:
+        """When the answer that waits longest began to."""
+        return self._waiting[0][1] if self._waiting else None
+
+    def take_overdue(self, before_ms: int | None) -> list[tuple[Connection, bytes]]:
+        """Take the answers that began to wait at `before_ms` or earlier; None takes all."""
         overdue = []
-        while self._waiting and self._waiting[0][1] <= before_ms:
+        while self._waiting and (before_ms is None or self._waiting[0][1] <= before_ms):
             _, _, connection, frames = self._waiting.popleft()
             overdue.append((connection, frames))
         return overdue

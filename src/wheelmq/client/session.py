@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
+from random import Random
 
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import Routes
@@ -50,13 +51,15 @@ class Session:
         beat: Callable[[], Heartbeat],
         on_request: Callable[[Command], Command | None] | None = None,
         timeout_s: float = 3.0,
+        randomness: Random | None = None,
     ) -> None:
         self.clock = clock
+        self.randomness = randomness or Random()
         self.timeout_s = timeout_s
         self.connections = Connections(on_request)
         self.routes = Routes(server_list(servers), self.connections, timeout_s=timeout_s)
         self.client_id = ""
-        self.unique_ids = UniqueIds(b"\x7f\0\0\1", clock, os.getpid())
+        self.unique_ids = UniqueIds(b"\x7f\0\0\1", clock, os.getpid(), self.randomness)
         self._beat = beat
         self._told: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -64,7 +67,7 @@ class Session:
     async def start(self) -> None:
         """Take an identity and begin to keep alive."""
         address = await asyncio.to_thread(_own_address, self.routes.servers[0])
-        self.unique_ids = UniqueIds(address, self.clock, os.getpid())
+        self.unique_ids = UniqueIds(address, self.clock, os.getpid(), self.randomness)
         family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
         self.client_id = f"{socket.inet_ntop(family, address)}@{self.unique_ids.next()}"
         self._task = asyncio.create_task(self._keep_alive())

@@ -60,18 +60,28 @@ class IndexBits:
         self.floor = max(self.floor, floor)
         for number in [number for number in self._segments if (number + 1) * SEGMENT_BITS <= self.floor]:
             del self._segments[number], self._ones[number]
+        number = self.floor // SEGMENT_BITS
+        if number in self._segments:
+            self._fill_below_floor(number)
+            self._give_back()
 
     def _set(self, number: int, at: Indices) -> None:
         segment = self._segments.get(number)
         if segment is None:
             segment = self._segments[number] = np.zeros(SEGMENT_BITS >> 3, np.uint8)
-            below = min(max(self.floor - number * SEGMENT_BITS, 0), SEGMENT_BITS)
-            segment[: below >> 3] = 0xFF
-            if below & 7:
-                segment[below >> 3] = (1 << (below & 7)) - 1
+            self._fill_below_floor(number)
         np.bitwise_or.at(segment, at >> 3, np.left_shift(1, at & 7).astype(np.uint8))
         self._ones[number] = int(np.bitwise_count(segment).sum())
         self._give_back()
+
+    def _fill_below_floor(self, number: int) -> None:
+        """Set the bits of one segment that are below the floor, so that it can become full."""
+        segment = self._segments[number]
+        below = min(max(self.floor - number * SEGMENT_BITS, 0), SEGMENT_BITS)
+        segment[: below >> 3] = 0xFF
+        if below & 7:
+            segment[below >> 3] |= (1 << (below & 7)) - 1
+        self._ones[number] = int(np.bitwise_count(segment).sum())
 
     def _give_back(self) -> None:
         number = self.floor // SEGMENT_BITS

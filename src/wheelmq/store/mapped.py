@@ -10,9 +10,13 @@ import errno
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from wheelmq.formats.disk.paths import file_name, file_start
-from wheelmq.system.disk import Disk, MappedFile
+from wheelmq.system.disk import Bytes, Disk, MappedFile
+
+ZERO_STEP_BYTES: Final = 1 << 16
+"""What is zeroed at once by a cut, and only when it holds anything."""
 
 
 class MappedSequence:
@@ -95,15 +99,34 @@ class MappedSequence:
         return file.synced_bytes >= (position - 1) % self.file_bytes + 1
 
     def cut(self, position: int) -> None:
-        """Zero what stands behind `position` in its file and remove the files behind that one."""
+        """Zero what stands behind `position` in its file and remove the files behind that one, on disk on return.
+
+        The last file goes first, so that a stop in between leaves files that join.
+        """
         first_gone = -(-position // self.file_bytes) * self.file_bytes
-        for start in range(max(first_gone, self.start), self.end, self.file_bytes):
+        gone = range(max(first_gone, self.start), self.end, self.file_bytes)
+        for start in reversed(gone):
             self._files.pop(start, None)
             self._disk.remove(self.folder / file_name(start))
+        if gone:
+            self._disk.sync_folder(self.folder)
         self.end = max(self.start, min(self.end, first_gone))
         if position % self.file_bytes and self.start <= position < self.end:
-            self.file_at(position).array[position % self.file_bytes :] = 0
+            file = self.file_at(position)
+            if _zero(file.array[position % self.file_bytes :]):
+                file.sync(file.synced_bytes)
 
     def forget(self) -> None:
         """Drop every mapping; files stay."""
         self._files.clear()
+
+
+def _zero(array: Bytes) -> bool:
+    """Zero `array`; whether anything else was there. What is zero is left alone: a write would have to reach disk."""
+    changed = False
+    for at in range(0, len(array), ZERO_STEP_BYTES):
+        step = array[at : at + ZERO_STEP_BYTES]
+        if step.any():
+            step[:] = 0
+            changed = True
+    return changed

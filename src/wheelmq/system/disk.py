@@ -10,9 +10,11 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,11 @@ Bytes = npt.NDArray[np.uint8]
 
 _madvise = ctypes.CDLL(None).madvise
 _MADV_POPULATE_WRITE = 23
+
+_unfinished = itertools.count()
+"""Tells apart the files that are being made."""
+_placing = threading.Lock()
+"""Held while one of them is put in its place."""
 
 
 class DiskFull(OSError):
@@ -90,23 +97,33 @@ class Disk:
         return MappedFile(path, size, writable=True)
 
     def allocate(self, path: Path, size: int) -> None:
-        """Make the file at `path` with `size` zero bytes if it is not there. Raises DiskFull."""
+        """Make the file at `path` with `size` zero bytes if it is not there. Raises DiskFull.
+
+        Several threads may want one file: each makes its own, the first that is done puts it in place, and the others
+        are content with it. It never gives way to a later one, since it may be mapped and written by then.
+        """
         if path.exists():
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".new")
+        self.make_folder(path.parent)
+        unfinished = path.with_name(f"{path.name}.{next(_unfinished)}.new")
         handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             os.posix_fallocate(handle, 0, size)
         except OSError as error:
-            unfinished.unlink()
+            unfinished.unlink(missing_ok=True)
+            if path.exists():
+                return
             if error.errno == errno.ENOSPC:
                 raise DiskFull(errno.ENOSPC, f"no room for {size} bytes", str(path)) from None
             raise
         finally:
             os.close(handle)
         reach("file.allocated")
-        unfinished.rename(path)
+        with _placing:
+            if not path.exists():
+                unfinished.rename(path)
+            for left in path.parent.glob(f"{path.name}.*new"):  # of those who come too late, and of stops on the way
+                left.unlink(missing_ok=True)
         self.sync_folder(path.parent)
 
     def read(self, path: Path) -> bytes | None:
@@ -118,7 +135,7 @@ class Disk:
 
     def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
         """Put `data` at `path` in one step, on disk when this returns; the old file stays as `.bak` if asked."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.make_folder(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         with open(fresh, "wb") as file:
             file.write(data)
@@ -147,7 +164,12 @@ class Disk:
             path.unlink()
 
     def make_folder(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        """Make `folder`, and those it lies in, if they are not there; each name is durable on return."""
+        if folder.is_dir():
+            return
+        self.make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        self.sync_folder(folder.parent)
 
     def used_share(self, folder: Path) -> float:
         """How much of the file system that holds `folder` is used, 0 to 1."""
@@ -164,7 +186,7 @@ class Disk:
 
     def lock(self, path: Path) -> Any:
         """Hold the store whose lock file is `path` until the process ends or the result is closed."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.make_folder(path.parent)
         file = open(path, "a+b")  # noqa: SIM115 - held as long as the store is
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

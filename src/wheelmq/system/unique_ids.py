@@ -7,20 +7,20 @@ counter 2. (An IPv6 address makes it 56.)
 from __future__ import annotations
 
 import datetime
-import zlib
+from random import Random
 
 from wheelmq.formats.units import Millis
 from wheelmq.system.clock import Clock
 
 
 class UniqueIds:
-    """Makes ids that differ from each other and from those of other processes."""
+    """Makes ids that differ from each other and from those of other makers, whose number is drawn from `randomness`."""
 
-    def __init__(self, address: bytes, clock: Clock, process_id: int) -> None:
+    def __init__(self, address: bytes, clock: Clock, process_id: int, randomness: Random) -> None:
         self._clock = clock
         self._counter = 0
-        maker = zlib.crc32(f"{clock.now_ms()} {clock.monotonic()} {id(self)}".encode())
-        self._prefix = (address + (process_id & 0xFFFF).to_bytes(2, "big") + maker.to_bytes(4, "big")).hex().upper()
+        maker = randomness.randbytes(4)
+        self._prefix = (address + (process_id & 0xFFFF).to_bytes(2, "big") + maker).hex().upper()
         self._month_ms = Millis(0)
         self._next_month_ms = Millis(0)
 

@@ -82,11 +82,6 @@ class TestSync:
         harness.tick()
         assert harness.bodies("T") == [b"x"]
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="CONSUMER_SEND_MSG_BACK is answered before the message is on disk, whatever the flush mode: the "
-        "consumer commits past a message that a power cut then loses. Answer it by answer_when_stored, as a send.",
-    )
     def test_a_message_sent_back_waits_too(self, harness: BrokerHarness) -> None:
         harness.submit(harness.send_command("T", b"x"))
         harness.tick()
@@ -112,11 +107,6 @@ class TestTimeout:
         harness.run_jobs()  # and the late flush answers nobody twice
         assert harness.bodies("T") == [b"body"]
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="next_ms is None while a flush runs, so no tick is asked for when a waiting answer's time is over: it "
-        "is late by up to the next chore, seconds later",
-    )
     def test_at_the_time(self, harness: BrokerHarness) -> None:
         harness.restart(sync_flush_timeout_ms=1234)
         due_ms = harness.now_ms + 1234
@@ -125,11 +115,6 @@ class TestTimeout:
             harness.advance_to_next()
         assert harness.now_ms == due_ms
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="the time that an answer waits counts from the last tick, not from now: after an idle spell a send is "
-        "answered FLUSH_DISK_TIMEOUT at once, though its flush is quick. Take the time in answer_when_durable.",
-    )
     def test_after_an_idle_spell(self, harness: BrokerHarness, offload: HeldOffload) -> None:
         harness.tick()
         harness.clock.advance(5000)
@@ -156,11 +141,6 @@ class TestFailure:
         harness.advance(500)
         assert harness.send("T", properties={props.WAIT: "false"}).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="after a failed fsync the next tick flushes again; the kernel may have dropped the pages and say yes, "
-        "and the answers that waited are sent as successes. Once `failure` is set: no flush, no answer but a failure.",
-    )
     def test_nothing_is_acknowledged_after_it(self, harness: BrokerHarness, offload: HeldOffload) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
@@ -171,11 +151,33 @@ class TestFailure:
             harness.advance(500)
         assert asked.answer is None or asked.answer.code != 0
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="after a failed fsync the tick goes on releasing: what leaves then may be lost with the log, and "
-        "consumers have it. Once `failure` is set a tick should do nothing.",
-    )
+    def test_who_waits_is_told(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+        before = harness.submit(harness.send_command("T"))
+        harness.tick()
+        during = harness.submit(harness.send_command("T"))
+        offload.fail_next(self.ERROR)
+        offload.run(1)
+        harness.tick()
+        for asked in (before, during):
+            assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        harness.disk.syncs.clear()
+        harness.run_jobs()
+        assert not harness.disk.syncs
+        assert harness.broker.flush.next_ms() is None
+        assert harness.broker.next_tick_ms() > 0
+
+    def test_a_flush_that_ends_well_after_another_failure_frees_nobody(
+        self, harness: BrokerHarness, offload: HeldOffload
+    ) -> None:
+        asked = harness.submit(harness.send_command("T"))
+        harness.tick()
+        synced = harness.broker.store.log.synced
+        harness.broker.fail(self.ERROR)
+        offload.run()
+        harness.tick()
+        assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert harness.broker.store.log.synced == synced
+
     def test_nothing_is_released_after_it(self, harness: BrokerHarness, offload: HeldOffload) -> None:
         harness.submit(harness.send_command("T", delay_ms=2000))
         harness.tick()

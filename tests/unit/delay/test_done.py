@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,17 +81,21 @@ def test_a_floor_inside_a_segment_counts_when_the_rest_is_set() -> None:
     assert bits.floor == SEGMENT_BITS
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="raise_floor does not set the bits below it in a segment that is there, so that segment is never full and "
-    "none behind it is given back: after an expiry of the timer queue the bits only grow. Fill them as _set does.",
-)
 def test_a_floor_raised_within_a_segment_that_is_there() -> None:
     bits = IndexBits()
     bits.add(200)
     bits.raise_floor(100)
     bits.update(np.arange(100, SEGMENT_BITS))
     assert bits.floor == SEGMENT_BITS
+
+
+def test_a_floor_raised_over_all_that_was_missing() -> None:
+    bits = IndexBits()
+    bits.update(np.arange(100, 2 * SEGMENT_BITS))
+    bits.raise_floor(99)
+    assert bits.floor == 99 and 99 not in bits
+    bits.raise_floor(100)
+    assert bits.floor == 2 * SEGMENT_BITS and not bits._segments
 
 
 def test_raising_the_floor_gives_segments_back() -> None:

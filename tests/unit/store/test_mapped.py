@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -141,11 +142,21 @@ def test_cut_before_the_start(disk: SimulatedDisk, tmp_path: Path) -> None:
     assert files_.start == 5 * SIZE
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="MappedSequence.cut removes files from the front: a stop in between leaves a gap, and the store does not "
-    "open any more. Remove the last file first.",
-)
+def test_a_cut_is_on_disk_and_writes_no_more_than_it_must(disk: SimulatedDisk, tmp_path: Path) -> None:
+    files_ = sequence(disk, tmp_path)
+    file = files_.grow(0)
+    file.array[:] = 7
+    file.sync(SIZE)
+    files_.cut(100)
+    del files_, file
+    disk.cut_power(Random(0), keep=0.0)
+    files_ = sequence(disk, tmp_path)
+    assert bytes(files_.file_at(0).view) == b"\7" * 100 + bytes(SIZE - 100)
+    disk.syncs.clear()
+    files_.cut(100)
+    assert disk.syncs == []  # there was nothing to zero
+
+
 def test_a_cut_that_is_interrupted_leaves_files_that_join(tmp_path: Path) -> None:
     class DiesAfterOneRemoval(SimulatedDisk):
         removed = 0

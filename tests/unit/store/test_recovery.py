@@ -270,12 +270,6 @@ class TestPowerCut:
                 assert harness.bodies("T")[:10] == bodies(10)
                 invariants.check(harness.broker)
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="what recovery cuts off a queue is zeroed in memory alone: when the power fails again before those "
-        "pages are written back, stale units return, and name records that were written there since. Sync each queue "
-        "that was cut before the abort file is written.",
-    )
     def test_stale_units_do_not_come_back(self, tmp_path: Path, disk: SimulatedDisk) -> None:
         with BrokerHarness(tmp_path, disk=disk, flush_mode="SYNC_FLUSH") as harness:
             send_all(harness, 2)

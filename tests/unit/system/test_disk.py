@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import pytest
 
@@ -79,13 +80,6 @@ class TestMap:
         assert not isinstance(caught.value, DiskFull)
         assert os.listdir(tmp_path) == []
 
-    @pytest.mark.xfail(
-        strict=True,
-        raises=FileNotFoundError,
-        reason="two threads may make one file: the log's next file is made ahead on a thread, and by the loop when "
-        "that takes too long. Both use the name .new, so one of them renames what is gone. Give each maker a name of "
-        "its own, and let it be content with a file that is there by then.",
-    )
     def test_two_may_make_one_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path, really = tmp_path / "file", os.posix_fallocate
 
@@ -98,6 +92,43 @@ class TestMap:
         Disk().allocate(path, 4096)
         assert bytes(Disk().map(path, 4096).view) == bytes(4096)
         assert os.listdir(tmp_path) == ["file"]
+
+    @pytest.mark.parametrize("is_full", [False, True])
+    def test_a_file_that_is_in_place_does_not_give_way_to_a_later_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+    ) -> None:
+        path, really = tmp_path / "file", os.posix_fallocate
+
+        def slow(handle: int, at: int, size: int) -> None:
+            monkeypatch.setattr(os, "posix_fallocate", really)
+            Disk().map(path, 4096).view[0] = 7
+            if is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            really(handle, at, size)
+
+        monkeypatch.setattr(os, "posix_fallocate", slow)
+        assert Disk().map(path, 4096).view[0] == 7
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_what_unfinished_makers_left_goes_and_nothing_else(self, tmp_path: Path) -> None:
+        for name in ("file.7.new", "file.new", "file2.new", "file.bak"):
+            (tmp_path / name).write_bytes(b"x")
+        Disk().allocate(tmp_path / "file", 4096)
+        assert sorted(os.listdir(tmp_path)) == ["file", "file.bak", "file2.new"]
+
+    def test_the_names_of_new_folders_are_durable(self, tmp_path: Path) -> None:
+        class Noting(Disk):
+            synced: ClassVar[list[Path]] = []
+
+            def sync_folder(self, folder: Path) -> None:
+                self.synced.append(folder)
+
+        disk = Noting()
+        disk.allocate(tmp_path / "a" / "b" / "file", 4096)
+        assert disk.synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+        disk.synced.clear()
+        disk.replace(tmp_path / "a" / "c" / "small", b"x")
+        assert disk.synced == [tmp_path / "a", tmp_path / "a" / "c"]
 
     def test_sync_says_how_much_is_on_disk(self, any_disk: Disk, tmp_path: Path) -> None:
         file = any_disk.map(tmp_path / "file", 4096)

@@ -7,9 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from random import Random
 from typing import Any
-
-import pytest
 
 from wheelmq.system.offload import InlineOffload, ThreadOffload
 from wheelmq.system.unique_ids import UniqueIds
@@ -86,7 +85,7 @@ class TestHeld:
 
 class TestUniqueIds:
     def test_form(self) -> None:
-        ids = UniqueIds(b"\x7f\0\0\1", ManualClock(1_800_000_000_250), 0x1_2345)
+        ids = UniqueIds(b"\x7f\0\0\1", ManualClock(1_800_000_000_250), 0x1_2345, Random(0))
         first, second = ids.next(), ids.next()
         assert len(first) == 32 and first[:12] == "7F0000012345"
         assert first == first.upper() and int(first, 16)
@@ -96,7 +95,7 @@ class TestUniqueIds:
 
     def test_they_differ_through_months_and_rounds_of_the_counter(self) -> None:
         clock = ManualClock(1_801_439_999_999)  # the last millisecond of January 2027
-        ids = UniqueIds(b"\x7f\0\0\1", clock, 1)
+        ids = UniqueIds(b"\x7f\0\0\1", clock, 1, Random(0))
         seen = {ids.next() for _ in range(10)}
         clock.advance(1)
         after = ids.next()
@@ -104,15 +103,14 @@ class TestUniqueIds:
         clock.step(-1)
         assert int(ids.next()[20:28], 16) == 31 * 86_400_000 - 1
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="UniqueIds takes the address of an object for randomness: two runs with the same inputs write "
-        "different logs, and two makers at one millisecond may collide. Pass randomness in, as to the rest of the "
-        "broker.",
-    )
     def test_the_same_inputs_make_the_same_ids(self) -> None:
-        makers = [UniqueIds(b"\x7f\0\0\1", ManualClock(), 1) for _ in range(2)]
+        makers = [UniqueIds(b"\x7f\0\0\1", ManualClock(), 1, Random(7)) for _ in range(2)]
         assert makers[0].next() == makers[1].next()
+
+    def test_two_makers_at_one_millisecond_differ(self) -> None:
+        randomness = Random(7)
+        makers = [UniqueIds(b"\x7f\0\0\1", ManualClock(), 1, randomness) for _ in range(2)]
+        assert makers[0].next() != makers[1].next()
 
 
 FAILPOINT = """

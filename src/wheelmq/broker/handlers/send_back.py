@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import put
+from wheelmq.broker.handlers.put import answer_when_stored, put
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
@@ -56,18 +56,16 @@ def send_back(request: Request, broker: Broker) -> Answer:
         properties[props.DELAY] = "0"
     else:
         properties[props.DELAY] = str(header.delay_level or _FIRST_LEVEL + old.reconsume_times)
-    put(
-        broker,
-        Message(
-            topic=topic.topic_name,
-            queue_id=queue_id,
-            body=old.body,
-            properties=properties,
-            flag=old.flag,
-            sys_flag=old.sys_flag & ~SYS_STORE_HOST_V6,
-            born_ms=old.born_ms,
-            born_host=old.born_host,
-            reconsume_times=old.reconsume_times + 1,
-        ),
+    message = Message(
+        topic=topic.topic_name,
+        queue_id=queue_id,
+        body=old.body,
+        properties=properties,
+        flag=old.flag,
+        sys_flag=old.sys_flag & ~SYS_STORE_HOST_V6,
+        born_ms=old.born_ms,
+        born_host=old.born_host,
+        reconsume_times=old.reconsume_times + 1,
     )
-    return reply()
+    appended, _ = put(broker, message)
+    return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size))
