@@ -486,3 +486,6 @@ class TestRuntime:
         assert found["timers"]["released"]["released"] == 1
         assert found["timers"]["pending"] == 0
         assert found["takes_sends"] is True
+        ticks = found["ticks"]
+        assert ticks["wall_ms"]["count"] == ticks["processor_ms"]["count"] >= 2
+        assert set(ticks["wall_ms"]) == {"count", "mean", "p50", "p99", "max"} and ticks["idle"] >= 0

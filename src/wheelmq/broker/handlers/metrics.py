@@ -32,6 +32,7 @@ def metrics(broker: Broker) -> dict[str, Any]:
         "requests": dict(broker.dispatch.counts),
         "pipeline": pipeline_metrics(broker),
         "timers": timer_metrics(broker),
+        "ticks": tick_metrics(broker),
     }
 
 
@@ -65,3 +66,14 @@ def timer_metrics(broker: Broker) -> dict[str, Any]:
         "armed_by": dict(timer.armed_by),
         "released": dict(broker.releaser.counts),
     }
+
+
+def tick_metrics(broker: Broker) -> dict[str, Any]:
+    """How long ticks took that had work, in milliseconds by the wall and by the processor; how many had none."""
+    ticks = broker.ticks
+    lengths = {"wall_ms": ticks.wall.summary(), "processor_ms": ticks.processor.summary()}
+    figures = {
+        name: {key: value if key == "count" else value * 1000 for key, value in summary.items()}
+        for name, summary in lengths.items()
+    }
+    return {**figures, "idle": ticks.idle}
