@@ -43,6 +43,9 @@ compat: install ## Run the suites of compat/ against Apache RocketMQ, then again
 crash: install ## Kill every part 60 times under load, and count what came of it (KILLS=n SEED=n ARGS=...; 15 min).
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+bench: install ## Measure beside Apache RocketMQ, all in short form (ARGS="lateness --rounds 3": one row in full; bench/README.md).
+	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),--short)
+
 # The versions that are locked stay as far as they can; UPGRADE=1 takes the newest.
 lock: ## Lock requirements/wheelmq.in anew (UPGRADE=1: with newer versions).
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \

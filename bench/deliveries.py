@@ -145,12 +145,7 @@ def _number(data, at, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _is(data, at, end, name):  # type: ignore[no-untyped-def]
-    if end - at != len(name):
-        return False
-    for i in range(len(name)):
-        if data[at + i] != name[i]:
-            return False
-    return True
+    return end - at == len(name) and np.array_equal(data[at:end], name)
 
 
 @njit(cache=True)

@@ -61,7 +61,9 @@ DELAYS = [
 def main(argv: Sequence[str] | None = None) -> int:
     made = parser("lateness", __doc__)
     made.add_argument("--mode", choices=("timers", "delays"), default="timers")
-    made.add_argument("--count", type=int, help="timers (20,000; 5,000 with --short), or delays of each kind (1,000; 200)")
+    made.add_argument(
+        "--count", type=int, help="timers (20,000; 5,000 with --short), or delays of each kind (1,000; 200)"
+    )
     options = parse(made, argv)
     if options.mode == "timers":
         count = options.count or (5_000 if options.short else 20_000)

@@ -24,7 +24,7 @@ def machine() -> dict[str, float]:
 
 
 def parts_of(pids: Mapping[str, int]) -> dict[int, str]:
-    """Every process of a running WheelMQ by what it is: broker, namesrv, driver, jvm, workers; of Apache: broker, namesrv."""
+    """Every process by what it is: broker and namesrv, and of WheelMQ also driver, jvm, workers."""
     found = {pid: name for name, pid in pids.items() if name in ("broker", "namesrv")}
     if "pipeline" in pids:
         found[pids["pipeline"]] = "driver"

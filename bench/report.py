@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.machine import machine
-from bench.targets import Target, WheelMQ, rivals
+from bench.targets import Target, WheelMQ, prepare, rivals
 
 Figures = dict[str, float]
 
@@ -175,6 +175,8 @@ def measure(
         targets = [target for target in targets if target.name == options.only]
     elif why is not None:
         report.notes.append(why)
+    if WheelMQ in targets:
+        prepare()
     for i in range(options.rounds):
         for kind in targets:
             tell(f"{report.title}: {kind.name}, round {i + 1} of {options.rounds}")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.report import Figures, Metric, Report, parse, parser, tell
-from bench.targets import Apache, Part, rivals
+from bench.targets import Apache, Part, prepare, rivals
 
 AGAIN = 3
 """Later starts of a round; their median counts."""
@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     targets, why = rivals()
     if why is not None:
         report.notes.append(why)
+    prepare()
     for i in range(options.rounds):
         if Apache in targets and options.only != "WheelMQ":
             tell(f"starts: Apache, round {i + 1} of {options.rounds}")

@@ -33,6 +33,7 @@ from wheelmq.net.link import Link
 READY_DEADLINE_S: Final = 120.0
 STOP_DEADLINE_S: Final = 60.0
 APACHE_HEAP: Final = "2g"
+PREPARE_DEADLINE_S: Final = 600.0
 QUEUES: Final = 4
 
 
@@ -146,7 +147,7 @@ class Part:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, "WHEELMQ_JAVA_CACHE": "use", **(environment or {})},
                 process_group=0,  # a Ctrl-C is for us, who end it in order
             )
         self._said = b""
@@ -185,6 +186,23 @@ class Part:
                     process.kill()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def prepare() -> None:
+    """What a machine does once, and no run is to be measured with: kernels compiled, the JVM's start-up cache made."""
+    lines = (
+        "from wheelmq.formats.kernels.warm import warm",
+        "from wheelmq.pipeline.training import make_startup_cache",
+        "warm(print)",
+        "make_startup_cache()",
+    )
+    subprocess.run(
+        [sys.executable, "-P", "-c", "\n".join(lines)],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        check=True,
+        timeout=PREPARE_DEADLINE_S,
+    )
 
 
 def flags(settings: Mapping[str, object]) -> list[str]:

@@ -32,7 +32,10 @@ PARTS = ("broker", "driver", "jvm", "workers")
 KINDS = {"pss": "PSS", "anonymous": "anonymous"}
 
 METRICS = [
-    *(Metric(f"wall_{key}", f"tick with work, {key}, ms", at_most=5 if key == "p99" else None) for key in ("p50", "p99", "max")),
+    *(
+        Metric(f"wall_{key}", f"tick with work, {key}, ms", at_most=5 if key == "p99" else None)
+        for key in ("p50", "p99", "max")
+    ),
     *(Metric(f"processor_{key}", f"tick with work, processor, {key}, ms") for key in ("p50", "p99", "max")),
     Metric("ticks", "ticks with work"),
     Metric("turns", "turns"),

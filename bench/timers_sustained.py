@@ -1,4 +1,4 @@
-"""Timers in and out at once: raw frames of 256 B as fast as the broker takes them, half due after 20 s, half after 45 s.
+"""Timers in and out at once: raw frames of 256 B as fast as the broker takes them, half due in 20 s, half in 45 s.
 
 Afterwards the topic's queues are read to the end, and every message is looked for by its number. Sustained is what went
 in and came out in time: timers by the seconds of sending plus those that the last one was late.

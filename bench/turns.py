@@ -18,7 +18,7 @@ TOPIC = "Turns"
 RATE = 5000.0
 DELAYS_MS = (8_000, 20_000)
 SETTLE_S = 15.0
-"""After a start, and after the load has begun: the first turns compile Spark's plans, and the first timers are armed."""
+"""After a start, and after the load has begun: Spark compiles its plans, and the first timers are armed."""
 LOOK_S = 0.5
 
 METRICS = [
@@ -65,7 +65,10 @@ def _turns(target: Target, seconds: float) -> Figures:
 
 
 def _armed(share: float | None, before: dict[str, Any], after: dict[str, Any]) -> Figures:
-    ends = [sum(count for by, count in said["timers"]["armed_by"].items() if by.endswith("_long")) for said in (before, after)]
+    ends = [
+        sum(count for by, count in said["timers"]["armed_by"].items() if by.endswith("_long"))
+        for said in (before, after)
+    ]
     return {"long": ends[1] - ends[0]} | ({"share": 100 * share} if share is not None else {})
 
 

@@ -1,0 +1,78 @@
+"""Benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...], all of them without a name.
+
+A name is a module's, or `delays`, which is `lateness --mode delays`. Options that are not known here go to each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.report import tell
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "sends_raw": ("bench.sends_raw",),
+    "lateness": ("bench.lateness",),
+    "delays": ("bench.lateness", "--mode", "delays"),
+    "timers_sustained": ("bench.timers_sustained",),
+    "burst": ("bench.burst",),
+    "turns": ("bench.turns",),
+    "ticks": ("bench.ticks",),
+    "idle": ("bench.idle",),
+    "startup": ("bench.startup",),
+    "sends_java": ("bench.sends_java",),
+    "first_after_idle": ("bench.first_after_idle",),
+}
+SHORT_DEADLINE_S = 600.0
+DEADLINE_S = 6 * 3600.0
+ENDING_S = 90.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    made = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("names", nargs="*", metavar="name", help=", ".join(NAMES))
+    made.add_argument("--short", action="store_true", help="less of everything; bounded to ten minutes each")
+    made.add_argument("--json", type=Path, metavar="FOLDER", help="write the figures there, a file for each")
+    options, rest = made.parse_known_args(argv)
+    if unknown := [name for name in options.names if name not in NAMES]:
+        made.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    failed = []
+    for name in options.names or NAMES:
+        command = [sys.executable, "-m", *NAMES[name], *rest, *(["--short"] if options.short else [])]
+        if options.json is not None:
+            options.json.mkdir(parents=True, exist_ok=True)
+            command += ["--json", str(options.json / f"{name}.json")]
+        if not _run(command, SHORT_DEADLINE_S if options.short else DEADLINE_S):
+            failed.append(name)
+        print(flush=True)
+    if failed:
+        tell(f"these did not run to their end: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _run(command: list[str], deadline_s: float) -> bool:
+    """Run one to its end, or to the deadline; whether it came to its end. What it started ends with it."""
+    with subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+        try:
+            return process.wait(deadline_s) == 0
+        except subprocess.TimeoutExpired:
+            tell(f"{' '.join(command[1:])}: not done in {deadline_s:.0f} s")
+            return False
+        finally:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ENDING_S)
+            process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
