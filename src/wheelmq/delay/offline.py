@@ -25,7 +25,7 @@ from wheelmq.formats.disk.timer import slot_time
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.store.recovery import LogScan
+from wheelmq.store.recovery import LogScan, load_checkpoint
 from wheelmq.system.disk import ReadOnlyDisk
 
 INDEX_MASK = (1 << INDEX_BITS) - 1
@@ -48,7 +48,7 @@ def pending_in(root: Path) -> Iterator[Pending]:
     try:
         log = _log(disk, paths)
         mark = _mark(disk, paths)
-        waiting = _waiting(log)
+        waiting = _waiting(log, load_checkpoint(disk, paths).log_ms)
         if mark is None:
             waiting = _without_what_is_out(waiting, disk, paths)
         indexed_to = mark.queue_offset if mark is not None else 0
@@ -82,11 +82,11 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
         return None
 
 
-def _waiting(log: MappedSequence) -> Kept:
+def _waiting(log: MappedSequence, whole_before_ms: int) -> Kept:
     """Index, due time, log position and flags of what is parked and not settled, cancels of Apache's among it."""
     done = IndexBits()
     chunks: list[Kept] = []
-    for rows in LogScan(log, LogPosition(log.start)).chunks():
+    for rows in LogScan(log, LogPosition(log.start), whole_before_ms=whole_before_ms).chunks():
         settled = rows[:, col.SETTLES]
         done.update(settled[settled != 0] & INDEX_MASK)
         dispatched = (rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0

@@ -7,6 +7,7 @@ crosses a file: where it does not fit, a blank fills the file.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Record, RecordError, decode_record
 from wheelmq.formats.units import LogPosition, Millis
@@ -14,6 +15,9 @@ from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import MappedFile
 from wheelmq.system.failpoint import reach
+
+HEAD_BYTES: Final = 8
+"""Size and magic, which make bytes a record."""
 
 
 class CommitLog:
@@ -56,10 +60,15 @@ class CommitLog:
         return following
 
     def append(self, record: bytes) -> LogPosition:
-        """Write an encoded record whose own position is `end`, in the file that `reserve` gave. Its position."""
+        """Write an encoded record whose own position is `end`, in the file that `reserve` gave. Its position.
+
+        Size and magic go last: what a kill cuts short has neither.
+        """
         position = self.end
         at = position % self.files.file_bytes
-        self.files.file_at(position).view[at : at + len(record)] = record
+        view = self.files.file_at(position).view
+        view[at + HEAD_BYTES : at + len(record)] = record[HEAD_BYTES:]
+        view[at : at + HEAD_BYTES] = record[:HEAD_BYTES]
         self.end = LogPosition(position + len(record))
         return position
 

@@ -54,6 +54,7 @@ class ConsumeQueue:
             count = min(len(raw) - done, self.files.file_bytes - at)
             file.array[at : at + count] = raw[done : done + count]
             done += count
+        self._synced = min(self._synced, offset)
         self.end = max(self.end, QueueOffset(offset + len(units)))
 
     def _begin(self, offset: QueueOffset) -> None:
@@ -79,15 +80,18 @@ class ConsumeQueue:
         return np.frombuffer(self.files.file_at(position).view, QUEUE_UNIT.dtype, count, at)
 
     def cut_log(self, log_end: LogPosition) -> None:
-        """Drop the units at the tail whose records do not end before `log_end`."""
+        """Drop the units at the tail whose records do not end before `log_end`, and whatever stands behind.
+
+        A power cut may have left holes among them, and units behind the end: pages reach the disk in any order.
+        """
+        self.cut(self.end)
         while self.end > self.start:
             first = QueueOffset(max(self.start, (self.end - 1) // self.units_per_file * self.units_per_file))
             units = self.read(first, self.end - first)
             good = (units["size"] == BLANK_SIZE) | (units["position"] + units["size"] <= log_end)
-            kept = int(np.count_nonzero(good))
-            if kept < len(units):
-                self.cut(QueueOffset(first + kept))
-            if kept:
+            kept = np.flatnonzero(good & (units["size"] != 0))
+            self.cut(QueueOffset(first + int(kept[-1]) + 1 if len(kept) else first))
+            if len(kept):
                 return
 
     def cut(self, offset: QueueOffset) -> None:

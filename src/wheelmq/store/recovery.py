@@ -1,18 +1,23 @@
 """Recovery: what the files say after a stop of any kind.
 
-The log is walked from its first record to the first bytes that are none; there it ends. The walk hands out rows of
+The log is walked from its first record to the first bytes that are none; there it ends, unless the checkpoint says
+that more of it was on disk: then it is damaged. The walk hands out rows of
 integers (columns of `formats.kernels.scan`), many records at a time: the kernel fills them, and the plain code here
 fills those for the records that the kernel leaves, and all of them where kernels are off.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.checkpoint import CHECKPOINT
 from wheelmq.formats.disk.message import (
     BLANK,
     BLANK_BYTES,
@@ -22,19 +27,46 @@ from wheelmq.formats.disk.message import (
     Record,
     RecordError,
     decode_record,
+    is_written_out,
 )
 from wheelmq.formats.disk.parked import delay_facts
+from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long, tag_code
 from wheelmq.formats.kernels import jit, topics
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.disk import Disk, MappedFile
+
+log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 50_000
+UNITS_LATE_MS = 3000
 
 Rows = npt.NDArray[np.int64]
+
+
+class Checkpoint(NamedTuple):
+    """Store times: what the file `checkpoint` says is on disk. Zeros when there is none."""
+
+    log_ms: int = 0
+    """Of a record that is on disk, as all before it are."""
+    queues_ms: int = 0
+
+    @property
+    def redo_from_ms(self) -> int:
+        """Records stored before this time have their units on disk (RocketMQ: 3 s before the checkpoint)."""
+        return min(self.log_ms, self.queues_ms) - UNITS_LATE_MS
+
+
+def load_checkpoint(disk: Disk, paths: StorePaths) -> Checkpoint:
+    """The checkpoint of a store."""
+    raw = disk.read(paths.checkpoint)
+    if raw is None or len(raw) < CHECKPOINT.size:
+        return Checkpoint()
+    fields = CHECKPOINT.unpack(raw)
+    return Checkpoint(int(fields["log_ms"]), int(fields["queues_ms"]))
 
 
 class InternedNames:
@@ -85,24 +117,37 @@ class InternedNames:
             self.intern(name)
 
 
-class LogScan:
-    """One walk over the log. After `chunks` is through, `end` is where the log ends."""
+class LogDamaged(OSError):
+    """Bytes in the midst of the log are no record; to end it there would lose what was on disk behind them."""
 
-    def __init__(self, files: MappedSequence, start: LogPosition, *, check_bodies: bool = True) -> None:
+
+class LogScan:
+    """One walk over the log. After `chunks` is through, `end` is where the log ends.
+
+    `whole_before_ms`: there is a record of that store time or a later one, and all before it were on disk.
+    """
+
+    def __init__(
+        self, files: MappedSequence, start: LogPosition, *, check_bodies: bool = True, whole_before_ms: int = 0
+    ) -> None:
         self._files = files
         self._check_bodies = check_bodies
+        self._whole_before_ms = whole_before_ms
+        self._last_ms = 0
         self.names = InternedNames()
         self.end = start
 
     def chunks(self) -> Iterator[Rows]:
         """Rows of the records from the start on, in order. A row counts until the next ones are asked for.
 
-        A record counts when its sizes agree, it names its own position, and its body has its checksum.
+        A record counts when its sizes agree, it names its own position, its body has its checksum and its end was
+        written. One that is known to have been on disk counts with a body that has changed since. Raises LogDamaged.
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         while self.end < self._files.end:
             count, more = self._fill(rows)
             if count:
+                self._last_ms = int(rows[count - 1, col.STORE_MS])
                 yield rows[:count]
             if not more:
                 return
@@ -121,7 +166,8 @@ class LogScan:
             if self._at_blank(file, at):
                 self.end = LogPosition(base + self._files.file_bytes)
                 continue
-            if at >= self._files.file_bytes - BLANK_BYTES or not self._read_plain(file, at, rows[count]):
+            last_ms = int(rows[count - 1, col.STORE_MS]) if count else self._last_ms
+            if not self._read_plain(file, at, rows[count], is_known=last_ms < self._whole_before_ms):
                 return count, False
             self.end = LogPosition(self.end + int(rows[count, col.SIZE]))
             count += 1
@@ -132,7 +178,16 @@ class LogScan:
         names = self.names
         while True:
             outcome = col.scan_log(
-                file.array, base, self._check_bodies, names.slots, names.rows, names.names, names.used, rows, state
+                file.array,
+                base,
+                self._check_bodies,
+                self._whole_before_ms,
+                names.slots,
+                names.rows,
+                names.names,
+                names.used,
+                rows,
+                state,
             )
             if outcome != col.NAMES_FULL:
                 break
@@ -145,16 +200,53 @@ class LogScan:
         left = file.size - at
         return left >= BLANK_BYTES and BLANK.unpack_from(file.view, at) == (left, BLANK_MAGIC)
 
-    def _read_plain(self, file: MappedFile, at: int, row: Rows) -> bool:
-        """Fill one row from the record at byte `at` of a file; False when there is none."""
+    def _read_plain(self, file: MappedFile, at: int, row: Rows, *, is_known: bool) -> bool:
+        """Fill one row from the record at byte `at` of a file; False when there is none.
+
+        `is_known`: what stands there was on disk. Raises LogDamaged when it is none and something stands behind it.
+        """
+        record = self._record_at(file, at)
+        if record is not None and self._is_whole(file, at, record, is_known=is_known):
+            self._describe(record, row)
+            return True
+        if not is_known:
+            return False
+        if record is not None and self._goes_on(file, at + record.size):
+            log.critical("the body of the record at log position %d has changed since it was stored", self.end)
+            self._describe(record, row)
+            return True
+        if not self._is_empty_behind():
+            raise LogDamaged(
+                errno.EIO,
+                f"no record at byte {at}, with records behind it that were on disk: put a good copy in its place, or "
+                "remove the file `checkpoint` to end the log there",
+                str(file.path),
+            )
+        return False
+
+    def _record_at(self, file: MappedFile, at: int) -> Record | None:
+        """What has the form of a record at byte `at` of a file and names its own position."""
+        if at >= file.size - BLANK_BYTES:
+            return None
         try:
             record = decode_record(file.view[at:])
         except RecordError:
+            return None
+        return record if record.position == self.end - self.end % file.size + at else None
+
+    def _is_whole(self, file: MappedFile, at: int, record: Record, *, is_known: bool) -> bool:
+        if self._check_bodies and not record.body_is_intact:
             return False
-        if record.position != self.end or (self._check_bodies and not record.body_is_intact):
-            return False
-        self._describe(record, row)
-        return True
+        return is_known or is_written_out(file.view, at, record)
+
+    def _goes_on(self, file: MappedFile, at: int) -> bool:
+        """Whether a record or the blank stands at byte `at` of the file at `end`."""
+        return self._at_blank(file, at) or self._record_at(file, at) is not None
+
+    def _is_empty_behind(self) -> bool:
+        """Whether only zeros stand from `end` to the end of the files."""
+        pieces = self._files.pieces(self.end, self._files.end)
+        return not any(file.array[start:stop].any() for _, file, start, stop in pieces)
 
     def _describe(self, record: Record, row: Rows) -> None:
         message = record.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,16 @@ from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.java import java_long, tag_code
 from wheelmq.formats.kernels import scan as col
-from wheelmq.formats.kernels.journal import COLUMNS, FLAG_DELETE, POSITION, QUEUE, QUEUE_OFFSET, SIZE, TAG_CODE
+from wheelmq.formats.kernels.journal import (
+    COLUMNS,
+    FLAG_DELETE,
+    POSITION,
+    QUEUE,
+    QUEUE_OFFSET,
+    SIZE,
+    STORE_MS,
+    TAG_CODE,
+)
 from wheelmq.formats.names import topic_problem
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store import recovery
@@ -74,19 +84,26 @@ class Store:
         self.log = CommitLog(MappedSequence(disk, paths.commit_log, settings.log_file_bytes), clock)
         self.queues = QueueTable(disk, paths, settings.queue_file_bytes)
         self.journal = Journal()
-        self._flushing_ms = self._flushed_ms = Millis(0)
+        self._dispatched_ms = self._flushing_ms = self._flushed_ms = Millis(0)
+        self._sync_has_failed = False
         self.appended = 0
         """Records dispatched since the start."""
         self.last_stop_was_clean = disk.read(paths.abort) is None
 
     def recover(self, meet: Callable[[Rows, recovery.InternedNames], None]) -> None:
-        """Find the end of the log and mend the queues; `meet` gets the rows of every record, in order."""
+        """Find the end of the log and mend the queues; `meet` gets the rows of every record, in order.
+
+        Raises LogDamaged, DiskFull.
+        """
         self.queues.load()
-        redo_from_ms = self._redo_from_ms()
-        scan = recovery.LogScan(self.log.files, self.log.start)
+        checkpoint = recovery.load_checkpoint(self.disk, self.paths)
+        synced = self.log.start
+        scan = recovery.LogScan(self.log.files, self.log.start, whole_before_ms=checkpoint.log_ms)
         for rows in scan.chunks():
             self.log.last_store_ms = Millis(max(self.log.last_store_ms, int(rows[:, col.STORE_MS].max())))
-            self._redo(rows[rows[:, col.STORE_MS] >= redo_from_ms], scan.names)
+            known = np.logical_and.accumulate(rows[:, col.STORE_MS] < checkpoint.log_ms)
+            synced = LogPosition(max(synced, int(rows[known, col.POSITION].max(initial=0))))
+            self._redo(rows, checkpoint.redo_from_ms, scan.names)
             meet(rows, scan.names)
         reach("recover.scanned")
         self.log.files.cut(scan.end)
@@ -95,52 +112,49 @@ class Store:
             queue.cut_log(scan.end)
             self.queues.next_offset[row] = queue.end
         reach("recover.cut")
-        self._sync_tail()
+        self._sync_tail(synced)
         self.disk.replace(self.paths.abort, str(self.disk.owner_id).encode())
 
-    def _redo_from_ms(self) -> int:
-        """Records stored before this time have their units on disk (RocketMQ: 3 s before the checkpoint)."""
-        raw = self.disk.read(self.paths.checkpoint)
-        if raw is None or len(raw) < CHECKPOINT.size:
-            return 0
-        checkpoint = CHECKPOINT.unpack(raw)
-        return int(min(checkpoint["log_ms"], checkpoint["queues_ms"])) - 3000
-
-    def _redo(self, rows: Rows, names: recovery.InternedNames) -> None:
-        """Write the queue units of scanned records again."""
+    def _redo(self, rows: Rows, from_ms: int, names: recovery.InternedNames) -> None:
+        """Write the queue units of scanned records again: of those stored since `from_ms`, and of those that were not
+        there when their queue was opened, because somebody removed its files to have them made anew."""
         rows = rows[(rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0]
-        if not len(rows):
-            return
+        queue_rows = self.queue_rows(rows[:, col.TOPIC], rows[:, col.QUEUE_ID], names)
+        rows, queue_rows = rows[queue_rows >= 0], queue_rows[queue_rows >= 0]
+        opened_ends = self.queues.next_offset[queue_rows]
+        starts = np.array([queue.start for queue in self.queues], np.int64)[queue_rows]
+        missing = (rows[:, col.STORE_MS] >= from_ms) | (rows[:, col.QUEUE_OFFSET] >= opened_ends)
+        missing &= rows[:, col.QUEUE_OFFSET] >= starts
+        rows, queue_rows = rows[missing], queue_rows[missing]
         units = np.zeros((len(rows), COLUMNS), np.int64)
-        units[:, QUEUE] = self.queue_rows(rows[:, col.TOPIC], rows[:, col.QUEUE_ID], names)
+        units[:, QUEUE] = queue_rows
         units[:, QUEUE_OFFSET] = rows[:, col.QUEUE_OFFSET]
         units[:, POSITION] = rows[:, col.POSITION]
         units[:, SIZE] = rows[:, col.SIZE]
         units[:, TAG_CODE] = rows[:, col.TAG_CODE]
-        self.queues.write(units[units[:, QUEUE] >= 0])
+        self.queues.write(units)
 
     def queue_rows(self, topics: Rows, queue_ids: Rows, names: recovery.InternedNames) -> Rows:
         """Row in the queue table of each queue, given by interned topic and queue id; -1 where that is no queue."""
-        pairs = np.stack((topics, queue_ids), axis=1)
-        unique, which = np.unique(pairs, axis=0, return_inverse=True)
+        unique, which = np.unique(topics << 32 | queue_ids & 0xFFFF_FFFF, return_inverse=True)
         found = [
-            -1 if topic < 0 else self._queue_row(names.name(topic), queue_id) for topic, queue_id in unique.tolist()
+            -1 if pair < 0 else self._queue_row(names.name(pair >> 32), pair & 0xFFFF_FFFF) for pair in unique.tolist()
         ]
-        return np.array(found, np.int64)[which.reshape(-1)]
+        rows: Rows = np.array(found, np.int64)[which]
+        return rows
 
     def _queue_row(self, topic: str, queue_id: int) -> int:
         if topic_problem(topic) or not 0 <= queue_id < 1 << 31:
             return -1
         return self.queues.row(topic, queue_id)
 
-    def _sync_tail(self) -> None:
-        """What was recovered may stand in memory alone: bring the last two files to disk before it counts."""
-        files = self.log.files
-        self.log.synced = LogPosition(max(files.start, self.log.end - files.file_bytes))
+    def _sync_tail(self, synced: LogPosition) -> None:
+        """What was recovered may stand in memory alone: bring all behind `synced` to disk before it counts."""
+        self.log.synced = synced
         upto, sync = self.log.sync_job()
         sync()
         self.log.note_synced(upto)
-        self._flushed_ms = self.log.last_store_ms
+        self._dispatched_ms = self._flushed_ms = self.log.last_store_ms
 
     def append(self, message: Message, *, settles: Origin = NO_ORIGIN, real_queue: int = -1) -> Appended:
         """Append one message; its queue unit follows with `dispatch`.
@@ -204,6 +218,7 @@ class Store:
         grown = self.queues.write(rows)
         reach("dispatch.units")
         self.appended += len(rows)
+        self._dispatched_ms = self._last_ms()
         self.journal.clear()
         return rows, grown
 
@@ -217,7 +232,7 @@ class Store:
 
         Tell `note_flushed` when it is done.
         """
-        self._flushing_ms = self.log.last_store_ms
+        self._flushing_ms = self._last_ms()
         upto, sync = self.log.sync_job()
 
         def job() -> None:
@@ -225,6 +240,11 @@ class Store:
             reach("flush.log_synced")
 
         return upto, job
+
+    def _last_ms(self) -> Millis:
+        """The store time of the last record that was given a place in a queue."""
+        count = self.journal.count
+        return Millis(int(self.journal.table[count - 1, STORE_MS])) if count else self._dispatched_ms
 
     def note_flushed(self, upto: LogPosition) -> None:
         """The last flush job is done: the log is on disk up to `upto`."""
@@ -234,16 +254,24 @@ class Store:
     def checkpoint_job(self) -> Callable[[], Any] | None:
         """What brings the queues to disk and writes the checkpoint; None when nothing has changed since the last.
 
-        The job may run off the loop. The checkpoint says nothing of the log that was not flushed when this was asked.
+        The job may run off the loop. The checkpoint says nothing of the log that was not flushed when this was asked,
+        and nothing of queue units that were not written by then. After a sync that failed there is no other: the system
+        may have dropped what it could not write, so the next start must write it again.
         """
         sync_queues = [queue.sync_job() for queue in self.queues if queue.unsynced]
         if not sync_queues:
             return None
-        body = CHECKPOINT.pack(self._flushed_ms, self.log.last_store_ms, 0, 0, 0)
+        body = CHECKPOINT.pack(self._flushed_ms, self._dispatched_ms, 0, 0, 0)
 
         def job() -> None:
-            for sync in sync_queues:
-                sync()
+            if self._sync_has_failed:
+                raise OSError(errno.EIO, "queue units may not be on disk; the next start writes them again")
+            try:
+                for sync in sync_queues:
+                    sync()
+            except OSError:
+                self._sync_has_failed = True
+                raise
             reach("checkpoint.before")
             self.disk.replace(self.paths.checkpoint, body.ljust(CHECKPOINT_FILE_BYTES, b"\0"))
             reach("checkpoint.written")
@@ -251,14 +279,17 @@ class Store:
         return job
 
     def close(self) -> None:
-        """A clean stop: everything to disk, then the abort file goes."""
+        """A clean stop: everything to disk, then the abort file goes; it stays when queue units are not on disk."""
         upto, flush = self.flush_job()
         flush()
         self.note_flushed(upto)
         checkpoint = self.checkpoint_job()
-        if checkpoint is not None:
-            checkpoint()
-        self.disk.remove(self.paths.abort)
+        try:
+            if checkpoint is not None:
+                checkpoint()
+            self.disk.remove(self.paths.abort)
+        except OSError as error:
+            log.error("the stop is not clean: %s", error)
         self._lock.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.store import recovery
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
@@ -127,12 +128,6 @@ class TestTornTail:
         for cut in range(body_end):
             assert self.start(harness, store, whole, position, size, cut) == bodies(9), cut
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="only the body has a checksum: a record that is torn in its properties counts as whole, without them. "
-        "So a release may lose its origin and its message leave twice. The last byte of a whole record with "
-        "properties is \\x02, and no property holds a NUL: check that behind the last position known to be on disk.",
-    )
     def test_at_every_byte_behind_its_body(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
         harness, records = stopped
         position, size, body_end = self.last(records)
@@ -174,13 +169,6 @@ def test_a_flipped_bit_in_the_last_body(stopped: tuple[BrokerHarness, list[Recor
     invariants.check(harness.broker)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="recovery takes the first record that is none for the end of the log, wherever it stands, and wipes all "
-    "behind it: one bit that flips in an old body costs every later message, even those that were synced. Behind the "
-    "checkpoint's bounds the log is known to be whole; a bad record before them must stop the start, or be stepped "
-    "over by its size when a record follows there.",
-)
 def test_a_flipped_bit_in_an_old_body_costs_that_message_alone(harness: BrokerHarness, store: Path) -> None:
     records = send_all(harness, 10)
     harness.advance(60_000)
@@ -194,6 +182,42 @@ def test_a_flipped_bit_in_an_old_body_costs_that_message_alone(harness: BrokerHa
     assert harness.bodies("T")[-1] == b"later"
 
 
+@pytest.mark.parametrize("at", [0, 4, 28, 84], ids=["size", "magic", "position", "body size"])
+def test_an_old_record_that_is_none_any_more_stops_the_start(harness: BrokerHarness, store: Path, at: int) -> None:
+    records = send_all(harness, 10)
+    harness.advance(60_000)
+    harness.send("T", b"later")
+    harness.stop()
+    log = (store / LOG).read_bytes()
+    write(store / LOG, records[4].position + at, b"\x7f" * 4)
+    with pytest.raises(recovery.LogDamaged, match="put a good copy in its place"):
+        harness.start()
+    write(store / LOG, 0, log)  # a start that was refused has changed nothing
+    harness.start()
+    assert harness.bodies("T") == [*bodies(10), b"later"]
+    harness.stop()
+    write(store / LOG, records[4].position + at, b"\x7f" * 4)
+    (store / "checkpoint").unlink()
+    harness.start()
+    assert harness.bodies("T") == bodies(4)
+
+
+def test_a_sector_that_is_missing_among_the_last_properties(harness: BrokerHarness, store: Path) -> None:
+    send_all(harness, 9)
+    harness.send("T", b"last", properties={"long": "x" * 2000})
+    record = harness.read_queue("T")[-1]
+    harness.crash()
+    write(store / LOG, (record.position + 1024) // 512 * 512, bytes(512))
+    harness.start()
+    assert harness.bodies("T") == bodies(9)
+
+
+def test_a_property_with_a_nul_is_refused(harness: BrokerHarness) -> None:
+    for properties in ({"a": "x\0y"}, {"a\0": "x"}):
+        assert harness.send("T", properties=properties).code == ResponseCode.MESSAGE_ILLEGAL
+    assert harness.bodies("T") == []
+
+
 class TestQueues:
     def test_gone_without_a_checkpoint(self, stopped: tuple[BrokerHarness, list[Record]], store: Path) -> None:
         harness, records = stopped
@@ -202,12 +226,6 @@ class TestQueues:
         harness.start()
         assert harness.read_queue("T") == records
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="units are written again only for records stored less than 3 s before the checkpoint: queue files that "
-        "were removed, as Apache's operators do to have them rebuilt, come back as blanks, which no pull can pass. "
-        "Write a unit again also when its queue offset is at or behind the end that the queue was opened with.",
-    )
     def test_gone_with_a_checkpoint(self, harness: BrokerHarness, store: Path) -> None:
         records = send_all(harness, 10)
         harness.advance(10_000)
@@ -233,12 +251,6 @@ class TestQueues:
         harness.send("T", b"after")
         assert harness.bodies("T") == [*bodies(7), b"after"]
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="the checkpoint names the newest store time as that of the queues, even while the journal holds "
-        "records whose units could not be written: after more than 3 s of a full disk and a stop they are never "
-        "written. Take the store time of the last record that was dispatched.",
-    )
     def test_a_disk_that_is_full_for_one_queue(self, harness: BrokerHarness, disk: SimulatedDisk, clean: bool) -> None:
         harness.send("A", b"-")
         for i in range(20):
@@ -256,6 +268,48 @@ class TestQueues:
         harness.start()
         harness.advance(1000)
         assert harness.bodies("T")[295:] == [b"%d" % i for i in range(20)]
+
+    def test_holes_and_units_behind_them_go_when_their_records_are_gone(
+        self, stopped: tuple[BrokerHarness, list[Record]], store: Path
+    ) -> None:
+        harness, records = stopped
+        path = store / f"consumequeue/T/0/{0:020d}"
+        for hole, count in ((2, 3), (0, 10)):
+            write(store / LOG, records[2].position, bytes(8))
+            units = b"".join(struct.pack(">QIq", 1 << 19, 100, 0) for _ in range(10))
+            write(path, 0, units)
+            write(path, hole * 20, bytes(count * 20))
+            write(path, 200 * 20, units)
+            harness.start()
+            assert harness.bodies("T") == bodies(2)
+            assert path.read_bytes()[2 * 20 :] == bytes(298 * 20)
+            harness.crash()
+
+    def test_units_written_again_are_brought_to_disk_again(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        records = send_all(harness, 3)
+        harness.restart(clean=False)
+        harness.advance(20_000)
+        harness.send("U", b"-")
+        harness.advance(20_000)
+        harness.cut_power(keep=0.0)
+        harness.start()
+        assert harness.read_queue("T") == records
+
+    def test_after_a_sync_that_failed_there_is_no_checkpoint(
+        self, harness: BrokerHarness, disk: SimulatedDisk, store: Path
+    ) -> None:
+        send_all(harness, 3)
+        job = harness.broker.store.checkpoint_job()
+        assert job is not None
+        disk.sync_error = OSError(5, "Input/output error")
+        with pytest.raises(OSError, match="Input/output"):
+            job()
+        disk.sync_error = None
+        harness.advance(20_000)
+        harness.stop()
+        assert not (store / "checkpoint").exists()
+        harness.start()
+        assert not harness.broker.store.last_stop_was_clean
 
 
 class TestPowerCut:

@@ -26,6 +26,8 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
     """Store `message`, parked if it asks for that. Raises PeerError with the answer when it cannot be."""
     if broker.refusal is not None:
         raise PeerError(ResponseCode.SERVICE_NOT_AVAILABLE, f"{SERVICE_NOT_AVAILABLE} ({broker.refusal})")
+    if any("\0" in text for pair in message.properties.items() for text in pair):
+        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: a property holds a NUL")
     for name in props.OWN:
         message.properties.pop(name, None)
     try:

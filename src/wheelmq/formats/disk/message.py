@@ -35,6 +35,9 @@ BLANK_BYTES: Final = 8
 TOPIC_BYTES_MAX: Final = 127
 """A longer topic (only retry and dead-letter topics may be) needs V2's two length bytes."""
 
+SECTOR_BYTES: Final = 512
+"""The least that a disk writes whole."""
+
 SYS_COMPRESSED: Final = 0x1
 SYS_TRANSACTION: Final = 0xC
 SYS_TRANSACTION_COMMIT: Final = 0x8
@@ -195,6 +198,24 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
         store_host=Host(store_address, store_port),
         body_crc=body_crc,
     )
+
+
+def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:
+    """Whether topic and properties of `record`, decoded at byte `at` of its file, reached the disk.
+
+    Only the body has a checksum. What a power cut leaves out of a file is zeros, from the start of a sector on, and no
+    topic or property holds a NUL. So one as the last byte, or as the first of a sector within the properties, tells.
+    """
+    view = memoryview(buffer)
+    hosts_bytes = len(record.message.born_host.address) + len(record.store_host.address)
+    topic_at = at + 80 + hosts_bytes + len(record.message.body)
+    length_bytes = 1 if _BEFORE_HOSTS.unpack_from(view, at)[1] == MAGIC_V1 else 2
+    topic_end = topic_at + length_bytes + int.from_bytes(view[topic_at : topic_at + length_bytes], "big")
+    start, end = topic_end + 2, at + record.size
+    if start == end:
+        return view[topic_end - 1] != 0
+    first_sector = -(-start // SECTOR_BYTES) * SECTOR_BYTES
+    return view[end - 1] != 0 and all(view[i] != 0 for i in range(first_sector, end, SECTOR_BYTES))
 
 
 def _take(view: memoryview, at: int, count: int) -> tuple[bytes, int]:

@@ -1,7 +1,7 @@
 """Scan a property block for the names that the broker acts on.
 
 Twin: `formats.disk.properties.parse`. What the two may differ in is reported, and left to the plain code: a pair
-without name or value, a name twice, a byte that is not ASCII.
+without name or value, a name twice, a byte that is NUL or not ASCII.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _FIRST = np.array(
 
 
 _STOPS = np.zeros(256, np.uint8)
-"""1 for the bytes at which a name or value ends or is left to the plain code: the two separators, and no ASCII."""
-_STOPS[[1, 2]] = 1
+"""1 for the bytes at which a name or value ends or is left to the plain code: the two separators, NUL, and no ASCII."""
+_STOPS[[0, 1, 2]] = 1
 _STOPS[128:] = 1
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.message import BLANK_MAGIC
+from wheelmq.formats.disk.message import BLANK_MAGIC, SECTOR_BYTES
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
 from wheelmq.formats.disk.parked import DUE_DIGITS
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_TOPIC
@@ -114,11 +114,23 @@ def _fill_parked(a: Bytes, spans: Integers, row: Integers) -> bool:
     return row[REAL_QUEUE_ID] >= 0
 
 
+@part
+def _is_written_out(a: Bytes, topic_end: int, block: int, end: int) -> bool:
+    """Twin of `formats.disk.message.is_written_out`, for the block a[block:end]."""
+    if block == end:
+        return a[topic_end - 1] != 0
+    for p in range((block + SECTOR_BYTES - 1) // SECTOR_BYTES * SECTOR_BYTES, end, SECTOR_BYTES):
+        if a[p] == 0:
+            return False
+    return a[end - 1] != 0
+
+
 @kernel
 def scan_log(
     a: Bytes,
     base: int,
     check_bodies: bool,
+    whole_before_ms: int,
     slots: Integers,
     topics: Integers,
     names: Bytes,
@@ -126,7 +138,10 @@ def scan_log(
     rows: Integers,
     state: Integers,
 ) -> int:
-    """Fill `rows` from the records at AT and behind, in the log file that begins at log position `base`."""
+    """Fill `rows` from the records at AT and behind, in the log file that begins at log position `base`.
+
+    Those stored before `whole_before_ms` are known to have reached the disk.
+    """
     r = np.empty(rec.RECORD, np.int64)
     spans = np.empty(prop.SPANS, np.int64)
     seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
@@ -144,6 +159,8 @@ def scan_log(
             if (crc32(a, body, body + r[rec.BODY_BYTES]) & 0x7FFFFFFF) != r[rec.CRC]:
                 return NOT_MINE
         block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
+        if r[rec.STORE_MS] >= whole_before_ms and not _is_written_out(a, block - 2, block, block_end):
+            return NOT_MINE
         if prop.scan(a, block, block_end, spans, seen) != prop.REGULAR:
             return NOT_MINE
         row = rows[state[ROWS]]

@@ -65,7 +65,7 @@ def warm(say: Callable[[str], None]) -> None:
         )  # fmt: skip
         for log in (written, read):
             state = np.zeros(scan.STATE, np.int64)
-            scan.scan_log(log, 0, True, a["slots"], a["names"], written, integers, a["rows"], state)
+            scan.scan_log(log, 0, True, 0, a["slots"], a["names"], written, integers, a["rows"], state)
             scan.read_parked(log, 0, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
             timer.chain_in_file(log, 0, -1, 0, np.zeros(2, np.int64))
         timer.append_units(written, a["counts"], 1000, written, 0, 0, written, nothing)
