@@ -163,12 +163,8 @@ class Broker:
         self._forget_refusal(monotonic_ms)
         self.timer.arm_near(now_ms)
         self.releaser.take_due(now_ms)
-        try:
-            released = self.releaser.release(now_ms, self.settings.release_slice_ms / 1000)
-            appended = self._dispatch()
-        except DiskFull as error:
-            released = appended = 0
-            self.refuse_sends(f"the disk is full: {error.strerror}")
+        released = self._unless_full(lambda: self.releaser.release(now_ms, self.settings.release_slice_ms / 1000))
+        appended = self._unless_full(self._dispatch)
         self.pipeline.tick(now_ms, monotonic_ms)
         self.holds.expire(monotonic_ms)
         self.calls.expire(monotonic_ms)
@@ -176,6 +172,14 @@ class Broker:
         self.ahead.look()
         self.ticks.end(worked=bool(self._received or released or appended))
         self._received = 0
+
+    def _unless_full(self, step: Callable[[], int]) -> int:
+        """What `step` gives; 0 when the disk is full, which refuses sends and holds up no other step."""
+        try:
+            return step()
+        except DiskFull as error:
+            self.refuse_sends(f"the disk is full: {error.strerror}")
+            return 0
 
     def _dispatch(self) -> int:
         """Queue units, then the timer's notes, then whoever waited for the queues; how many records that were."""

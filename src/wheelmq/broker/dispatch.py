@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.request import Answer, Durable, Handler, Hold, PeerError, Request
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
+
+A = TypeVar("A")
 
 HANDLERS: dict[int, Handler] = {}
 
@@ -59,6 +61,7 @@ class Dispatch:
         if command.is_oneway or answer is None:
             return
         if isinstance(answer, Hold):
+            answer.again = self._guard_again(connection, command.code, answer.again)
             self._broker.holds.add(connection, command.opaque, answer, self._broker.now_monotonic_ms())
         elif isinstance(answer, Durable):
             encoded = encode_answer(command.opaque, answer.reply)
@@ -76,26 +79,32 @@ class Dispatch:
         if handler is None:
             self.counts["unsupported"] += 1
             return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+        answer, failed = self._try(request.connection, code, lambda: handler(request, self._broker))
+        self.counts["failed" if failed else "served"] += 1
+        return answer
+
+    def _guard_again(
+        self, connection: Connection, code: int, again: Callable[[bool], Command | None]
+    ) -> Callable[[bool], Command | None]:
+        """`again` of a hold, so that what it raises is answered too."""
+        return lambda last: self._try(connection, code, lambda: again(last))[0]
+
+    def _try(self, connection: Connection, code: int, ask: Callable[[], A]) -> tuple[A | Command, bool]:
+        """What `ask` gives, or the answer to what it raises; and whether it raised."""
         try:
-            answer = handler(request, self._broker)
-            self.counts["served"] += 1
-            return answer
+            return ask(), False
         except PeerError as refusal:
-            self.counts["failed"] += 1
-            return Command(code=refusal.code, remark=refusal.remark)
+            return Command(code=refusal.code, remark=refusal.remark), True
         except (HeaderError, BodyError) as error:
-            self.counts["failed"] += 1
-            return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error)), True
         except DiskFull as error:
-            self.counts["failed"] += 1
             self._broker.refuse_sends(f"the disk is full: {error.strerror}")
-            return Command(
-                code=ResponseCode.SERVICE_NOT_AVAILABLE, remark="service not available now: the disk is full"
-            )
+            remark = "service not available now: the disk is full"
+            return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark), True
         except Exception as error:
-            self.counts["failed"] += 1
-            log.exception("request %s from %s", code, peer_text(request.connection))
-            return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
+            log.exception("request %s from %s", code, peer_text(connection))
+            remark = f"{type(error).__name__}: {error}"[:1024]
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark=remark), True
 
 
 def encode_answer(opaque: int, answer: Command) -> bytes:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.request import Hold
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.frame import Command
 
+DEADLINES_OVER: Final = 64
+"""How many deadlines may outlive their requests before they are cleared away."""
+
 
 class _Held:
-    __slots__ = ("connection", "hold", "opaque")
+    __slots__ = ("connection", "deadline_ms", "hold", "opaque")
 
-    def __init__(self, connection: Connection, opaque: int, hold: Hold) -> None:
+    def __init__(self, connection: Connection, opaque: int, hold: Hold, deadline_ms: int) -> None:
         self.connection = connection
         self.opaque = opaque
         self.hold = hold
+        self.deadline_ms = deadline_ms
 
 
 class Holds:
@@ -29,17 +34,21 @@ class Holds:
         self._by_key: dict[object, dict[int, _Held]] = {}
         self._by_connection: dict[int, dict[int, object]] = {}
         self._deadlines: list[tuple[int, int, object]] = []
+        """A heap. A request that was answered may leave its deadline behind, for a while."""
         self._serial = 0
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_key.values()))
+        return self._count
 
     def add(self, connection: Connection, opaque: int, hold: Hold, now_ms: int) -> None:
         """Hold a request."""
         self._serial += 1
-        self._by_key.setdefault(hold.key, {})[self._serial] = _Held(connection, opaque, hold)
+        self._count += 1
+        held = _Held(connection, opaque, hold, now_ms + hold.timeout_ms)
+        self._by_key.setdefault(hold.key, {})[self._serial] = held
         self._by_connection.setdefault(id(connection), {})[self._serial] = hold.key
-        heapq.heappush(self._deadlines, (now_ms + hold.timeout_ms, self._serial, hold.key))
+        heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, hold.key))
 
     def has(self, key: object) -> bool:
         """Whether any request waits for `key`."""
@@ -85,6 +94,12 @@ class Holds:
         del held[serial]
         if not held:
             del self._by_key[key]
+        self._count -= 1
+        if len(self._deadlines) > 2 * self._count + DEADLINES_OVER:
+            self._deadlines = [
+                (one.deadline_ms, serial, key) for key, all_of in self._by_key.items() for serial, one in all_of.items()
+            ]
+            heapq.heapify(self._deadlines)
 
 
 class DurableAnswers:

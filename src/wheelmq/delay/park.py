@@ -14,7 +14,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message
 from wheelmq.formats.disk.parked import DUE_DIGITS
 from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
-from wheelmq.formats.java import java_long
+from wheelmq.formats.java import java_int, java_long
 from wheelmq.formats.units import Millis
 
 ROOM_BYTES: Final = 250
@@ -73,9 +73,9 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
         return None
     properties = message.properties
-    level = java_long(properties.get(props.DELAY, "0"))
+    level = java_int(properties.get(props.DELAY, "0"))
     if level is None:
-        raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, no level")
+        raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, no 32-bit number")
     if level > 0:
         for name in props.TIMER_REQUESTS:
             properties.pop(name, None)

@@ -6,7 +6,6 @@ import re
 from functools import lru_cache
 
 _INTEGER = re.compile(r"[+-]?\d+")
-_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
 @lru_cache(65_536)
@@ -26,10 +25,19 @@ def tag_code(tag: str | None) -> int:
 
 def java_long(text: str) -> int | None:
     """`Long.parseLong`: a sign and decimal digits of any script, in 64 bits; None where Java throws."""
+    return _parse(text, 64)
+
+
+def java_int(text: str) -> int | None:
+    """`Integer.parseInt`: the same in 32 bits."""
+    return _parse(text, 32)
+
+
+def _parse(text: str, bits: int) -> int | None:
     if not _INTEGER.fullmatch(text):
         return None
     value = int(text)
-    return value if _LONG_MIN <= value <= _LONG_MAX else None
+    return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
 
 
 def java_boolean(text: str | None) -> bool:

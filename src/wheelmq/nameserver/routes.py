@@ -53,9 +53,15 @@ class Routes:
     def register(self, broker: LiveBroker, topics: dict[str, TopicConfig] | None, *, acting_master: bool) -> str | None:
         """Take a registration; the master's address for a replica, None for a master.
 
-        `topics` None leaves the topics as they are (the body's version has not changed).
+        Of topics that are known here already, what is known stays while their version does. `topics` None leaves all
+        of them as they are.
         """
+        known = self._live.get(broker.address)
+        if known is not None and known.name != broker.name:
+            self.unregister(broker.address)
+            known = None
         group = self._groups.setdefault(broker.name, _Group(broker.cluster))
+        is_new = known is None or known.version != broker.version or broker.broker_id not in group.addresses
         group.cluster = broker.cluster
         group.acting_master = acting_master
         for broker_id in [i for i, address in group.addresses.items() if address == broker.address]:
@@ -63,14 +69,17 @@ class Routes:
         group.addresses[broker.broker_id] = broker.address
         self._live[broker.address] = broker
         if broker.broker_id == MASTER_ID and topics is not None:
-            self._take_topics(broker.name, topics)
+            self._take_topics(broker.name, topics, is_new=is_new)
         return group.addresses.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
 
-    def _take_topics(self, broker_name: str, topics: dict[str, TopicConfig]) -> None:
+    def _take_topics(self, broker_name: str, topics: dict[str, TopicConfig], *, is_new: bool) -> None:
         for topic in [topic for topic, queues in self._queues.items() if broker_name in queues and topic not in topics]:
             self._drop_queues(topic, broker_name)
         for name, config in topics.items():
-            self._queues.setdefault(name, {})[broker_name] = QueueData(
+            queues = self._queues.setdefault(name, {})
+            if broker_name in queues and not is_new:
+                continue
+            queues[broker_name] = QueueData(
                 broker_name=broker_name,
                 read_queue_nums=config.read_queue_nums,
                 write_queue_nums=config.write_queue_nums,

@@ -332,12 +332,6 @@ class TestHolds:
         asked = self.hold(harness, 1, suspendTimeoutMillis=-5, sysFlag=PULL_SUBSCRIPTION | PULL_SUSPEND)
         assert asked.answer is not None and asked.answer.code == 19
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="a hold that was answered stays in the heap of deadlines until its time, which the client chooses: a "
-        "pull that asks to be held for a year leaves its entry there for a year, once for each message. Bound the "
-        "time, or drop entries that nobody waits for.",
-    )
     def test_what_was_answered_leaves_nothing_behind(self, harness: BrokerHarness) -> None:
         for i in range(200):
             self.hold(harness, 1 << 40, queueOffset=i)
@@ -345,11 +339,6 @@ class TestHolds:
         assert len(harness.broker.holds) == 0
         assert len(harness.broker.holds._deadlines) < 100
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="what a hold raises when it is asked again ends the tick: nothing behind it in the tick is done, and "
-        "other holds are not woken. Dispatch answers 1 for what a handler raises; holds should do the same.",
-    )
     def test_one_that_fails_hurts_no_other(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         from wheelmq.broker.handlers import pull as module
 

@@ -259,11 +259,6 @@ class TestRefusals:
 class TestTheTimerTopicItself:
     """A client may name rmq_sys_wheel_timer, as with Apache; what comes of it must not hurt others."""
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="a send to rmq_sys_wheel_timer itself is stored there as it is: its REAL_TOPIC, times and keys are the "
-        "client's. Answer 16, as for SCHEDULE_TOPIC_XXXX.",
-    )
     @pytest.mark.parametrize(
         "properties",
         [
@@ -275,11 +270,6 @@ class TestTheTimerTopicItself:
     def test_it_is_refused(self, harness: BrokerHarness, properties: dict[str, str]) -> None:
         assert harness.send(TIMER_TOPIC, properties=properties).code == ResponseCode.NO_PERMISSION
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="a cancel that a client puts into the timer queue itself does nothing until the next start, which "
-        "takes it for one of Apache's and obeys it",
-    )
     def test_a_cancel_does_not_lie_in_wait_for_the_next_start(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=5000, properties={props.UNIQ_KEY: "K"})
         harness.send(TIMER_TOPIC, properties={props.TIMER_DEL_UNIQKEY: "T+K"})

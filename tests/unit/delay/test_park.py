@@ -133,11 +133,6 @@ class TestLevels:
         with pytest.raises(LevelUnreadable):
             due({props.DELAY: level})
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="Apache reads DELAY with Integer.parseInt: what does not fit 32 bits is an error there (code 1), and a "
-        "level of the longest delay here",
-    )
     @pytest.mark.parametrize("level", ["2147483648", "-2147483649", "99999999999"])
     def test_a_number_of_more_than_32_bits(self, level: str) -> None:
         with pytest.raises(LevelUnreadable):

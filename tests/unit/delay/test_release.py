@@ -289,11 +289,6 @@ class TestFullDisk:
         assert harness.send("T").code == 0
         invariants.check(harness.broker)
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="release and dispatch share one try: while a due message finds no room in the log, the units of what "
-        "was stored and acknowledged before are not written, and nobody can pull it. Dispatch in a try of its own.",
-    )
     def test_what_was_stored_before_can_be_pulled(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         harness.send("T", bytes(1200), delay_ms=1000)
         self.fill(harness, disk)

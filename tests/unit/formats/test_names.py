@@ -48,6 +48,7 @@ def test_system_topics() -> None:
 def test_what_nobody_may_send_to() -> None:
     assert {
         "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_wheel_timer",  # Apache lets clients send there
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",

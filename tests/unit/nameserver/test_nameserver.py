@@ -183,12 +183,6 @@ class TestPermissions:
         assert names.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a").ext == {"addTopicCount": "2"}
         assert self.perm(names) == 6
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="every registration sets the permissions of its topics anew, so what wipeWritePerm took is back within "
-        "30 s. Apache takes the topics only when the data version has changed (RouteInfoManager.registerBroker); "
-        "Routes.register takes None for that, and the name server never gives it.",
-    )
     def test_wiped_until_the_topics_change(self, names: Harness) -> None:
         names.register("T", version=7)
         names.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")

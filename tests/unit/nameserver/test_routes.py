@@ -114,15 +114,23 @@ def test_a_broker_that_changes_its_address(routes: Routes) -> None:
     assert addresses(routes) == {"b": {0: "new"}}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a broker that comes back under another name at its old address leaves the old name in the routes for "
-    "ever: the live broker under the address is replaced, and nothing is left to expire. Unregister it first.",
-)
 def test_a_broker_that_changes_its_name(routes: Routes) -> None:
     register(routes, broker("old", address="x"), topics("T"))
     register(routes, broker("new", address="x"), topics("T"))
     assert addresses(routes) == {"new": {0: "x"}}
+
+
+def test_what_is_known_stays_while_the_version_does(routes: Routes) -> None:
+    def perms() -> list[int]:
+        return [data.perm for topic in ("T", "U") if (route := routes.route(topic)) for data in route.queue_datas]
+
+    register(routes, broker(), topics("T"))
+    register(routes, broker(), topics("T", "U", perm=4))
+    assert perms() == [6, 4]  # a topic that is not known is taken whatever the version
+    register(routes, broker(version=DataVersion(counter=1)), topics("T", "U", perm=4))
+    assert perms() == [4, 4]
+    register(routes, broker(address="new", version=DataVersion(counter=1)), topics("T", "U"))
+    assert perms() == [6, 6]
 
 
 class TestLeaving:

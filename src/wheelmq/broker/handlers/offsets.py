@@ -79,9 +79,7 @@ def search_offset(request: Request, broker: Broker) -> Answer:
             first = QueueOffset(middle + 1)
         else:
             behind = middle
-    if upper:
-        return reply(offset=first if first == queue.end else max(queue.start, first - 1))
-    return reply(offset=first)
+    return reply(offset=max(queue.start, first - 1) if upper else first)
 
 
 def _store_ms(broker: Broker, queue: ConsumeQueue, offset: QueueOffset) -> int:

@@ -81,8 +81,9 @@ class _Upload:
         self.chunks: dict[int, bytes] = {}
 
     def whole(self, part: Part) -> TurnRows:
-        if len(self.chunks) < part.chunks:
-            raise TurnRefused(f"{part.kind} {part.part}: {len(self.chunks)} of {part.chunks} chunks are here")
+        missing = next((i for i in range(part.chunks) if i not in self.chunks), None)
+        if missing is not None:
+            raise TurnRefused(f"{part.kind} {part.part}: chunk {missing} of {part.chunks} is not here")
         raw = b"".join(self.chunks[i] for i in range(part.chunks))
         if zlib.crc32(raw) != part.crc or len(raw) != part.rows * TURN_ROW.itemsize:
             raise TurnRefused(f"{part.kind} {part.part}: {len(raw)} bytes are not the {part.rows} rows of the winner")
@@ -136,10 +137,11 @@ class Turns:
             raise Stale(f"turn {turn} of epoch {epoch} is not the one under way")
         if len(rows) % TURN_ROW.itemsize:
             raise TurnRefused(f"{len(rows)} bytes are no whole rows of {TURN_ROW.itemsize}")
-        if self._upload_bytes + len(rows) > UPLOAD_BYTES_MAX:
-            raise TurnRefused(f"uploads of one turn exceed {UPLOAD_BYTES_MAX} bytes")
         upload = self._uploads.setdefault(key, _Upload())
-        self._upload_bytes += len(rows) - len(upload.chunks.get(chunk, b""))
+        upload_bytes = self._upload_bytes + len(rows) - len(upload.chunks.get(chunk, b""))
+        if upload_bytes > UPLOAD_BYTES_MAX:
+            raise TurnRefused(f"uploads of one turn exceed {UPLOAD_BYTES_MAX} bytes")
+        self._upload_bytes = upload_bytes
         upload.chunks[chunk] = rows
         reach("upload.taken")
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from wheelmq.formats.field import Field, Layout
+from wheelmq.formats.names import TIMER_TOPIC as TIMER_TOPIC
 from wheelmq.formats.units import Millis
-
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 
 TIMER_SLOT: Final = Layout(
     "timer wheel slot",

@@ -177,7 +177,8 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, list[str]] = {}
 
 
-_BARE_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
+_TEXT_OR_BARE_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+"""A text is matched whole, so that nothing is looked for inside it."""
 
 
 def read(raw: Buffer, body: type[B]) -> B:
@@ -186,11 +187,15 @@ def read(raw: Buffer, body: type[B]) -> B:
     try:
         return msgspec.json.decode(text, type=body, strict=False)
     except msgspec.DecodeError as error:
-        quoted = _BARE_KEY.sub(rb'\1"\2"\3', text)
+        quoted = _TEXT_OR_BARE_KEY.sub(_quote_key, text)
         try:
             return msgspec.json.decode(quoted, type=body, strict=False)
         except msgspec.DecodeError:
             raise BodyError(f"{getattr(body, '__name__', body)}: {error}") from None
+
+
+def _quote_key(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[2] is None else b'%b"%b"%b' % (found[1], found[2], found[3])
 
 
 def write(body: Any) -> bytes:

@@ -267,12 +267,6 @@ class TestCheck:
         with pytest.raises(TurnRefused, match="attempt 99 uploaded nothing"):
             pipeline.check([Part(KIND_INDEX, 0, 99, 1, 4, 0)])
 
-    @pytest.mark.xfail(
-        strict=True,
-        raises=KeyError,
-        reason="chunks 0 and 2 of two: whole() takes the count for the chunks themselves and raises KeyError, which "
-        "is answered as an error of the broker. Ask for `i not in self.chunks` and refuse the turn.",
-    )
     def test_chunks_with_a_gap(self, pipeline: Pipeline) -> None:
         key = (KIND_INDEX, 0, 5)
         for chunk, what in ((0, rows([10, 11])), (2, rows([12, 13]))):
