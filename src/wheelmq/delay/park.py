@@ -12,7 +12,7 @@ from typing import Final
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message
-from wheelmq.formats.disk.parked import DUE_DIGITS
+from wheelmq.formats.disk.parked import due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
 from wheelmq.formats.java import java_int, java_long
 from wheelmq.formats.units import Millis
@@ -52,7 +52,7 @@ def park(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | N
     properties[props.TIMER_OUT_MS] = str(slot_time(due_ms, settings.precision_ms))
     properties[props.REAL_TOPIC] = message.topic
     properties[props.REAL_QID] = str(message.queue_id)
-    properties[props.WMQ_DUE] = f"{due_ms:0{DUE_DIGITS}d}"
+    properties[props.WMQ_DUE] = due_text(due_ms)
     message.topic = TIMER_TOPIC
     message.queue_id = 0
     size = len(props.encode(properties))
@@ -67,8 +67,8 @@ def park(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | N
 def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | None:
     """When `message` asks to be delivered; None for at once. Raises ParkRefused.
 
-    A level wins over the timer properties, which are then taken off. Among those, seconds win over milliseconds, and
-    both over an absolute time.
+    A level wins over the timer properties, that of a cancel among them, which are then taken off. Of the times, seconds
+    win over milliseconds, and both over an absolute time.
     """
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
         return None
@@ -77,7 +77,7 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis
     if level is None:
         raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, no 32-bit number")
     if level > 0:
-        for name in props.TIMER_REQUESTS:
+        for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY):
             properties.pop(name, None)
         return Millis(now_ms + settings.levels_ms[min(level, len(settings.levels_ms)) - 1])
     if props.TIMER_OUT_MS in properties:

@@ -19,7 +19,7 @@ from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_STORE_HOST_V6, Message, Record
 from wheelmq.formats.disk.origin import timer_origin
-from wheelmq.formats.disk.parked import due_of
+from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
 from wheelmq.formats.names import topic_problem
@@ -72,7 +72,8 @@ class Releaser:
         self._ring: deque[_Bucket] = deque()
         self._buckets: dict[int, _Bucket] = {}
         self.counts: Counter[str] = Counter()
-        """Released, rolled, dead letters, early (a reference that named a time before its record's: put back)."""
+        """Released, rolled, dead letters, early (a reference that named a time before its record's: put back),
+        unreadable (there is no record any more: set aside until the next start, not settled)."""
         self.lateness_ms = Histogram(least=1.0)
         """From the time at which a message was due to the tick that released it, whole milliseconds."""
 
@@ -147,7 +148,14 @@ class Releaser:
     def _append_one(self, one: Refs, enqueue_ms: int, now_ms: Millis) -> None:
         index = int(one[ref.INDEX])
         record = self._store.log.record_at(LogPosition(int(one[ref.POSITION])))
-        assert record is not None and record.queue_offset == index, index
+        if record is None or record.message.topic != TIMER_TOPIC or record.queue_offset != index:
+            self.counts["unreadable"] += 1
+            log.critical(
+                "timer: the message at queue offset %d is set aside: there is no record of it at log position %d",
+                index,
+                one[ref.POSITION],
+            )
+            return
         rolls = bool(one[ref.FLAGS] & ref.FLAG_ROLL)
         due_ms = due_of(record.message.properties, record.store_ms)
         if not rolls and due_ms > now_ms:
@@ -185,6 +193,7 @@ def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> 
     if rolls:
         times = java_long(properties.get(props.TIMER_ROLL_TIMES, "0"))
         properties[props.TIMER_ROLL_TIMES] = str((times or 0) + 1)
+        properties[props.WMQ_DUE] = due_text(due_of(parked.properties, record.store_ms))
     properties[props.TIMER_DEQUEUE_MS] = str(now_ms)
     topic, queue_id = parked.topic, parked.queue_id
     if not rolls:

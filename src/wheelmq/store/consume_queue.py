@@ -17,7 +17,10 @@ Units = npt.NDArray[Any]
 
 
 class ConsumeQueue:
-    """The units of one queue. `end` is the queue offset that the next unit gets."""
+    """The units of one queue. `start` is the queue offset of the first unit, `end` the one that the next unit gets.
+
+    The first units may be blanks: the file of a queue's first message is filled with them up to it.
+    """
 
     def __init__(self, files: MappedSequence) -> None:
         assert files.file_bytes % QUEUE_UNIT.size == 0
@@ -78,6 +81,18 @@ class ConsumeQueue:
         at = position % self.files.file_bytes
         count = min(count, self.end - offset, (self.files.file_bytes - at) // QUEUE_UNIT.size)
         return np.frombuffer(self.files.file_at(position).view, QUEUE_UNIT.dtype, count, at)
+
+    def skip_blanks(self, offset: QueueOffset) -> QueueOffset:
+        """The offset of the first message at or behind `offset`, which is not before `start`; `end` when none is."""
+        count = 1
+        while offset < self.end:
+            units = self.read(offset, count)
+            messages = np.flatnonzero(units["size"] != BLANK_SIZE)
+            if len(messages):
+                return QueueOffset(offset + int(messages[0]))
+            offset = QueueOffset(offset + len(units))
+            count = self.units_per_file
+        return offset
 
     def cut_log(self, log_end: LogPosition) -> None:
         """Drop the units at the tail whose records do not end before `log_end`, and whatever stands behind.

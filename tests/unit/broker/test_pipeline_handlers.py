@@ -333,11 +333,6 @@ class TestCommit:
         assert answer is not None and answer.code == ResponseCode.INVALID_PARAMETER
         self.finish(harness, model)
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="apply writes the units of each part by itself: when the disk is full at the second part, those of the "
-        "first stay in the timer log and in their slots, though the commit failed. Make room for all parts first.",
-    )
     def test_a_full_disk_changes_nothing(
         self, harness: BrokerHarness, model: PipelineModel, disk: SimulatedDisk
     ) -> None:

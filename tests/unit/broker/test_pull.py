@@ -67,12 +67,6 @@ class TestStatus:
         log = harness.broker.store.log
         assert harness.pull("T").answer.body == bytes(log.read(log.start, log.end))
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="a queue that begins with blanks, as Apache fills the part of a file before a queue's first message, "
-        "cannot be read: a blank is taken for a record of 2 GiB, and the pull ends with an error for ever. Pass "
-        "blanks over, and answer OFFSET_TOO_SMALL before the first message.",
-    )
     def test_a_queue_that_begins_with_blanks(self, harness: BrokerHarness) -> None:
         harness.broker.topics.create_for_group("T", 4)
         row = harness.broker.store.queues.row("T", 0)
@@ -86,6 +80,27 @@ class TestStatus:
                 break
             offset = pulled.next_offset
         assert [record.message.body for record in pulled.records] == [b"first"]
+        first = harness.pull("T", 0, 0)
+        assert (first.answer.code, first.next_offset) == (ResponseCode.PULL_OFFSET_MOVED, 5)
+        assert (harness.pull("T", 0, 6).answer.code, harness.pull("T", 0, 4).next_offset) == (19, 5)
+        queue = {"topic": "T", "queueId": 0}
+        assert harness.ask_code(RequestCode.GET_MIN_OFFSET, **queue).ext["offset"] == "5"
+        for boundary, at_ms in (("LOWER", 0), ("UPPER", 0), ("UPPER", harness.now_ms)):
+            answer = harness.ask_code(
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=at_ms, boundaryType=boundary, **queue
+            )
+            assert answer.ext["offset"] == "5"
+
+    def test_blanks_between_messages(self, harness: BrokerHarness) -> None:
+        harness.send("T", b"first")
+        row = harness.broker.store.queues.row("T", 0)
+        harness.broker.store.queues.next_offset[row] = 5
+        harness.send("T", b"second")
+        pulled = harness.pull("T", 0, 0)
+        assert ([record.message.body for record in pulled.records], pulled.next_offset) == ([b"first"], 1)
+        assert harness.pull("T", 0, 1, subscription="A").next_offset == 5
+        assert harness.pull("T", 0, 1).next_offset == 5
+        assert [record.message.body for record in harness.pull("T", 0, 5).records] == [b"second"]
 
 
 class TestLimits:

@@ -11,6 +11,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing import invariants
+from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -148,25 +149,49 @@ def test_what_is_counted_as_pending(harness: BrokerHarness) -> None:
     assert pending() == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="keys are indexed at the end of the tick: a cancel that is read with its send, or while queue units cannot "
-    "be written, is told `not found`, and the message is delivered. Look through the journal's rows as well.",
-)
 def test_in_the_tick_of_its_send(harness: BrokerHarness) -> None:
     harness.submit(harness.send_command("T", delay_ms=2000, properties={props.UNIQ_KEY: "K"}))
     asked = harness.submit(cancel_command(harness, "K"))
     harness.tick()
     assert asked.answer is not None and asked.answer.ext["cancelResult"] == Cancelled.CANCELLED
+    assert cancel(harness, "K") == Cancelled.ALREADY_SETTLED
+    harness.advance(3000)
+    assert harness.bodies("T") == []
+    assert int(harness.broker.timer.pending_by_queue.sum()) == 0
+    invariants.check(harness.broker)
+    harness.restart(clean=False)
     harness.advance(3000)
     assert harness.bodies("T") == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a message with a level and TIMER_DEL_UNIQKEY is parked by its level and then taken for a cancel: it "
-    "cancels and is never delivered. With Apache the level wins, and the message is delivered like any other.",
-)
+def test_twice_in_the_tick_of_its_send(harness: BrokerHarness) -> None:
+    harness.submit(harness.send_command("T", delay_ms=2000, properties={props.UNIQ_KEY: "K"}))
+    asked = [harness.submit(cancel_command(harness, key)) for key in ("K", "K", "nobody")]
+    harness.tick()
+    results = [one.answer.ext["cancelResult"] for one in asked if one.answer is not None]
+    assert results == [Cancelled.CANCELLED, Cancelled.ALREADY_SETTLED, Cancelled.NOT_FOUND]
+    harness.advance(3000)
+    assert harness.bodies("T") == []
+
+
+def test_while_queue_units_cannot_be_written(harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    send(harness, "before", 2000)
+    disk.is_full = lambda path: "consumequeue" in str(path)
+    harness.submit(harness.send_command("NEW", delay_ms=2000, properties={props.UNIQ_KEY: "K"}))
+    harness.submit(harness.send_command("NEW"))  # its queue has no file yet
+    harness.tick()
+    assert harness.broker.store.journal.count
+    harness.broker.refusal = None
+    asked = [harness.submit(cancel_command(harness, key, topic)) for key, topic in (("K", "NEW"), ("before", "T"))]
+    harness.tick()
+    for one in asked:
+        assert one.answer is not None and one.answer.ext["cancelResult"] == Cancelled.CANCELLED
+    disk.is_full = lambda path: False
+    harness.advance(3000)
+    assert harness.bodies("T") == [] and harness.bodies("NEW") == [b"body"]
+    invariants.check(harness.broker)
+
+
 def test_a_level_wins_over_a_cancel(harness: BrokerHarness) -> None:
     send(harness, "K", 5000)
     harness.send("T", b"level", properties={props.DELAY: "1", props.TIMER_DEL_UNIQKEY: "T+K"})

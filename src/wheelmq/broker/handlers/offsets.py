@@ -29,7 +29,7 @@ def query_consumer_offset(request: Request, broker: Broker) -> Answer:
         return reply(offset=offset)
     queue = broker.store.queues.find(header.topic, header.queue_id)
     # A new group begins at 0 when the queue still has its first message; else its client decides where.
-    if header.set_zero_if_not_found is not False and (queue is None or queue.start == 0):
+    if header.set_zero_if_not_found is not False and (queue is None or queue.skip_blanks(queue.start) == 0):
         return reply(offset=0)
     raise PeerError(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
 
@@ -60,7 +60,7 @@ def get_min_offset(request: Request, broker: Broker) -> Answer:
     """The first queue offset that is still there."""
     header = request.header(QueueHeader)
     queue = broker.store.queues.find(header.topic, header.queue_id)
-    return reply(offset=queue.start if queue else 0)
+    return reply(offset=queue.skip_blanks(queue.start) if queue else 0)
 
 
 @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
@@ -71,7 +71,8 @@ def search_offset(request: Request, broker: Broker) -> Answer:
     if queue is None or queue.start == queue.end:
         return reply(offset=0)
     upper = header.boundary_type == "UPPER"
-    first, behind = queue.start, queue.end
+    first = oldest = queue.skip_blanks(queue.start)
+    behind = queue.end
     while first < behind:  # the first message stored at or after the time, for UPPER after it
         middle = QueueOffset((first + behind) // 2)
         stored_ms = _store_ms(broker, queue, middle)
@@ -79,7 +80,7 @@ def search_offset(request: Request, broker: Broker) -> Answer:
             first = QueueOffset(middle + 1)
         else:
             behind = middle
-    return reply(offset=max(queue.start, first - 1) if upper else first)
+    return reply(offset=max(oldest, first - 1) if upper else first)
 
 
 def _store_ms(broker: Broker, queue: ConsumeQueue, offset: QueueOffset) -> int:

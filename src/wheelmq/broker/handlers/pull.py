@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.units import QueueOffset
 from wheelmq.formats.wire.bodies import PERM_READ, GroupConfig, Subscription, TopicConfig
@@ -147,7 +148,7 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
     if end == 0:
         return Read(Status.NO_MESSAGE_IN_QUEUE, 0, start, end)
     if asked < start:
-        return Read(Status.OFFSET_TOO_SMALL, start, start, end)
+        return Read(Status.OFFSET_TOO_SMALL, queue.skip_blanks(start), start, end)
     if asked == end:
         return Read(Status.OFFSET_OVERFLOW_ONE, asked, start, end)
     if asked > end:
@@ -155,12 +156,14 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
     count_max = min(max(1, header.max_msg_nums), broker.settings.transfer_count_max)
     bytes_max = min(header.max_msg_bytes or broker.settings.transfer_bytes_max, broker.settings.transfer_bytes_max)
     units = queue.read(QueueOffset(asked), max(count_max, FILTERED_UNITS_MAX) if codes else count_max)
+    if units["size"][0] == BLANK_SIZE:
+        return Read(Status.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
     records: list[memoryview] = []
     size_total = 0
     looked_at = 0
     removed = False
     for position, size, tag in units.tolist():
-        if records and (size_total + size > bytes_max or len(records) == count_max):
+        if size == BLANK_SIZE or (records and (size_total + size > bytes_max or len(records) == count_max)):
             break
         looked_at += 1
         if codes and tag not in codes:

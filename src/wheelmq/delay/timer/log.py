@@ -31,7 +31,7 @@ class TimerLog:
 
     def append(self, units: Units, slots_ms: npt.NDArray[np.int64], wheel: TimerWheel) -> None:
         """Append `units` and hang each into the slot of its time. Raises DiskFull with nothing changed."""
-        self._make_room(len(units))
+        self.make_room(len(units))
         done = 0
         while done < len(units):
             position = self._next_position()
@@ -66,8 +66,8 @@ class TimerLog:
             units[i]["previous_position"] = wheel.put(slot_ms, base + target, deletes=bool(deletes[i]))
             file.view[target : target + TIMER_UNIT.size] = units[i].tobytes()
 
-    def _make_room(self, count: int) -> None:
-        """Make the files that `count` units need, before the first is written."""
+    def make_room(self, count: int) -> None:
+        """Make the files that the next `count` units need. Raises DiskFull with nothing changed."""
         per_file = (self.files.file_bytes - BLANK_BYTES) // TIMER_UNIT.size
         here = self.end % self.files.file_bytes // TIMER_UNIT.size
         files = (here + count - 1) // per_file + 1 if count else 0

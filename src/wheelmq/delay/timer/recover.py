@@ -21,7 +21,7 @@ from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Turns
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import INDEX_BITS
-from wheelmq.formats.disk.parked import DUE_DIGITS, due_of
+from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, slot_time
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
@@ -107,7 +107,7 @@ class TimerRecovery:
             assert record is not None, position
             message = record.message
             if timer.find_parked(message.properties[props.TIMER_DEL_UNIQKEY])[0]:
-                message.properties[props.WMQ_DUE] = f"{due_of(message.properties, record.store_ms):0{DUE_DIGITS}d}"
+                message.properties[props.WMQ_DUE] = due_text(due_of(message.properties, record.store_ms))
                 append_cancel(timer.store, timer, message)
 
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC, TIMER_UNIT
 from wheelmq.formats.kernels import journal as row
-from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.journal import Rows
 from wheelmq.store.mapped import MappedSequence
@@ -138,9 +139,8 @@ class Timer:
         it names is settled already."""
         pending: list[tuple[Origin, int]] = []
         settled = False
-        for index in self.keys.find(key_hash(key)):
-            unit = self.queue.read(index, 1)[0]  # type: ignore[arg-type]
-            record = self.store.log.record_at(LogPosition(int(unit["position"])))
+        for index, position in self._with_key(key_hash(key)):
+            record = self.store.log.record_at(position)
             if record is None:
                 continue
             properties = record.message.properties
@@ -151,6 +151,15 @@ class Timer:
             else:
                 pending.append((timer_origin(index), self.store.real_queue(properties)))
         return pending, settled
+
+    def _with_key(self, code: int) -> Iterator[tuple[int, LogPosition]]:
+        """Queue offsets and log positions of the messages whose key may have the hash `code`, oldest first: those that
+        are indexed by key, then those of the running tick, which are not yet."""
+        for index in self.keys.find(code):
+            yield index, LogPosition(int(self.queue.read(QueueOffset(index), 1)["position"][0]))
+        rows = self.store.journal.rows()
+        for parked in rows[rows[:, row.KEY_HASH] == code]:
+            yield int(parked[row.QUEUE_OFFSET]), LogPosition(int(parked[row.POSITION]))
 
     def settle(self, origin: Origin) -> None:
         """A record that carries `origin` is being appended in this tick."""
@@ -232,9 +241,13 @@ class Timer:
         return self.wheel.units_between(plan.walk_after_ms, plan.walk_through_ms)
 
     def apply(self, proposal: Proposal) -> None:
-        """Commit a checked turn: units and slots, then arm, then E, S and turn. One tick, nothing half."""
+        """Commit a checked turn: units and slots, then arm, then E, S and turn. One tick, nothing half.
+
+        Raises DiskFull with nothing changed.
+        """
         plan = proposal.plan
         reach("commit.before")
+        self.log.make_room(sum(map(len, proposal.index_parts)))
         for rows in proposal.index_parts:
             units, slots_ms = _units_of(rows[rows["order"]], plan.write_ms)
             self.log.append(units, slots_ms, self.wheel)

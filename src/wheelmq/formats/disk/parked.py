@@ -75,6 +75,11 @@ def due_of(properties: dict[str, str], store_ms: Millis) -> Millis:
     return Millis(slot) if slot is not None else store_ms
 
 
+def due_text(due_ms: Millis) -> str:
+    """The value of `__WMQ_DUE`."""
+    return f"{due_ms:0{DUE_DIGITS}d}"
+
+
 def delete_key(real_topic: str, unique_key: str) -> str:
     """What TIMER_DEL_UNIQKEY must say to cancel a message (RocketMQ: TimerMessageStore.buildDeleteKey)."""
     return f"{real_topic}+{unique_key}"
