@@ -168,6 +168,8 @@ SEND_CASES = [
         [0],
         ours=[13],
     ),
+    Case("send to the timer queue itself", lambda topic: send("rmq_sys_wheel_timer"), [0], ours=[16]),
+    Case("property with a NUL", lambda topic: send(topic, i=properties(k="a\0b")), [0], ours=[13]),
     Case("forged TIMER_OUT_MS", lambda topic: send(topic, i=properties(TIMER_OUT_MS="1", TIMER_DELAY_MS="60000")), [0]),
     Case(
         "forged REAL_TOPIC and REAL_QID",

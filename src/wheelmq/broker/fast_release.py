@@ -31,7 +31,7 @@ class FastRelease:
         self._parameters[release.STORE_IP] = int.from_bytes(broker.host.address, "big")
         self._parameters[release.STORE_PORT] = broker.host.port
 
-    def __call__(self, refs: Refs, enqueue_ms: int, now_ms: Millis) -> int:
+    def __call__(self, refs: Refs, now_ms: Millis) -> int:
         """Append the messages at the front of `refs`, sorted by queue offset; how many that are."""
         store = self._broker.store
         log, journal = store.log, store.journal
@@ -51,7 +51,6 @@ class FastRelease:
         parameters[release.STORE_MS] = log.store_ms()
         parameters[release.LOG_BASE] = base
         parameters[release.SOURCE_BASE] = source_base
-        parameters[release.ENQUEUE_MS] = enqueue_ms
         self._call(refs[:here], log.files.file_at(source_base).array, log.files.file_at(log.end).array)
         log.end = LogPosition(base + int(state[release.LOG_AT]))
         journal.count = int(state[release.ROWS])

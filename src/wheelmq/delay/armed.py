@@ -7,7 +7,6 @@ cost what is taken, whatever else waits.
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,29 +15,22 @@ from wheelmq.delay.refs import FIRE_MS, INDEX, Refs
 from wheelmq.formats.units import Millis
 
 
-class Batch(NamedTuple):
-    """References that were staged together; `enqueue_ms` is what their messages tell as TIMER_ENQUEUE_MS."""
-
-    refs: Refs
-    enqueue_ms: int
-
-
 class Armed:
     """References by fire time. One message is armed once, however often it is offered."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Batch]] = []
+        self._heap: list[tuple[int, int, Refs]] = []
         self._serial = 0
         self._staged = IndexBits()
         self.count = 0
 
-    def arm(self, refs: Refs, enqueue_ms: int) -> Refs:
+    def arm(self, refs: Refs) -> Refs:
         """Stage `refs`, sorted by fire time; those that were not staged before are returned."""
         fresh = refs[~self._staged.get(refs[:, INDEX])]
         if len(fresh):
             self._staged.update(fresh[:, INDEX])
             self.count += len(fresh)
-            self._push(Batch(fresh, enqueue_ms))
+            self._push(fresh)
         return fresh
 
     def was_armed(self, indices: Indices) -> Flags:
@@ -49,31 +41,30 @@ class Armed:
         """Indices below `floor` are settled and will not be offered again."""
         self._staged.raise_floor(floor)
 
-    def give_back(self, batch: Batch) -> None:
+    def give_back(self, refs: Refs) -> None:
         """Put references back that were taken and could not be acted on."""
-        if len(batch.refs):
-            self.count += len(batch.refs)
-            self._push(batch)
+        if len(refs):
+            self.count += len(refs)
+            self._push(refs)
 
     def next_fire_ms(self) -> Millis | None:
         """When the next reference fires; None when none is armed."""
         return Millis(self._heap[0][0]) if self._heap else None
 
-    def take_due(self, now_ms: Millis, count_max: int) -> list[Batch]:
+    def take_due(self, now_ms: Millis, count_max: int) -> list[Refs]:
         """Take references that fire at or before `now_ms`: earliest chunks first, at most about `count_max`."""
-        taken: list[Batch] = []
+        taken: list[Refs] = []
         left = count_max
         while left > 0 and self._heap and self._heap[0][0] <= now_ms:
-            _, _, batch = heapq.heappop(self._heap)
-            due = int(np.searchsorted(batch.refs[:, FIRE_MS], now_ms, "right"))
-            due = min(due, left)
-            taken.append(Batch(batch.refs[:due], batch.enqueue_ms))
-            if due < len(batch.refs):
-                self._push(Batch(batch.refs[due:], batch.enqueue_ms))
+            _, _, refs = heapq.heappop(self._heap)
+            due = min(int(np.searchsorted(refs[:, FIRE_MS], now_ms, "right")), left)
+            taken.append(refs[:due])
+            if due < len(refs):
+                self._push(refs[due:])
             left -= due
             self.count -= due
         return taken
 
-    def _push(self, batch: Batch) -> None:
+    def _push(self, refs: Refs) -> None:
         self._serial += 1
-        heapq.heappush(self._heap, (int(batch.refs[0, FIRE_MS]), self._serial, batch))
+        heapq.heappush(self._heap, (int(refs[0, FIRE_MS]), self._serial, refs))

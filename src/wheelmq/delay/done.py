@@ -71,7 +71,7 @@ class IndexBits:
             segment = self._segments[number] = np.zeros(SEGMENT_BITS >> 3, np.uint8)
             self._fill_below_floor(number)
         np.bitwise_or.at(segment, at >> 3, np.left_shift(1, at & 7).astype(np.uint8))
-        self._ones[number] = int(np.bitwise_count(segment).sum())
+        self._ones[number] = int(np.bitwise_count(segment.view(np.uint64)).sum())
         self._give_back()
 
     def _fill_below_floor(self, number: int) -> None:
@@ -81,7 +81,7 @@ class IndexBits:
         segment[: below >> 3] = 0xFF
         if below & 7:
             segment[below >> 3] |= (1 << (below & 7)) - 1
-        self._ones[number] = int(np.bitwise_count(segment).sum())
+        self._ones[number] = int(np.bitwise_count(segment.view(np.uint64)).sum())
 
     def _give_back(self) -> None:
         number = self.floor // SEGMENT_BITS

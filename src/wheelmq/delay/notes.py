@@ -22,10 +22,11 @@ _NEVER: Final = 1 << 62
 
 
 class Notes:
-    """References of un-indexed messages in queue order, in chunks."""
+    """References of un-indexed messages in queue order, in chunks; those that were near when they came are apart."""
 
     def __init__(self, lead_ms: int) -> None:
         self._lead_ms = lead_ms
+        self._near: list[Refs] = []
         self._chunks: list[Refs] = []
         self._chunk_min_ms: list[int] = []
         self.count = 0
@@ -36,6 +37,10 @@ class Notes:
         """Note `refs`, in queue order."""
         if self.count + len(refs) > NOTES_MAX:
             refs = refs[refs[:, FIRE_MS] <= now_ms + self._lead_ms]
+        near = refs[:, FIRE_MS] <= now_ms + NEAR_MS
+        if near.any():
+            self._note_near(refs[near])
+            refs = refs[~near]
         if not len(refs):
             return
         least = int(refs[:, FIRE_MS].min())
@@ -48,12 +53,18 @@ class Notes:
         self.count += len(refs)
         self.next_fire_ms = min(self.next_fire_ms, least)
 
+    def _note_near(self, refs: Refs) -> None:
+        self._near.append(refs)
+        self.count += len(refs)
+        self.next_fire_ms = min(self.next_fire_ms, int(refs[:, FIRE_MS].min()))
+
     def take_near(self, now_ms: Millis) -> Refs | None:
         """Take the notes that fire within NEAR_MS, by fire time; None when there are none."""
         horizon = now_ms + NEAR_MS
         if self.next_fire_ms > horizon:
             return None
-        near: list[Refs] = []
+        near, self._near = self._near, []
+        self.count -= sum(map(len, near))
         for i, chunk in enumerate(self._chunks):
             if self._chunk_min_ms[i] <= horizon:
                 mine = chunk[:, FIRE_MS] <= horizon
@@ -64,6 +75,12 @@ class Notes:
 
     def drop_below(self, index: int) -> None:
         """Drop the notes of messages that are indexed: those below queue offset `index`."""
+        near, self._near = self._near, []
+        self.count -= sum(map(len, near))
+        for refs in near:
+            left = refs[np.searchsorted(refs[:, INDEX], index) :]
+            if len(left):
+                self._note_near(left)
         for i, chunk in enumerate(self._chunks):
             if not len(chunk) or int(chunk[0, INDEX]) >= index:
                 break
@@ -79,4 +96,5 @@ class Notes:
         kept = [i for i, chunk in enumerate(self._chunks) if len(chunk)]
         self._chunks = [self._chunks[i] for i in kept]
         self._chunk_min_ms = [self._chunk_min_ms[i] for i in kept]
-        self.next_fire_ms = min(self._chunk_min_ms, default=_NEVER)
+        near_ms = min((int(refs[:, FIRE_MS].min()) for refs in self._near), default=_NEVER)
+        self.next_fire_ms = min([near_ms, *self._chunk_min_ms])

@@ -17,7 +17,9 @@ INDEX: Final = 1
 POSITION: Final = 2
 SIZE: Final = 3
 FLAGS: Final = 4
-COLUMNS: Final = 5
+ENQUEUE_MS: Final = 5
+"""When it was staged: what its message tells as TIMER_ENQUEUE_MS."""
+COLUMNS: Final = 6
 
 FLAG_ROLL: Final = 1
 """Not due yet: park it again (the wheel is shorter than its delay)."""

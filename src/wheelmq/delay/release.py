@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 
 from wheelmq.delay import refs as ref
-from wheelmq.delay.armed import Batch
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
@@ -38,9 +37,9 @@ QUANTUM = 512
 TAKE_MAX = 100_000
 
 
-BulkAppend = Callable[[Refs, int, Millis], int]
-"""Appends messages at the front of references sorted by queue offset, whose enqueue time and whose time of release it
-is given; returns how many it appended. The next one is then appended the plain way."""
+BulkAppend = Callable[[Refs, Millis], int]
+"""Appends messages at the front of references sorted by queue offset, at the time of release it is given; returns how
+many it appended. The next one is then appended the plain way."""
 
 
 class Unreleasable(ValueError):
@@ -52,14 +51,14 @@ class _Bucket:
 
     def __init__(self, fire_ms: int) -> None:
         self.fire_ms = fire_ms
-        self.batches: deque[Batch] = deque()
+        self.parts: deque[Refs] = deque()
 
-    def take(self, count: int) -> Batch:
+    def take(self, count: int) -> Refs:
         """At most `count` references from the front."""
-        batch = self.batches.popleft()
-        if len(batch.refs) > count:
-            self.batches.appendleft(Batch(batch.refs[count:], batch.enqueue_ms))
-        return Batch(batch.refs[:count], batch.enqueue_ms)
+        part = self.parts.popleft()
+        if len(part) > count:
+            self.parts.appendleft(part[count:])
+        return part[:count]
 
 
 class Releaser:
@@ -86,47 +85,60 @@ class Releaser:
 
     def take_due(self, now_ms: Millis) -> None:
         """Bring what is due into the ring."""
-        for batch in self._timer.armed.take_due(now_ms, TAKE_MAX):
-            times = batch.refs[:, ref.FIRE_MS]
-            for part in np.split(batch.refs, np.flatnonzero(np.diff(times)) + 1):
-                self._into_ring(Batch(part, batch.enqueue_ms))
+        for refs in self._timer.armed.take_due(now_ms, TAKE_MAX):
+            times = refs[:, ref.FIRE_MS]
+            for part in np.split(refs, np.flatnonzero(np.diff(times)) + 1):
+                self._bucket_of(part).parts.append(part)
 
-    def _into_ring(self, batch: Batch) -> None:
-        fire_ms = int(batch.refs[0, ref.FIRE_MS])
+    def _bucket_of(self, part: Refs) -> _Bucket:
+        """The bucket of references that share a millisecond, made and put into the ring if there is none."""
+        fire_ms = int(part[0, ref.FIRE_MS])
         bucket = self._buckets.get(fire_ms)
         if bucket is None:
             bucket = self._buckets[fire_ms] = _Bucket(fire_ms)
             self._ring.append(bucket)
-        bucket.batches.append(batch)
+        return bucket
 
     def release(self, now_ms: Millis, slice_seconds: float) -> int:
-        """Append what is in the ring, bucket by bucket in turn, for about the time given; how many left.
+        """Append what is in the ring, the buckets in turn, for about the time given; how many left.
 
         Raises DiskFull: what was not appended stays in the ring.
         """
         released = 0
         stop = self._store.clock.monotonic() + slice_seconds
         while self._ring:
-            bucket = self._ring.popleft()
-            batch = bucket.take(QUANTUM)
+            parts = self._next_parts()
             try:
-                count = self._append(batch, now_ms)
+                released += self._append(np.concatenate(parts) if len(parts) > 1 else parts[0], now_ms)
             except DiskFull:
-                bucket.batches.appendleft(batch)  # what of it is out has its done bit set
-                self._ring.appendleft(bucket)
+                for part in parts:
+                    self._bucket_of(part).parts.appendleft(part)  # what of it is out has its done bit set
                 raise
-            released += count
-            self.lateness_ms.add(now_ms - bucket.fire_ms, count)
-            if bucket.batches:
-                self._ring.append(bucket)
-            else:
-                del self._buckets[bucket.fire_ms]
+            for part in parts:
+                self.lateness_ms.add(now_ms - int(part[0, ref.FIRE_MS]), len(part))
             if self._store.clock.monotonic() >= stop:
                 break
         return released
 
-    def _append(self, batch: Batch, now_ms: Millis) -> int:
-        refs = batch.refs[np.argsort(batch.refs[:, ref.INDEX], kind="stable")]
+    def _next_parts(self) -> list[Refs]:
+        """What is appended at once: parts of the next buckets, each taken from once, up to a quantum of them all."""
+        parts: list[Refs] = []
+        left = QUANTUM
+        for _ in range(len(self._ring)):
+            bucket = self._ring.popleft()
+            parts.append(bucket.take(left))
+            left -= len(parts[-1])
+            if bucket.parts:
+                self._ring.append(bucket)
+            else:
+                del self._buckets[bucket.fire_ms]
+            if left == 0:
+                break
+        return parts
+
+    def _append(self, refs: Refs, now_ms: Millis) -> int:
+        if len(refs) > 1:
+            refs = refs[np.argsort(refs[:, ref.INDEX], kind="stable")]
         indices = refs[:, ref.INDEX]
         fresh = ~self._timer.done.get(indices)
         fresh[1:] &= indices[1:] != indices[:-1]
@@ -135,18 +147,18 @@ class Releaser:
         while at < len(pending):
             if self._bulk is not None:
                 reach("release.before")
-                done = self._bulk(pending[at:], batch.enqueue_ms, now_ms)
+                done = self._bulk(pending[at:], now_ms)
                 self._timer.done.update(pending[at : at + done, ref.INDEX])
                 self.counts["released"] += done
                 at += done
                 reach("release.after")
             if at < len(pending):
-                self._append_one(pending[at], batch.enqueue_ms, now_ms)
+                self._append_one(pending[at], now_ms)
                 at += 1
         return len(pending)
 
-    def _append_one(self, one: Refs, enqueue_ms: int, now_ms: Millis) -> None:
-        index = int(one[ref.INDEX])
+    def _append_one(self, one: Refs, now_ms: Millis) -> None:
+        index, enqueue_ms = int(one[ref.INDEX]), int(one[ref.ENQUEUE_MS])
         record = self._store.log.record_at(LogPosition(int(one[ref.POSITION])))
         if record is None or record.message.topic != TIMER_TOPIC or record.queue_offset != index:
             self.counts["unreadable"] += 1
@@ -162,7 +174,7 @@ class Releaser:
             self.counts["early"] += 1
             again = one.reshape(1, -1).copy()
             again[:, ref.FIRE_MS] = due_ms
-            self._timer.armed.give_back(Batch(again, enqueue_ms))
+            self._timer.armed.give_back(again)
             return
         real_queue = self._store.real_queue(record.message.properties)
         origin = timer_origin(index)

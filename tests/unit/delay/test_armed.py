@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelmq.delay import refs as ref
-from wheelmq.delay.armed import Armed, Batch
+from wheelmq.delay.armed import Armed
 from wheelmq.delay.refs import Refs
 from wheelmq.formats.units import Millis
 
@@ -20,8 +20,8 @@ def refs(*pairs: tuple[int, int]) -> Refs:
     return ref.by_fire_time(made)
 
 
-def pairs(batches: list[Batch]) -> list[tuple[int, int]]:
-    return [(int(one[ref.FIRE_MS]), int(one[ref.INDEX])) for batch in batches for one in batch.refs]
+def pairs(batches: list[Refs]) -> list[tuple[int, int]]:
+    return [(int(one[ref.FIRE_MS]), int(one[ref.INDEX])) for batch in batches for one in batch]
 
 
 @settings(max_examples=150, deadline=None)
@@ -37,13 +37,13 @@ def pairs(batches: list[Batch]) -> list[tuple[int, int]]:
 )
 def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
     armed, waiting, seen = Armed(), list[tuple[int, int]](), set[int]()
-    taken: list[Batch] = []
+    taken: list[Refs] = []
     for step, value in steps:
         match step, value:
             case "arm", list(offered):
                 unique = {index: (fire, index) for fire, index in offered}
                 fresh = [pair for pair in unique.values() if pair[1] not in seen]
-                assert sorted(pairs([Batch(armed.arm(refs(*unique.values()), 7), 7)])) == sorted(fresh)
+                assert sorted(pairs([armed.arm(refs(*unique.values()))])) == sorted(fresh)
                 waiting += fresh
                 seen |= {index for _, index in fresh}
             case "take", (int(now_ms), int(count_max)):
@@ -52,7 +52,6 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
                 due = [pair for pair in waiting if pair[0] <= now_ms]
                 assert set(got) <= set(due) and len(set(got)) == len(got)
                 assert len(got) == min(count_max, len(due))
-                assert all(batch.enqueue_ms == 7 for batch in taken)
                 waiting = [pair for pair in waiting if pair not in got]
             case "give back", _:
                 for batch in taken:
@@ -67,8 +66,8 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
 
 def test_the_earliest_go_first_when_not_all_may_go() -> None:
     armed = Armed()
-    armed.arm(refs((30, 1), (40, 2)), 0)
-    armed.arm(refs((10, 3), (20, 4)), 0)
+    armed.arm(refs((30, 1), (40, 2)))
+    armed.arm(refs((10, 3), (20, 4)))
     assert pairs(armed.take_due(Millis(100), 2)) == [(10, 3), (20, 4)]
     assert pairs(armed.take_due(Millis(100), 9)) == [(30, 1), (40, 2)]
 
@@ -77,10 +76,10 @@ def test_what_is_forgotten_counts_as_armed() -> None:
     armed = Armed()
     armed.forget_below(1 << 16)
     assert armed.was_armed(np.array([5, 1 << 16])).tolist() == [True, False]
-    assert len(armed.arm(refs((1, 5)), 0)) == 0
+    assert len(armed.arm(refs((1, 5)))) == 0
 
 
 def test_to_give_back_nothing_is_nothing() -> None:
     armed = Armed()
-    armed.give_back(Batch(ref.make(0), 0))
+    armed.give_back(ref.make(0))
     assert armed.next_fire_ms() is None

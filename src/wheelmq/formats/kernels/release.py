@@ -44,6 +44,7 @@ REF_INDEX: Final = 1
 REF_POSITION: Final = 2
 REF_SIZE: Final = 3
 REF_FLAGS: Final = 4
+REF_ENQUEUE_MS: Final = 5
 FLAG_ROLL: Final = 1
 
 # State, read and written.
@@ -59,8 +60,7 @@ STORE_IP: Final = 2
 STORE_PORT: Final = 3
 LOG_BASE: Final = 4
 SOURCE_BASE: Final = 5
-ENQUEUE_MS: Final = 6
-PARAMETERS: Final = 7
+PARAMETERS: Final = 6
 
 _TIMER_TOPIC = literal(TIMER_TOPIC)
 _ENQUEUE = literal("TIMER_ENQUEUE_MS\x01")
@@ -103,7 +103,9 @@ def _real_queue(
 
 
 @part
-def _write(source: Bytes, log: Bytes, at: int, index: int, parameters: Integers, spans: Integers, r: Integers) -> int:
+def _write(
+    source: Bytes, log: Bytes, at: int, index: int, enqueue_ms: int, now_ms: int, spans: Integers, r: Integers
+) -> int:
     """Write the released record at `at`; its size, or 0 when its properties would be too long."""
     topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
     p = copy(source, r[rec.BODY_AT], r[rec.BODY_AT] + r[rec.BODY_BYTES], log, at + rec.FIXED)
@@ -114,9 +116,9 @@ def _write(source: Bytes, log: Bytes, at: int, index: int, parameters: Integers,
         log[end] = 2
         end += 1
     end = put_text(log, end, _ENQUEUE)
-    end = put_decimal(log, end, parameters[ENQUEUE_MS])
+    end = put_decimal(log, end, enqueue_ms)
     end = put_text(log, end, _DEQUEUE)
-    end = put_decimal(log, end, parameters[NOW_MS])
+    end = put_decimal(log, end, now_ms)
     end = put_text(log, end, _ORIGIN)
     end = put_hex(log, end, _ORIGIN_TOP | index)
     log[end] = 2
@@ -177,7 +179,7 @@ def release(
         most = refs[i, REF_SIZE] + _ADDED_BYTES_MAX + 128 + BLANK_BYTES
         if at + most > log.shape[0] or row >= journal.shape[0]:
             return NO_ROOM
-        size = _write(source, log, at, index, parameters, spans, r)
+        size = _write(source, log, at, index, refs[i, REF_ENQUEUE_MS], parameters[NOW_MS], spans, r)
         if size == 0:
             return NOT_MINE
         queue_offset = next_offset[queue_row]
