@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 SEGMENT_BITS: Final = 1 << 16
 
+FEW: Final = 16
+"""So many are set one by one: an operation on arrays costs as much as some twenty on numbers."""
+
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -36,7 +39,10 @@ class IndexBits:
         """Set one bit; whether it was 0."""
         if index in self:
             return False
-        self._set(index // SEGMENT_BITS, np.array([index % SEGMENT_BITS]))
+        number, at = divmod(index, SEGMENT_BITS)
+        self._segment(number)[at >> 3] |= 1 << (at & 7)
+        self._ones[number] += 1
+        self._give_back()
         return True
 
     def get(self, indices: Indices) -> Flags:
@@ -51,6 +57,10 @@ class IndexBits:
 
     def update(self, indices: Indices) -> None:
         """Set the bits of `indices`."""
+        if len(indices) <= FEW:
+            for index in indices.tolist():
+                self.add(index)
+            return
         indices = indices[indices >= self.floor]
         for number, chosen in _by_segment(indices):
             self._set(number, indices[chosen] % SEGMENT_BITS)
@@ -66,13 +76,17 @@ class IndexBits:
             self._give_back()
 
     def _set(self, number: int, at: Indices) -> None:
+        segment = self._segment(number)
+        np.bitwise_or.at(segment, at >> 3, np.left_shift(1, at & 7).astype(np.uint8))
+        self._ones[number] = _count_ones(segment)
+        self._give_back()
+
+    def _segment(self, number: int) -> npt.NDArray[np.uint8]:
         segment = self._segments.get(number)
         if segment is None:
             segment = self._segments[number] = np.zeros(SEGMENT_BITS >> 3, np.uint8)
             self._fill_below_floor(number)
-        np.bitwise_or.at(segment, at >> 3, np.left_shift(1, at & 7).astype(np.uint8))
-        self._ones[number] = int(np.bitwise_count(segment.view(np.uint64)).sum())
-        self._give_back()
+        return segment
 
     def _fill_below_floor(self, number: int) -> None:
         """Set the bits of one segment that are below the floor, so that it can become full."""
@@ -81,7 +95,7 @@ class IndexBits:
         segment[: below >> 3] = 0xFF
         if below & 7:
             segment[below >> 3] |= (1 << (below & 7)) - 1
-        self._ones[number] = int(np.bitwise_count(segment.view(np.uint64)).sum())
+        self._ones[number] = _count_ones(segment)
 
     def _give_back(self) -> None:
         number = self.floor // SEGMENT_BITS
@@ -89,6 +103,10 @@ class IndexBits:
             del self._segments[number], self._ones[number]
             number += 1
             self.floor = number * SEGMENT_BITS
+
+
+def _count_ones(segment: npt.NDArray[np.uint8]) -> int:
+    return int(np.bitwise_count(segment.view(np.uint64)).sum(dtype=np.int64))
 
 
 def _by_segment(indices: Indices) -> list[tuple[int, slice | npt.NDArray[np.intp]]]:

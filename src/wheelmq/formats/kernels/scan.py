@@ -164,7 +164,8 @@ def scan_log(
         if prop.scan(a, block, block_end, spans, seen) != prop.REGULAR:
             return NOT_MINE
         row = rows[state[ROWS]]
-        row[:] = 0
+        for i in range(row.shape[0]):
+            row[i] = 0
         row[POSITION], row[SIZE], row[STORE_MS] = base + at, r[rec.SIZE], r[rec.STORE_MS]
         row[QUEUE_ID], row[QUEUE_OFFSET] = r[rec.QUEUE_ID], r[rec.QUEUE_OFFSET]
         topic, topic_end = r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES]
