@@ -136,7 +136,7 @@ def test_units_are_hung_walked_and_rebuilt_alike(
         random = Random(seed)
         for count in batches:
             units = np.zeros(count, TIMER_UNIT.dtype)
-            slots = START_MS + 1000 * np.array([random.randrange(120) for _ in range(count)], np.int64)
+            slots = START_MS + 1000 * np.array([random.randrange(-90, 120) for _ in range(count)], np.int64)
             units["size"] = TIMER_UNIT.size
             units["magic"] = [MAGIC_DEFAULT | (MAGIC_DELETE if random.random() < 0.2 else 0) for _ in range(count)]
             units["write_ms"] = START_MS

@@ -13,15 +13,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.done import IndexBits
+from wheelmq.delay.done import IndexBits, Indices
 from wheelmq.delay.pending import Pending, State, describe
+from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, load_check
+from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record, decode_record
 from wheelmq.formats.disk.origin import INDEX_BITS
 from wheelmq.formats.disk.parked import delete_key
 from wheelmq.formats.disk.paths import StorePaths
-from wheelmq.formats.disk.timer import slot_time
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
@@ -29,10 +30,9 @@ from wheelmq.store.recovery import LogScan, load_checkpoint
 from wheelmq.system.disk import ReadOnlyDisk
 
 INDEX_MASK = (1 << INDEX_BITS) - 1
-APACHE_PRECISION_MS = 1000
 
-_INDEX, _DUE, _POSITION, _FLAGS = range(4)
-_KEPT = [col.QUEUE_OFFSET, col.DUE_MS, col.POSITION, col.FLAGS]
+_INDEX, _DUE, _POSITION, _FLAGS, _KEY = range(5)
+_KEPT = [col.QUEUE_OFFSET, col.DUE_MS, col.POSITION, col.FLAGS, col.KEY_HASH]
 
 Kept = npt.NDArray[np.int64]
 
@@ -48,16 +48,17 @@ def pending_in(root: Path) -> Iterator[Pending]:
     try:
         log = _log(disk, paths)
         mark = _mark(disk, paths)
-        waiting = _waiting(log, load_checkpoint(disk, paths).log_ms)
+        waiting = _waiting(log, load_checkpoint(disk, paths).log_ms, load_done(disk, paths)[1])
         if mark is None:
-            waiting = _without_what_is_out(waiting, disk, paths)
+            parked = Parked(waiting[:, _INDEX], waiting[:, _DUE], waiting[:, _POSITION], waiting[:, _KEY])
+            waiting = waiting[~what_is_out(parked, load_check(disk, paths), lambda position: _record(log, position))]
         indexed_to = mark.queue_offset if mark is not None else 0
         deletes = (waiting[:, _FLAGS] & col.FLAG_DELETES) != 0
         cancelled = {
             _record(log, position).message.properties[props.TIMER_DEL_UNIQKEY]
             for position in waiting[deletes, _POSITION].tolist()
         }
-        for index, _, position, _ in waiting[~deletes].tolist():
+        for index, position in waiting[~deletes][:, [_INDEX, _POSITION]].tolist():
             record = _record(log, position)
             properties = record.message.properties
             if delete_key(properties.get(props.REAL_TOPIC, ""), properties.get(props.UNIQ_KEY, "")) not in cancelled:
@@ -82,9 +83,10 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
         return None
 
 
-def _waiting(log: MappedSequence, whole_before_ms: int) -> Kept:
-    """Index, due time, log position and flags of what is parked and not settled, cancels of Apache's among it."""
+def _waiting(log: MappedSequence, whole_before_ms: int, settled_before: Indices) -> Kept:
+    """The columns _KEPT of what is parked and not settled, cancels of Apache's among it."""
     done = IndexBits()
+    done.update(settled_before)
     chunks: list[Kept] = []
     for rows in LogScan(log, LogPosition(log.start), whole_before_ms=whole_before_ms).chunks():
         settled = rows[:, col.SETTLES]
@@ -94,14 +96,6 @@ def _waiting(log: MappedSequence, whole_before_ms: int) -> Kept:
         chunks.append(rows[dispatched & ~decided & (rows[:, col.DUE_MS] != 0)][:, _KEPT])
         chunks = [left for chunk in chunks if len(left := chunk[~done.get(chunk[:, _INDEX])])]
     return np.concatenate([np.empty((0, len(_KEPT)), np.int64), *chunks])
-
-
-def _without_what_is_out(waiting: Kept, disk: ReadOnlyDisk, paths: StorePaths) -> Kept:
-    check = load_check(disk, paths)
-    if check is None:
-        return waiting
-    slots = np.array([slot_time(due, APACHE_PRECISION_MS) for due in waiting[:, _DUE].tolist()], np.int64)
-    return waiting[(slots >= check.last_read_ms) | (waiting[:, _INDEX] >= check.queue_offset)]
 
 
 def _record(log: MappedSequence, position: int) -> Record:

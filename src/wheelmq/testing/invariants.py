@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
 from wheelmq.delay.timer.mark import MarkFile
+from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
 from wheelmq.formats.disk.origin import KIND_TIMER, origin_index, origin_stream
 from wheelmq.formats.disk.parked import delay_facts
@@ -27,11 +28,13 @@ class Log(NamedTuple):
     """By the queue offset that a record settles."""
     cancels: set[int]
     """Queue offsets of cancels that we wrote."""
+    adopted: set[int]
+    """Queue offsets of what was settled when a store of Apache RocketMQ's was adopted."""
 
 
 def read_log(broker: Broker) -> Log:
     """Read the log, by no code of recovery's. Asserts that no origin is settled twice, or before it is parked (I2)."""
-    found = Log([], {}, {}, set())
+    found = Log([], {}, {}, set(), set(load_done(broker.disk, broker.paths)[1].tolist()))
     for record in _records(broker):
         found.records.append(record)
         message = record.message
@@ -97,7 +100,7 @@ def _check_done(broker: Broker, log: Log) -> None:
     if broker.store.journal.count:
         return
     for index in range(broker.timer.queue.start, broker.timer.queue.end):
-        expected = index in log.settled or index in log.cancels
+        expected = index in log.settled or index in log.cancels or index in log.adopted
         assert (index in broker.timer.done) == expected, f"done bit of queue offset {index} is {not expected}"
 
 
@@ -134,7 +137,7 @@ def _check_found_again(broker: Broker, log: Log) -> None:
         return
     units = _units(broker, mark.timer_log_position)
     for index, record in log.parked.items():
-        found = index >= mark.queue_offset or record.position in units
+        found = index >= mark.queue_offset or record.position in units or index in log.adopted
         assert found or index in log.settled, f"queue offset {index} is below E and has no unit below T"
 
 

@@ -348,13 +348,6 @@ class TestRolls:
 class TestRecordsOfApaches:
     """A parked record without our property: its due time is that of its delay, its slot what Apache computed."""
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="a turn arms what fires within the slots that it walked, by fire time: a record of Apache's that is "
-        "due a little behind its slot (it was stored a moment after its delay was read) is in no slot to be walked "
-        "any more and is not armed; it leaves at the next restart. Arm by slot: every row whose slot is at or before "
-        "S'.",
-    )
     def test_due_behind_its_slot(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.broker.topics.create_for_group("T", 1)

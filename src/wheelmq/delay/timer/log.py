@@ -87,13 +87,25 @@ class TimerLog:
 
     def chunks(self, start: int, end: int) -> Iterator[tuple[int, Units]]:
         """The units from `start` to `end`, file by file, each with the position of its first."""
-        for position, file, at, stop in self.files.pieces(start, end):
-            count = (min(stop, self.files.file_bytes - BLANK_BYTES) - at) // TIMER_UNIT.size
-            units = np.frombuffer(file.view, TIMER_UNIT.dtype, max(count, 0), at)
+        for position, units in self._pieces(start, end):
             yield position, units[: _whole(units)]
 
+    def _pieces(self, start: int, end: int) -> Iterator[tuple[int, Units]]:
+        for position, file, at, stop in self.files.pieces(start, end):
+            count = (min(stop, self.files.file_bytes - BLANK_BYTES) - at) // TIMER_UNIT.size
+            yield position, np.frombuffer(file.view, TIMER_UNIT.dtype, max(count, 0), at)
+
+    def _whole_until(self, end: int) -> int:
+        """Where the first unit below `end` is that is not whole; `end` when all are."""
+        for position, units in self._pieces(self.files.start, end):
+            whole = _whole(units)
+            if whole < len(units):
+                return position + whole * TIMER_UNIT.size
+        return end
+
     def rebuild(self, wheel: TimerWheel, end: int) -> None:
-        """Cut the log at `end` and hang every unit before it into an empty wheel."""
+        """Cut the log at `end`, or before the first unit that is not whole, and hang the rest into an empty wheel."""
+        end = self._whole_until(end)
         self.files.cut(end)
         self.end = end
         if end > self.files.start:

@@ -2,13 +2,13 @@
 
 While the store walks its log, this collects what was parked and what was settled. Then: cut the timer log at T, hang
 its units into an empty wheel, and stage what fires within the lead. What is indexed is found by its unit; what is
-not, by its place in the timer queue at or behind E. A message that is in neither is armed all the same, and told.
+not, by its place in the timer queue at or behind E. When a message is in neither, E goes back to it, which is told.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,16 @@ import numpy.typing as npt
 from wheelmq.delay import refs as ref
 from wheelmq.delay.cancel import append_cancel
 from wheelmq.delay.refs import Refs
+from wheelmq.delay.timer.adopt import Parked, what_is_out
+from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, load_check
+from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Turns
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import INDEX_BITS
 from wheelmq.formats.disk.parked import due_of, due_text
-from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, slot_time
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.recovery import InternedNames, Rows
@@ -40,6 +43,8 @@ class TimerRecovery:
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._chunks: list[npt.NDArray[np.int64]] = []
+        timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
+        timer.done.update(settled)
 
     def meet(self, rows: Rows, names: InternedNames) -> None:
         """Note what the records park and what they settle; of what is parked keep what is pending so far."""
@@ -72,13 +77,14 @@ class TimerRecovery:
         timer.done.raise_floor(timer.queue.start)
         pending = np.concatenate([np.empty((0, 8), np.int64), *self._chunks])
         pending = pending[pending[:, _INDEX] < timer.queue.end]
-        mark = timer.mark_file.load()
-        if mark is None:
-            pending = self._adopt(pending)
-            mark = Mark(queue_offset=timer.queue.start)
+        known = timer.mark_file.load()
+        out = self._what_is_out(pending) if known is None else np.zeros(len(pending), np.bool_)
+        timer.done.update(pending[out, _INDEX])
+        pending = pending[~out]
+        mark = self._start_from(known)
         timer.turns = Turns(mark.epoch + 1, mark.turn)
-        timer.indexed_to = max(mark.queue_offset, timer.queue.start)
-        timer.log.rebuild(timer.wheel, max(mark.timer_log_position, timer.log.files.start))
+        timer.indexed_to = mark.queue_offset
+        timer.log.rebuild(timer.wheel, mark.timer_log_position)
         reach("recover.rebuilt")
         timer.walked_through_ms = timer.floor_slot(timer.store.clock.now_ms() + timer.settings.lead_ms)
         deletes = pending[:, _FOREIGN_DELETE] != 0
@@ -86,18 +92,48 @@ class TimerRecovery:
         self._count_and_key(pending[~deletes])
         self._stage(pending[~deletes])
         self._obey(pending[deletes, _POSITION])
+        if out.any() or deletes.any():
+            self._keep_done()
+        if known is not None and (timer.indexed_to, timer.log.end) != (known.queue_offset, known.timer_log_position):
+            timer.mark_file.write(timer.mark())
         reach("recover.staged")
 
-    def _adopt(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """A store that we never marked: what Apache's timercheck says is out counts as settled."""
+    def _start_from(self, mark: Mark | None) -> Mark:
+        """The mark, if what it names is there; else one from which everything is indexed anew."""
         timer = self._timer
-        check = load_check(timer.store.disk, timer.store.paths)
-        if check is None or not len(pending):
-            return pending
-        slots = np.array([slot_time(due, timer.settings.precision_ms) for due in pending[:, _DUE].tolist()])
-        out = (slots < check.last_read_ms) & (pending[:, _INDEX] < check.queue_offset)
-        timer.done.update(pending[out, _INDEX])
-        return pending[~out]
+        first = timer.queue.skip_blanks(timer.queue.start)
+        anew = Mark(queue_offset=first, timer_log_position=timer.log.files.start)
+        if mark is None:
+            return anew
+        if mark.queue_offset > timer.queue.end or mark.timer_log_position > timer.log.files.end:
+            log.error(
+                "timer: queue offset %d or timer log position %d of the mark is not there: all is indexed anew",
+                mark.queue_offset,
+                mark.timer_log_position,
+            )
+            return anew._replace(epoch=mark.epoch, turn=mark.turn)
+        return mark._replace(
+            queue_offset=max(mark.queue_offset, anew.queue_offset),
+            timer_log_position=max(mark.timer_log_position, anew.timer_log_position),
+        )
+
+    def _what_is_out(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Of a store that we never marked, what Apache RocketMQ is through with."""
+        store = self._timer.store
+        parked = Parked(pending[:, _INDEX], pending[:, _DUE], pending[:, _POSITION], pending[:, _KEY])
+        return what_is_out(parked, load_check(store.disk, store.paths), store.log.record_at)
+
+    def _keep_done(self) -> None:
+        """Write down what is settled though no record says so: it is out, or a cancel of Apache's that was obeyed now.
+
+        What was written in obeying goes to disk first.
+        """
+        timer, store = self._timer, self._timer.store
+        upto, flush = store.flush_job()
+        flush()
+        store.note_flushed(upto)
+        save_done(store.disk, store.paths, timer.done, timer.queue.start, timer.queue.end, upto)
+        timer.done_position = upto
 
     def _obey(self, positions: npt.NDArray[np.int64]) -> None:
         """Act on the cancels that Apache RocketMQ wrote: those whose message is pending are written again as ours."""
@@ -117,29 +153,56 @@ class TimerRecovery:
 
     def _stage(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
-        refs = _refs(pending)
+        units = _Units.of(timer.log)
+        newest, found = units.newest_of(pending[:, _POSITION])
+        lost = (pending[:, _INDEX] < timer.indexed_to) & ~found
+        if lost.any():
+            timer.indexed_to = int(pending[lost, _INDEX].min())
+            log.error(
+                "timer: %d pending messages have no unit in the timer log: what is parked from queue offset %d on is "
+                "indexed anew",
+                np.count_nonzero(lost),
+                timer.indexed_to,
+            )
         indexed = pending[:, _INDEX] < timer.indexed_to
+        refs = _refs(pending)
         timer.notes.add(refs[~indexed], timer.store.clock.now_ms())
-        units = self._units_walked()
-        found, rolls = _match(pending[:, _POSITION], units)
-        horizon = timer.walked_through_ms + timer.settings.precision_ms
-        due = indexed & (refs[:, ref.FIRE_MS] <= horizon)
-        rolling = indexed & found & rolls & ~due
-        refs[rolling, ref.FIRE_MS] = timer.walked_through_ms
+        slots_ms, rolls = units.slots_ms[newest], units.rolls[newest]
+        passed = timer.is_out_of_reach(slots_ms)
+        fires = refs[:, ref.FIRE_MS] <= timer.walked_through_ms + timer.settings.precision_ms
+        due = indexed & (fires | (passed & ~rolls))
+        rolling = indexed & passed & rolls & ~fires
+        refs[rolling, ref.FIRE_MS] = np.maximum(slots_ms[rolling] + 1, timer.walked_through_ms)
         refs[rolling, ref.FLAGS] |= ref.FLAG_ROLL
         timer.arm_recovered(ref.by_fire_time(refs[due | rolling]))
-        lost = int(np.count_nonzero(due & ~found))
-        if lost:
-            log.error("timer: %d pending messages have no unit in the timer log; armed from the log alone", lost)
 
-    def _units_walked(self) -> npt.NDArray[Any]:
-        """The units of the timer log in slots up to S."""
-        timer = self._timer
-        kept = []
-        for _, units in timer.log.chunks(timer.log.files.start, timer.log.end):
-            slots_ms = units["write_ms"] + units["delay_ms"]
-            kept.append(units[(slots_ms <= timer.walked_through_ms) & (units["magic"] & MAGIC_DELETE == 0)])
-        return np.concatenate(kept) if kept else np.empty(0, [("record_position", ">i8"), ("magic", ">i4")])
+
+class _Units(NamedTuple):
+    """What recovery asks of the units of the timer log, sorted by the position of their record.
+
+    The first is none, so that there is one at or before any position.
+    """
+
+    positions: npt.NDArray[np.int64]
+    slots_ms: npt.NDArray[np.int64]
+    rolls: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, timer_log: TimerLog) -> _Units:
+        positions, slots_ms, rolls = [np.array([-1])], [np.array([0])], [np.array([False])]
+        for _, units in timer_log.chunks(timer_log.files.start, timer_log.end):
+            kept = units[units["magic"] & MAGIC_DELETE == 0]
+            positions.append(kept["record_position"].astype(np.int64))
+            slots_ms.append((kept["write_ms"] + kept["delay_ms"]).astype(np.int64))
+            rolls.append(kept["magic"] & MAGIC_ROLL != 0)
+        joined = np.concatenate(positions)
+        order = np.argsort(joined, kind="stable")
+        return cls(joined[order], np.concatenate(slots_ms)[order], np.concatenate(rolls)[order])
+
+    def newest_of(self, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+        """For each record position the row of its newest unit, and whether it has one."""
+        rows = np.searchsorted(self.positions, positions, "right") - 1
+        return rows, self.positions[rows] == positions
 
 
 def _refs(pending: npt.NDArray[np.int64]) -> Refs:
@@ -151,18 +214,3 @@ def _refs(pending: npt.NDArray[np.int64]) -> Refs:
     long = pending[:, _DUE] - pending[:, _STORE] > ref.LONG_DELAY_MS
     made[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
     return made
-
-
-def _match(
-    positions: npt.NDArray[np.int64], units: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """For each record position: whether it has a unit among `units`, and whether its newest one rolls."""
-    if not len(units):
-        nothing = np.zeros(len(positions), np.bool_)
-        return nothing, nothing
-    order = np.argsort(units["record_position"], kind="stable")
-    known = units["record_position"][order].astype(np.int64)
-    at = np.searchsorted(known, positions, "right") - 1
-    found = (at >= 0) & (known[np.maximum(at, 0)] == positions)
-    rolls = units["magic"][order][np.maximum(at, 0)] & MAGIC_ROLL != 0
-    return found, found & rolls

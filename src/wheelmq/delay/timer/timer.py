@@ -68,6 +68,8 @@ class Timer:
         self.mark_file = MarkFile(disk, paths)
         self.queue: ConsumeQueue = store.queues[store.queues.row(TIMER_TOPIC, 0)]
         self.done = IndexBits()
+        self.done_position = LogPosition(0)
+        """P: log position of the snapshot of done bits; 0 without one."""
         self.armed = Armed()
         self.notes = Notes(settings.lead_ms)
         self.keys = KeyIndex()
@@ -120,7 +122,8 @@ class Timer:
 
     def _arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
         refs = refs[~self.done.get(refs[:, ref.INDEX])]
-        fresh = self.armed.arm(refs, enqueue_ms)
+        refs[:, ref.ENQUEUE_MS] = enqueue_ms
+        fresh = self.armed.arm(refs)
         self.armed_by[by] += len(fresh)
         self.armed_by[f"{by}_long"] += int(np.count_nonzero(fresh[:, ref.FLAGS] & ref.FLAG_LONG))
 
@@ -198,7 +201,7 @@ class Timer:
 
     def make_plan(self, broker: str, now_ms: Millis, durable: LogPosition) -> TurnPlan | None:
         """The plan of the next turn, over what is on disk: the log up to `durable`. None when it would be empty."""
-        index_to = self._durable_queue_end(durable)
+        index_to = self._durable_queue_end(durable) if self._wheel_has_room(now_ms) else self.indexed_to
         walk_through = self.walked_through_ms
         units = self.wheel.units_between(walk_through, self.floor_slot(now_ms + self.settings.lead_ms))
         if len(units):
@@ -222,6 +225,11 @@ class Timer:
         assert self.log.synced == self.log.end and self.log.files.synced(plan.timer_log_end)
         self.turns.begin(plan)
         return plan
+
+    def _wheel_has_room(self, now_ms: Millis) -> bool:
+        """Whether no slot that was not walked can lose its place to one of a message indexed now."""
+        last_ms = self.floor_slot(now_ms) + self.settings.roll_window_slots * self.settings.precision_ms
+        return last_ms - self.wheel.slots * self.settings.precision_ms <= self.walked_through_ms
 
     def _durable_queue_end(self, durable: LogPosition) -> int:
         """The queue offset behind the last message of the timer queue that lies wholly below `durable`."""
@@ -255,7 +263,7 @@ class Timer:
         self.walked_through_ms = plan.walk_through_ms
         horizon = plan.walk_through_ms + self.settings.precision_ms
         for rows in (*proposal.walk_parts, *proposal.index_parts):
-            within = rows[: np.searchsorted(rows["fire_ms"], horizon, "right")]
+            within = rows[self.is_out_of_reach(rows["slot_ms"]) | (rows["fire_ms"] <= horizon)]
             deletes = (within["magic"] & MAGIC_DELETE) != 0
             self._arm(_refs_of_rows(within[~deletes]), enqueue_ms=plan.write_ms, by="pipeline")
         self.indexed_to = plan.index_to
@@ -263,9 +271,16 @@ class Timer:
         self.turns.finish()
         reach("commit.armed")
 
+    def is_out_of_reach(self, slots_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether no walk will meet these slots any more: what is in them must be armed, however far off it is.
+
+        They were walked (a record of Apache's may be due behind its slot), or have no place in the wheel.
+        """
+        return (slots_ms <= self.walked_through_ms) | ~self.wheel.holds(slots_ms)
+
     def mark(self) -> Mark:
         """What may be written once the timer log is on disk."""
-        return Mark(self.indexed_to, self.log.end, self.turns.epoch, self.turns.turn)
+        return Mark(self.indexed_to, self.log.end, self.turns.epoch, self.turns.turn, self.done_position)
 
     def check(self, earliest_in_hand_ms: int | None) -> TimerCheck:
         """Apache's view of how far the timer is: all slots before R, the least time of what is not settled, are out.

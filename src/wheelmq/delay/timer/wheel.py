@@ -50,11 +50,23 @@ class TimerWheel:
         places = times % self.slots
         return np.where(self.table["time"][places] == times, self.units[places], 0).astype(np.int32)
 
+    def holds(self, slots_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether each of these slots has its place. One that has not will be met by no walk."""
+        times = slots_ms // self.precision_ms
+        held: npt.NDArray[np.bool_] = self.table["time"][times % self.slots] == times
+        return held
+
     def put(self, slot_ms: int, position: int, *, deletes: bool) -> int:
-        """Hang the unit at `position` into its slot; the position of the unit it hangs before, -1 for none."""
+        """Hang the unit at `position` into its slot; the position of the unit it hangs before, -1 for none.
+
+        A place goes to the later of two times, so that what waits is not lost to a walk. A unit of the earlier one is
+        left out of the wheel.
+        """
         place = self.index(slot_ms)
         time = slot_ms // self.precision_ms
         slot = self.table[place]
+        if slot["time"] > time:
+            return -1
         if slot["time"] == time:
             previous = int(slot["last_position"])
             slot["last_position"] = position

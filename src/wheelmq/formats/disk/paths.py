@@ -66,3 +66,8 @@ class StorePaths:
     def timer_mark(self) -> Path:
         """Ours: the durable mark of the timer (see formats.disk.timer.TIMER_MARK)."""
         return self.config / "timermark"
+
+    @property
+    def timer_done(self) -> Path:
+        """Ours: what was settled when the store was adopted (see formats.disk.timer.TIMER_DONE)."""
+        return self.config / "timerdone"

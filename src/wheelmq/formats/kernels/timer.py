@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_SLOT, TIMER_UNIT
 from wheelmq.formats.kernels.jit import kernel, part
-from wheelmq.formats.kernels.numbers import Bytes, get32, get64, put32, put64, signed32
+from wheelmq.formats.kernels.numbers import Bytes, copy, get32, get64, put32, put64, signed32
 from wheelmq.formats.kernels.topics import Integers
 
 UNIT: Final = TIMER_UNIT.size
@@ -32,6 +32,8 @@ def hang(
     place = time % units.shape[0]
     at = place * SLOT
     by = -1 if deletes else 1
+    if get64(wheel, at) > time:
+        return np.int64(-1)
     if get64(wheel, at) == time:
         previous = get64(wheel, at + 16)
         put64(wheel, at + 16, position)
@@ -62,7 +64,7 @@ def append_units(
     for i in range(slots_ms.shape[0]):
         start = i * UNIT
         target = at + start
-        log[target : target + UNIT] = encoded[start : start + UNIT]
+        copy(encoded, start, start + UNIT, log, target)
         deletes = (get32(encoded, start + _MAGIC_AT) & MAGIC_DELETE) != 0
         previous = hang(wheel, units, slots_ms[i], precision_ms, base + target, deletes)
         put64(log, target + _PREVIOUS_AT, previous)

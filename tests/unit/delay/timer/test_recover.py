@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from wheelmq.delay.offline import pending_in
 from wheelmq.delay.pending import State
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, load_check, save_check
 from wheelmq.formats.disk import properties as props
@@ -103,6 +105,49 @@ class TestAfterAStop:
         assert harness.bodies("T") == bodies
         assert_on_time(harness)
 
+    @pytest.mark.parametrize("stops", [True, False])
+    def test_a_clock_that_was_wrong_by_a_round_of_the_wheel(
+        self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock, stops: bool
+    ) -> None:
+        """Two slots want one place: the later one has it, the other message is in memory."""
+        round_ms = harness.broker.timer.wheel.slots * 1000
+        clock.step(round_ms)
+        harness.send("T", b"far", delay_ms=19_000)
+        harness.advance(4000, model.work, 500)
+        clock.step(-round_ms)
+        harness.send("T", b"near", delay_ms=15_000)
+        harness.advance(4000, model.work, 500)
+        timer = harness.broker.timer
+        assert timer.indexed_to == 2
+        slot_ms = timer.floor_slot(START_MS + 19_000)
+        assert timer.wheel.holds(np.array([slot_ms, slot_ms + round_ms])).tolist() == [False, True]
+        if stops:
+            harness.restart(clean=False)
+        invariants.check(harness.broker)
+        harness.advance(11_000, model.work, 500)
+        assert harness.bodies("T") == [b"near"]
+        harness.advance(round_ms, model.work, 500)
+        assert harness.bodies("T") == [b"near", b"far"]
+        invariants.check(harness.broker)
+
+    def test_a_clock_that_leaps_over_slots_that_wait(
+        self, harness: BrokerHarness, model: PipelineModel, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are walked before anything is indexed that wants their places."""
+        monkeypatch.setattr("wheelmq.delay.timer.timer.WALK_ROWS_MAX", 1)
+        round_ms = harness.broker.timer.wheel.slots * 1000
+        for seconds in (15, 16, 17):
+            harness.send("T", b"%d" % seconds, delay_ms=1000 * seconds)
+        harness.advance(4000, model.work, 500)
+        clock.step(round_ms)
+        harness.send("T", b"last", delay_ms=13_000)
+        for _ in range(8):
+            harness.advance(500, model.work, 500)
+            invariants.check(harness.broker)
+        assert harness.bodies("T") == [b"15", b"16", b"17"]
+        harness.advance(10_000, model.work, 500)
+        assert harness.bodies("T") == [b"15", b"16", b"17", b"last"]
+
     def test_a_rolled_message_leaves_once(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=65_000)
         rolled = 0
@@ -174,12 +219,6 @@ class TestFilesThatAreGone:
         shutil.rmtree(store / "timerlog")
         self.finish(harness, model, bodies)
 
-    @pytest.mark.xfail(
-        strict=True,
-        raises=AssertionError,
-        reason="a mark that names a timer log which is not there ends the start with an AssertionError. Index anew "
-        "from the start of the timer queue then, as without a mark, or say which file to remove.",
-    )
     def test_the_log(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         bodies = self.prepare(harness, model)
         shutil.rmtree(store / "timerlog")
@@ -196,6 +235,23 @@ class TestFilesThatAreGone:
         assert "have no unit in the timer log" in caplog.text
         harness.advance(5000, model.work, 500)
         assert harness.bodies("T") == bodies[:4]
+        invariants.check(harness.broker)
+        harness.restart(clean=False)
+        harness.advance(30_000, model.work, 500)
+        assert harness.bodies("T") == bodies  # those that are due later were indexed anew
+        assert_on_time(harness)
+
+    def test_the_queue_behind_the_mark(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A mark that names more of the timer queue than there is."""
+        bodies = self.prepare(harness, model)
+        marks = MarkFile(harness.disk, StorePaths(store))
+        mark = marks.load()
+        assert mark is not None and mark.queue_offset == 6
+        marks.write(mark._replace(queue_offset=9))
+        self.finish(harness, model, bodies)
+        assert "all is indexed anew" in caplog.text
 
     def test_a_mark_that_was_torn(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         bodies = self.prepare(harness, model)
@@ -304,16 +360,77 @@ class TestAStoreOfApaches:
         harness.advance(8000, model.work, 500)
         assert harness.bodies("T") == [b"1"]
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="adoption goes by due times alone: of a message that Apache rolled, the first record is taken for "
-        "pending beside the one it was rolled to, and it is delivered twice. Read Apache's timer log before it is "
-        "cut: a unit that rolls, in a slot before lastReadTimeMs, is out.",
-    )
     def test_a_message_that_was_rolled_there(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         far = self.relative(30)
         rolled = {**far, props.TIMER_ROLL_TIMES: "1", props.UNIQ_KEY: "K0"}
         check = TimerCheck(last_read_ms=START_MS + 12_000, queue_offset=1)
         self.adopt(harness, [far, rolled], check, store)
         harness.advance(32_000, model.work, 500)
-        assert len(harness.bodies("T")) == 1
+        assert harness.bodies("T") == [b"1"]
+        harness.restart(clean=False)
+        harness.advance(32_000, model.work, 500)
+        assert harness.bodies("T") == [b"1"]
+        invariants.check(harness.broker)
+
+    def test_a_roll_speaks_for_one_message(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+        """A send that its client repeated is there twice, and Apache had rolled one of them."""
+        far = {**self.relative(30), props.UNIQ_KEY: "K"}
+        rolls = [{**far, props.TIMER_ROLL_TIMES: str(times)} for times in (1, 2)]
+        another = {**far, props.UNIQ_KEY: "L"}
+        self.adopt(harness, [far, far, *rolls, another], None, store)
+        harness.advance(32_000, model.work, 500)
+        assert sorted(harness.bodies("T")) == [b"1", b"3", b"4"]
+
+    def test_the_slot_is_the_one_that_the_record_names(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
+        """Its due time follows from its store time: behind its slot by more than the precision, or equal to it."""
+        read_ms = START_MS // 1000 * 1000 + 5000
+        late = {props.TIMER_DELAY_MS: str(read_ms + 3 - START_MS), props.TIMER_OUT_MS: str(read_ms - 1000)}
+        rolled = {**self.relative(0), props.TIMER_ROLL_TIMES: "1", props.TIMER_OUT_MS: str(read_ms)}
+        check = TimerCheck(last_read_ms=read_ms, queue_offset=2)
+        self.adopt(harness, [late, rolled], check, store)
+        harness.advance(10_000, model.work, 500)
+        assert harness.bodies("T") == [b"1"]
+
+    @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+    @pytest.mark.parametrize("works", [True, False], ids=["pipeline", "none"])
+    def test_what_is_out_stays_out_over_more_stops(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path, clean: bool, works: bool
+    ) -> None:
+        parked = [self.relative(seconds) for seconds in (2, 5, 9)]
+        check = TimerCheck(last_read_ms=START_MS // 1000 * 1000 + 5000, queue_offset=3)
+        self.adopt(harness, parked, check, store)
+        left = [1, 2]
+        for _ in range(4):
+            harness.stop() if clean else harness.crash()
+            assert [pending.queue_offset for pending in pending_in(store)] == left
+            harness.start()
+            invariants.check(harness.broker)
+            harness.advance(3000, model.work if works else None, 500)
+            left = [i for i in (1, 2) if b"%d" % i not in harness.bodies("T")]
+        assert harness.bodies("T") == [b"1", b"2"]
+
+    def test_a_cancel_that_was_obeyed_is_not_obeyed_again(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
+        cancel = {props.TIMER_DEL_UNIQKEY: "T+K0", props.TIMER_DELIVER_MS: str(START_MS + 60_000)}
+        self.adopt(harness, [self.relative(5), cancel], None, store)
+        harness.send("T", b"again", delay_ms=3000, properties={props.UNIQ_KEY: "K0"})
+        harness.restart(clean=False)
+        harness.advance(8000, model.work, 500)
+        assert harness.bodies("T") == [b"again"]
+
+    @pytest.mark.parametrize("damage", [slice(0, 1), slice(9, 10), slice(24, 25), slice(20, None)])
+    def test_a_snapshot_that_does_not_read(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path, damage: slice
+    ) -> None:
+        check = TimerCheck(last_read_ms=START_MS + 5000, queue_offset=2)
+        self.adopt(harness, [self.relative(2), self.relative(30)], check, store)
+        harness.stop()
+        path = store / "config" / "timerdone"
+        raw = bytearray(path.read_bytes())
+        raw[damage] = b"\xa5" if damage.stop else b""
+        path.write_bytes(raw)
+        with pytest.raises(OSError, match="no snapshot of done bits"):
+            harness.start()

@@ -242,15 +242,12 @@ class TestRebuild:
         assert (log.end, log.synced) == (0, 0)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a unit whose slot is a round of the wheel from one that still waits takes its place, and the chain there "
-    "is lost to the walk until a restart when its messages are within the lead. It takes a clock that was wrong by "
-    "more than the wheel less the roll window, or a record that a client put into the timer queue itself. Refuse to "
-    "take a place whose slot has units and was not walked: index such a message as due at once, or leave it to "
-    "recovery.",
-)
 def test_a_slot_that_waits_keeps_its_place(log: TimerLog, wheel: TimerWheel) -> None:
     log.append(*units([15], 0), wheel)
     log.append(*units([-5], 1), wheel)  # long past: nobody will walk it
     assert chain(log, wheel, 15) == [0]
+    assert wheel.holds(T0 + 1000 * np.array([15, -5, 35])).tolist() == [True, False, False]
+    log.append(*units([35], 2), wheel)
+    assert (chain(log, wheel, 15), chain(log, wheel, 35)) == ([], [2])
+    log.rebuild(wheel, log.end)
+    assert chain(log, wheel, 35) == [2]
