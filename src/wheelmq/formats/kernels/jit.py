@@ -99,7 +99,7 @@ def compiling(say: Callable[[str], None]) -> Iterator[None]:
     marker = folder / "complete"
     with open(folder / "lock", "w") as lock:
         if not marker.exists():
-            say("compiling kernels for this machine; this happens once and takes about half a minute")
+            say("compiling kernels for this machine; this happens once and takes about a minute")
         fcntl.flock(lock, fcntl.LOCK_EX)
         began = time.monotonic()
         fresh = not marker.exists()

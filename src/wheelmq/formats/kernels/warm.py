@@ -43,7 +43,7 @@ def _arrays() -> dict[str, Any]:
         "topics": np.zeros((1, topics.COLUMNS), np.int64),
         "names": np.zeros((1, 2), np.int64),
         "rows": np.zeros((1, scan.COLUMNS), np.int64),
-        "refs": np.zeros((0, 5), np.int64),
+        "refs": np.zeros((0, 6), np.int64),
         "counts": np.zeros(1, np.int32),
     }
 
