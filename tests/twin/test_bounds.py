@@ -19,6 +19,6 @@ DEADLINE_S = 400
 @pytest.mark.skipif(os.environ.get("NUMBA_BOUNDSCHECK") == "1", reason="this is the run with every index checked")
 def test_with_every_index_checked() -> None:
     command = [sys.executable, "-m", "pytest", str(Path(__file__).parent), "-p", "no:cacheprovider"]
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1"}  # it is to compile soon, not to run fast
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
     assert done.returncode == 0, done.stdout[-6000:]

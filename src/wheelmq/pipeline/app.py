@@ -34,7 +34,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.link import Link
-from wheelmq.pipeline.session import close_session, open_session, scratch_checkpoint, start_turns
+from wheelmq.pipeline.session import close_session, open_session, scratch_checkpoint, stand_back, start_turns
 from wheelmq.pipeline.source import FORMAT, TimerSource
 from wheelmq.pipeline.turn import Turn, uploaded
 from wheelmq.system.failpoint import reach
@@ -66,6 +66,7 @@ class BrokerTurns:
         self._next_try = 0.0
         self._next_renewal = 0.0
         self._last_problem = ""
+        self.has_turned = False
 
     def step(self) -> None:
         """Start the query if there is none, renew the lease, see whether the query has ended."""
@@ -108,7 +109,7 @@ class BrokerTurns:
         self._checkpoint = scratch_checkpoint()
         self._query = start_turns(
             uploaded(rows, self._broker, terms),
-            Turn(self._broker, self._epoch, self._tell),
+            Turn(self._broker, self._epoch, self._turned),
             self._checkpoint,
             name=f"timers of {terms['broker']}, epoch {self._epoch}",
         )
@@ -128,7 +129,8 @@ class BrokerTurns:
         error = query.exception()
         say("query ended", broker=self._broker, epoch=self._epoch, why=_first_line(error))
 
-    def _tell(self, text: str) -> None:
+    def _turned(self, text: str) -> None:
+        self.has_turned = True
         log.info("%s: %s", self._broker, text)
 
 
@@ -149,10 +151,14 @@ def run(brokers: list[str], name: str, master: str, log_dir: Path | None, stoppi
     say("session", master=master, pid=os.getpid(), jvm=_jvm_pid())
     session.dataSource.register(TimerSource)
     turns = [BrokerTurns(session, broker, name) for broker in brokers]
+    starting = True
     try:
         while not stopping():
             for one in turns:
                 one.step()
+            if starting and any(one.has_turned for one in turns):
+                starting = False
+                stand_back(session)
             time.sleep(POLL_S)
         for one in turns:
             one.stop()

@@ -52,9 +52,6 @@ START_DEADLINE_S = 120.0
 STOP_GRACE_S = 15.0
 """How long shutdown hooks may take before the JVM is killed."""
 
-NICENESS = 10
-"""By how much the JVM and its workers stand back behind the driver."""
-
 CACHES_KEPT = 2
 """Start-up caches of older settings that stay (some 200 MB each)."""
 
@@ -110,7 +107,6 @@ class GatewaySettings:
     heap: str = "512m"
     conf: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
-    niceness: int = NICENESS
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[1-9]\d*[kmgKMG]", self.heap):
@@ -200,7 +196,7 @@ def _spawn(
     ]
     arguments.write_text("".join(_argument_lines(options)), encoding="utf-8")
     with open(settings.log_dir / CONSOLE_NAME, "ab") as console:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [
                 *(settings.java.java, f"@{arguments}", GATEWAY_CLASS),
                 *("--properties-file", conf, "--load-spark-defaults", "pyspark-shell"),
@@ -211,11 +207,6 @@ def _spawn(
             env=_environment(settings, info),
             process_group=0,
         )
-    with contextlib.suppress(OSError):
-        # By group: a priority given by process would miss every thread but the first.
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        os.setpriority(os.PRIO_PGRP, process.pid, min(19, own + settings.niceness))
-    return process
 
 
 def fixed_options(java: JavaRuntime) -> list[str]:

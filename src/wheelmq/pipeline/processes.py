@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
@@ -23,3 +24,15 @@ def kill(processes: list[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=GONE_DEADLINE_S)
+
+
+def stand_back(processes: list[psutil.Process], niceness: int) -> None:
+    """Give way to others by `niceness` more than this process does; what they start from now on does the same."""
+    goal = min(19, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    groups = set()
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            groups.add(os.getpgid(process.pid))
+    for group in groups:  # by group: a priority given by process would miss every thread but the first
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PGRP, group, goal)

@@ -29,7 +29,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from wheelmq.pipeline import scratch
+from wheelmq.pipeline import processes, scratch
 from wheelmq.pipeline.gateway import (
     Gateway,
     GatewaySettings,
@@ -39,7 +39,6 @@ from wheelmq.pipeline.gateway import (
     startup_cache,
 )
 from wheelmq.pipeline.java import JavaRuntime, find_java
-from wheelmq.pipeline.processes import family, kill
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +51,9 @@ TRAINING_MEMORY_FREE_MIN = 1536 << 20
 TRAINING_DISK_FREE_MIN = 1 << 30
 SOCKET_PATH_BYTES_MAX = 103
 """What fits in a socket's address on every system (Linux takes a few more)."""
+
+NICENESS = 10
+"""By how much JVM and workers stand back behind the driver."""
 
 STOP_GRACE_S = 15.0
 
@@ -138,6 +140,15 @@ def close_session(session: SparkSession) -> None:
     """Stop the session's queries, end its JVM and all Python workers; returns when the last one is gone."""
     assert _opened is not None and _opened.session is session, "this session is not open"
     close_jvm(_opened, STOP_GRACE_S)
+
+
+def stand_back(session: SparkSession) -> None:
+    """From now on JVM and workers give way to the driver and to a broker beside it.
+
+    Right once the first turns are made: until then the JVM starts, which is to be over soon.
+    """
+    assert _opened is not None and _opened.session is session, "this session is not open"
+    processes.stand_back(processes.family(_opened.gateway.process.pid), NICENESS)
 
 
 def scratch_checkpoint() -> Path:
@@ -242,9 +253,9 @@ def close_jvm(opened: _Opened, grace_s: float) -> None:
     global _opened
     _opened = None
     if opened.trainer is not None:
-        kill(family(opened.trainer.pid))
+        processes.kill(processes.family(opened.trainer.pid))
         opened.trainer.wait()
-    members = family(opened.gateway.process.pid)
+    members = processes.family(opened.gateway.process.pid)
     stopping = threading.Thread(target=_stop_spark, args=[opened.session], daemon=True)
     if opened.gateway.process.poll() is None:
         stopping.start()
@@ -252,7 +263,7 @@ def close_jvm(opened: _Opened, grace_s: float) -> None:
     opened.gateway.close(0 if stopping.is_alive() else grace_s)
     _forget()  # only now: py4j waits for ever if it closes a connection on which the JVM may still call back
     _, left = psutil.wait_procs(members, timeout=STOP_GRACE_S)
-    kill(left)
+    processes.kill(left)
 
 
 def _stop_spark(session: SparkSession) -> None:

@@ -45,7 +45,8 @@ def _key() -> str:
         digest.update(source.read_bytes())
     parts = (version("numba"), version("numpy"), version("llvmlite"), sys.version, platform.machine(), _cpu())
     digest.update("|".join(parts).encode())
-    digest.update(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
+    for name in ("NUMBA_BOUNDSCHECK", "NUMBA_OPT"):
+        digest.update(os.environ.get(name, "").encode())
     return digest.hexdigest()[:24]
 
 
