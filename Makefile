@@ -33,7 +33,7 @@ lint: install ## Look at style and types.
 	$(BIN)/mypy
 
 test: lint ## Look at style and types, then run the tests.
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 compat: install ## Run the suites of compat/ against Apache RocketMQ, then against WheelMQ (needs a JDK and Maven).
 	$(BIN)/python -m compat.frames --target apache

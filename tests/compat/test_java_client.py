@@ -10,8 +10,8 @@ from compat.apache.apache import ApacheBroker, ApacheNameServer
 from compat.java.run import CaseResult, run_suite
 from tests.running import up
 
-LATE_MAX_MS = 500
-"""Far above what is measured (bench/lateness), far below what a wheel of seconds can do: this machine may be busy."""
+LATE_MAX_MS = 1000
+"""Far above what is measured (bench/lateness), still below what a wheel of seconds can do: this machine may be busy."""
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
