@@ -1,7 +1,7 @@
 """The fast way of a send: one kernel call for all the frames that a connection has received.
 
 It works on the store's own state: the mapped log, the queue table, the journal. Whatever the kernel leaves is served
-by the plain code, frame by frame, on the same state; `share_left` says how much that is.
+by the plain code, frame by frame, on the same state; `left` counts them.
 """
 
 from __future__ import annotations
