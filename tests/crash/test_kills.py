@@ -20,7 +20,8 @@ from tests.crash.records import COLUMNS, Records
 from tests.crash.run import Outcome, Plan, Run, report
 from tests.crash.verdict import Verdict, judge
 
-SHORT = Mix(delays_ms=((0.4, 50, 1000), (0.45, 1000, 4000), (0.15, 4000, 6000)))
+SHORT = Mix(delays_ms=((0.4, 50, 1000), (0.3, 1000, 4000), (0.3, 4000, 7000)))
+RATE = 800.0
 SETTINGS = {
     "log_file_bytes": 1 << 20,
     "queue_file_bytes": 20 * 3000,
@@ -30,6 +31,7 @@ SETTINGS = {
 }
 LATE_P99_MAX_MS = 5000.0
 TURNING_MAX_S = 120.0
+SHARE_MIN = 0.05
 """How soon and how punctual is for `make crash` to tell: here a slow machine may do something else beside."""
 
 
@@ -42,6 +44,8 @@ def execute(home: Path, **chosen: object) -> tuple[Outcome, Notes]:
         settings=SETTINGS,
         late_p99_max_ms=LATE_P99_MAX_MS,
         turning_max_s=TURNING_MAX_S,
+        share_min=SHARE_MIN,
+        rate=RATE,
         **chosen,  # type: ignore[arg-type]
     )
     run = Run(plan, print)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 
+from wheelmq.system import disk
 from wheelmq.system.disk import Disk, DiskFull, ReadOnlyDisk, StoreLocked
 from wheelmq.testing.disk import PAGE_BYTES, SimulatedDisk
 
@@ -69,6 +72,30 @@ class TestMap:
         with pytest.raises(DiskFull, match="no room for 4096 bytes"):
             Disk().map(tmp_path / "file", 4096)
         assert os.listdir(tmp_path) == []
+
+    @pytest.mark.parametrize("name", ["open", "posix_fallocate", "fsync", "mkdir"])
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+    def test_no_room_at_any_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+        def full(*_: object, **__: object) -> int:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, name, full)
+        with pytest.raises(DiskFull, match="no room for"):
+            Disk().map(tmp_path / "folder" / "file", 4096)
+        monkeypatch.undo()
+        assert os.listdir(tmp_path / "folder") == [] if (tmp_path / "folder").exists() else True
+
+    def test_the_size_is_durable_before_the_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        really, seen = os.fsync, []
+
+        def note(handle: int) -> None:
+            if os.path.isfile(f"/proc/self/fd/{handle}"):
+                seen.append((os.fstat(handle).st_size, (tmp_path / "file").exists()))
+            really(handle)
+
+        monkeypatch.setattr(os, "fsync", note)
+        Disk().allocate(tmp_path / "file", 4096)
+        assert seen == [(4096, False)]
 
     def test_any_other_error_is_not_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def broken(handle: int, at: int, size: int) -> None:
@@ -140,13 +167,27 @@ class TestMap:
     def test_a_failed_sync_says_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = Disk().map(tmp_path / "file", 4096)
 
-        def fail(handle: int) -> None:
-            raise OSError(errno.EIO, "Input/output error")
+        def fail(*_: object) -> int:
+            ctypes.set_errno(errno.EIO)
+            return -1
 
-        monkeypatch.setattr(os, "fdatasync", fail)
+        monkeypatch.setattr(disk, "_msync", fail)
         with pytest.raises(OSError, match="Input/output"):
             file.sync(100)
         assert file.synced_bytes == 0
+
+    def test_sync_needs_no_descriptor(self, tmp_path: Path) -> None:
+        file = Disk().map(tmp_path / "file", 5000)
+        file.view[:5] = b"hello"
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                os.open(tmp_path / "file", os.O_RDONLY)
+            file.sync(5)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert file.synced_bytes == 5
 
 
 class TestSmallFiles:

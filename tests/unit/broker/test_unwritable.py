@@ -1,0 +1,76 @@
+"""A store that cannot be written for another reason than a full disk: refused aloud, the rest goes on, it mends."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from wheelmq.broker.refusal import refusal_text
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.system.disk import DiskFull
+from wheelmq.testing import invariants
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+
+CODES = [errno.EMFILE, errno.EROFS, errno.ENOMEM, errno.EIO]
+
+
+def breaks(disk: SimulatedDisk, code: int, folder: str) -> None:
+    """No file of `folder` can be made any more."""
+
+    def asked(path: Path) -> bool:
+        if folder in str(path):
+            raise OSError(code, os.strerror(code), str(path))
+        return False
+
+    disk.is_full = asked
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_queue_units_that_cannot_be_written(harness: BrokerHarness, disk: SimulatedDisk, code: int) -> None:
+    breaks(disk, code, "consumequeue")
+    missing = harness.broker.paths.root / "consumequeue" / "T" / "0" / f"{0:020d}"
+    assert harness.send("T", b"0").code == 0  # stored: its queue unit is what is missing
+    assert harness.broker.refusal == refusal_text(OSError(code, os.strerror(code), str(missing)))
+    assert harness.broker.next_tick_ms() > 0  # no busy wait
+    assert harness.send("T", b"1").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    disk.syncs.clear()
+    harness.clock.advance(600)
+    harness.tick()
+    assert [path.parent.name for path in disk.syncs] == ["commitlog"]  # the flush goes on
+    disk.is_full = lambda path: False
+    harness.advance(200)
+    assert harness.bodies("T") == [b"0"]
+    assert harness.send("T", b"2").code == 0
+    invariants.check(harness.broker)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_what_is_due_waits_and_comes_once(harness: BrokerHarness, disk: SimulatedDisk, code: int) -> None:
+    for i in range(5):
+        harness.send("T", b"%d" % i * 1200, delay_ms=1000)
+    breaks(disk, code, "commitlog")
+    left = harness.broker.store.log.files.end - harness.broker.store.log.end
+    harness.send("U", bytes(left - 1400))
+    harness.clock.advance(1000)
+    for _ in range(5):
+        harness.tick()
+        assert harness.broker.refusal is not None
+        assert harness.broker.next_tick_ms() > 0
+        harness.clock.advance(100)
+    disk.is_full = lambda path: False
+    harness.advance(200)
+    assert [body[:1] for body in harness.bodies("T")] == [b"0", b"1", b"2", b"3", b"4"]
+    assert harness.send("T").code == 0
+    invariants.check(harness.broker)
+
+
+def test_the_text_says_what_to_do() -> None:
+    assert "LimitNOFILE" in refusal_text(OSError(errno.EMFILE, "Too many open files"))
+    assert "Too many open files" in refusal_text(OSError(errno.EMFILE, "Too many open files"))
+    assert "read-only" in refusal_text(OSError(errno.EROFS, "Read-only file system"))
+    assert refusal_text(DiskFull(errno.EDQUOT, "no room for 5 bytes", "x")) == "the disk is full: no room for 5 bytes"
+    assert "system's log" in refusal_text(OSError("strange"))
