@@ -36,29 +36,30 @@ class TopicArrays:
         """Follow the broker's topics and queues."""
         table = self._broker.topics
         if self._version != table.changes:
-            self._version = table.changes
             self._build(list(table.all().values()))
+            self._version = table.changes
         if self._known_queues < len(self._broker.store.queues):
             self._add_queues()
 
     def _build(self, configs: list[TopicConfig]) -> None:
         encoded = [config.topic_name.encode() for config in configs]
-        self.names = np.frombuffer(b"".join(encoded), np.uint8).copy()
-        self.rows = np.zeros((len(configs), topics.COLUMNS), np.int64)
+        rows = np.zeros((len(configs), topics.COLUMNS), np.int64)
         size = 1 << max(4, (2 * len(configs)).bit_length())
-        self.slots = np.full(size, -1, np.int64)
-        self._row_of = {config.topic_name: row for row, config in enumerate(configs)}
+        slots = np.full(size, -1, np.int64)
         name_at = first_queue = 0
         for row, (config, name) in enumerate(zip(configs, encoded, strict=True)):
             count = max(config.read_queue_nums, config.write_queue_nums)
-            self.rows[row] = (name_at, len(name), count, first_queue, self._sendable(config))
+            rows[row] = (name_at, len(name), count, first_queue, self._sendable(config))
             name_at += len(name)
             first_queue += count
             at = _fnv(name) & (size - 1)
-            while self.slots[at] >= 0:
+            while slots[at] >= 0:
                 at = (at + 1) & (size - 1)
-            self.slots[at] = row
-        self.queue_rows = np.full(first_queue, -1, np.int64)
+            slots[at] = row
+        queue_rows = np.full(first_queue, -1, np.int64)
+        joined = np.frombuffer(b"".join(encoded), np.uint8).copy()
+        row_of = {config.topic_name: row for row, config in enumerate(configs)}
+        self.slots, self.rows, self.queue_rows, self.names, self._row_of = slots, rows, queue_rows, joined, row_of
         self._known_queues = 0
 
     def _add_queues(self) -> None:

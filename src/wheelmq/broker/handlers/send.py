@@ -54,7 +54,11 @@ def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicCo
         raise PeerError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
     topic = broker.topics.get(header.topic)
     if topic is None:
-        topic = broker.topics.create_for_send(header.topic, header.default_topic, header.default_topic_queue_nums, 0)
+        try:
+            queues = header.default_topic_queue_nums
+            topic = broker.topics.create_for_send(header.topic, header.default_topic, queues, 0)
+        except ValueError as error:
+            raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
     if topic is None and header.topic.startswith(names.RETRY_PREFIX):
         topic = broker.topics.create_for_group(header.topic, 1)
     if topic is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.state.topics import check_queues
 from wheelmq.formats import names
 from wheelmq.formats.wire.bodies import TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -20,6 +21,11 @@ def create_topic(request: Request, broker: Broker) -> Answer:
     """Make a topic, or change its queues and permissions."""
     header = request.header(CreateTopicHeader)
     _check_name(header.topic)
+    try:
+        for count in (header.read_queue_nums, header.write_queue_nums):
+            check_queues(count)
+    except ValueError as error:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
     broker.topics.put(
         TopicConfig(
             topic_name=header.topic,

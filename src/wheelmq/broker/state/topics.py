@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.release import DEAD_LETTER_TOPIC
 from wheelmq.formats import names
@@ -12,7 +15,12 @@ from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 
+log = logging.getLogger(__name__)
+
 READ_WRITE = PERM_READ | PERM_WRITE
+
+QUEUES_MAX: Final = 8192
+"""Queues that a topic may have: each takes room in every table of queues."""
 
 
 class Topics:
@@ -26,6 +34,8 @@ class Topics:
         stored = config_file.load(disk, self._path, TopicConfigTable) or TopicConfigTable()
         self.version: DataVersion = stored.data_version
         self._table: dict[str, TopicConfig] = dict(stored.topic_config_table)
+        for config in self._table.values():
+            _bound_queues(config)
         self.changed = True
         self.changes = 0
         """Changes since the start, for who keeps something derived from the table."""
@@ -72,13 +82,16 @@ class Topics:
         return found
 
     def create_for_send(self, name: str, default_topic: str, default_queues: int, sys_flag: int) -> TopicConfig | None:
-        """The topic a send names, made after `default_topic` if that may be inherited from; None if not."""
+        """The topic a send names, made after `default_topic` if that may be inherited from; None if not.
+
+        Raises ValueError when it would have no queue.
+        """
         if not self._settings.auto_create_topic and default_topic == names.AUTO_CREATE_TOPIC:
             return None
         model = self._table.get(default_topic)
         if model is None or not model.perm & PERM_INHERIT:
             return None
-        count = max(0, min(default_queues, model.write_queue_nums))
+        count = check_queues(min(default_queues, model.write_queue_nums))
         config = _config(name, count, model.perm & ~PERM_INHERIT)
         config.topic_sys_flag = sys_flag
         config.topic_filter_type = model.topic_filter_type
@@ -89,7 +102,7 @@ class Topics:
         found = self._table.get(name)
         if found is not None:
             return found
-        config = _config(name, queues, READ_WRITE)
+        config = _config(name, max(0, min(queues, QUEUES_MAX)), READ_WRITE)
         config.topic_sys_flag = sys_flag
         return self.put(config)
 
@@ -102,6 +115,23 @@ class Topics:
         self.changed = True
         self.changes += 1
         config_file.save(self._disk, self._path, self.wrapper())
+
+
+def check_queues(count: int) -> int:
+    """`count`, when a topic may be made with so many queues. Raises ValueError."""
+    if not 1 <= count <= QUEUES_MAX:
+        raise ValueError(f"a topic has from 1 to {QUEUES_MAX} queues, not {count}")
+    return count
+
+
+def _bound_queues(config: TopicConfig) -> None:
+    """Bring what a file says into bounds; none at all is a topic that is closed."""
+    found = config.read_queue_nums, config.write_queue_nums
+    config.read_queue_nums, config.write_queue_nums = bounded = tuple(max(0, min(n, QUEUES_MAX)) for n in found)
+    if bounded != found:
+        log.warning(
+            "topic %s is stored with %s queues to read and write: taken as %s", config.topic_name, found, bounded
+        )
 
 
 def _config(name: str, queues: int, perm: int) -> TopicConfig:
