@@ -13,6 +13,7 @@ import numpy as np
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.checkpoint import CHECKPOINT, CHECKPOINT_FILE_BYTES
 from wheelmq.formats.disk.message import (
+    BLANK_BYTES,
     SYS_TRANSACTION,
     SYS_TRANSACTION_COMMIT,
     Host,
@@ -69,6 +70,10 @@ class Appended(NamedTuple):
 
 class PropertiesTooLong(ValueError):
     """The property block of a message would not fit its 16-bit length."""
+
+
+class BatchTooLong(ValueError):
+    """The records of a batch would not fit one file of the log."""
 
 
 class Store:
@@ -162,16 +167,8 @@ class Store:
         A record that settles a parked message carries that one's origin; `real_queue` is the row of the queue that
         the parked message, this one or the settled one, is meant for. Raises PropertiesTooLong, DiskFull.
         """
-        assert props.WMQ_ORIGIN not in message.properties
-        encoded = props.encode(message.properties)
-        if settles:
-            encoded += props.encode({props.WMQ_ORIGIN: origin_text(settles)})
-        if len(encoded) > props.PROPERTIES_BYTES_MAX:
-            raise PropertiesTooLong(f"{len(encoded)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
-        store_host = self.settings.store_host
-        hosts_bytes = len(message.born_host.address) + len(store_host.address)
-        topic_bytes = len(message.topic.encode())
-        self.log.reserve(record_bytes(topic_bytes, len(message.body), len(encoded), hosts_bytes=hosts_bytes))
+        encoded = _encode_properties(message, settles)
+        self.log.reserve(self._record_bytes(message, len(encoded)))
         row = self.queues.row(message.topic, message.queue_id)
         dispatched = message.sys_flag & SYS_TRANSACTION in (0, SYS_TRANSACTION_COMMIT)
         queue_offset = QueueOffset(int(self.queues.next_offset[row])) if dispatched else QueueOffset(0)
@@ -182,7 +179,7 @@ class Store:
             queue_offset=queue_offset,
             position=self.log.end,
             store_ms=store_ms,
-            store_host=store_host,
+            store_host=self.settings.store_host,
         )
         position = self.log.append(record)
         if dispatched:
@@ -202,6 +199,23 @@ class Store:
                 real_queue,
             )
         return Appended(position, len(record), queue_offset, store_ms)
+
+    def reserve(self, messages: list[Message]) -> None:
+        """Make room in one file for `messages`, to be appended next: then none of them can be refused any more.
+
+        Raises PropertiesTooLong, BatchTooLong, DiskFull.
+        """
+        size = sum(self._record_bytes(one, len(_encode_properties(one, NO_ORIGIN))) for one in messages)
+        if size + BLANK_BYTES > self.settings.log_file_bytes:
+            raise BatchTooLong(f"{size} bytes of records; a file of the log has {self.settings.log_file_bytes}")
+        for one in messages:
+            self.queues.row(one.topic, one.queue_id)
+        self.log.reserve(size)
+
+    def _record_bytes(self, message: Message, properties_bytes: int) -> int:
+        hosts_bytes = len(message.born_host.address) + len(self.settings.store_host.address)
+        topic_bytes = len(message.topic.encode())
+        return record_bytes(topic_bytes, len(message.body), properties_bytes, hosts_bytes=hosts_bytes)
 
     def real_queue(self, properties: dict[str, str]) -> int:
         """Row of the queue that a parked message is meant for; -1 when its properties name none."""
@@ -293,4 +307,15 @@ class Store:
         self._lock.close()
 
 
-__all__ = ["Appended", "DiskFull", "PropertiesTooLong", "Store", "StoreSettings"]
+def _encode_properties(message: Message, settles: Origin) -> bytes:
+    """The property block of the record of `message`. Raises PropertiesTooLong."""
+    assert props.WMQ_ORIGIN not in message.properties
+    encoded = props.encode(message.properties)
+    if settles:
+        encoded += props.encode({props.WMQ_ORIGIN: origin_text(settles)})
+    if len(encoded) > props.PROPERTIES_BYTES_MAX:
+        raise PropertiesTooLong(f"{len(encoded)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
+    return encoded
+
+
+__all__ = ["Appended", "BatchTooLong", "DiskFull", "PropertiesTooLong", "Store", "StoreSettings"]

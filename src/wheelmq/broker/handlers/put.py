@@ -12,11 +12,11 @@ from wheelmq.delay.park import LevelUnreadable, ParkRefused, park
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
-from wheelmq.formats.java import java_boolean
+from wheelmq.formats.java import java_boolean, java_long
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.store.store import Appended, PropertiesTooLong
+from wheelmq.store.store import Appended, BatchTooLong, PropertiesTooLong
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
     """Store `message`, parked if it asks for that. Raises PeerError with the answer when it cannot be."""
-    if broker.refusal is not None:
-        raise PeerError(ResponseCode.SERVICE_NOT_AVAILABLE, f"{SERVICE_NOT_AVAILABLE} ({broker.refusal})")
-    if any("\0" in text for pair in message.properties.items() for text in pair):
-        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: a property holds a NUL")
-    for name in props.OWN:
-        message.properties.pop(name, None)
+    _admit(broker, message)
     try:
         due_ms = park(message, broker.clock.now_ms(), broker.park_settings)
     except LevelUnreadable as error:
@@ -46,11 +41,35 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
             return append_cancel(broker.store, broker.timer, message)
         return broker.store.append(message, real_queue=broker.store.real_queue(message.properties)), None
     except PropertiesTooLong as error:
-        raise PeerError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "the message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {broker.settings.body_bytes_max}B, msg properties length limit 32KB. ({error})",
-        ) from None
+        raise _too_long(broker, error) from None
+
+
+def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:
+    """Store `messages`, none of which asks for a delay: all of them or none. Raises PeerError as `put`, DiskFull."""
+    for message in messages:
+        _admit(broker, message)
+    try:
+        broker.store.reserve(messages)
+    except (PropertiesTooLong, BatchTooLong) as error:
+        raise _too_long(broker, error) from None
+    return [broker.store.append(message) for message in messages]
+
+
+def _admit(broker: Broker, message: Message) -> None:
+    if broker.refusal is not None:
+        raise PeerError(ResponseCode.SERVICE_NOT_AVAILABLE, f"{SERVICE_NOT_AVAILABLE} ({broker.refusal})")
+    if any("\0" in text for pair in message.properties.items() for text in pair):
+        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: a property holds a NUL")
+    for name in props.OWN:
+        message.properties.pop(name, None)
+
+
+def _too_long(broker: Broker, error: ValueError) -> PeerError:
+    return PeerError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {broker.settings.body_bytes_max}B, msg properties length limit 32KB. ({error})",
+    )
 
 
 def answer_when_stored(broker: Broker, message: Message, answer: Command, end: LogPosition) -> Answer:
@@ -60,10 +79,13 @@ def answer_when_stored(broker: Broker, message: Message, answer: Command, end: L
 
 
 def recall_handle(broker: Broker, message: Message) -> str | None:
-    """What a client hands in to recall a timer (RocketMQ: RecallMessageHandle); None for any other message."""
-    out_ms = message.properties.get(props.TIMER_OUT_MS)
+    """What a client hands in to recall a timer (RocketMQ: RecallMessageHandle); None for any other message.
+
+    Asked when the message is stored already, so it must not fail: a sender may have set its properties to anything.
+    """
+    out_ms = java_long(message.properties.get(props.TIMER_OUT_MS, ""))
     topic = message.properties.get(props.REAL_TOPIC)
     if out_ms is None or topic is None or topic.startswith(names.RETRY_PREFIX) or props.DELAY in message.properties:
         return None
-    parts = ("v1", topic, broker.settings.broker_name, str(int(out_ms) + 1), message.properties[props.UNIQ_KEY])
+    parts = ("v1", topic, broker.settings.broker_name, str(out_ms + 1), message.properties[props.UNIQ_KEY])
     return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()

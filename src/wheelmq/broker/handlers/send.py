@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import answer_when_stored, put, recall_handle
+from wheelmq.broker.handlers.put import answer_when_stored, put, put_batch, recall_handle
 from wheelmq.broker.request import Answer, PeerError, Request
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
@@ -118,10 +118,8 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
         message.flag, message.queue_id = flag, queue_id
         for name in (*props.OWN, *props.TIMER_REQUESTS, props.DELAY):
             message.properties.pop(name, None)  # a batch is never delayed
-        if len(props.encode(message.properties)) > props.PROPERTIES_BYTES_MAX:
-            raise _illegal(broker)
         messages.append(message)
-    appended = [put(broker, message)[0] for message in messages]
+    appended = put_batch(broker, messages)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = _marks(broker) | headers.texts(
         msgId=",".join(offset_message_id(broker.host, one.position) for one in appended),
