@@ -21,6 +21,7 @@ from wheelmq.broker.fast_send import FastSend
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.pipeline_desk import PipelineDesk
+from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
@@ -53,7 +54,7 @@ from wheelmq.system.unique_ids import UniqueIds
 log = logging.getLogger(__name__)
 
 RETRY_MS = 100
-"""How long to wait before an append is tried again that found the disk full."""
+"""How long to wait before an append is tried again that could not be done."""
 
 
 class Broker:
@@ -163,8 +164,8 @@ class Broker:
         self._forget_refusal(monotonic_ms)
         self.timer.arm_near(now_ms)
         self.releaser.take_due(now_ms)
-        released = self._unless_full(lambda: self.releaser.release(now_ms, self.settings.release_slice_ms / 1000))
-        appended = self._unless_full(self._dispatch)
+        released = self._or_refuse(lambda: self.releaser.release(now_ms, self.settings.release_slice_ms / 1000))
+        appended = self._or_refuse(self._dispatch)
         self.pipeline.tick(now_ms, monotonic_ms)
         self.holds.expire(monotonic_ms)
         self.calls.expire(monotonic_ms)
@@ -173,12 +174,12 @@ class Broker:
         self.ticks.end(worked=bool(self._received or released or appended))
         self._received = 0
 
-    def _unless_full(self, step: Callable[[], int]) -> int:
-        """What `step` gives; 0 when the disk is full, which refuses sends and holds up no other step."""
+    def _or_refuse(self, step: Callable[[], int]) -> int:
+        """What `step` gives; 0 when the store cannot be written, which refuses sends and holds up no other step."""
         try:
             return step()
-        except DiskFull as error:
-            self.refuse_sends(f"the disk is full: {error.strerror}")
+        except OSError as error:
+            self.refuse_sends(refusal_text(error))
             return 0
 
     def _dispatch(self) -> int:

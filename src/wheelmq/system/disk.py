@@ -1,7 +1,8 @@
 """The disk as a component. Nothing else in the package opens, maps, syncs or removes a file of a store.
 
 A mapped file is allocated in full before it is mapped: a store into a hole of a full disk would be SIGBUS, which no
-exception handler sees. Syncing is fdatasync; `mmap.flush` holds the interpreter's lock while it waits.
+exception handler sees. Syncing is msync, which is fdatasync of what is mapped; it is called past `mmap.flush`, which
+holds the interpreter's lock while it waits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import mmap
 import os
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,10 @@ from wheelmq.system.failpoint import reach
 
 Bytes = npt.NDArray[np.uint8]
 
-_madvise = ctypes.CDLL(None).madvise
+_libc = ctypes.CDLL(None, use_errno=True)
+_madvise, _msync = _libc.madvise, _libc.msync
 _MADV_POPULATE_WRITE = 23
+_MS_SYNC = 4
 
 _unfinished = itertools.count()
 """Tells apart the files that are being made."""
@@ -36,6 +40,19 @@ _placing = threading.Lock()
 
 class DiskFull(OSError):
     """There is no room for a file that is needed; nothing was written."""
+
+
+@contextlib.contextmanager
+def _needing_room(what: str, path: Path) -> Iterator[None]:
+    """Raises DiskFull for `what` where the file system, or the user's share of it, is full."""
+    try:
+        yield
+    except DiskFull:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(error.errno, f"no room for {what}", str(path)) from None
+        raise
 
 
 class StoreLocked(OSError):
@@ -61,12 +78,13 @@ class MappedFile:
         """Bytes from the start that are known to be on disk. Grows only in `sync`."""
 
     def sync(self, upto_bytes: int) -> None:
-        """Bring the file to disk. `upto_bytes` says how much of it the caller had written when it asked."""
-        handle = os.open(self.path, os.O_RDWR)
-        try:
-            os.fdatasync(handle)
-        finally:
-            os.close(handle)
+        """Bring the file to disk. `upto_bytes` says how much of it the caller had written when it asked.
+
+        Goes by the mapping, so it needs no descriptor: a broker that may open no more files still keeps its word.
+        """
+        if _msync(ctypes.c_void_p(self.array.ctypes.data), ctypes.c_size_t(self.size), _MS_SYNC):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(self.path))
         self.synced_bytes = max(self.synced_bytes, upto_bytes)
 
     def populate(self, start: int, stop: int) -> None:
@@ -104,27 +122,32 @@ class Disk:
         """
         if path.exists():
             return
-        self.make_folder(path.parent)
-        unfinished = path.with_name(f"{path.name}.{next(_unfinished)}.new")
-        handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        with _needing_room(f"{size} bytes", path):
+            self.make_folder(path.parent)
+            unfinished = path.with_name(f"{path.name}.{next(_unfinished)}.new")
+            try:
+                self._make(unfinished, size)
+            except OSError:
+                unfinished.unlink(missing_ok=True)
+                if path.exists():
+                    return
+                raise
+            reach("file.allocated")
+            with _placing:
+                if not path.exists():
+                    unfinished.rename(path)
+                for left in path.parent.glob(f"{path.name}.*new"):  # of those who come too late, and of stops
+                    left.unlink(missing_ok=True)
+            self.sync_folder(path.parent)
+
+    def _make(self, path: Path, size: int) -> None:
+        """A new file at `path` with `size` zero bytes, its size durable."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             os.posix_fallocate(handle, 0, size)
-        except OSError as error:
-            unfinished.unlink(missing_ok=True)
-            if path.exists():
-                return
-            if error.errno == errno.ENOSPC:
-                raise DiskFull(errno.ENOSPC, f"no room for {size} bytes", str(path)) from None
-            raise
+            self.sync_size(handle)
         finally:
             os.close(handle)
-        reach("file.allocated")
-        with _placing:
-            if not path.exists():
-                unfinished.rename(path)
-            for left in path.parent.glob(f"{path.name}.*new"):  # of those who come too late, and of stops on the way
-                left.unlink(missing_ok=True)
-        self.sync_folder(path.parent)
 
     def read(self, path: Path) -> bytes | None:
         """What the file holds; None when it is not there."""
@@ -164,17 +187,22 @@ class Disk:
             path.unlink()
 
     def make_folder(self, folder: Path) -> None:
-        """Make `folder`, and those it lies in, if they are not there; each name is durable on return."""
+        """Make `folder`, and those it lies in, if they are not there, each name durable on return. Raises DiskFull."""
         if folder.is_dir():
             return
         self.make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        self.sync_folder(folder.parent)
+        with _needing_room("a folder", folder):
+            folder.mkdir(exist_ok=True)
+            self.sync_folder(folder.parent)
 
     def used_share(self, folder: Path) -> float:
         """How much of the file system that holds `folder` is used, 0 to 1."""
         usage = shutil.disk_usage(folder)
         return usage.used / usage.total
+
+    def sync_size(self, handle: int) -> None:
+        """Make the size of a new file durable, before it gets its name."""
+        os.fsync(handle)
 
     def sync_folder(self, folder: Path) -> None:
         """Make names that were added to or taken from `folder` durable."""

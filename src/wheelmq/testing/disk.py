@@ -94,6 +94,9 @@ class SimulatedDisk(Disk):
         super().remove(path)
         self._durable.pop(path, None)
 
+    def sync_size(self, handle: int) -> None:
+        """Sizes are durable at once here."""
+
     def sync_folder(self, folder: Path) -> None:
         """Names are durable at once here."""
 

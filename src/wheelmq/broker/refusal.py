@@ -1,0 +1,26 @@
+"""Why sends are refused when the store cannot be written, in words that say what to do."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from wheelmq.system.disk import DiskFull
+
+_REMEDIES: Final = {
+    errno.EMFILE: "the broker may open no more files: raise its limit (ulimit -n, or LimitNOFILE of its service)",
+    errno.ENFILE: "the machine may open no more files: raise fs.file-max",
+    errno.ENOMEM: "no memory is left to map files: raise vm.max_map_count, or give the machine more memory",
+    errno.EROFS: "the store's file system is read-only: see the system's log, then mount it writable",
+    errno.EACCES: "the broker may not write its store: give the folder to its user",
+    errno.EPERM: "the broker may not write its store: give the folder to its user",
+    errno.EIO: "the store's disk fails: see the system's log, and replace it",
+}
+
+
+def refusal_text(error: OSError) -> str:
+    """What the operator reads: the cause, its cure, and what the system said."""
+    if isinstance(error, DiskFull):
+        return f"the disk is full: {error.strerror}"
+    remedy = _REMEDIES.get(error.errno or 0, "the store cannot be written: see the system's log")
+    return f"{remedy} ({error})"
