@@ -56,11 +56,12 @@ class Armed:
         taken: list[Refs] = []
         left = count_max
         while left > 0 and self._heap and self._heap[0][0] <= now_ms:
-            _, _, refs = heapq.heappop(self._heap)
+            _, serial, refs = heapq.heappop(self._heap)
             due = min(int(np.searchsorted(refs[:, FIRE_MS], now_ms, "right")), left)
             taken.append(refs[:due])
             if due < len(refs):
-                self._push(refs[due:])
+                rest = refs[due:]
+                heapq.heappush(self._heap, (int(rest[0, FIRE_MS]), serial, rest))  # its turn among equals stays
             left -= due
             self.count -= due
         return taken

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from wheelmq.formats.java import java_long
 from wheelmq.formats.names import topic_problem
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
-from wheelmq.store.store import DiskFull, PropertiesTooLong, Store
+from wheelmq.store.store import PropertiesTooLong, Store
 from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,10 @@ DEAD_LETTER_TOPIC = "rmq_sys_wheelmq_dead_letter"
 
 QUANTUM = 512
 """References that a bucket may release before the next one has its turn."""
+RING_MAX = 4 * QUANTUM
+"""Buckets that are enough to take turns: no more is brought into a ring of so many."""
 TAKE_MAX = 100_000
+"""About how many references one call brings into the ring."""
 
 
 BulkAppend = Callable[[Refs, Millis], int]
@@ -84,11 +88,22 @@ class Releaser:
         return bool(self._ring)
 
     def take_due(self, now_ms: Millis) -> None:
-        """Bring what is due into the ring."""
-        for refs in self._timer.armed.take_due(now_ms, TAKE_MAX):
-            times = refs[:, ref.FIRE_MS]
-            for part in np.split(refs, np.flatnonzero(np.diff(times)) + 1):
-                self._bucket_of(part).parts.append(part)
+        """Bring what is due into the ring, as long as that is short.
+
+        A burst at one instant is one bucket, so it keeps nobody out; what fell due at many instants while nothing was
+        released comes in as the ring empties, the earliest first.
+        """
+        left = TAKE_MAX
+        while left > 0 and (room := RING_MAX - len(self._ring)) > 0:
+            first_ms = self._timer.armed.next_fire_ms()
+            if first_ms is None or first_ms > now_ms:
+                return
+            for refs in self._timer.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left):
+                left -= len(refs)
+                bounds = [0, *(np.flatnonzero(np.diff(refs[:, ref.FIRE_MS])) + 1).tolist(), len(refs)]
+                for start, stop in pairwise(bounds):
+                    part = refs[start:stop]
+                    self._bucket_of(part).parts.append(part)
 
     def _bucket_of(self, part: Refs) -> _Bucket:
         """The bucket of references that share a millisecond, made and put into the ring if there is none."""
@@ -102,7 +117,7 @@ class Releaser:
     def release(self, now_ms: Millis, slice_seconds: float) -> int:
         """Append what is in the ring, the buckets in turn, for about the time given; how many left.
 
-        Raises DiskFull: what was not appended stays in the ring.
+        Whatever it raises (OSError when the log cannot be written), what was not appended stays in the ring.
         """
         released = 0
         stop = self._store.clock.monotonic() + slice_seconds
@@ -110,7 +125,7 @@ class Releaser:
             parts = self._next_parts()
             try:
                 released += self._append(np.concatenate(parts) if len(parts) > 1 else parts[0], now_ms)
-            except DiskFull:
+            except BaseException:
                 for part in parts:
                     self._bucket_of(part).parts.appendleft(part)  # what of it is out has its done bit set
                 raise

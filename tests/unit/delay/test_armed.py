@@ -72,6 +72,14 @@ def test_the_earliest_go_first_when_not_all_may_go() -> None:
     assert pairs(armed.take_due(Millis(100), 9)) == [(30, 1), (40, 2)]
 
 
+def test_what_is_left_of_a_batch_keeps_its_turn_among_equals() -> None:
+    armed = Armed()
+    armed.arm(refs((10, 1), (10, 2), (10, 3)))
+    armed.arm(refs((10, 4)))
+    assert pairs(armed.take_due(Millis(10), 2)) == [(10, 1), (10, 2)]
+    assert pairs(armed.take_due(Millis(10), 9)) == [(10, 3), (10, 4)]
+
+
 def test_what_is_forgotten_counts_as_armed() -> None:
     armed = Armed()
     armed.forget_below(1 << 16)

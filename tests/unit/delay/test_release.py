@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from wheelmq.delay.release import DEAD_LETTER_TOPIC, QUANTUM
+from wheelmq.delay import refs as ref
+from wheelmq.delay.refs import Refs
+from wheelmq.delay.release import DEAD_LETTER_TOPIC, QUANTUM, RING_MAX, Releaser
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import origin_text, timer_origin
@@ -313,6 +317,48 @@ class TestFullDisk:
         harness.advance(200)
         assert harness.bodies("NEW") == [b"0", b"1", b"2", b"3", b"4"]
         invariants.check(harness.broker)
+
+
+class TestRing:
+    def test_whatever_goes_wrong_nothing_is_lost(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        for i in range(5):
+            harness.send("T", b"%d" % i, delay_ms=1000)
+
+        def fail(*_: object, **__: object) -> None:
+            raise ValueError("unforeseen")
+
+        monkeypatch.setattr(harness.broker.store, "append", fail)
+        harness.clock.advance(1000)
+        with pytest.raises(ValueError, match="unforeseen"):
+            harness.broker.tick()
+        assert harness.broker.releaser.earliest_in_hand_ms() == START_MS + 1000
+        monkeypatch.undo()
+        harness.advance(200)
+        assert harness.bodies("T") == [b"0", b"1", b"2", b"3", b"4"]
+        invariants.check(harness.broker)
+
+    def test_many_overdue_instants_come_in_as_the_ring_empties(self, harness: BrokerHarness) -> None:
+        refs = overdue(np.arange(1, 100_001))
+        timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
+        timer.armed.give_back(refs)
+        for _ in range(3):  # again in each tick
+            releaser.take_due(Millis(100_000))
+            assert timer.armed.count == 100_000 - RING_MAX
+        assert releaser.earliest_in_hand_ms() == 1
+
+    def test_a_burst_keeps_nobody_out(self, harness: BrokerHarness) -> None:
+        timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
+        timer.armed.give_back(overdue(np.repeat([1, 2], [50_000, 10])))
+        releaser.take_due(Millis(2))
+        assert timer.armed.count == 0
+
+
+def overdue(fire_ms: npt.NDArray[np.int64]) -> Refs:
+    """References that fire at these times, and stand for nothing."""
+    refs = ref.make(len(fire_ms))
+    refs[:, ref.FIRE_MS] = fire_ms
+    refs[:, ref.INDEX] = np.arange(len(fire_ms))
+    return refs
 
 
 class TestRolls:
