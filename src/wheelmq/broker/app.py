@@ -54,6 +54,7 @@ class BrokerApp:
             randomness=random.Random(),
         )
         self._server = Server(self.broker, frame_deadline_s=self.settings.frame_deadline_ms / 1000)
+        self.broker.shell_figures = self._server.figures
         self.registration = Registration(self.broker)
         self._server.on_tick = self._after_tick
         await self._server.listen(self._host, self.settings.listen_port)

@@ -95,7 +95,7 @@ class Broker:
         recovery.finish()
         self.topics = Topics(disk, self.paths, clock, settings)
         self.groups = Groups(disk, self.paths, clock, settings)
-        self.consumer_offsets = ConsumerOffsets(disk, self.paths)
+        self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
         self.clients = Clients()
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
@@ -125,6 +125,7 @@ class Broker:
         self.dequeue_rate = Rate(lambda: self.releaser.counts["released"])
         self.transferred = 0
         """Messages handed to consumers."""
+        self.shell_figures: Callable[[], dict[str, int]] = dict  # what the shell counts, by name; it puts its own here
         self.failure: BaseException | None = None
         """What ended the broker: it must stop, and recover from disk."""
         self._every: list[tuple[int, int, Callable[[], None]]] = []
@@ -268,7 +269,10 @@ class Broker:
         if job is None:
             return
         if inline:
-            job()
+            try:
+                job()
+            except OSError as error:
+                self._note_saved(error)
         else:
             self.background.submit(job, self._note_saved)
 
@@ -282,8 +286,11 @@ class Broker:
             log.error("consumer offsets, queues or checkpoint could not be brought to disk: %s", result)
 
     def _expire_clients(self) -> None:
-        for connection in self.clients.expire(self.now_monotonic_ms() - self.settings.client_expiry_ms):
+        connections, groups = self.clients.expire(self.now_monotonic_ms() - self.settings.client_expiry_ms)
+        for connection in connections:
             connection.close()
+        for group in groups:
+            self.tell_members_changed(group)
 
     def _sample_rates(self) -> None:
         for rate in (self.put_rate, self.get_rate, self.enqueue_rate, self.dequeue_rate):

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES = 256 << 10
 WRITE_HIGH_WATER_BYTES = 16 << 20
 FAILED_TICK_MS = 100
+CLOSE_S = 5.0
+"""How long a peer may take to read what is still sent to it when its connection is closed."""
 
 
 class Core(Protocol):
@@ -50,6 +52,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._frame_timer: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self.peer = Host(b"\0\0\0\0", 0)
         self.is_open = False
@@ -81,8 +84,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.schedule_tick()
         try:
             taken = self._server.core.receive(self, self._view, self._filled)
-        except FrameError as error:
-            log.info("closing %s: %s", self.peer, error)
+        except Exception as error:
+            if isinstance(error, FrameError):
+                log.info("closing %s: %s", self.peer, error)
+            else:
+                log.exception("closing %s: what it sent could not be served", self.peer)
             self._server.bad_frames += 1
             self.close()
             return
@@ -111,6 +117,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         self._watch_frame(begun=False, moved=True)
+        if self._close_timer is not None:
+            self._close_timer.cancel()
         self._server.connections.discard(self)
         self._server.core.connection_lost(self)
         self._server.schedule_tick()
@@ -132,11 +140,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._out.clear()
 
     def close(self) -> None:
-        """Close; what was queued is still sent."""
+        """Close; what was queued is still sent, to a peer that reads it within CLOSE_S."""
         if self.is_open and self._transport is not None:
             self.flush()
             self.is_open = False
             self._transport.close()
+            self._close_timer = self._server.loop.call_later(self._server.close_s, self._transport.abort)
 
     # The buffer ----------------------------------------------------------------------------------------------------
 
@@ -171,13 +180,15 @@ class ServerConnection(asyncio.BufferedProtocol):
 class Server:
     """Listens, and ticks the core."""
 
-    def __init__(self, core: Core, *, frame_deadline_s: float = 30.0) -> None:
+    def __init__(self, core: Core, *, frame_deadline_s: float = 30.0, close_s: float = CLOSE_S) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
         self.frame_deadline_s = frame_deadline_s
+        self.close_s = close_s
         self.connections: set[ServerConnection] = set()
         self.dirty: list[ServerConnection] = []
         self.bad_frames = 0
+        """Connections closed for what they sent: no frame, or one that could not be served."""
         self.slow_frames = 0
         self.failed_ticks = 0
         self.on_tick: Callable[[], None] | None = None
@@ -209,25 +220,34 @@ class Server:
 
     def _tick(self) -> None:
         self._tick_scheduled = False
+        wait_ms: int | None = FAILED_TICK_MS
         try:
             self.core.tick()
+            wait_ms = self.core.next_tick_ms()
         except Exception:
             self.failed_ticks += 1
             log.exception("a tick failed; the next one is in %d ms", FAILED_TICK_MS)
-            self.loop.call_later(FAILED_TICK_MS / 1000, self.schedule_tick)
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
             connection.flush()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        wait_ms = self.core.next_tick_ms()
         if wait_ms == 0:
             self.schedule_tick()
         elif wait_ms is not None:
             self._alarm = self.loop.call_later(wait_ms / 1000, self.schedule_tick)
         if self.on_tick is not None:
             self.on_tick()
+
+    def figures(self) -> dict[str, int]:
+        """What the shell counts, by name."""
+        return {
+            "connections": len(self.connections),
+            "bad_frames": self.bad_frames,
+            "slow_frames": self.slow_frames,
+            "failed_ticks": self.failed_ticks,
+        }
 
     async def close(self) -> None:
         """Stop listening and close every connection."""

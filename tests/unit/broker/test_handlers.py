@@ -80,14 +80,16 @@ class TestConsumerOffsets:
 
     @pytest.mark.parametrize(("clean", "idle_ms", "kept"), [(True, 0, True), (False, 0, False), (False, 5000, True)])
     def test_over_a_stop(self, harness: BrokerHarness, clean: bool, idle_ms: int, kept: bool) -> None:
-        harness.send("T")
+        for _ in range(5):
+            harness.send("T")
         self.update(harness)
         harness.advance(idle_ms)
         harness.restart(clean=clean)
         assert self.query(harness).ext == {"offset": "5" if kept else "0"}
 
     def test_a_file_of_apaches(self, harness: BrokerHarness) -> None:
-        harness.send("T")
+        for _ in range(7):
+            harness.send("T")
         harness.stop()
         path = harness.disk.list(harness._folder / "config")
         assert path
@@ -208,6 +210,18 @@ class TestMembers:
         if how != "silence":
             assert told(one) == ["g"]
         assert self.members(harness) == ["a"]
+
+    def test_silence_ends_membership_before_the_socket_is_gone(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = harness.connect(), harness.connect()
+        beat(harness, two, "b", producers=("p",))
+        monkeypatch.setattr(two, "close", lambda: None)  # its peer does not read
+        for _ in range(14):
+            harness.advance(10_000)
+            beat(harness, one, "a")
+        assert self.members(harness) == ["a"]
+        assert harness.broker.clients.producers == {}
 
     def test_the_last_one_leaves(self, harness: BrokerHarness) -> None:
         one = harness.connect()

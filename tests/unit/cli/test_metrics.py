@@ -65,6 +65,13 @@ def test_turns_and_who_armed(harness: BrokerHarness) -> None:
     assert found["timers"]["armed_by"]["pipeline"] == 1
 
 
+def test_what_the_shell_counts(harness: BrokerHarness) -> None:
+    assert metrics(harness)["shell"] == {}  # the harness has no sockets
+    counts = {"connections": 2, "bad_frames": 3, "slow_frames": 4, "failed_ticks": 5}
+    harness.broker.shell_figures = lambda: counts
+    assert metrics(harness)["shell"] == counts
+
+
 def test_a_broker_that_refuses_sends_says_why(harness: BrokerHarness) -> None:
     harness.broker.refuse_sends("the disk is full")
     found = metrics(harness)

@@ -33,6 +33,7 @@ def metrics(broker: Broker) -> dict[str, Any]:
         "pipeline": pipeline_metrics(broker),
         "timers": timer_metrics(broker),
         "ticks": tick_metrics(broker),
+        "shell": broker.shell_figures(),
     }
 
 

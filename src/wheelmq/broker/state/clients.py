@@ -86,15 +86,19 @@ class Clients:
         """A connection is gone; the consumer groups that lost a member."""
         return self._drop_where(lambda client: client.connection is connection)
 
-    def expire(self, before_ms: int) -> list[Connection]:
-        """Connections whose clients were not heard of since `before_ms`; their memberships are dropped."""
+    def expire(self, before_ms: int) -> tuple[list[Connection], list[str]]:
+        """Connections with a client not heard of since `before_ms`, and the consumer groups that lost a member.
+
+        All memberships of such a connection are dropped: it is to be closed.
+        """
         stale = [
             client.connection
             for members in (*(group.clients for group in self.consumers.values()), *self.producers.values())
             for client in members.values()
             if client.last_seen_ms < before_ms
         ]
-        return list({id(connection): connection for connection in stale}.values())
+        connections = {id(connection): connection for connection in stale}
+        return list(connections.values()), self._drop_where(lambda client: id(client.connection) in connections)
 
     def _drop_where(self, gone: Callable[[Client], bool]) -> list[str]:
         lost = []

@@ -163,7 +163,7 @@ def encode_binary(command: Command) -> bytes:
 def _from_json(header: memoryview) -> Command:
     try:
         raw = _decode_json(header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"the JSON header does not parse: {error}") from None
     return Command(
         code=raw.code,

@@ -184,6 +184,10 @@ class TestJson:
         with pytest.raises(FrameError, match="JSON header"):
             decode_whole(json_frame(text))
 
+    def test_nested_too_deep(self) -> None:
+        with pytest.raises(FrameError, match="JSON header"):
+            decode_whole(json_frame('{"x":' + "[" * 100_000))
+
     def test_no_utf8(self) -> None:
         with pytest.raises(FrameError, match="JSON header"):
             decode_whole(raw_frame(0, b'{"code":1,"remark":"\xff"}'))

@@ -1,0 +1,164 @@
+"""The server shell over real sockets: what peers and a core that fails can do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from wheelmq.formats.wire import frame
+from wheelmq.net import server as shell
+from wheelmq.net.server import Server, ServerConnection
+
+LIMIT_S = 10.0
+"""A test that waits longer has failed."""
+
+
+class FakeCore:
+    """Takes what comes; does what a test tells it to."""
+
+    def __init__(self) -> None:
+        self.on_bytes: Callable[[ServerConnection, memoryview, int], int] = lambda connection, buffer, end: end
+        self.tick_error: Exception | None = None
+        self.ticks = 0
+        self.lost = 0
+
+    def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        return self.on_bytes(connection, buffer, end)
+
+    def connection_lost(self, connection: ServerConnection) -> None:
+        self.lost += 1
+
+    def tick(self) -> None:
+        self.ticks += 1
+        if self.tick_error is not None:
+            raise self.tick_error
+
+    def next_tick_ms(self) -> int | None:
+        return 0 if self.tick_error is not None else None
+
+
+Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def serve(core: FakeCore, play: Callable[[Server, Peer], Awaitable[None]], **settings: float) -> Server:
+    """Play against a server over `core` with one peer; the server afterwards."""
+
+    async def run() -> Server:
+        server = Server(core, **settings)
+        port = await server.listen("127.0.0.1", 0)
+        peer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(LIMIT_S):
+            await play(server, peer)
+        peer[1].close()
+        await server.close()
+        return server
+
+    return asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until `condition` holds."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def answer_more_than_a_socket_holds(connection: ServerConnection, buffer: memoryview, end: int) -> int:
+    connection.send(bytes(64 << 20))
+    return end - 1  # and a frame has begun
+
+
+def test_a_peer_that_does_not_read_is_freed_at_the_frame_deadline() -> None:
+    core = FakeCore()
+    core.on_bytes = answer_more_than_a_socket_holds
+
+    async def play(server: Server, peer: Peer) -> None:
+        peer[0]._transport.pause_reading()  # type: ignore[attr-defined]
+        peer[1].write(b"xx")
+        await until(lambda: core.lost == 1)
+        assert not server.connections
+
+    assert serve(core, play, frame_deadline_s=0.05, close_s=0.05).slow_frames == 1
+
+
+def test_who_reads_gets_what_was_queued_before_the_close() -> None:
+    core = FakeCore()
+
+    def answer_and_close(connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        connection.send(bytes(8 << 20))
+        connection.close()
+        return end
+
+    core.on_bytes = answer_and_close
+
+    async def play(server: Server, peer: Peer) -> None:
+        peer[1].write(b"x")
+        assert len(await peer[0].read(-1)) == 8 << 20
+        await until(lambda: core.lost == 1)
+
+    serve(core, play)
+
+
+def test_what_cannot_be_served_closes_its_connection() -> None:
+    core = FakeCore()
+
+    def fail(connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        raise ValueError("unforeseen")
+
+    core.on_bytes = fail
+
+    async def play(server: Server, peer: Peer) -> None:
+        peer[1].write(b"x")
+        assert await peer[0].read() == b""  # closed in order, not reset
+        await until(lambda: core.lost == 1)
+
+    found = serve(core, play).figures()
+    assert found == {"connections": 0, "bad_frames": 1, "slow_frames": 0, "failed_ticks": 0}
+
+
+def test_a_header_nested_too_deep_closes_its_connection() -> None:
+    core = FakeCore()
+
+    def decode(connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        stop = frame.frame_end(buffer, 0, end)
+        if stop is None:
+            return 0
+        frame.decode(buffer, 0, stop)
+        return stop
+
+    core.on_bytes = decode
+    header = b'{"x":' + b"[" * 100_000
+
+    async def play(server: Server, peer: Peer) -> None:
+        peer[1].write((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
+        assert await peer[0].read() == b""
+        await until(lambda: core.lost == 1)
+
+    assert serve(core, play).bad_frames == 1
+
+
+def test_a_failed_tick_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "FAILED_TICK_MS", 3_600_000)
+    core = FakeCore()
+    core.tick_error = ValueError("unforeseen")
+
+    async def play(server: Server, peer: Peer) -> None:
+        await until(lambda: bool(server.connections))
+        ticks = core.ticks
+        for _ in range(100):  # rounds of the loop: none of them ticks
+            await asyncio.sleep(0)
+        assert core.ticks == ticks
+
+    found = serve(core, play)
+    assert found.failed_ticks == core.ticks
+    monkeypatch.setattr(shell, "FAILED_TICK_MS", 1)
+
+    async def play_on(server: Server, peer: Peer) -> None:
+        await until(lambda: server.failed_ticks >= 3)
+        core.tick_error = None
+        ticks, failed = core.ticks, server.failed_ticks
+        await until(lambda: core.ticks > ticks)
+        assert server.failed_ticks == failed
+
+    serve(core, play_on)
