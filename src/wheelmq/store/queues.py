@@ -54,6 +54,11 @@ class QueueTable:
         row = self._rows.get((topic, queue_id))
         return None if row is None else self._queues[row]
 
+    def end(self, topic: str, queue_id: int) -> QueueOffset:
+        """The end of a queue; 0 of one that was never named."""
+        queue = self.find(topic, queue_id)
+        return QueueOffset(0) if queue is None else queue.end
+
     def __len__(self) -> int:
         return len(self._queues)
 

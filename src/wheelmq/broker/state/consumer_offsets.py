@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from wheelmq.formats.disk.paths import StorePaths
@@ -9,6 +10,8 @@ from wheelmq.formats.units import QueueOffset
 from wheelmq.formats.wire.bodies import Body, DataVersion
 from wheelmq.store import config_file
 from wheelmq.system.disk import Disk
+
+log = logging.getLogger(__name__)
 
 
 class OffsetTable(Body):
@@ -21,11 +24,12 @@ class OffsetTable(Body):
 class ConsumerOffsets:
     """Committed queue offsets. Written to disk every few seconds and at a clean stop."""
 
-    def __init__(self, disk: Disk, paths: StorePaths) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, queue_end: Callable[[str, int], int]) -> None:
         self._disk = disk
         self._path = paths.config_file("consumerOffset.json")
         self._table = config_file.load(disk, self._path, OffsetTable) or OffsetTable()
         self._dirty = False
+        self._clamp(queue_end)
 
     def get(self, group: str, topic: str, queue_id: int) -> QueueOffset | None:
         found = self._table.offset_table.get(f"{topic}@{group}", {}).get(queue_id)
@@ -39,9 +43,31 @@ class ConsumerOffsets:
             self._dirty = True
 
     def save_job(self) -> Callable[[], None] | None:
-        """What writes the table to disk, if it has changed; may run off the loop."""
+        """What writes the table to disk, if it has changed; may run off the loop. What fails is tried again."""
         if not self._dirty:
             return None
         self._dirty = False
         copy = OffsetTable(offset_table={key: dict(queues) for key, queues in self._table.offset_table.items()})
-        return lambda: config_file.save(self._disk, self._path, copy)
+
+        def job() -> None:
+            try:
+                config_file.save(self._disk, self._path, copy)
+            except BaseException:
+                self._dirty = True
+                raise
+
+        return job
+
+    def _clamp(self, queue_end: Callable[[str, int], int]) -> None:
+        """Bring offsets beyond the end of their queue, which `queue_end` gives by topic and queue id, back to it.
+
+        A power cut may take messages that were consumed already; those that get their offsets next were not.
+        """
+        for key, queues in self._table.offset_table.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in queues.items():
+                end = queue_end(topic, queue_id)
+                if offset > end:
+                    log.warning("%s: offset %d of queue %d lies beyond its end, now %d", key, offset, queue_id, end)
+                    queues[queue_id] = end
+                    self._dirty = True

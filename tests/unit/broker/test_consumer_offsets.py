@@ -1,0 +1,78 @@
+"""Consumer offsets over failures: a save that fails, a power cut that takes the end of a queue."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+
+
+def commit(harness: BrokerHarness, offset: int) -> None:
+    harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=offset)
+
+
+def committed(harness: BrokerHarness) -> int | None:
+    return harness.broker.consumer_offsets.get("g", "T", 0)
+
+
+def failing(disk: SimulatedDisk) -> mock._patch[mock.Mock]:
+    """Writing consumerOffset.json fails."""
+    real = disk.replace
+
+    def replace(path: Path, data: bytes, *, keep_previous: bool = False) -> None:
+        if path.name == "consumerOffset.json":
+            raise OSError(errno.EIO, "no")
+        real(path, data, keep_previous=keep_previous)
+
+    return mock.patch.object(disk, "replace", side_effect=replace)
+
+
+def test_a_save_that_failed_is_tried_again(harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    for _ in range(3):
+        harness.send("T")
+    commit(harness, 3)
+    with failing(disk) as asked:
+        harness.advance(11_000)
+        assert sum(call.args[0].name == "consumerOffset.json" for call in asked.mock_calls) == 2
+    harness.advance(5000)
+    harness.restart(clean=False)
+    assert committed(harness) == 3
+
+
+def test_a_last_save_that_fails_leaves_the_stop_clean(harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    harness.send("T")
+    commit(harness, 1)
+    with failing(disk):
+        harness.stop()
+    harness.start()
+    assert harness.broker.store.last_stop_was_clean
+    assert committed(harness) is None
+
+
+def test_offsets_beyond_their_queue(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    """A power cut takes what was consumed: the messages that come instead are not skipped."""
+    for _ in range(4):
+        harness.send("T")
+    commit(harness, 4)
+    harness.stop()
+    path = harness._folder / "config" / "consumerOffset.json"
+    path.write_text(path.read_text().replace("4", "9"))
+    caplog.clear()
+    harness.start()
+    assert committed(harness) == 4
+    assert "T@g: offset 9 of queue 0 lies beyond its end, now 4" in caplog.text
+    harness.restart()
+    assert committed(harness) == 4
+
+
+def test_offsets_of_a_queue_that_is_gone(harness: BrokerHarness) -> None:
+    harness.send("T")
+    harness.broker.consumer_offsets.commit("g", "U", 3, 7)
+    harness.restart()
+    assert harness.broker.consumer_offsets.get("g", "U", 3) == 0
