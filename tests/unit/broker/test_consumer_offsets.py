@@ -8,7 +8,8 @@ from unittest import mock
 
 import pytest
 
-from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.system import memory
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 
@@ -76,3 +77,24 @@ def test_offsets_of_a_queue_that_is_gone(harness: BrokerHarness) -> None:
     harness.broker.consumer_offsets.commit("g", "U", 3, 7)
     harness.restart()
     assert harness.broker.consumer_offsets.get("g", "U", 3) == 0
+
+
+class TestANewGroup:
+    def query(self, harness: BrokerHarness, topic: str = "T") -> tuple[int, str | None]:
+        answer = harness.ask_code(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new", topic=topic, queueId=0)
+        return answer.code, answer.ext.get("offset")
+
+    def test_begins_at_the_first_message_while_memory_holds_it(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(memory, "PHYSICAL_BYTES", 100_000)
+        harness.send("T")
+        assert self.query(harness) == (0, "0")
+        harness.send("U", b"x" * 39_000)
+        assert self.query(harness) == (0, "0")
+        harness.send("U", b"x" * 1000)
+        assert self.query(harness) == (ResponseCode.QUERY_NOT_FOUND, None)
+
+    def test_begins_at_0_where_nothing_was_stored(self, harness: BrokerHarness) -> None:
+        assert harness.send("T", queue_id=1).code == 0
+        assert self.query(harness) == self.query(harness, "nowhere") == (0, "0")

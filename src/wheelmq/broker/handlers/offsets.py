@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
@@ -15,9 +15,14 @@ from wheelmq.formats.wire.headers import (
     UpdateConsumerOffsetHeader,
 )
 from wheelmq.store.consume_queue import ConsumeQueue
+from wheelmq.system import memory
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
+
+
+IN_MEMORY_SHARE: Final = 0.4
+"""Share of the machine's memory that the end of the log is taken to have (RocketMQ: accessMessageInMemoryMaxRatio)."""
 
 
 @serves(RequestCode.QUERY_CONSUMER_OFFSET)
@@ -28,10 +33,23 @@ def query_consumer_offset(request: Request, broker: Broker) -> Answer:
     if offset is not None:
         return reply(offset=offset)
     queue = broker.store.queues.find(header.topic, header.queue_id)
-    # A new group begins at 0 when the queue still has its first message; else its client decides where.
-    if header.set_zero_if_not_found is not False and (queue is None or queue.skip_blanks(queue.start) == 0):
+    if header.set_zero_if_not_found is not False and _begins_in_memory(broker, queue):
         return reply(offset=0)
     raise PeerError(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+
+
+def _begins_in_memory(broker: Broker, queue: ConsumeQueue | None) -> bool:
+    """Whether a new group begins at 0: the queue has its first message, and that is near enough to the log's end.
+
+    Near as RocketMQ has it (DefaultMessageStore.checkInMemByConsumeOffset): else the group's client decides where to
+    begin. In a queue that never had a message both are the same; RocketMQ has the client ask once more.
+    """
+    if queue is None or queue.end == 0:
+        return True
+    if queue.skip_blanks(queue.start) > 0:
+        return False
+    position = int(queue.read(QueueOffset(0), 1)[0]["position"])
+    return broker.store.log.end - position < memory.PHYSICAL_BYTES * IN_MEMORY_SHARE
 
 
 @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
