@@ -312,10 +312,20 @@ class TestHolds:
             assert asked.answer is not None and asked.answer.code == code
         assert self.hold(harness, queueOffset=1).answer is None
 
-    def test_a_message_that_does_not_match(self, harness: BrokerHarness) -> None:
+    def test_messages_that_do_not_match_wake_nobody(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness, subscription="A")
-        harness.send("T", properties={"TAGS": "B"})
-        assert asked.answer is not None and asked.answer.code == 20  # ask on, behind it
+        for _ in range(3):
+            harness.send("T", properties={"TAGS": "B"})
+        assert asked.answer is None
+        harness.send("T", b"wanted", properties={"TAGS": "A"})
+        assert asked.answer is not None and (asked.answer.code, numbers(asked.answer)) == (0, (4, 0, 4))
+
+    def test_its_deadline_behind_messages_that_do_not_match(self, harness: BrokerHarness) -> None:
+        asked = self.hold(harness, subscription="A")
+        for _ in range(2):
+            harness.send("T", properties={"TAGS": "B"})
+        harness.advance(15_000)
+        assert asked.answer is not None and (asked.answer.code, numbers(asked.answer)) == (19, (2, 0, 2))
 
     def test_the_connection_is_gone(self, harness: BrokerHarness) -> None:
         connection = harness.connect()

@@ -57,7 +57,10 @@ class Read(NamedTuple):
 
 @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 def pull(request: Request, broker: Broker) -> Answer:
-    """Messages of a queue from an offset on; held when there are none and the client allows that."""
+    """Messages of a queue from an offset on; held when there are none and the client allows that.
+
+    A held pull has passed over the messages that its filter does not want: its last answer names where it stands.
+    """
     header = request.header(PullHeader)
     group, topic = _check(header, broker)
     subscription = _subscription(header, broker, group)
@@ -65,10 +68,15 @@ def pull(request: Request, broker: Broker) -> Answer:
     if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
         broker.consumer_offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
 
+    is_held = False
+
     def attempt(last: bool) -> Command | None:
         found = read_queue(broker, header, codes)
         code = _code(found.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and not last:
+            return None
+        if found.status == Status.NO_MATCHED_MESSAGE and found.next_offset == found.end and is_held and not last:
+            header.queue_offset = found.next_offset
             return None
         return _answer(found, code, topic, group)
 
@@ -79,6 +87,7 @@ def pull(request: Request, broker: Broker) -> Answer:
         return attempt(True)
     timeout_ms = header.suspend_timeout_millis if broker.settings.long_polling else broker.settings.short_polling_ms
     row = broker.store.queues.row(header.topic, header.queue_id)
+    is_held = True
     return Hold(row, max(0, timeout_ms), attempt)
 
 
