@@ -53,7 +53,11 @@ class BrokerApp:
             background=self._background,
             randomness=random.Random(),
         )
-        self._server = Server(self.broker, frame_deadline_s=self.settings.frame_deadline_ms / 1000)
+        self._server = Server(
+            self.broker,
+            frame_deadline_s=self.settings.frame_deadline_ms / 1000,
+            buffer_bytes_max=self.settings.connection_buffer_bytes_max,
+        )
         self.broker.shell_figures = self._server.figures
         self.registration = Registration(self.broker)
         self._server.on_tick = self._after_tick

@@ -13,6 +13,11 @@ class Connection(Protocol):
     peer: Host
     is_open: bool
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is queued for the peer that nothing more should be served to it for now."""
+        ...
+
     def send(self, frame: bytes) -> None:
         """Queue a frame; it leaves at the end of the tick. Ignored once the connection is closed."""
         ...

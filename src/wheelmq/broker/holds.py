@@ -35,6 +35,8 @@ class Holds:
         self._by_connection: dict[int, dict[int, object]] = {}
         self._deadlines: list[tuple[int, int, object]] = []
         """A heap. A request that was answered may leave its deadline behind, for a while."""
+        self._passed: dict[int, object] = {}
+        """Keys of requests that were passed over because their connection was full, by serial."""
         self._serial = 0
         self._count = 0
 
@@ -62,7 +64,9 @@ class Holds:
                 self._again(key, serial, last=False)
 
     def expire(self, now_ms: int) -> None:
-        """Ask those past their deadline for the last time."""
+        """Ask those past their deadline for the last time, and once more those that were passed over."""
+        for serial, key in list(self._passed.items()):
+            self._again(key, serial, last=False)
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, serial, key = heapq.heappop(self._deadlines)
             self._again(key, serial, last=True)
@@ -79,6 +83,10 @@ class Holds:
         held = self._by_key.get(key, {}).get(serial)
         if held is None:
             return
+        if held.connection.is_full and not last:
+            self._passed[serial] = key
+            return
+        self._passed.pop(serial, None)
         answer = held.hold.again(last)
         if answer is not None:
             self._answer(held.connection, held.opaque, answer)
@@ -89,6 +97,7 @@ class Holds:
         held = self._by_key[key]
         mine = self._by_connection[id(held[serial].connection)]
         del mine[serial]
+        self._passed.pop(serial, None)
         if not mine:
             del self._by_connection[id(held[serial].connection)]
         del held[serial]

@@ -6,6 +6,7 @@ import logging
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from wheelmq.formats.wire import bodies, frame, headers
 from wheelmq.formats.wire.bodies import BodyError
@@ -19,6 +20,9 @@ from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 
 log = logging.getLogger(__name__)
+
+INFLATED_BYTES_MAX: Final = 64 << 20
+"""Bytes that a broker's registration may have once it is unpacked."""
 
 SCAN_MS = 5000
 
@@ -108,7 +112,7 @@ class NameServer:
         raw = bytes(request.body)
         if header.body_crc32 and zlib.crc32(raw) & 0x7FFF_FFFF != header.body_crc32:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
-        body = bodies.read(zlib.decompress(raw) if header.compressed else raw, bodies.Registration) if raw else None
+        body = bodies.read(_inflate(raw) if header.compressed else raw, bodies.Registration) if raw else None
         wrapper = body.topic_config_serialize_wrapper if body else bodies.TopicConfigTable()
         live = LiveBroker(
             name=header.broker_name,
@@ -200,3 +204,12 @@ class NameServer:
         pairs = {"listenPort": self.port, "kvConfigPath": self._home / "kvConfig.json", "rocketmqHome": self._home}
         text = "".join(f"{key}={value}\n" for key, value in sorted(pairs.items()))
         return Command(code=ResponseCode.SUCCESS, body=text.encode())
+
+
+def _inflate(raw: bytes) -> bytes:
+    """The text of a compressed body. Raises BodyError when it is longer than any broker's, or not whole."""
+    unpack = zlib.decompressobj()
+    text = unpack.decompress(raw, INFLATED_BYTES_MAX)
+    if not unpack.eof:
+        raise BodyError(f"a compressed body that is not whole within {INFLATED_BYTES_MAX} bytes")
+    return text

@@ -19,7 +19,7 @@ from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
-WRITE_HIGH_WATER_BYTES = 16 << 20
+BUFFER_BYTES_MAX = 16 << 20
 FAILED_TICK_MS = 100
 CLOSE_S = 5.0
 """How long a peer may take to read what is still sent to it when its connection is closed."""
@@ -54,6 +54,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._frame_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
+        self._stalled = False
+        """Reading rests, and frames may be left in the buffer, until what is queued has drained."""
+        self._queued_bytes = 0
         self.peer = Host(b"\0\0\0\0", 0)
         self.is_open = False
 
@@ -61,7 +64,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        transport.set_write_buffer_limits(high=self._server.buffer_bytes_max)
         with contextlib.suppress(OSError):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address, port = transport.get_extra_info("peername")[:2]
@@ -99,17 +102,35 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._watch_frame(begun=rest > 0, moved=taken > 0)
         if not rest and len(self._buffer) > RECEIVE_BYTES:
             self._set_buffer(RECEIVE_BYTES)
+        if self.is_full:
+            self._stall()
 
     def pause_writing(self) -> None:
         """The peer does not read: stop reading from it until it does."""
-        if self._transport is not None and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
+        self._paused = True
+        self._stall()
 
     def resume_writing(self) -> None:
-        if self._transport is not None and self._paused:
-            self._paused = False
+        self._paused = False
+        self._go_on()
+
+    def _stall(self) -> None:
+        if self._transport is not None and not self._stalled:
+            self._stalled = True
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """Serve on, once what is queued has drained."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._stalled and not self.is_full:
+            self._stalled = False
             self._transport.resume_reading()
+            self._server.loop.call_soon(self._serve_rest)
+
+    def _serve_rest(self) -> None:
+        if self.is_open and not self._stalled:
+            self.serve()
 
     def eof_received(self) -> bool:
         return False
@@ -125,12 +146,18 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # The core's side -----------------------------------------------------------------------------------------------
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is queued for the peer that nothing more should be served to it for now."""
+        return self._paused or self._queued_bytes > self._server.buffer_bytes_max
+
     def send(self, frame: bytes) -> None:
         """Queue a frame; it leaves at the end of the tick."""
         if self.is_open:
             if not self._out:
                 self._server.dirty.append(self)
             self._out.append(frame)
+            self._queued_bytes += len(frame)
 
     def flush(self) -> None:
         """Write what was queued."""
@@ -138,6 +165,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             if not self._transport.is_closing():
                 self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
             self._out.clear()
+            self._queued_bytes = 0
+            self._go_on()
 
     def close(self) -> None:
         """Close; what was queued is still sent, to a peer that reads it within CLOSE_S."""
@@ -180,11 +209,20 @@ class ServerConnection(asyncio.BufferedProtocol):
 class Server:
     """Listens, and ticks the core."""
 
-    def __init__(self, core: Core, *, frame_deadline_s: float = 30.0, close_s: float = CLOSE_S) -> None:
+    def __init__(
+        self,
+        core: Core,
+        *,
+        frame_deadline_s: float = 30.0,
+        close_s: float = CLOSE_S,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+    ) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
         self.frame_deadline_s = frame_deadline_s
         self.close_s = close_s
+        self.buffer_bytes_max = buffer_bytes_max
+        """Answers waiting for one peer; past it the peer is served on when it has read."""
         self.connections: set[ServerConnection] = set()
         self.dirty: list[ServerConnection] = []
         self.bad_frames = 0

@@ -14,6 +14,7 @@ class FakeConnection:
     def __init__(self, peer: Host) -> None:
         self.peer = peer
         self.is_open = True
+        self.is_full = False
         self.is_lost = False
         """Whether the broker was told that the connection is gone."""
         self.answers: dict[int, Command] = {}

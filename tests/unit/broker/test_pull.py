@@ -336,6 +336,15 @@ class TestHolds:
         harness.send("T")
         assert asked.answer is None and other.answer is not None
 
+    def test_a_full_connection_is_answered_when_it_has_drained(self, harness: BrokerHarness) -> None:
+        asked = self.hold(harness)
+        harness.client.is_full = True
+        harness.send("T", connection=harness.connect())
+        assert asked.answer is None
+        harness.client.is_full = False
+        harness.tick()
+        assert asked.answer is not None and asked.answer.code == 0
+
     def test_many_on_one_queue(self, harness: BrokerHarness) -> None:
         asks = [self.hold(harness, connection=harness.connect()) for _ in range(20)]
         harness.send("T")

@@ -113,6 +113,10 @@ class TestRegistration:
         assert names.ask(RequestCode.REGISTER_BROKER, body, compressed=True, **fields).code == 0
         assert names.route() is not None
         assert names.ask(RequestCode.REGISTER_BROKER, b"junk", compressed=True, **fields).code == 1
+        bomb = zlib.compress(b" " * (65 << 20) + b"{}")
+        for cut in (bomb, body[:-5]):
+            answer = names.ask(RequestCode.REGISTER_BROKER, cut, compressed=True, **fields)
+            assert answer.code == 1 and "not whole within" in str(answer.remark)
 
     def test_a_replica_is_told_its_master(self, names: Harness) -> None:
         assert names.register("T").ext == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ class FakeCore:
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def serve(core: FakeCore, play: Callable[[Server, Peer], Awaitable[None]], **settings: float) -> Server:
+def serve(core: FakeCore, play: Callable[[Server, Peer], Awaitable[None]], **settings: Any) -> Server:
     """Play against a server over `core` with one peer; the server afterwards."""
 
     async def run() -> Server:
@@ -162,3 +163,25 @@ def test_a_failed_tick_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPa
         assert server.failed_ticks == failed
 
     serve(core, play_on)
+
+
+def test_answers_wait_for_a_peer_to_read_and_then_go_on() -> None:
+    core, most = FakeCore(), 0
+
+    def answer_a_megabyte_each(connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        nonlocal most
+        at = 0
+        while at < end and not connection.is_full:
+            connection.send(bytes(1 << 20))
+            at += 1
+        most = max(most, connection._queued_bytes)
+        return at
+
+    core.on_bytes = answer_a_megabyte_each
+
+    async def play(server: Server, peer: Peer) -> None:
+        peer[1].write(b"x" * 40)
+        assert len(await peer[0].readexactly(40 << 20)) == 40 << 20
+
+    serve(core, play, buffer_bytes_max=4 << 20)
+    assert most == 5 << 20
