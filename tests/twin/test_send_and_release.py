@@ -37,6 +37,7 @@ class Peer:
 
         self.peer = Host(b"\x7f\0\0\1", 40_000)
         self.is_open = True
+        self.is_full = False
         self.sent = b""
 
     def send(self, frame: bytes) -> None:
