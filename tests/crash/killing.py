@@ -13,7 +13,6 @@ from typing import Any, Final
 from tests.crash.parts import BrokerProcess, Event, Pipeline, Role, check_role, fired, is_gone
 from tests.crash.schedule import PIPELINE_POINTS, Chain, Kill
 
-PENDING_MIN: Final = 500
 LOOK_S: Final = 0.05
 ROLES_EVERY: Final = 6
 """Looks at the broker for each look at the processes below the driver."""
@@ -126,9 +125,11 @@ class Killer:
         *,
         event: Event,
         tell: Callable[[str], None],
+        pending_min: int,
         turning_max_s: float,
     ) -> None:
         self._broker = broker
+        self._pending_min = pending_min
         self._turning_max_s = turning_max_s
         self._pipeline = pipeline
         self._watch = watch
@@ -186,7 +187,7 @@ class Killer:
 
     def _is_well(self, kill: Kill) -> bool:
         last = self._watch.last
-        if not self._broker.is_alive or now_ms() - last.at_ms > FRESH_MS or last.pending < PENDING_MIN:
+        if not self._broker.is_alive or now_ms() - last.at_ms > FRESH_MS or last.pending < self._pending_min:
             return False
         return kill.impatient or self._pipeline is None or bool(last.metrics["pipeline"]["is_turning"])
 
@@ -335,7 +336,7 @@ class Killer:
         death = Death(what, pid, last.pending, now_ms(), last.epoch, last.armed_through_ms, of_broker, by_failpoint)
         self.deaths.append(death)
         self._event(f"kill {what}", **asdict(death))
-        if death.pending < PENDING_MIN:
+        if death.pending < self._pending_min:
             self._object(f"{what}: only {death.pending} are pending")
         return death
 

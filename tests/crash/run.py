@@ -66,6 +66,8 @@ class Plan:
     only: tuple[str, ...] = ()
     flush: str = "ASYNC_FLUSH"
     rate: float = 2000.0
+    pending_min: int = 500
+    """Timers that wait in the broker at each kill."""
     seconds_max: float = 1500.0
     late_p99_max_ms: float = 250.0
     turning_max_s: float = LEAD_S
@@ -115,7 +117,13 @@ class Run:
         self.watch = Watch(self.broker, self.pipeline)
         self.load = Load(self.broker.address, plan.mix, plan.rate, plan.seed)
         self.killer = Killer(
-            self.broker, self.pipeline, self.watch, event=self._event, tell=tell, turning_max_s=plan.turning_max_s
+            self.broker,
+            self.pipeline,
+            self.watch,
+            event=self._event,
+            tell=tell,
+            pending_min=plan.pending_min,
+            turning_max_s=plan.turning_max_s,
         )
         self.violations: list[str] = []
         self._share: float | None = None

@@ -22,6 +22,8 @@ from tests.crash.verdict import Verdict, judge
 
 SHORT = Mix(delays_ms=((0.4, 50, 1000), (0.3, 1000, 4000), (0.3, 4000, 7000)))
 RATE = 800.0
+PENDING_MIN = 200
+"""As many for the rate as `make crash` asks for."""
 SETTINGS = {
     "log_file_bytes": 1 << 20,
     "queue_file_bytes": 20 * 3000,
@@ -46,6 +48,7 @@ def execute(home: Path, **chosen: object) -> tuple[Outcome, Notes]:
         turning_max_s=TURNING_MAX_S,
         share_min=SHARE_MIN,
         rate=RATE,
+        pending_min=PENDING_MIN,
         **chosen,  # type: ignore[arg-type]
     )
     run = Run(plan, print)

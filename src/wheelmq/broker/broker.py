@@ -45,7 +45,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
-from wheelmq.store.store import DiskFull, Store, StoreSettings
+from wheelmq.store.store import Store, StoreSettings
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.offload import Offload
@@ -213,7 +213,7 @@ class Broker:
         """A clean stop. Call it when no request comes any more, with the offload closed."""
         try:
             self._dispatch()
-        except DiskFull as error:
+        except OSError as error:
             log.error("queue units are missing and will be written at the next start: %s", error)
         self._save_offsets(inline=True)
         if self.failure is None:

@@ -48,7 +48,8 @@ class PipelineDesk:
     # Leases and turns ----------------------------------------------------------------------------------------------
 
     def open(self, name: str, done: Callable[[int], None]) -> None:
-        """Give a lease; `done` gets its epoch once that is durable. Raises LeaseHeld."""
+        """Give a lease; `done` gets its epoch once that is durable. Raises LeaseHeld, Stale."""
+        self._must_go_on()
         epoch = self._timer.turns.open(name, self._broker.now_monotonic_ms())
         log.info("pipeline %s has the lease, epoch %d", name, epoch)
         self._planned_ms = 0
@@ -56,6 +57,7 @@ class PipelineDesk:
 
     def next_plan(self, epoch: int) -> TurnPlan | None:
         """The plan to work on now, or None while there is no reason for one. Raises Stale."""
+        self._must_go_on()
         turns = self._timer.turns
         now_ms = self._broker.now_monotonic_ms()
         turns.renew(epoch, now_ms)
@@ -83,6 +85,7 @@ class PipelineDesk:
 
     def commit(self, epoch: int, turn: int, winners: list[Part]) -> None:
         """Commit a turn; said twice, it is done once. Raises Stale, TurnRefused."""
+        self._must_go_on()
         turns = self._timer.turns
         turns.renew(epoch, self._broker.now_monotonic_ms())
         if turns.plan is None and turn == turns.turn:
@@ -93,6 +96,11 @@ class PipelineDesk:
         proposal = turns.check(epoch, turn, winners, units, self._timer.settings.precision_ms)
         self._timer.apply(proposal)
         self._save(None)
+
+    def _must_go_on(self) -> None:
+        """Raise Stale once the broker has failed: a sync that works after one that did not proves nothing."""
+        if self._broker.failure is not None:
+            raise Stale("the broker stops, its disk failed; open a lease when it is back")
 
     def _is_due(self, wall_ms: Millis, now_ms: int) -> bool:
         timer = self._timer

@@ -25,7 +25,6 @@ from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record, RecordError
 from wheelmq.formats.disk.message_id import offset_message_id
-from wheelmq.formats.java import java_hash
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import ConsumerData, Heartbeat, QueueName, Subscription
@@ -134,7 +133,7 @@ class PushConsumer:
         if self._workers:
             raise RuntimeError("subscribe before the consumer is started")
         self._callbacks[topic] = callback
-        self._subscriptions[topic] = parse_tags(topic, tags, self._clock.now_ms())
+        self._subscriptions[topic] = Subscription.of_tags(topic, tags, self._clock.now_ms())
 
     @property
     def queues(self) -> list[QueueName]:
@@ -145,7 +144,7 @@ class PushConsumer:
         """Join the group and begin to consume; the topics may come into being later."""
         if not self._callbacks:
             raise RuntimeError("subscribe to a topic before the consumer is started")
-        self._subscriptions[self._retry_topic] = parse_tags(self._retry_topic, "*", self._clock.now_ms())
+        self._subscriptions[self._retry_topic] = Subscription.of_tags(self._retry_topic, "*", self._clock.now_ms())
         await self._session.start()
         self._workers = [asyncio.create_task(self._work()) for _ in range(self.settings.concurrency)]
         self._tasks = [asyncio.create_task(self._keep_share()), asyncio.create_task(self._keep_committing())]
@@ -421,17 +420,6 @@ class PushConsumer:
             held.committed = offset
         except (CallError, Refused) as error:
             log.warning("group %s: %s is not committed at %d: %s", self.group, _text(held.queue), offset, error)
-
-
-def parse_tags(topic: str, text: str, version: int) -> Subscription:
-    """The subscription in a tag expression: `*`, or tags between `||` (RocketMQ: FilterAPI). Raises ValueError."""
-    tags = [tag for part in text.split("||") if (tag := part.strip())]
-    if text.strip() in ("", "*"):
-        return Subscription(topic=topic, sub_string="*", sub_version=version)
-    if not tags:
-        raise ValueError(f"{text!r} names no tags: write * for all, or tags with || between them")
-    codes = [java_hash(tag) for tag in tags]
-    return Subscription(topic=topic, sub_string=text, tags_set=tags, code_set=codes, sub_version=version)
 
 
 def _text(queue: QueueName) -> str:

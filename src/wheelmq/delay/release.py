@@ -17,7 +17,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import SYS_STORE_HOST_V6, Message, Record
+from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
@@ -232,17 +232,7 @@ def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> 
         if real_queue_id is None or not 0 <= real_queue_id < 1 << 31:
             raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")
         queue_id = real_queue_id
-    return Message(
-        topic=topic,
-        queue_id=queue_id,
-        body=parked.body,
-        properties=properties,
-        flag=parked.flag,
-        sys_flag=parked.sys_flag & ~SYS_STORE_HOST_V6,
-        born_ms=parked.born_ms,
-        born_host=parked.born_host,
-        reconsume_times=parked.reconsume_times,
-    )
+    return parked.again(topic, queue_id, properties)
 
 
 def dead_letter(record: Record) -> Message:
@@ -252,14 +242,4 @@ def dead_letter(record: Record) -> Message:
     room = props.PROPERTIES_BYTES_MAX - 64
     while len(props.encode(properties)) > room:
         properties.popitem()
-    return Message(
-        topic=DEAD_LETTER_TOPIC,
-        queue_id=0,
-        body=parked.body,
-        properties=properties,
-        flag=parked.flag,
-        sys_flag=parked.sys_flag & ~SYS_STORE_HOST_V6,
-        born_ms=parked.born_ms,
-        born_host=parked.born_host,
-        reconsume_times=parked.reconsume_times,
-    )
+    return parked.again(DEAD_LETTER_TOPIC, 0, properties)

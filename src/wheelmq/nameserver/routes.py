@@ -92,11 +92,6 @@ class Routes:
         if address in self._live:
             self._live[address].last_seen_ms = now_ms
 
-    def version_of(self, address: str) -> DataVersion | None:
-        """The version of the topics that the broker at `address` registered last."""
-        live = self._live.get(address)
-        return live.version if live else None
-
     def ha_address_of(self, address: str) -> str | None:
         live = self._live.get(address)
         return live.ha_address if live else None

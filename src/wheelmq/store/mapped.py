@@ -116,10 +116,6 @@ class MappedSequence:
             if _zero(file.array[position % self.file_bytes :]):
                 file.sync(file.synced_bytes)
 
-    def forget(self) -> None:
-        """Drop every mapping; files stay."""
-        self._files.clear()
-
 
 def _zero(array: Bytes) -> bool:
     """Zero `array`; whether anything else was there. What is zero is left alone: a write would have to reach disk."""

@@ -236,11 +236,6 @@ class Store:
         self.journal.clear()
         return rows, grown
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the last dispatch went through."""
-        return self.journal.count == 0
-
     def flush_job(self) -> tuple[LogPosition, Callable[[], Any]]:
         """The log's end as it is now, and what brings the log to disk up to there; the job may run off the loop.
 

@@ -10,8 +10,10 @@ import pytest
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import Refused
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import PipelineModel
 
 
 @pytest.fixture
@@ -190,14 +192,27 @@ class TestFailure:
         assert harness.broker.store.log.end == end
 
     def test_a_mark_that_cannot_be_written_is_a_failure(self, harness: BrokerHarness, offload: HeldOffload) -> None:
-        from wheelmq.testing.pipeline_model import PipelineModel
-
         model = PipelineModel(harness)
         model.is_patient = False
         model.work()
         offload.fail_next(self.ERROR)
         offload.run()
         assert harness.broker.failure is self.ERROR
+
+    def test_no_turn_is_committed_after_it(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        harness.submit(harness.send_command("T", delay_ms=20_000))
+        harness.run_jobs()
+        model.open()
+        harness.advance(4000)
+        plan = model.plan()
+        assert plan is not None
+        winners = [model.hand_over(plan, task) for task in model.read(plan)]
+        harness.broker.fail(self.ERROR)
+        for step in (lambda: model.commit(plan, winners), model.plan, model.open):
+            with pytest.raises(Refused, match="STALE: the broker stops"):
+                step()
+        assert harness.broker.timer.turns.turn == plan.turn - 1
 
     def test_offsets_that_cannot_be_saved_are_not(self, harness: BrokerHarness, offload: HeldOffload) -> None:
         harness.broker.consumer_offsets.commit("g", "T", 0, 5)

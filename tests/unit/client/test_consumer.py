@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.client.conftest import Servers, Start, until
 from wheelmq.client import consumer as module
-from wheelmq.client.consumer import Consumed, ConsumerSettings, PushConsumer, StartFrom, parse_tags
+from wheelmq.client.consumer import Consumed, ConsumerSettings, PushConsumer, StartFrom
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.producer import Producer
 from wheelmq.formats.java import java_hash
@@ -228,11 +228,3 @@ def test_a_consumer_without_a_topic_is_refused() -> None:
             await PushConsumer("127.0.0.1:9", "G").start()
 
     asyncio.run(scenario())
-
-
-def test_tag_expressions() -> None:
-    assert parse_tags("T", "*", 1).sub_string == parse_tags("T", "", 1).sub_string == "*"
-    chosen = parse_tags("T", " a ||b", 7)
-    assert (chosen.tags_set, chosen.code_set, chosen.sub_version) == (["a", "b"], [97, 98], 7)
-    with pytest.raises(ValueError, match="names no tags"):
-        parse_tags("T", "||", 1)

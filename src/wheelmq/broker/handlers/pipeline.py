@@ -42,6 +42,8 @@ def open_lease(request: Request, broker: Broker) -> Answer:
         broker.pipeline.open(name, durable)
     except LeaseHeld as held:
         raise PeerError(ResponseCode.NO_PERMISSION, f"{LEASE_HELD}: {held}") from None
+    except Stale as stale:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
     return attempt(False) or Hold(("lease", name), broker.settings.response_timeout_ms, attempt)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
-from wheelmq.formats.java import java_hash
 from wheelmq.formats.units import QueueOffset
 from wheelmq.formats.wire.bodies import PERM_READ, GroupConfig, Subscription, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -116,7 +115,11 @@ def _check(header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig
 def _subscription(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscription:
     """What the consumer wants: as the request says, or else as its heartbeat said."""
     if header.sys_flag & PULL_SUBSCRIPTION:
-        subscription = parse_tags(header.topic, header.subscription or "*")
+        try:
+            subscription = Subscription.of_tags(header.topic, header.subscription or "*")
+        except ValueError:
+            remark = "parse the consumer's subscription failed"
+            raise PeerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
         subscription.expression_type = header.expression_type or "TAG"
     else:
         members = broker.clients.consumers.get(header.consumer_group)
@@ -135,16 +138,6 @@ def _subscription(header: PullHeader, broker: Broker, group: GroupConfig) -> Sub
         remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
     return subscription
-
-
-def parse_tags(topic: str, text: str) -> Subscription:
-    """The subscription in a tag expression: `*`, or tags between `||` (RocketMQ: FilterAPI)."""
-    tags = [tag for part in text.split("||") if (tag := part.strip())]
-    if text in ("", "*"):
-        return Subscription(topic=topic, sub_string="*")
-    if not tags:
-        raise PeerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
-    return Subscription(topic=topic, sub_string=text, tags_set=tags, code_set=[java_hash(tag) for tag in tags])
 
 
 def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Read:

@@ -9,7 +9,6 @@ from wheelmq.broker.handlers.put import answer_when_stored, put
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import SYS_STORE_HOST_V6, Message
 from wheelmq.formats.disk.message_id import offset_message_id
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.bodies import PERM_WRITE
@@ -56,16 +55,7 @@ def send_back(request: Request, broker: Broker) -> Answer:
         properties[props.DELAY] = "0"
     else:
         properties[props.DELAY] = str(header.delay_level or _FIRST_LEVEL + old.reconsume_times)
-    message = Message(
-        topic=topic.topic_name,
-        queue_id=queue_id,
-        body=old.body,
-        properties=properties,
-        flag=old.flag,
-        sys_flag=old.sys_flag & ~SYS_STORE_HOST_V6,
-        born_ms=old.born_ms,
-        born_host=old.born_host,
-        reconsume_times=old.reconsume_times + 1,
-    )
+    message = old.again(topic.topic_name, queue_id, properties)
+    message.reconsume_times += 1
     appended, _ = put(broker, message)
     return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size))

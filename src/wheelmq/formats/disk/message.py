@@ -78,6 +78,17 @@ class Message(msgspec.Struct):
     reconsume_times: int = 0
     prepared_position: LogPosition = LogPosition(0)
 
+    def again(self, topic: str, queue_id: int, properties: dict[str, str]) -> Message:
+        """This stored message as it goes into the log once more, elsewhere, from this broker."""
+        return msgspec.structs.replace(
+            self,
+            topic=topic,
+            queue_id=queue_id,
+            properties=properties,
+            sys_flag=self.sys_flag & ~SYS_STORE_HOST_V6,
+            prepared_position=LogPosition(0),
+        )
+
 
 class Record(msgspec.Struct):
     """A message as it stands in the log."""

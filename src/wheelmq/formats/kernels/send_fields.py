@@ -42,5 +42,4 @@ BLOCK_END: Final = 15
 DUE_MS: Final = 16
 OUT_MS: Final = 17
 TAG: Final = 18
-KEY_HASH: Final = 19
-FIELDS: Final = 20
+FIELDS: Final = 19

@@ -7,11 +7,12 @@ take both forms, the writers quote (every client takes that, see the route's not
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from wheelmq.formats.buffer import Buffer
+from wheelmq.formats.java import java_hash
 
 B = TypeVar("B")
 
@@ -82,6 +83,17 @@ class Subscription(Body):
     sub_version: int = 0
     expression_type: str = "TAG"
     class_filter_mode: bool = False
+
+    @classmethod
+    def of_tags(cls, topic: str, text: str, version: int = 0) -> Self:
+        """What a tag expression asks for: `*`, or tags between `||` (RocketMQ: FilterAPI). Raises ValueError."""
+        if text.strip() in ("", "*"):
+            return cls(topic=topic, sub_string="*", sub_version=version)
+        tags = [tag for part in text.split("||") if (tag := part.strip())]
+        if not tags:
+            raise ValueError(f"{text!r} names no tags: write * for all, or tags with || between them")
+        codes = [java_hash(tag) for tag in tags]
+        return cls(topic=topic, sub_string=text, tags_set=tags, code_set=codes, sub_version=version)
 
 
 class ConsumerData(Body):

@@ -99,8 +99,6 @@ class PullHeader(Header):
 PULL_COMMIT_OFFSET: Final = 0x1
 PULL_SUSPEND: Final = 0x2
 PULL_SUBSCRIPTION: Final = 0x4
-PULL_CLASS_FILTER: Final = 0x8
-PULL_LITE: Final = 0x10
 
 
 class QueryConsumerOffsetHeader(Header):

@@ -7,7 +7,16 @@ import json
 import pytest
 
 from wheelmq.formats.wire import bodies
-from wheelmq.formats.wire.bodies import BodyError, BrokerData, GroupConfig, Heartbeat, LockBatch, Route, TopicConfig
+from wheelmq.formats.wire.bodies import (
+    BodyError,
+    BrokerData,
+    GroupConfig,
+    Heartbeat,
+    LockBatch,
+    Route,
+    Subscription,
+    TopicConfig,
+)
 
 
 def test_a_heartbeat_as_java_sends_it() -> None:
@@ -98,3 +107,12 @@ def test_locks() -> None:
     assert json.loads(bodies.write({"lockOKMQSet": body.mq_set})) == {
         "lockOKMQSet": [{"brokerName": "b", "queueId": 1, "topic": "T"}]
     }
+
+
+def test_tag_expressions() -> None:
+    for text in ("*", "", " "):
+        assert Subscription.of_tags("T", text, 1).sub_string == "*"
+    chosen = Subscription.of_tags("T", " a ||b", 7)
+    assert (chosen.tags_set, chosen.code_set, chosen.sub_version) == (["a", "b"], [97, 98], 7)
+    with pytest.raises(ValueError, match="names no tags"):
+        Subscription.of_tags("T", "||", 1)
