@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from bench.javaclient import JavaClient, pauses
-from bench.lateness import CLIENT, COUNTS, DRAIN_S, at, lead, warm
+from bench.lateness import CLIENT, COUNTS, DRAIN_S, at, lead, stored, warm
 from bench.report import Figures, Metric, Report, measure, parse, parser
 from bench.targets import Target
 
@@ -17,6 +17,7 @@ METRICS = [
     Metric("last_ms", "last one after the due time, ms", at_most=800),
     Metric("half_ms", "half of them after the due time, ms"),
     Metric("first_ms", "first one after the due time, ms"),
+    Metric("last_stored_ms", "of this until the last one is in its topic, ms"),
     *COUNTS,
     Metric("sent_late", "sent within 1 s of due"),
     *CLIENT,
@@ -38,6 +39,8 @@ def _burst(target: Target, count: int) -> Figures:
         said = client.command(*at(count, span_ms=0, lead_s=lead_s))
         done = client.wait(count, lead_s + DRAIN_S)
         arrivals = client.arrivals()
+    target.end()
+    stored_ms = stored(target, TOPIC, arrivals) - arrivals.deliver_ms
     late_ms = arrivals.at_ms - arrivals.deliver_ms
     late_ms.sort()
     different = len(set(arrivals.keys))
@@ -50,6 +53,7 @@ def _burst(target: Target, count: int) -> Figures:
     }
     if len(late_ms):
         figures |= {"first_ms": late_ms[0], "half_ms": late_ms[len(late_ms) // 2], "last_ms": late_ms[-1]}
+        figures["last_stored_ms"] = int(stored_ms.max())
     return {name: float(value) for name, value in figures.items()}
 
 

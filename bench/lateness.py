@@ -23,7 +23,7 @@ WARM_PER_S = 1000
 """What a cold client surely sends."""
 THREADS = 16
 DELAYS_MS = (1, 50, 200, 500, 1000)
-WARM_COUNT = 3000
+WARM_COUNT = 20_000
 DRAIN_S = 30.0
 
 CLIENT = [
@@ -85,7 +85,7 @@ def _timers(target: Target, count: int) -> Figures:
     target.end()
     figures = _counts(arrivals, count, arrivals.deliver_ms)
     figures |= spread(arrivals.at_ms - arrivals.deliver_ms)
-    figures |= spread(_stored_ms(target, arrivals) - arrivals.deliver_ms, "stored")
+    figures |= spread(stored(target, TOPIC, arrivals) - arrivals.deliver_ms, "stored")
     return figures | {"sent_late": said["sent_within_a_second_of_due"]} | pauses(done)
 
 
@@ -98,7 +98,9 @@ def _delays(target: Target, count: int) -> Figures:
         arrivals = client.arrivals()
     target.end()
     due_ms = _due(target, arrivals)
-    figures = _counts(arrivals, whole, due_ms) | pauses(done) | spread(_stored_ms(target, arrivals) - due_ms, "stored")
+    figures = (
+        _counts(arrivals, whole, due_ms) | pauses(done) | spread(stored(target, TOPIC, arrivals) - due_ms, "stored")
+    )
     for delay in DELAYS_MS:
         mine = arrivals.delay_ms == delay
         figures |= spread((arrivals.at_ms - due_ms)[mine], str(delay))
@@ -113,9 +115,9 @@ def _due(target: Target, arrivals: Arrivals) -> Column:
     return _look_up(arrivals.keys, parked, parked.store_ms + parked.delay_ms)
 
 
-def _stored_ms(target: Target, arrivals: Arrivals) -> Column:
-    """When the broker put each into its topic."""
-    delivered = read(target.store, TOPIC, with_keys=True)
+def stored(target: Target, topic: str, arrivals: Arrivals) -> Column:
+    """When the broker put each into the topic."""
+    delivered = read(target.store, topic, with_keys=True)
     return _look_up(arrivals.keys, delivered, delivered.store_ms)
 
 

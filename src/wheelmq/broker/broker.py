@@ -137,7 +137,7 @@ class Broker:
         """Serve the whole frames in `buffer[:end]`; how many bytes they took. Raises FrameError: close then."""
         self.ticks.begin()
         at = 0
-        while connection.is_open and not connection.is_full:
+        while at < end and connection.is_open and not connection.is_full:
             if self.fast_send is not None:
                 at = self.fast_send.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
             stop = frame.frame_end(buffer, at, end)

@@ -15,7 +15,9 @@ from wheelmq.system.offload import Offload
 log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 8 << 20
-"""Pages are populated in steps of this, and kept a step ahead."""
+"""Pages are populated in steps of this."""
+AHEAD_BYTES: Final = 64 << 20
+"""How far ahead of the log's end pages are kept: a burst of 100,000 small messages touches no new one."""
 NEXT_FILE_AT: Final = 0.75
 """Share of a file at which the next one is made."""
 
@@ -31,16 +33,8 @@ class Ahead:
 
     def look(self) -> None:
         """Have pages populated and the next file made if the log has come near."""
-        files = self._log.files
-        end = self._log.end
-        if end + STEP_BYTES > self._populated_to and files.start <= end < files.end:
-            start = max(self._populated_to, end)
-            file = files.file_at(start) if start < files.end else files.file_at(end)
-            at = start % files.file_bytes if start < files.end else file.size
-            stop = min(at + STEP_BYTES, file.size)
-            self._populated_to = start + max(stop - at, STEP_BYTES)
-            if at < stop:
-                self._offload.submit(lambda: file.populate(at, stop), _ignore)
+        self._populate()
+        files, end = self._log.files, self._log.end
         base = end - end % files.file_bytes
         if (
             base != self._made_for
@@ -49,6 +43,18 @@ class Ahead:
         ):
             self._made_for = base
             self._offload.submit(files.make_next_job(), _told)
+
+    def _populate(self) -> None:
+        """One step, if one is missing and its file is there."""
+        files = self._log.files
+        start = max(self._populated_to, self._log.end)
+        if start >= min(self._log.end + AHEAD_BYTES, files.end):
+            return
+        file = files.file_at(start)
+        at = start % files.file_bytes
+        stop = min(at + STEP_BYTES, file.size)
+        self._populated_to = start + stop - at
+        self._offload.submit(lambda: file.populate(at, stop), _ignore)
 
 
 def _ignore(_: object) -> None:

@@ -6,7 +6,7 @@ crosses a file: where it does not fit, a blank fills the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Record, RecordError, decode_record
@@ -75,6 +75,22 @@ class CommitLog:
     def read(self, position: LogPosition, size: int) -> memoryview:
         """The bytes of one record."""
         return self.files.read(position, size)
+
+    def gather(self, spans: Iterable[tuple[LogPosition, int]]) -> bytes:
+        """The bytes of the records at (position, size), end to end."""
+        file_bytes = self.files.file_bytes
+        parts = []
+        base = stop = 0
+        view = memoryview(b"")
+        for position, size in spans:
+            if not base <= position < stop:
+                base = position - position % file_bytes
+                stop = base + file_bytes
+                view = self.files.file_at(position).view
+            at = position - base
+            assert at + size <= file_bytes, (position, size)
+            parts.append(view[at : at + size])
+        return b"".join(parts)
 
     def record_at(self, position: LogPosition) -> Record | None:
         """The record that begins at `position`; None when none does."""

@@ -29,7 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _madvise, _msync = _libc.madvise, _libc.msync
-_MADV_POPULATE_WRITE = 23
+_MADV_POPULATE_READ = 22
 _MS_SYNC = 4
 
 _unfinished = itertools.count()
@@ -88,13 +88,14 @@ class MappedFile:
         self.synced_bytes = max(self.synced_bytes, upto_bytes)
 
     def populate(self, start: int, stop: int) -> None:
-        """Bring the pages of bytes `start` to `stop` in, writable, so that storing there makes no fault.
+        """Bring the pages of bytes `start` to `stop` in, so that storing there is cheap.
 
-        Where the system cannot do that (Linux before 5.14) nothing happens. Releases the interpreter's lock, which
-        `mmap.madvise` does not.
+        They stay clean: what nobody stores to is never written to disk, and can be taken back. A store to one costs
+        0.6 us then, where one to a page that is not there costs 17. Where the system cannot do that (Linux before
+        5.14) nothing happens. Releases the interpreter's lock, which `mmap.madvise` does not.
         """
         start -= start % mmap.PAGESIZE
-        _madvise(ctypes.c_void_p(self.array.ctypes.data + start), ctypes.c_size_t(stop - start), _MADV_POPULATE_WRITE)
+        _madvise(ctypes.c_void_p(self.array.ctypes.data + start), ctypes.c_size_t(stop - start), _MADV_POPULATE_READ)
 
 
 class Disk:

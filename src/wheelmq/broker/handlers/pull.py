@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
-from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.formats.wire.bodies import PERM_READ, GroupConfig, Subscription, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -160,27 +160,29 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
     units = queue.read(QueueOffset(asked), max(count_max, FILTERED_UNITS_MAX) if codes else count_max)
     if units["size"][0] == BLANK_SIZE:
         return Read(Status.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
-    records: list[memoryview] = []
+    log = broker.store.log
+    log_start = log.start
+    found: list[tuple[LogPosition, int]] = []
     size_total = 0
     looked_at = 0
     removed = False
     for position, size, tag in units.tolist():
-        if size == BLANK_SIZE or (records and (size_total + size > bytes_max or len(records) == count_max)):
+        if size == BLANK_SIZE or (found and (size_total + size > bytes_max or len(found) == count_max)):
             break
         looked_at += 1
         if codes and tag not in codes:
             continue
-        if position < broker.store.log.start:
+        if position < log_start:
             removed = True
             continue
-        records.append(broker.store.log.read(position, size))
+        found.append((position, size))
         size_total += size
     next_offset = asked + looked_at
-    if not records:
+    if not found:
         status = Status.MESSAGE_WAS_REMOVING if removed else Status.NO_MATCHED_MESSAGE
         return Read(status, next_offset, start, end)
-    broker.transferred += len(records)
-    return Read(Status.FOUND, next_offset, start, end, b"".join(records))
+    broker.transferred += len(found)
+    return Read(Status.FOUND, next_offset, start, end, log.gather(found))
 
 
 def _code(status: Status, asked: int) -> ResponseCode:
