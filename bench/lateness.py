@@ -23,7 +23,7 @@ WARM_PER_S = 1000
 """What a cold client surely sends."""
 THREADS = 16
 DELAYS_MS = (1, 50, 200, 500, 1000)
-WARM_COUNT = 20_000
+WARM_COUNT = 10_000
 DRAIN_S = 30.0
 
 CLIENT = [
