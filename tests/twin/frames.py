@@ -52,7 +52,7 @@ usual = st.fixed_dictionaries(
     {},
     optional={
         "TAGS": st.sampled_from(["TagA", "TagB", "é"]),
-        "KEYS": st.sampled_from(["k1", "k1 k2"]),
+        "KEYS": st.sampled_from(["k1", "k1 k2", "  k1  k3 ", " "]),
         "WAIT": st.sampled_from(["true", "false"]),
         "TIMER_DELAY_MS": st.sampled_from(["1", "50", "1500", "25000", "0", "259200001"]),
         "TIMER_DELIVER_MS": st.sampled_from(["1700000005000", "1700000005001", "1700000000000", "1"]),

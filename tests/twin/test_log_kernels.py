@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -18,13 +19,16 @@ from wheelmq.delay.keys import KeyIndex
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_UNIT
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.frame import FrameError
+from wheelmq.store.index import MessageIndex
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import LogScan
 from wheelmq.system.disk import Disk
+from wheelmq.system.offload import InlineOffload
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 
@@ -113,6 +117,26 @@ def test_parked_records_are_staged_alike(
         return staging.read_index(view, start, end, write_ms=START_MS, turn=1).tolist()
 
     kernel, twin = both_ways(plain, read)
+    harness.crash()
+    assert kernel == twin
+
+
+@given(stream=streams(), units=st.integers(3, 40))
+@settings(fixture_is_shared, max_examples=100)
+def test_the_index_is_built_alike(
+    tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, stream: bytes, units: int
+) -> None:
+    harness = filled(tmp_path_factory.mktemp("index"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
+    store = harness.broker.store
+
+    def build() -> list[bytes]:
+        shutil.rmtree(store.paths.index, ignore_errors=True)
+        index = MessageIndex(store, InlineOffload(), IndexSize(slots=7, units=units))
+        while index.indexed_to < store.dispatched_to:
+            index.look()
+        return [file.read_bytes() for file in sorted(store.paths.index.glob("*"))]
+
+    kernel, twin = both_ways(plain, build)
     harness.crash()
     assert kernel == twin
 

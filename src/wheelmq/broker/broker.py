@@ -35,6 +35,7 @@ from wheelmq.delay.release import Releaser
 from wheelmq.delay.timer.mark import save_check
 from wheelmq.delay.timer.recover import TimerRecovery
 from wheelmq.delay.timer.timer import Timer, TimerSettings
+from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import jit
@@ -45,6 +46,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
+from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store, StoreSettings
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
@@ -100,6 +102,7 @@ class Broker:
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.ahead = Ahead(self.store.log, self.background)
+        self.index = self._open_index()
         self.flush = Flush(self.store, offload, settings, self.fail)
         self.dispatch = Dispatch(self)
         self.holds = Holds(self.dispatch.answer)
@@ -130,6 +133,12 @@ class Broker:
         """What ended the broker: it must stop, and recover from disk."""
         self._every: list[tuple[int, int, Callable[[], None]]] = []
         self._keep_house()
+
+    def _open_index(self) -> MessageIndex | None:
+        if not self.settings.message_index_enable:
+            return None
+        size = IndexSize(self.settings.max_hash_slot_num, self.settings.max_index_num)
+        return MessageIndex(self.store, self.background, size)
 
     # What the shell calls ------------------------------------------------------------------------------------------
 
@@ -172,6 +181,8 @@ class Broker:
         self.calls.expire(monotonic_ms)
         self.flush.tick(monotonic_ms)
         self.ahead.look()
+        if self.index is not None:
+            self.index.look()
         self.ticks.end(worked=bool(self._received or released or appended))
         self._received = 0
 
@@ -218,6 +229,8 @@ class Broker:
         self._save_offsets(inline=True)
         if self.failure is None:
             self.pipeline.close()
+            if self.index is not None:
+                self.index.close()
             self.store.close()
 
     # What handlers use ---------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Final
 from wheelmq.formats.wire.codes import RequestCode as Code
 
 _UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and serves it no more"
-_QUERY: Final = "finds messages by key or id, which needs the message index"
 _TRANSACTIONS: Final = "belongs to transactional messages, which sends refuse as well"
 _ADMIN: Final = "an administrator's question or command, none that a client needs"
 _STATS: Final = "reads statistics by topic and group, which are not kept"
@@ -28,8 +27,6 @@ _ACCESS: Final = "belongs to users and access lists, which do not exist"
 _NAMES: Final = "for the name server: a command of an administrator's tool"
 
 REFUSED: Final[dict[Code, str]] = {
-    Code.QUERY_MESSAGE: _QUERY,
-    Code.VIEW_MESSAGE_BY_ID: _QUERY,
     Code.QUERY_BROKER_OFFSET: _UNSERVED,
     Code.GET_TOPIC_CONFIG_LIST: _UNSERVED,
     Code.GET_TOPIC_NAME_LIST: _UNSERVED,

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from wheelmq.delay.levels import DEFAULT_LEVELS
+from wheelmq.formats.disk.index import SLOTS, UNITS
 
 
 class FlushMode(StrEnum):
@@ -40,6 +41,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ms: int = 3000
     log_file_bytes: int = 1 << 30
     queue_file_bytes: int = 300_000 * 20
+    message_index_enable: bool = True
+    max_hash_slot_num: int = SLOTS
+    max_index_num: int = UNITS
+    """Places and units of an index file; with Apache's numbers it has 420 MB."""
 
     auto_create_topic: bool = True
     auto_create_group: bool = True

@@ -53,6 +53,7 @@ class Checkpoint(NamedTuple):
     log_ms: int = 0
     """Of a record that is on disk, as all before it are."""
     queues_ms: int = 0
+    index_ms: int = 0
 
     @property
     def redo_from_ms(self) -> int:
@@ -66,7 +67,7 @@ def load_checkpoint(disk: Disk, paths: StorePaths) -> Checkpoint:
     if raw is None or len(raw) < CHECKPOINT.size:
         return Checkpoint()
     fields = CHECKPOINT.unpack(raw)
-    return Checkpoint(int(fields["log_ms"]), int(fields["queues_ms"]))
+    return Checkpoint(int(fields["log_ms"]), int(fields["queues_ms"]), int(fields["index_ms"]))
 
 
 class InternedNames:

@@ -94,6 +94,10 @@ class Store:
         self.appended = 0
         """Records dispatched since the start."""
         self.last_stop_was_clean = disk.read(paths.abort) is None
+        self.dispatched_to = self.log.start
+        """Records before this log position have their queue units."""
+        self.index_ms = Millis(0)
+        """Store time of the last record whose index entries are on disk, as the checkpoint tells it."""
 
     def recover(self, meet: Callable[[Rows, recovery.InternedNames], None]) -> None:
         """Find the end of the log and mend the queues; `meet` gets the rows of every record, in order.
@@ -102,6 +106,7 @@ class Store:
         """
         self.queues.load()
         checkpoint = recovery.load_checkpoint(self.disk, self.paths)
+        self.index_ms = Millis(checkpoint.index_ms)
         synced = self.log.start
         scan = recovery.LogScan(self.log.files, self.log.start, whole_before_ms=checkpoint.log_ms)
         for rows in scan.chunks():
@@ -112,7 +117,7 @@ class Store:
             meet(rows, scan.names)
         reach("recover.scanned")
         self.log.files.cut(scan.end)
-        self.log.end = scan.end
+        self.log.end = self.dispatched_to = scan.end
         for row, queue in enumerate(self.queues):
             queue.cut_log(scan.end)
             self.queues.next_offset[row] = queue.end
@@ -233,6 +238,7 @@ class Store:
         reach("dispatch.units")
         self.appended += len(rows)
         self._dispatched_ms = self._last_ms()
+        self.dispatched_to = self.log.end
         self.journal.clear()
         return rows, grown
 
@@ -270,7 +276,7 @@ class Store:
         sync_queues = [queue.sync_job() for queue in self.queues if queue.unsynced]
         if not sync_queues:
             return None
-        body = CHECKPOINT.pack(self._flushed_ms, self._dispatched_ms, 0, 0, 0)
+        body = CHECKPOINT.pack(self._flushed_ms, self._dispatched_ms, self.index_ms, 0, 0)
 
         def job() -> None:
             if self._sync_has_failed:

@@ -39,6 +39,8 @@ assert _handlers
 SMALL: dict[str, Any] = {
     "log_file_bytes": 1 << 20,
     "queue_file_bytes": 300 * 20,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
     "timer_log_file_bytes": 52 * 100 + 16,
     "timer_slots": 60,
     "timer_roll_window_slots": 20,

@@ -47,6 +47,10 @@ class StorePaths:
         return self.consume_queues / topic / str(queue_id)
 
     @property
+    def index(self) -> Path:
+        return self.root / "index"
+
+    @property
     def timer_wheel(self) -> Path:
         return self.root / "timerwheel"
 

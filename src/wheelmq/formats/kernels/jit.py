@@ -76,6 +76,14 @@ def kernel(function: F) -> F:
     return compiled
 
 
+def free_kernel(function: F) -> F:
+    """A kernel that other threads run beside: for work off the loop, on bytes that nobody else writes."""
+    from numba import njit
+
+    compiled: F = njit(cache=True, nogil=True, boundscheck=None, error_model="numpy")(function)
+    return compiled
+
+
 def inline(function: F) -> F:
     """A piece of kernels, compiled into its callers."""
     from numba import njit

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wheelmq.formats.kernels import (
+    index,
     jit,
     journal,
     json_header,
@@ -70,5 +71,6 @@ def warm(say: Callable[[str], None]) -> None:
             timer.chain_in_file(log, 0, -1, 0, np.zeros(2, np.int64))
         timer.append_units(written, a["counts"], 1000, written, 0, 0, written, nothing)
         timer.rebuild(written, a["counts"], 1000, written, 0, 0, 0)
+        index.index_log(written, 0, 0, written, 1, 1, np.zeros(index.STATE, np.int64))
         keys.insert(integers, integers, nothing, nothing)
         topics.intern_topic(a["slots"], a["names"], written, integers, read, 0, 0)

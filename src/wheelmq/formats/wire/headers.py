@@ -101,6 +101,26 @@ PULL_SUSPEND: Final = 0x2
 PULL_SUBSCRIPTION: Final = 0x4
 
 
+class QueryMessageHeader(Header):
+    """QUERY_MESSAGE; the times are store times."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+"""Beside its fields: `true` when the key is a unique one (RocketMQ: MixAll.UNIQUE_MSG_QUERY_FLAG)."""
+
+
+class ViewMessageHeader(Header):
+    """VIEW_MESSAGE_BY_ID; `offset` is a log position."""
+
+    offset: Int64
+
+
 class QueryConsumerOffsetHeader(Header):
     """QUERY_CONSUMER_OFFSET."""
 

@@ -1,0 +1,49 @@
+"""QUERY_MESSAGE, VIEW_MESSAGE_BY_ID: find messages by key or by position (RocketMQ: QueryMessageProcessor)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import UNIQUE_KEY_QUERY, QueryMessageHeader, ViewMessageHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+UNIQUE_KEY_MOST: Final = 32
+"""How many a query for a unique key gets, whatever it asks for (RocketMQ: defaultQueryMaxNum)."""
+MOST: Final = 64
+"""How many any query gets (RocketMQ: maxMsgsNumBatch)."""
+
+
+@serves(RequestCode.QUERY_MESSAGE)
+def query_message(request: Request, broker: Broker) -> Answer:
+    """The records of a topic with a key, stored within a span of time; some may only share the key's hash."""
+    header = request.header(QueryMessageHeader)
+    most = UNIQUE_KEY_MOST if request.ext.get(UNIQUE_KEY_QUERY) == "true" else header.max_num
+    span = Millis(header.begin_timestamp), Millis(header.end_timestamp)
+    spans = []
+    if broker.index is not None:
+        found = broker.index.find(header.topic, header.key, *span, min(most, MOST))
+        records = (broker.store.log.record_at(position) for position in found.positions)
+        spans = [(record.position, record.size) for record in records if record is not None]
+    if not spans:
+        raise PeerError(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
+    return reply(
+        body=broker.store.log.gather(spans),
+        indexLastUpdateTimestamp=found.last_ms,
+        indexLastUpdatePhyoffset=found.last_position,
+    )
+
+
+@serves(RequestCode.VIEW_MESSAGE_BY_ID)
+def view_message(request: Request, broker: Broker) -> Answer:
+    """The record at a log position, which is what an offset message id names."""
+    position = LogPosition(request.header(ViewMessageHeader).offset)
+    record = broker.store.log.record_at(position)
+    if record is None:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+    return reply(body=broker.store.log.gather([(position, record.size)]))

@@ -1,0 +1,145 @@
+"""The message index: a hash table on disk from topic and key to records of the log (RocketMQ: IndexFile, IndexHeader).
+
+A file is a header, `slots` numbers of 4 bytes, and room for `units` units. A slot holds the number of the newest unit
+whose hash falls into it, 0 for none; each unit holds the number of the one before it in its slot. Unit 0 is never used,
+so `count`, the number of the next unit, begins at 1. Only the hash of a key is kept: whoever looks up compares keys.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, NamedTuple
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.field import Field, Layout
+from wheelmq.formats.java import java_hash
+from wheelmq.formats.units import LogPosition, Millis
+
+INDEX_HEADER: Final = Layout(
+    "index header",
+    Field("begin_ms", "int64", "store time of the first record"),
+    Field("end_ms", "int64", "store time of the last record"),
+    Field("begin_position", "int64", "log position of the first record"),
+    Field("end_position", "int64", "log position of the last record"),
+    Field("slots_used", "int32", "slots that are not 0"),
+    Field("count", "int32", "number of the next unit; 0 in a new file counts as 1"),
+)
+
+INDEX_UNIT: Final = Layout(
+    "index unit",
+    Field("hash", "int32", "absolute Java hash of topic, # and key; 0 for the least integer"),
+    Field("position", "int64", "log position of the record"),
+    Field("seconds", "int32", "whole seconds from begin_ms to the record's store time"),
+    Field("previous", "int32", "number of the unit before it in its slot, 0 for none"),
+)
+
+SLOT_BYTES: Final = 4
+SLOTS: Final = 5_000_000
+UNITS: Final = 20_000_000
+"""Apache's sizes (maxHashSlotNum, maxIndexNum); a file with them has 420,000,040 bytes."""
+
+SECONDS_MAX: Final = 0x7FFF_FFFF
+KEY_SEPARATOR: Final = " "
+"""Between the keys in the property KEYS."""
+
+_INT32_MIN: Final = -(1 << 31)
+
+
+class IndexSize(NamedTuple):
+    """How large a file is."""
+
+    slots: int = SLOTS
+    units: int = UNITS
+
+    @property
+    def units_at(self) -> int:
+        """Byte of unit 0."""
+        return INDEX_HEADER.size + self.slots * SLOT_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        return self.units_at + self.units * INDEX_UNIT.size
+
+
+def index_hash(topic: str, key: str) -> int:
+    """What stands for a key (RocketMQ: indexKeyHashMethod)."""
+    code = java_hash(f"{topic}#{key}")
+    return 0 if code == _INT32_MIN else abs(code)
+
+
+def index_keys(properties: dict[str, str]) -> list[str]:
+    """The keys under which a message can be found: its unique one, then those its sender chose."""
+    keys = [properties[props.UNIQ_KEY]] if props.UNIQ_KEY in properties else []
+    return keys + [key for key in properties.get(props.KEYS, "").split(KEY_SEPARATOR) if key]
+
+
+def seconds_since(begin_ms: Millis, store_ms: Millis) -> int:
+    """What a unit says of its record's time."""
+    return 0 if begin_ms <= 0 else min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
+
+
+def put_key(file: memoryview, size: IndexSize, code: int, position: LogPosition, store_ms: Millis) -> bool:
+    """Add a unit; False when the file is full."""
+    header = INDEX_HEADER.unpack(file)
+    count = max(header["count"], 1)
+    if count >= size.units:
+        return False
+    slot_at = INDEX_HEADER.size + code % size.slots * SLOT_BYTES
+    previous = _int32(file, slot_at)
+    if not 0 < previous <= count:
+        previous = 0
+    unit = INDEX_UNIT.pack(code, position, seconds_since(header["begin_ms"], store_ms), previous)
+    unit_at = size.units_at + count * INDEX_UNIT.size
+    file[unit_at : unit_at + INDEX_UNIT.size] = unit
+    file[slot_at : slot_at + SLOT_BYTES] = count.to_bytes(SLOT_BYTES, "big")
+    begin_ms, begin_position = header["begin_ms"], header["begin_position"]
+    if count == 1:
+        begin_ms, begin_position = store_ms, position
+    used = header["slots_used"] + (previous == 0)
+    file[: INDEX_HEADER.size] = INDEX_HEADER.pack(begin_ms, store_ms, begin_position, position, used, count + 1)
+    return True
+
+
+def find_key(
+    file: memoryview, size: IndexSize, code: int, begin_ms: Millis, end_ms: Millis, most: int
+) -> list[LogPosition]:
+    """Positions of the records with a hash, stored from `begin_ms` to `end_ms`, the newest first; at most `most`.
+
+    Times are those of units: whole seconds from the file's first record.
+    """
+    header = INDEX_HEADER.unpack(file)
+    count = header["count"]
+    found: list[LogPosition] = []
+    number = _int32(file, INDEX_HEADER.size + code % size.slots * SLOT_BYTES)
+    if count <= 1 or not 0 < number <= count:
+        return found
+    while len(found) < most:
+        unit = INDEX_UNIT.unpack(file, size.units_at + number * INDEX_UNIT.size)
+        if unit["seconds"] < 0:
+            break
+        stored_ms = header["begin_ms"] + unit["seconds"] * 1000
+        if unit["hash"] == code and begin_ms <= stored_ms <= end_ms:
+            found.append(LogPosition(unit["position"]))
+        previous = unit["previous"]
+        if not 0 < previous < number or stored_ms < begin_ms:
+            break
+        number = previous
+    return found
+
+
+def is_time_matched(header: dict[str, int], begin_ms: Millis, end_ms: Millis) -> bool:
+    """Whether a file may have records of a span of time (RocketMQ: isTimeMatched)."""
+    return begin_ms <= header["end_ms"] and end_ms >= header["begin_ms"]
+
+
+def index_file_name(now_ms: Millis) -> str:
+    """Name of a file made now: local time to the millisecond, 17 digits (RocketMQ: timeMillisToHumanString)."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
+
+
+def is_index_file_name(name: str) -> bool:
+    return len(name) == 17 and name.isascii() and name.isdigit()
+
+
+def _int32(file: memoryview, at: int) -> int:
+    return int.from_bytes(file[at : at + 4], "big", signed=True)

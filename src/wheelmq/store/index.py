@@ -1,0 +1,221 @@
+"""The index of messages by key: it follows the log, on a thread of its own (RocketMQ: IndexService).
+
+Nothing waits for it. It reads the log up to where queue units were written, adds each key to the last of its files, and
+begins another when that is full. Where it goes on after a stop is told by its files; what a power cut may have torn is
+removed and made anew from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from wheelmq.formats.disk.index import (
+    INDEX_HEADER,
+    IndexSize,
+    find_key,
+    index_file_name,
+    index_hash,
+    index_keys,
+    is_index_file_name,
+    is_time_matched,
+    put_key,
+)
+from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, SYS_TRANSACTION, decode_record
+from wheelmq.formats.kernels import index as kernel
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.store.store import Store
+from wheelmq.system.disk import MappedFile
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+STEP_BYTES: Final = 16 << 20
+"""How much of the log one job reads."""
+CLOSE_BYTES_MAX: Final = 256 << 20
+"""What a stop may still add; the rest is added after the next start."""
+
+RETRY_S: Final = 1.0
+"""How long to wait after what could not be done, such as making a file on a full disk."""
+
+
+class Found(NamedTuple):
+    """Where records with a key are, oldest first, and how far the index reaches."""
+
+    positions: list[LogPosition]
+    last_ms: Millis
+    last_position: LogPosition
+
+
+class MessageIndex:
+    """The index files of a store."""
+
+    def __init__(self, store: Store, offload: Offload, size: IndexSize) -> None:
+        self._store = store
+        self._offload = offload
+        self._size = size
+        self._folder = store.paths.index
+        self._files: list[MappedFile] = []
+        self._is_busy = False
+        self._failure = ""
+        self._again_s = 0.0
+        self._reached = LogPosition(0)
+        """How far the running job has come; its own."""
+        self.indexed_to = store.log.start
+        """Records before this position are in the index."""
+        self._load()
+
+    # Following -----------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Add what has queue units by now, if it is not being done; called in every tick."""
+        if self._is_busy or (self._failure and self._store.clock.monotonic() < self._again_s):
+            return
+        job = self._next_job(self._store.dispatched_to)
+        if job is not None:
+            self._is_busy = True
+            self._offload.submit(job, self._followed)
+
+    def close(self) -> None:
+        """Add the rest, if it is not too much, and bring the index to disk; no job may run any more."""
+        upto = LogPosition(min(self._store.dispatched_to, self.indexed_to + CLOSE_BYTES_MAX))
+        try:
+            while not self._failure and (job := self._next_job(upto)) is not None:
+                job()
+                self.indexed_to = self._reached
+            if self._files:
+                self._files[-1].sync(self._size.file_bytes)
+        except OSError as error:
+            log.error("the message index is not on disk and will be made anew: %s", error)
+
+    def _next_job(self, upto: LogPosition) -> Callable[[], None] | None:
+        at = self.indexed_to
+        if at >= upto:
+            return None
+        files = self._store.log.files
+        base = at - at % files.file_bytes
+        stop = min(upto - base, files.file_bytes, at - base + STEP_BYTES)
+        return partial(self._follow, files.file_at(at), base, at - base, stop)
+
+    def _follow(self, source: MappedFile, base: int, at: int, stop: int) -> None:
+        """Add the records of a log file from byte `at` to byte `stop`. Raises OSError when there is no room for a file."""
+        self._reached = LogPosition(base + at)
+        while at < stop:
+            at, outcome = self._add_many(source, base, at, stop)
+            if outcome == kernel.NOT_MINE:
+                at = self._add_one(source, base, at)
+            elif outcome == kernel.FILE_END:
+                at = source.size
+            self._reached = LogPosition(base + at)
+
+    def _add_many(self, source: MappedFile, base: int, at: int, stop: int) -> tuple[int, int]:
+        if not jit.available() or not self._files:
+            return at, kernel.NOT_MINE
+        state = np.array([at], np.int64)
+        file = self._files[-1].array
+        outcome = kernel.index_log(source.array, base, stop, file, self._size.slots, self._size.units, state)
+        return int(state[kernel.AT]), int(outcome)
+
+    def _add_one(self, source: MappedFile, base: int, at: int) -> int:
+        """Add what stands at byte `at`; the byte behind it."""
+        if BLANK.unpack_from(source.view, at) == (source.size - at, BLANK_MAGIC):
+            return source.size
+        record = decode_record(source.view[at:])
+        if record.message.sys_flag & SYS_TRANSACTION != SYS_TRANSACTION:
+            for key in index_keys(record.message.properties):
+                code = index_hash(record.message.topic, key)
+                while not self._files or not put_key(
+                    self._files[-1].view, self._size, code, record.position, record.store_ms
+                ):
+                    self._begin_file()
+        return at + record.size
+
+    def _begin_file(self) -> None:
+        """Begin a file behind the last one, which is brought to disk. Raises OSError."""
+        name = index_file_name(self._store.clock.now_ms())
+        head = b""
+        if self._files:
+            last = self._files[-1]
+            last.sync(last.size)
+            header = INDEX_HEADER.unpack(last.view)
+            self._store.index_ms = Millis(header["end_ms"])
+            name = max(name, f"{int(last.path.name) + 1:017d}")
+            end = (header["end_ms"], header["end_position"])
+            head = INDEX_HEADER.pack(end[0], end[0], end[1], end[1], 0, 0)
+        file = self._store.disk.map(self._folder / name, self._size.file_bytes)
+        file.populate(0, self._size.units_at)
+        file.view[: len(head)] = head
+        self._files.append(file)
+
+    def _followed(self, result: object) -> None:
+        self._is_busy = False
+        self.indexed_to = self._reached
+        failure = f"{type(result).__name__}: {result}" if isinstance(result, BaseException) else ""
+        if failure and failure != self._failure:
+            log.error("messages behind log position %d are not in the index yet: %s", self.indexed_to, failure)
+        self._failure = failure
+        self._again_s = self._store.clock.monotonic() + RETRY_S
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    def find(self, topic: str, key: str, begin_ms: Millis, end_ms: Millis, most: int) -> Found:
+        """The records with a key that were stored from `begin_ms` to `end_ms`, at most `most`, the newest ones.
+
+        Some may have another key with the same hash.
+        """
+        code = index_hash(topic, key)
+        last = INDEX_HEADER.unpack(self._files[-1].view) if self._files else {"end_ms": 0, "end_position": 0}
+        found: set[LogPosition] = set()
+        for file in reversed(self._files):
+            header = INDEX_HEADER.unpack(file.view)
+            if is_time_matched(header, begin_ms, end_ms):
+                found.update(find_key(file.view, self._size, code, begin_ms, end_ms, most - len(found)))
+            if header["begin_ms"] < begin_ms or len(found) >= most:
+                break
+        return Found(sorted(found), Millis(last["end_ms"]), LogPosition(last["end_position"]))
+
+    # Opening -------------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Take the files that are whole; remove those that may not be, and all behind them."""
+        disk, store = self._store.disk, self._store
+        names = sorted(name for name in disk.list(self._folder) if is_index_file_name(name))
+        for i, name in enumerate(names):
+            file = self._whole_file(name)
+            if file is None:
+                for gone in names[i:]:
+                    log.warning("index file %s is removed and made anew from the log", gone)
+                    disk.remove(self._folder / gone)
+                break
+            self._files.append(file)
+        for file in reversed(self._files):
+            header = INDEX_HEADER.unpack(file.view)
+            if header["end_position"] >= store.log.start and header["end_ms"] > 0:
+                self.indexed_to = self._behind(header)
+                break
+
+    def _whole_file(self, name: str) -> MappedFile | None:
+        """The file, when what it holds is known to be on disk and names what is in the log."""
+        store = self._store
+        try:
+            file = store.disk.map(self._folder / name, self._size.file_bytes)
+        except OSError as error:
+            log.warning("%s", error)
+            return None
+        header = INDEX_HEADER.unpack(file.view)
+        if not store.last_stop_was_clean and header["end_ms"] > store.index_ms:
+            return None
+        return file if header["end_position"] < max(store.log.end, 1) else None
+
+    def _behind(self, header: dict[str, int]) -> LogPosition:
+        """Where to go on behind the last record of a file; that record may have had more keys than a full one took."""
+        position = LogPosition(header["end_position"])
+        record = self._store.log.record_at(position)
+        if record is None or header["count"] >= self._size.units:
+            return position
+        return LogPosition(position + record.size)

@@ -1,0 +1,229 @@
+"""The message index: Apache's file, followed behind the log, made anew when it may be torn."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.index import (
+    INDEX_HEADER,
+    INDEX_UNIT,
+    IndexSize,
+    find_key,
+    index_file_name,
+    index_hash,
+    index_keys,
+    is_index_file_name,
+    put_key,
+    seconds_since,
+)
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness, records_in
+from wheelmq.testing.offload import HeldOffload
+
+FOREVER = 1 << 62
+SMALL = IndexSize(10, 6)
+
+
+class TestFile:
+    def test_apaches_size(self) -> None:
+        assert IndexSize().file_bytes == 420_000_040
+
+    def test_hashes(self) -> None:
+        assert index_hash("", "") == ord("#")
+        assert index_hash("T", "k") == (ord("T") * 31 + ord("#")) * 31 + ord("k")
+        assert index_hash("TopicTest", "polygenelubricants") > 0
+
+    def test_the_least_integer_has_no_absolute_value(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("wheelmq.formats.disk.index.java_hash", lambda text: -(1 << 31))
+        assert index_hash("T", "k") == 0
+
+    def test_keys_are_the_unique_one_and_those_between_spaces(self) -> None:
+        assert index_keys({props.KEYS: " a  b ", props.UNIQ_KEY: "u v"}) == ["u v", "a", "b"]
+        assert index_keys({}) == []
+
+    def test_bytes(self) -> None:
+        file = memoryview(bytearray(SMALL.file_bytes))
+        assert put_key(file, SMALL, 12, LogPosition(1000), Millis(5_000))
+        assert put_key(file, SMALL, 22, LogPosition(2000), Millis(7_999))
+        assert INDEX_HEADER.unpack(file) == {
+            "begin_ms": 5000, "end_ms": 7999, "begin_position": 1000, "end_position": 2000, "slots_used": 1, "count": 3,
+        }  # fmt: skip
+        assert struct.unpack_from(">i", file, 40 + 4 * 2) == (2,)
+        assert bytes(file[40 + 40 + 20 :][:40]) == INDEX_UNIT.pack(12, 1000, 0, 0) + INDEX_UNIT.pack(22, 2000, 2, 1)
+
+    def test_full(self) -> None:
+        file = memoryview(bytearray(SMALL.file_bytes))
+        taken = [put_key(file, SMALL, i, LogPosition(i), Millis(1)) for i in range(7)]
+        assert taken == [True] * 5 + [False] * 2
+
+    def test_seconds(self) -> None:
+        assert seconds_since(Millis(0), Millis(9000)) == 0
+        assert seconds_since(Millis(5000), Millis(4000)) == 0
+        assert seconds_since(Millis(1), Millis(1 << 50)) == 0x7FFF_FFFF
+
+    def test_the_newest_first_within_the_time(self) -> None:
+        file = memoryview(bytearray(SMALL.file_bytes))
+        for i in range(4):
+            put_key(file, SMALL, 2 if i != 2 else 12, LogPosition(100 + i), Millis(10_000 + 1000 * i))
+
+        def find(begin_ms: int, end_ms: int, most: int) -> list[LogPosition]:
+            return find_key(file, SMALL, 2, Millis(begin_ms), Millis(end_ms), most)
+
+        assert find(0, FOREVER, 9) == [103, 101, 100]
+        assert find(0, FOREVER, 2) == [103, 101]
+        assert find(10_500, 11_500, 9) == [101]
+        assert find_key(file, SMALL, 3, Millis(0), Millis(FOREVER), 9) == []
+
+    def test_a_chain_that_does_not_go_back_ends(self) -> None:
+        file = memoryview(bytearray(SMALL.file_bytes))
+        put_key(file, SMALL, 2, LogPosition(1), Millis(1))
+        file[SMALL.units_at + 20 :][16:20] = (1).to_bytes(4, "big")
+        assert find_key(file, SMALL, 2, Millis(0), Millis(FOREVER), 9) == [1]
+
+    def test_names(self) -> None:
+        name = index_file_name(Millis(1_700_000_000_007))
+        assert is_index_file_name(name) and name.endswith("007") and name.startswith("2023111")
+        assert not is_index_file_name("20231114") and not is_index_file_name("x" * 17)
+
+
+def query(harness: BrokerHarness, key: str, topic: str = "T", **fields: object) -> Command:
+    asked = {"topic": topic, "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": FOREVER, **fields}
+    return harness.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=headers.texts(**asked)))
+
+
+def bodies_of(answer: Command) -> list[bytes]:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return [record.message.body for record in records_in(bytes(answer.body))]
+
+
+def send(harness: BrokerHarness, body: bytes, **properties: str) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    assert harness.ask(harness.send_command("T", body, i=text)).code == 0
+    harness.tick()
+
+
+class TestQuery:
+    def test_by_each_key(self, harness: BrokerHarness) -> None:
+        send(harness, b"1", KEYS="a b", UNIQ_KEY="u1")
+        send(harness, b"2", KEYS="b", UNIQ_KEY="u2")
+        send(harness, b"3")
+        assert bodies_of(query(harness, "a")) == bodies_of(query(harness, "u1")) == [b"1"]
+        assert bodies_of(query(harness, "b")) == [b"1", b"2"]
+        assert int(query(harness, "b").ext["indexLastUpdatePhyoffset"]) > 0
+        assert query(harness, "b", topic="other").code == query(harness, "c").code == ResponseCode.QUERY_NOT_FOUND
+
+    def test_the_newest_of_too_many(self, harness: BrokerHarness) -> None:
+        for i in range(70):
+            send(harness, b"%d" % i, KEYS="k")
+        assert bodies_of(query(harness, "k", maxNum=3)) == [b"67", b"68", b"69"]
+        assert len(bodies_of(query(harness, "k", maxNum=1000))) == 64
+        assert len(bodies_of(query(harness, "k", maxNum=1, _UNIQUE_KEY_QUERY="true"))) == 32
+
+    def test_within_a_time(self, harness: BrokerHarness) -> None:
+        send(harness, b"early", KEYS="k")
+        harness.advance(10_000)
+        send(harness, b"late", KEYS="k")
+        now_ms = harness.clock.now_ms()
+        assert bodies_of(query(harness, "k", beginTimestamp=now_ms - 5000)) == [b"late"]
+        assert bodies_of(query(harness, "k", endTimestamp=now_ms - 5000)) == [b"early"]
+
+    def test_a_timer_is_found_where_it_waits_and_where_it_went(self, harness: BrokerHarness) -> None:
+        harness.send("T", b"t", delay_ms=1000, i="KEYS\x01k\x02TIMER_DELAY_MS\x011000\x02")
+        harness.tick()
+        assert bodies_of(query(harness, "k", topic="rmq_sys_wheel_timer")) == [b"t"]
+        assert query(harness, "k").code == ResponseCode.QUERY_NOT_FOUND
+        harness.advance(1500)
+        assert bodies_of(query(harness, "k")) == [b"t"]
+
+    def test_by_position(self, harness: BrokerHarness) -> None:
+        send(harness, b"x")
+        position = harness.pull("T").records[0].position
+        found = harness.ask(Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(position)}))
+        assert bodies_of(found) == [b"x"]
+        for wrong in (position + 1, -1, 1 << 40):
+            refused = harness.ask(Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(wrong)}))
+            assert (refused.code, refused.remark) == (1, f"can not find message by the offset, {wrong}")
+
+    def test_without_an_index(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, message_index_enable=False) as harness:
+            send(harness, b"1", KEYS="a")
+            assert query(harness, "a").code == ResponseCode.QUERY_NOT_FOUND
+            assert not harness.broker.paths.index.exists()
+
+
+def files_of(harness: BrokerHarness) -> list[Path]:
+    return sorted(harness.broker.paths.index.iterdir())
+
+
+class TestFollowing:
+    def test_files_follow_one_another(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, max_index_num=11) as harness:
+            for i in range(25):
+                send(harness, b"%d" % i, KEYS=f"k{i} all")
+            assert len(files_of(harness)) == 8  # three keys each, ten to a file
+            assert bodies_of(query(harness, "all")) == [b"%d" % i for i in range(25)]
+            for i in range(25):
+                assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
+            first, second = (INDEX_HEADER.unpack(file.read_bytes()) for file in files_of(harness)[:2])
+            assert first["count"] == 11 and first["end_position"] <= second["begin_position"]
+            assert harness.broker.store.index_ms == harness.clock.now_ms()
+
+    @pytest.mark.parametrize("stop", ["restart", "crash"])
+    def test_after_a_stop(self, tmp_path: Path, stop: str) -> None:
+        with BrokerHarness(tmp_path, max_index_num=11) as harness:
+            for i in range(13):
+                send(harness, b"%d" % i, KEYS=f"k{i}")
+            if stop == "restart":
+                harness.restart()
+            else:
+                harness.crash()
+                harness.start()
+            send(harness, b"13", KEYS="k13")
+            for i in range(14):
+                assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
+
+    def test_files_that_are_gone_are_made_anew(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, max_index_num=11) as harness:
+            for i in range(30):
+                send(harness, b"%d" % i, KEYS=f"k{i}")
+            files = files_of(harness)
+            harness.stop()
+            for file in files:
+                file.unlink()
+            harness.start()
+            harness.tick()
+            for i in range(30):
+                assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
+
+    def test_it_waits_for_nobody_and_nobody_for_it(self, tmp_path: Path) -> None:
+        background = HeldOffload()
+        with BrokerHarness(tmp_path, offload=background) as harness:
+            send(harness, b"1", KEYS="a")
+            assert query(harness, "a").code == ResponseCode.QUERY_NOT_FOUND
+            harness.run_jobs()
+            assert bodies_of(query(harness, "a")) == [b"1"]
+
+    def test_a_full_disk_is_tried_again(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        disk.is_full = lambda path: path.parent.name == "index"
+        with BrokerHarness(tmp_path, disk=disk) as harness:
+            send(harness, b"1", KEYS="a")
+            assert query(harness, "a").code == ResponseCode.QUERY_NOT_FOUND
+            disk.is_full = lambda path: False
+            harness.advance(2000)
+            assert bodies_of(query(harness, "a")) == [b"1"]
+
+    def test_files_of_another_size_are_made_anew(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            send(harness, b"1", KEYS="a")
+        with BrokerHarness(tmp_path, max_index_num=500) as harness:
+            harness.tick()
+            assert bodies_of(query(harness, "a")) == [b"1"]
