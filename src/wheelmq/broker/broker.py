@@ -46,6 +46,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
+from wheelmq.store.expiry import Expiry
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store, StoreSettings
 from wheelmq.system.clock import Clock
@@ -103,18 +104,16 @@ class Broker:
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.ahead = Ahead(self.store.log, self.background)
         self.index = self._open_index()
+        self.expiry = Expiry(self.store, self.index, settings.expiry, self.timer.needed_from, self.background)
         self.flush = Flush(self.store, offload, settings, self.fail)
         self.dispatch = Dispatch(self)
         self.holds = Holds(self.dispatch.answer)
         self.calls = Calls()
         self.pipeline = PipelineDesk(self)
-        self.fast_send: FastSend | None = None
+        arrays = TopicArrays(self) if jit.available() else None
+        self.fast_send = None if arrays is None else FastSend(self, arrays)
         """None when kernels are off: then every frame goes the plain way."""
-        fast_release: FastRelease | None = None
-        if jit.available():
-            arrays = TopicArrays(self)
-            self.fast_send = FastSend(self, arrays)
-            fast_release = FastRelease(self, arrays)
+        fast_release = None if arrays is None else FastRelease(self, arrays)
         self.releaser = Releaser(self.store, self.timer, fast_release)
         self.boot_ms = clock.now_ms()
         self.refusal: str | None = None
@@ -275,6 +274,7 @@ class Broker:
         self.every(self.settings.offsets_persist_ms, self._save_offsets)
         self.every(self.settings.checkpoint_ms, self._write_checkpoint)
         self.every(10_000, self._expire_clients)
+        self.every(self.settings.clean_resource_interval_ms, self.expiry.look)
         self.every(1000, self._sample_rates)
 
     def _save_offsets(self, *, inline: bool = False) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from wheelmq.delay.levels import DEFAULT_LEVELS
 from wheelmq.formats.disk.index import SLOTS, UNITS
+from wheelmq.store.expiry import ExpirySettings
 
 
 class FlushMode(StrEnum):
@@ -45,6 +46,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_hash_slot_num: int = SLOTS
     max_index_num: int = UNITS
     """Places and units of an index file; with Apache's numbers it has 420 MB."""
+    expiry: ExpirySettings = ExpirySettings()
+    clean_resource_interval_ms: int = 10_000
 
     auto_create_topic: bool = True
     auto_create_group: bool = True

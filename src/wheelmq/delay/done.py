@@ -55,6 +55,22 @@ class IndexBits:
                 found[chosen] |= (segment[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
         return found
 
+    def first_unset(self, stop: int) -> int:
+        """The least index whose bit is 0; `stop` when none below it is."""
+        index = self.floor
+        while index < stop:
+            number, at = divmod(index, SEGMENT_BITS)
+            segment = self._segments.get(number)
+            if segment is None:
+                return index
+            free = np.flatnonzero(segment[at >> 3 :] != 0xFF)
+            if len(free):
+                byte = (at >> 3) + int(free[0])
+                clear = ~int(segment[byte]) & 0xFF
+                return min(stop, number * SEGMENT_BITS + 8 * byte + (clear & -clear).bit_length() - 1)
+            index = (number + 1) * SEGMENT_BITS
+        return stop
+
     def update(self, indices: Indices) -> None:
         """Set the bits of `indices`."""
         if len(indices) <= FEW:

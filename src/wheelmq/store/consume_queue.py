@@ -94,6 +94,25 @@ class ConsumeQueue:
             count = self.units_per_file
         return offset
 
+    def drop_before(self, log_start: LogPosition) -> Callable[[], None] | None:
+        """Begin at the first unit whose record is still in the log; what removes the files before it, if any."""
+        self.start = self._first_at(log_start)
+        self._synced = max(self._synced, self.start)
+        return self.files.drop_before(self.start * QUEUE_UNIT.size)
+
+    def _first_at(self, log_start: LogPosition) -> QueueOffset:
+        """The first offset whose record begins at or behind `log_start`; `end` when none does."""
+        offset = self.start
+        count = 1
+        while offset < self.end:
+            units = self.read(offset, count)
+            there = np.flatnonzero((units["position"] >= log_start) & (units["size"] != BLANK_SIZE))
+            if len(there):
+                return QueueOffset(offset + int(there[0]))
+            offset = QueueOffset(offset + len(units))
+            count = self.units_per_file
+        return self.end
+
     def cut_log(self, log_end: LogPosition) -> None:
         """Drop the units at the tail whose records do not end before `log_end`, and whatever stands behind.
 

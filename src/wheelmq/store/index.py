@@ -103,7 +103,7 @@ class MessageIndex:
         return partial(self._follow, files.file_at(at), base, at - base, stop)
 
     def _follow(self, source: MappedFile, base: int, at: int, stop: int) -> None:
-        """Add the records of a log file from byte `at` to byte `stop`. Raises OSError when there is no room for a file."""
+        """Add the records of a log file from byte `at` to byte `stop`. Raises OSError."""
         self._reached = LogPosition(base + at)
         while at < stop:
             at, outcome = self._add_many(source, base, at, stop)
@@ -178,6 +178,21 @@ class MessageIndex:
             if header["begin_ms"] < begin_ms or len(found) >= most:
                 break
         return Found(sorted(found), Millis(last["end_ms"]), LogPosition(last["end_position"]))
+
+    def drop_before(self, log_start: LogPosition) -> Callable[[], None]:
+        """Give up the files whose last record is gone, but for the last file; what removes them."""
+        gone = 0
+        while gone < len(self._files) - 1 and INDEX_HEADER.unpack(self._files[gone].view)["end_position"] < log_start:
+            gone += 1
+        paths = [file.path for file in self._files[:gone]]
+        del self._files[:gone]
+        self.indexed_to = max(self.indexed_to, log_start)
+
+        def job() -> None:
+            for path in paths:
+                self._store.disk.remove(path)
+
+        return job
 
     # Opening -------------------------------------------------------------------------------------------------------
 

@@ -98,6 +98,26 @@ class MappedSequence:
         file = self.file_at(position - 1)
         return file.synced_bytes >= (position - 1) % self.file_bytes + 1
 
+    def drop_before(self, position: int) -> Callable[[], None] | None:
+        """Give up the files that end at or before `position`, but for the last one; None when there is none.
+
+        What removes them is given back and may run off the loop. The oldest goes first, so that a stop in between
+        leaves files that join; who still holds bytes of one may read on.
+        """
+        start = min(position - position % self.file_bytes, self.end - self.file_bytes)
+        gone = range(self.start, start, self.file_bytes)
+        if not gone:
+            return None
+        for first in gone:
+            self._files.pop(first, None)
+        self.start = start
+
+        def job() -> None:
+            for first in gone:
+                self._disk.remove(self.folder / file_name(first))
+
+        return job
+
     def cut(self, position: int) -> None:
         """Zero what stands behind `position` in its file and remove the files behind that one, on disk on return.
 

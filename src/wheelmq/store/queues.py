@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.kernels.journal import POSITION, QUEUE, QUEUE_OFFSET, SIZE, TAG_CODE
-from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.journal import Rows
 from wheelmq.store.mapped import MappedSequence
@@ -85,6 +85,10 @@ class QueueTable:
         self._keys.append(key)
         self.next_offset[row] = queue.end
         return row
+
+    def drop_before(self, log_start: LogPosition) -> Iterator[Callable[[], None] | None]:
+        """Have every queue begin in the log; what removes the files of each that are needed no more."""
+        return (queue.drop_before(log_start) for queue in self._queues if queue.start < queue.end)
 
     def write(self, rows: Rows) -> list[int]:
         """Write the units of journal `rows`; the queues that grew. Raises DiskFull; writing again is harmless."""

@@ -105,6 +105,9 @@ class Store:
         Raises LogDamaged, DiskFull.
         """
         self.queues.load()
+        for remove in self.queues.drop_before(self.log.start) if self.log.start else ():
+            if remove is not None:
+                remove()
         checkpoint = recovery.load_checkpoint(self.disk, self.paths)
         self.index_ms = Millis(checkpoint.index_ms)
         synced = self.log.start

@@ -51,6 +51,8 @@ class SimulatedDisk(Disk):
     def __init__(self) -> None:
         self.is_full: Callable[[Path], bool] = lambda path: False
         """Asked for each file that is to be made, by its path."""
+        self.used = 0.0
+        """Share of the disk that is used."""
         self.sync_error: OSError | None = None
         """What the next syncs raise; the bytes stay off the disk."""
         self.syncs: list[Path] = []
@@ -76,6 +78,9 @@ class SimulatedDisk(Disk):
             raise DiskFull(errno.ENOSPC, f"no room for {size} bytes", str(path))
         super().allocate(path, size)
         self._durable[path] = None
+
+    def used_share(self, folder: Path) -> float:
+        return self.used
 
     def note_sync(self, file: MappedFile) -> None:
         """`file` is being synced: what it holds now is durable, unless syncs fail."""

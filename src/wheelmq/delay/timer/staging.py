@@ -142,8 +142,18 @@ def _units(view: StoreView, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any
 
 
 def _read_records(view: StoreView, rows: StagedRows) -> None:
-    """Fill in what stands in the records, which `rows` name in log order."""
-    done = 0
+    """Fill in what stands in the records, which `rows` name in log order.
+
+    A walk may meet units whose records have expired, so they were settled long ago: they get an index that is done.
+    """
+    done = int(np.searchsorted(rows["position"], view.log.start))
+    if done and not rows["walked"][:done].all():
+        raise StoreUnreadable(
+            f"log position {rows['position'][0]} lies before the log, which begins at {view.log.start}"
+        )
+    gone = rows[:done]
+    gone["due_ms"] = gone["store_ms"] = gone["out_ms"]
+    gone["queue_offset"] = -1
     while done < len(rows):
         if jit.available():
             done += _read_many(view, rows[done:])

@@ -271,6 +271,14 @@ class Timer:
         self.turns.finish()
         reach("commit.armed")
 
+    def needed_from(self) -> LogPosition:
+        """Where the first record stands that the timer may still read: one not settled, or not indexed."""
+        first = min(self.done.first_unset(self.queue.end), self.indexed_to)
+        offset = self.queue.skip_blanks(QueueOffset(max(first, self.queue.start)))
+        if offset >= self.queue.end:
+            return self.store.dispatched_to
+        return LogPosition(int(self.queue.read(offset, 1)["position"][0]))
+
     def is_out_of_reach(self, slots_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether no walk will meet these slots any more: what is in them must be armed, however far off it is.
 

@@ -18,7 +18,8 @@ from wheelmq.formats.kernels.numbers import Bytes, literal
 NAMES: Final = tuple(
     sorted(
         (
-            props.TAGS, props.KEYS, props.UNIQ_KEY, props.DELAY, props.WAIT, props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS,
+            props.TAGS, props.KEYS, props.UNIQ_KEY, props.DELAY, props.WAIT, props.TIMER_DELAY_SEC,
+            props.TIMER_DELAY_MS,
             props.TIMER_DELIVER_MS, props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID, props.TIMER_DEL_UNIQKEY,
             props.WMQ_DUE, props.WMQ_ORIGIN, props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS, props.TIMER_ROLL_TIMES,
             props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.TRAN_MSG, props.INNER_NUM, props.POP_CK,

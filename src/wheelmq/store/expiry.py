@@ -1,0 +1,117 @@
+"""Which files of the store may go, and when (RocketMQ: CleanCommitLogService, CleanConsumeQueueService).
+
+Log files go from the oldest on, at the hour that was chosen or when the disk fills, once all in them is older than the
+reserved time; when the disk is nearly full they go without regard to age. What is needed still stays whatever the disk
+says: the newest file, and every file from the first message on that waits in the timer. Queue and index files follow
+the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.store.index import MessageIndex
+from wheelmq.store.store import Store
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirySettings:
+    """Under Apache's names; ratios in percent of the file system's size."""
+
+    file_reserved_hours: int = 72
+    delete_when: str = "04"
+    """Hours of local time, two digits each, with `;` between them."""
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    delete_file_batch_max: int = 10
+    """Log files that go at a time."""
+
+    @property
+    def hours(self) -> frozenset[int]:
+        """The hours in `delete_when`. Raises ValueError."""
+        hours = frozenset(int(hour) for hour in self.delete_when.split(";"))
+        if not hours <= frozenset(range(24)):
+            raise ValueError(f"delete_when is {self.delete_when!r}: write hours from 00 to 23, such as 04 or 04;16")
+        return hours
+
+
+class Expiry:
+    """Removes what has expired."""
+
+    def __init__(
+        self,
+        store: Store,
+        index: MessageIndex | None,
+        settings: ExpirySettings,
+        needed_from: Callable[[], LogPosition],
+        background: Offload,
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._settings = settings
+        self._hours = settings.hours
+        self._needed_from = needed_from
+        self._background = background
+        self._is_stuck = False
+
+    def look(self) -> None:
+        """Remove files if it is time to."""
+        store = self._store
+        used = 100 * store.disk.used_share(store.paths.root)
+        forcibly = used > self._settings.disk_space_clean_forcibly_ratio
+        is_hour = time.localtime(store.clock.now_ms() // 1000).tm_hour in self._hours
+        if not (forcibly or is_hour or used > self._settings.disk_max_used_space_ratio):
+            return
+        upto = self._expired_to(regardless_of_age=forcibly)
+        if upto > store.log.start:
+            log.info("log files before position %d are removed; the disk is %.0f %% full", upto, used)
+            self.drop_before(upto)
+        elif forcibly and not self._is_stuck:
+            log.warning("the disk is %.0f %% full, and all there is in the log is needed: make room on it", used)
+        self._is_stuck = forcibly and upto == store.log.start
+
+    def _expired_to(self, *, regardless_of_age: bool) -> LogPosition:
+        """Where the log may begin."""
+        store = self._store
+        files = store.log.files
+        upto = store.log.start
+        needed_from = min(self._needed_from(), store.log.synced)
+        oldest_ms = store.clock.now_ms() - self._settings.file_reserved_hours * HOUR_MS
+        for _ in range(self._settings.delete_file_batch_max):
+            behind = LogPosition(upto + files.file_bytes)
+            if behind >= files.end or behind > needed_from:
+                break
+            if not regardless_of_age and not self._is_before(behind, Millis(oldest_ms)):
+                break
+            upto = behind
+        return upto
+
+    def _is_before(self, position: LogPosition, oldest_ms: Millis) -> bool:
+        """Whether all before the file that begins at `position` is older than that; its first record is not."""
+        record = self._store.log.record_at(position)
+        return record is not None and record.store_ms < oldest_ms
+
+    def drop_before(self, position: LogPosition) -> None:
+        """Give up the log before `position`, and what names it; the files go off the loop."""
+        store = self._store
+        jobs = [store.log.files.drop_before(position), *store.queues.drop_before(store.log.start)]
+        if self._index is not None:
+            jobs.append(self._index.drop_before(store.log.start))
+        for job in jobs:
+            if job is not None:
+                self._background.submit(job, _told)
+
+
+def _told(result: object) -> None:
+    if isinstance(result, BaseException):
+        log.error("a file that has expired could not be removed: %s", result)

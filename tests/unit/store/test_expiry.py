@@ -1,0 +1,212 @@
+"""Expiry: old log files go, and what names them; what waits in the timer stays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.delay.done import SEGMENT_BITS, IndexBits
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.store.expiry import HOUR_MS, ExpirySettings
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+RESERVED_HOURS = 2
+LOG_FILE_BYTES = 1 << 14
+BODY = bytes(1000)
+DAY_MS = 24 * HOUR_MS
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
+    """At an hour at which nothing goes by itself; sends of BODY fill a log file with about 14."""
+    settings = ExpirySettings(file_reserved_hours=RESERVED_HOURS, delete_when="04")
+    with BrokerHarness(tmp_path, log_file_bytes=LOG_FILE_BYTES, max_index_num=11, expiry=settings) as running:
+        running.clock.advance(ms_until_hour(running, 12))
+        yield running
+
+
+def ms_until_hour(harness: BrokerHarness, hour: int) -> int:
+    now = time.localtime(harness.clock.now_ms() / 1000)
+    return ((hour - now.tm_hour) % 24 * 60 - now.tm_min) * 60_000
+
+
+def fill(harness: BrokerHarness, count: int, topic: str = "T") -> None:
+    for _ in range(count):
+        assert harness.send(topic, BODY).code == 0
+    harness.advance(600)  # it is flushed
+
+
+def look(harness: BrokerHarness) -> None:
+    harness.broker.expiry.look()
+    harness.tick()
+
+
+def log_files(harness: BrokerHarness) -> list[str]:
+    return sorted(path.name for path in harness.broker.paths.commit_log.iterdir())
+
+
+def is_one_file(harness: BrokerHarness) -> bool:
+    """Whether only the file is left in which the log ends, and the one made ahead."""
+    log = harness.broker.store.log
+    return log.start == log.end - log.end % LOG_FILE_BYTES == int(log_files(harness)[0]) > 0
+
+
+class TestWhen:
+    def test_by_age_at_the_hour(self, harness: BrokerHarness) -> None:
+        fill(harness, 50)
+        before = log_files(harness)
+        harness.clock.advance((RESERVED_HOURS + 1) * HOUR_MS)
+        look(harness)
+        assert log_files(harness) == before
+        harness.clock.advance(ms_until_hour(harness, 4))
+        look(harness)
+        assert is_one_file(harness)
+
+    def test_what_is_young_stays(self, harness: BrokerHarness) -> None:
+        fill(harness, 50)
+        harness.clock.advance(DAY_MS)
+        harness.clock.advance(ms_until_hour(harness, 4) - HOUR_MS)
+        fill(harness, 50)
+        harness.clock.advance(HOUR_MS)
+        old = log_files(harness)
+        look(harness)
+        kept = log_files(harness)
+        assert 0 < len(old) - len(kept) <= 4 and kept == old[len(old) - len(kept) :]
+        assert harness.pull("T", 0, 0).answer.code == ResponseCode.PULL_OFFSET_MOVED
+
+    def test_at_once_when_the_disk_fills(self, harness: BrokerHarness) -> None:
+        fill(harness, 50)
+        harness.disk.used = 0.8
+        look(harness)
+        assert harness.broker.store.log.start == 0  # it is young
+        harness.clock.advance((RESERVED_HOURS + 1) * HOUR_MS)
+        look(harness)
+        assert is_one_file(harness)
+
+    def test_young_files_too_when_it_is_nearly_full(self, harness: BrokerHarness) -> None:
+        fill(harness, 50)
+        harness.disk.used = 0.86
+        look(harness)
+        assert is_one_file(harness)
+
+    def test_ten_at_a_time(self, harness: BrokerHarness) -> None:
+        fill(harness, 200)
+        count = len(log_files(harness))
+        assert count > 11
+        harness.disk.used = 0.9
+        look(harness)
+        assert len(log_files(harness)) == count - 10
+
+    def test_an_hour_that_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="write hours from 00 to 23"):
+            BrokerHarness(tmp_path, expiry=ExpirySettings(delete_when="24"))
+
+    def test_apaches_defaults(self) -> None:
+        chosen = BrokerSettings(store_path=Path("x")).expiry
+        assert (chosen.file_reserved_hours, chosen.hours) == (72, {4})
+
+
+class TestWhatFollows:
+    def expire(self, harness: BrokerHarness) -> None:
+        harness.disk.used = 0.9
+        for _ in range(10):
+            look(harness)
+        harness.disk.used = 0.0
+
+    def test_queues_begin_with_the_log(self, harness: BrokerHarness) -> None:
+        fill(harness, 800)
+        self.expire(harness)
+        queue = harness.broker.store.queues.find("T", 0)
+        assert queue is not None and 0 < queue.start < queue.end == 800
+        assert len(list(queue.files.folder.iterdir())) < 3
+        answer = harness.ask(Command(code=RequestCode.GET_MIN_OFFSET, ext={"topic": "T", "queueId": "0"}))
+        assert int(answer.ext["offset"]) == queue.start
+        first = harness.pull("T", 0, queue.start).records[0]
+        assert first.queue_offset == queue.start and first.position >= harness.broker.store.log.start
+
+    @pytest.mark.parametrize("stop", ["clean", "crash"])
+    def test_after_a_restart_it_is_the_same(self, harness: BrokerHarness, stop: str) -> None:
+        fill(harness, 400)
+        self.expire(harness)
+        queue = harness.broker.store.queues.find("T", 0)
+        assert queue is not None
+        harness.restart(clean=stop == "clean")
+        again = harness.broker.store.queues.find("T", 0)
+        assert again is not None and (again.start, again.end) == (queue.start, queue.end)
+        fill(harness, 1)
+        assert again.end == 401
+
+    def test_a_queue_that_has_nothing_left_goes_on(self, harness: BrokerHarness) -> None:
+        fill(harness, 3, "Old")
+        fill(harness, 60)
+        self.expire(harness)
+        queue = harness.broker.store.queues.find("Old", 0)
+        assert queue is not None and queue.start == queue.end == 3
+        assert harness.pull("Old", 0, 0).answer.code == ResponseCode.PULL_OFFSET_MOVED
+        fill(harness, 1, "Old")
+        assert harness.pull("Old", 0, 3).records[0].queue_offset == 3
+
+    def test_index_files_go_too(self, harness: BrokerHarness) -> None:
+        fill(harness, 100)
+        before = len(list(harness.broker.paths.index.iterdir()))
+        self.expire(harness)
+        assert len(list(harness.broker.paths.index.iterdir())) < before
+
+
+class TestWhatWaits:
+    def test_a_timer_keeps_its_file_and_all_behind(self, harness: BrokerHarness) -> None:
+        fill(harness, 30)
+        harness.send("T", b"wait", delay_ms=DAY_MS)
+        fill(harness, 60)
+        harness.disk.used = 0.9
+        look(harness)
+        store = harness.broker.store
+        assert 0 < store.log.start <= harness.broker.timer.needed_from() < store.log.start + LOG_FILE_BYTES
+
+    def test_until_it_was_delivered_and_indexed(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        harness.send("T", b"soon", delay_ms=3000)
+        fill(harness, 60)
+        harness.disk.used = 0.9
+        look(harness)
+        assert harness.broker.store.log.start == 0
+        harness.advance(5000, model.work)
+        assert harness.broker.timer.indexed_to == 1
+        look(harness)
+        assert harness.broker.store.log.start > 0
+
+    def test_a_walk_meets_units_whose_records_are_gone(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        harness.send("T", b"cancelled", delay_ms=16_000, properties={props.UNIQ_KEY: "c"})
+        harness.send("T", delay_ms=15_900, properties={props.TIMER_DEL_UNIQKEY: "T+c"})
+        harness.advance(4000, model.work)
+        assert harness.broker.timer.indexed_to == 2
+        fill(harness, 60)
+        harness.disk.used = 0.9
+        look(harness)
+        assert harness.broker.store.log.start > 0
+        harness.send("T", b"kept", delay_ms=12_000)
+        harness.advance(15_000, model.work)
+        assert harness.broker.timer.walked_through_ms > harness.clock.now_ms()
+        assert harness.bodies("T").count(b"kept") == 1 and b"cancelled" not in harness.bodies("T")
+
+
+class TestFirstUnset:
+    def test_as_a_set_would_say(self) -> None:
+        bits = IndexBits()
+        assert bits.first_unset(5) == 0 and bits.first_unset(0) == 0
+        for index in (0, 1, 2, 4):
+            bits.add(index)
+        assert bits.first_unset(100) == 3 and bits.first_unset(2) == 2
+        bits.raise_floor(SEGMENT_BITS - 3)
+        assert bits.first_unset(1 << 30) == SEGMENT_BITS - 3
+        for index in range(SEGMENT_BITS - 3, SEGMENT_BITS + 10):
+            bits.add(index)
+        assert bits.first_unset(1 << 30) == SEGMENT_BITS + 10
