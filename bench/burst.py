@@ -18,6 +18,7 @@ METRICS = [
     Metric("half_ms", "half of them after the due time, ms"),
     Metric("first_ms", "first one after the due time, ms"),
     Metric("last_stored_ms", "of this until the last one is in its topic, ms"),
+    Metric("drain_ms", "the client's own pace: as many that wait in a topic, first to last, ms"),
     *COUNTS,
     Metric("sent_late", "sent within 1 s of due"),
     *CLIENT,
@@ -39,6 +40,7 @@ def _burst(target: Target, count: int) -> Figures:
         said = client.command(*at(count, span_ms=0, lead_s=lead_s))
         done = client.wait(count, lead_s + DRAIN_S)
         arrivals = client.arrivals()
+        drained = client.command(f"drain {count}", 90)
     target.end()
     stored_ms = stored(target, TOPIC, arrivals) - arrivals.deliver_ms
     late_ms = arrivals.at_ms - arrivals.deliver_ms
@@ -49,6 +51,7 @@ def _burst(target: Target, count: int) -> Figures:
         "lost": count - different,
         "twice": len(arrivals) - different,
         "sent_late": said["sent_within_a_second_of_due"],
+        "drain_ms": drained["ms"],
         **pauses(done),
     }
     if len(late_ms):

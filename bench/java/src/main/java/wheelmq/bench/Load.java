@@ -19,7 +19,8 @@ final class Load {
     private static final int THREADS_FOR_DELAYS = 8;
 
     private final DefaultMQProducer producer;
-    private final String topic;
+    final String namesrv;
+    final String topic;
     private final byte[] body;
 
     private interface Making {
@@ -27,6 +28,7 @@ final class Load {
     }
 
     Load(String namesrv, String topic, int queues, int bodyBytes) throws Exception {
+        this.namesrv = namesrv;
         this.topic = topic;
         this.body = new byte[bodyBytes];
         Arrays.fill(body, (byte) 'x');

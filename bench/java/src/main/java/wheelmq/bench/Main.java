@@ -15,6 +15,7 @@ import java.nio.file.Path;
  *   at COUNT SPAN_MS AFTER_MS THREADS      timers with a deliver time: COUNT over SPAN_MS, the first AFTER_MS from now
  *   delays COUNT PER_SECOND MS,MS,...      timers with a delay, COUNT of each, mixed
  *   sends SECONDS THREADS                  plain messages, each thread waiting for its answer
+ *   drain COUNT                            time from the first to the last of so many that wait, into another group
  *   await COUNT DEADLINE_MS                until so many came since the last reset
  *   write FILE                             what came: key, queue, arrival, due or -1, delay or -1, exact due or -1
  *   reset                                  forget what came, and what pauses there were
@@ -48,6 +49,8 @@ public final class Main {
                 return load.delays(number(words[1]), number(words[2]), words[3]);
             case "sends":
                 return load.sends(number(words[1]), number(words[2]));
+            case "drain":
+                return Drain.of(load.namesrv, load.topic, number(words[1]));
             case "await":
                 return arrivals.await(number(words[1]), number(words[2])) + "," + pauses.text();
             case "write":
