@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-COMMANDS: Final = ("up", "demo", "send", "consume", "timers", "doctor", "broker", "nameserver", "pipeline")
+COMMANDS: Final = ("up", "demo", "send", "consume", "timers", "dump", "doctor", "broker", "nameserver", "pipeline")
 
 
 class LazyGroup(click.Group):

@@ -1,0 +1,46 @@
+"""`wheelmq dump`: what stands in a file of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command(name="dump", short_help="Print a file of a store.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--limit", type=click.IntRange(min=1), help="Print so many rows, and no more.")
+@click.option("--after", type=int, default=-1, help="Print only what stands behind this position.")
+@click.option("--json", "as_json", is_flag=True, help="Print each row as a JSON object.")
+def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
+    """Print what stands in FILE, a file of a store, with its positions: a file below commitlog, consumequeue, index or
+    timerlog, timerwheel, checkpoint, or a file of the timer in config. Nothing is changed, and a broker may run."""
+    import msgspec
+
+    from wheelmq.formats.disk.dump import UnknownFile
+
+    try:
+        rows = (row for row in _rows(file) if row["at"] > after)
+        for row in islice(rows, limit):
+            click.echo(msgspec.json.encode(row) if as_json else _text(row))
+    except (UnknownFile, OSError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    from wheelmq.formats.disk.dump import dump
+    from wheelmq.system.disk import ReadOnlyDisk
+
+    size = file.stat().st_size
+    if size == 0:
+        return iter(())
+    return dump(file.absolute(), ReadOnlyDisk().map(file, size).view)
+
+
+def _text(row: dict[str, Any]) -> str:
+    """A row as one line: its position, then what it says."""
+    fields = " ".join(f"{name}={value!r}" for name, value in row.items() if name != "at")
+    return f"{row['at']:>12}  {fields}"

@@ -1,0 +1,182 @@
+"""Any file of a store as rows that a person can read: where each thing stands, and what it says."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from wheelmq.formats.disk.checkpoint import CHECKPOINT
+from wheelmq.formats.disk.index import INDEX_HEADER, INDEX_UNIT, SLOT_BYTES, SLOTS, UNITS
+from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Host, RecordError, decode_record
+from wheelmq.formats.disk.paths import file_start
+from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.disk.timer import (
+    TIMER_CHECK,
+    TIMER_DONE,
+    TIMER_MARK,
+    TIMER_MARK_SLOT_BYTES,
+    TIMER_SLOT,
+    TIMER_UNIT,
+)
+from wheelmq.formats.field import Layout
+
+Row = dict[str, Any]
+"""What stands at byte `at`: a byte of the sequence of files for logs and queues, a byte of the file for all others.
+A row with `problem` is the last one of a file that goes on with what is none of its kind."""
+
+Reader = Callable[[memoryview, int], Iterator[Row]]
+"""Gives the rows of a file whose first byte is that byte of its sequence."""
+
+
+class UnknownFile(ValueError):
+    """The path is none of a store's files; the text names those that are."""
+
+
+def dump(path: Path, view: memoryview) -> Iterator[Row]:
+    """The rows of the file at `path`, whose bytes are `view`. Raises UnknownFile."""
+    folders = [folder.name for folder in path.parents]
+    base = file_start(path.name)
+    if base is not None:
+        for folder, reader in _SEQUENCES.items():
+            if folder in folders[:3]:
+                return reader(view, base)
+    if folders[:1] == ["index"]:
+        return _index(view, 0)
+    if path.name in _SINGLE:
+        return _SINGLE[path.name](view, 0)
+    raise UnknownFile(
+        f"{path} is no file of a store that can be shown: give one below commitlog, consumequeue, index or timerlog, "
+        f"or one of {', '.join(sorted(_SINGLE))}"
+    )
+
+
+def _records(view: memoryview, base: int) -> Iterator[Row]:
+    at = 0
+    while at < len(view):
+        if len(view) - at >= BLANK_BYTES and BLANK.unpack_from(view, at) == (len(view) - at, BLANK_MAGIC):
+            yield {"at": base + at, "blank_bytes": len(view) - at}
+            return
+        try:
+            record = decode_record(view[at:])
+        except RecordError as error:
+            if any(view[at : at + 512]):
+                yield {"at": base + at, "problem": str(error)}
+            return
+        message = record.message
+        yield {
+            "at": base + at,
+            "size": record.size,
+            "topic": message.topic,
+            "queue_id": message.queue_id,
+            "queue_offset": record.queue_offset,
+            "store_ms": record.store_ms,
+            "born_ms": message.born_ms,
+            "born_host": _host_text(message.born_host),
+            "store_host": _host_text(record.store_host),
+            "flag": message.flag,
+            "sys_flag": message.sys_flag,
+            "reconsume_times": message.reconsume_times,
+            "prepared_position": message.prepared_position,
+            "properties": message.properties,
+            "body_bytes": len(message.body),
+            "body": message.body.decode("utf-8", "backslashreplace"),
+            "body_is_intact": record.body_is_intact,
+        }
+        if record.position != base + at:
+            yield {"at": base + at, "problem": f"the record says that it stands at {record.position}"}
+            return
+        at += record.size
+
+
+def _units(layout: Layout, start: int, end: Callable[[Row], bool]) -> Reader:
+    """A reader of values of `layout` from byte `start` on, up to the first for which `end` says so."""
+
+    def read(view: memoryview, base: int) -> Iterator[Row]:
+        for at in range(start, len(view) - layout.size + 1, layout.size):
+            row = layout.unpack(view, at)
+            if end(row):
+                return
+            yield {"at": base + at, **row}
+
+    return read
+
+
+def _queue(view: memoryview, base: int) -> Iterator[Row]:
+    for row in _units(QUEUE_UNIT, 0, lambda unit: unit["size"] == 0)(view, base):
+        yield {"queue_offset": row["at"] // QUEUE_UNIT.size, **row}
+
+
+def _index(view: memoryview, base: int) -> Iterator[Row]:
+    """Header and units; the slots are told by the units' chains. A file has four units to a slot, as Apache's do."""
+    header = INDEX_HEADER.unpack(view)
+    yield {"at": 0, **header}
+    units = max(header["count"], 1)
+    slots = (len(view) - INDEX_HEADER.size) // (SLOT_BYTES + UNITS // SLOTS * INDEX_UNIT.size)
+    if not _holds(view, slots, units):
+        yield {"at": INDEX_HEADER.size, "problem": "this is damaged, or a file with other than 4 units to a slot"}
+        return
+    start = INDEX_HEADER.size + slots * SLOT_BYTES
+    for number in range(1, units):
+        at = start + number * INDEX_UNIT.size
+        yield {"at": at, "number": number, **INDEX_UNIT.unpack(view, at)}
+
+
+def _holds(view: memoryview, slots: int, units: int) -> bool:
+    """Whether the units that `slots` lead to are the ones that the slots name."""
+    start = INDEX_HEADER.size + slots * SLOT_BYTES
+    if start + units * INDEX_UNIT.size > len(view):
+        return False
+    heads = np.frombuffer(view, ">i4", slots, INDEX_HEADER.size)
+    used = np.flatnonzero(heads)
+    if (heads[used] < 0).any() or (heads[used] >= units).any():
+        return False
+    hashes = np.frombuffer(view, INDEX_UNIT.dtype, units, start)["hash"]
+    return bool((hashes[heads[used]] % slots == used).all())
+
+
+def _wheel(view: memoryview, base: int) -> Iterator[Row]:
+    slots = np.frombuffer(view, TIMER_SLOT.dtype, len(view) // TIMER_SLOT.size)
+    for number in np.flatnonzero(slots["time"]).tolist():
+        at = number * TIMER_SLOT.size
+        yield {"at": at, "slot": number, **TIMER_SLOT.unpack(view, at)}
+
+
+def _mark(view: memoryview, base: int) -> Iterator[Row]:
+    for at in (0, TIMER_MARK_SLOT_BYTES):
+        yield {"at": at, **TIMER_MARK.unpack(view, at)}
+
+
+def _done(view: memoryview, base: int) -> Iterator[Row]:
+    bits = np.unpackbits(np.frombuffer(view, np.uint8, offset=TIMER_DONE.size), bitorder="little")
+    yield {"at": 0, **TIMER_DONE.unpack(view), "settled": int(bits.sum())}
+
+
+def _one(layout: Layout) -> Reader:
+    def read(view: memoryview, base: int) -> Iterator[Row]:
+        yield {"at": 0, **layout.unpack(view)}
+
+    return read
+
+
+def _host_text(host: Host) -> str:
+    if len(host.address) == 4:
+        return f"{socket.inet_ntop(socket.AF_INET, host.address)}:{host.port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, host.address)}]:{host.port}"
+
+
+_SEQUENCES: Final[dict[str, Reader]] = {
+    "commitlog": _records,
+    "consumequeue": _queue,
+    "timerlog": _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size),
+}
+_SINGLE: Final[dict[str, Reader]] = {
+    "timerwheel": _wheel,
+    "checkpoint": _one(CHECKPOINT),
+    "timercheck": _one(TIMER_CHECK),
+    "timermark": _mark,
+    "timerdone": _done,
+}

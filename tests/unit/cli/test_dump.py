@@ -1,0 +1,45 @@
+"""`wheelmq dump`: lines a person or a program can read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from wheelmq.cli import main
+from wheelmq.testing.harness import BrokerHarness
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    with BrokerHarness(tmp_path) as harness:
+        for body in (b"first", b"second", b"third"):
+            harness.send("T", body)
+        [path] = harness.broker.paths.commit_log.iterdir()
+    return path
+
+
+def dumped(*words: object) -> Result:
+    return CliRunner().invoke(main, ["dump", *map(str, words)])
+
+
+def test_as_text(log_file: Path) -> None:
+    lines = dumped(log_file).output.splitlines()
+    assert len(lines) == 3 and lines[0].split()[0] == "0" and "body='first'" in lines[0]
+
+
+def test_a_part_as_json(log_file: Path) -> None:
+    rows = [json.loads(line) for line in dumped(log_file, "--json").output.splitlines()]
+    assert [row["body"] for row in rows] == ["first", "second", "third"]
+    part = dumped(log_file, "--json", "--after", rows[0]["at"], "--limit", 1)
+    assert json.loads(part.output) == rows[1]
+
+
+def test_what_it_cannot_print(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("x")
+    result = dumped(tmp_path / "notes")
+    assert result.exit_code == 1 and "is no file of a store that can be shown" in result.output
+    (tmp_path / "checkpoint").touch()
+    assert dumped(tmp_path / "checkpoint").output == ""
