@@ -167,13 +167,14 @@ class Broker:
         if self.failure is not None:
             return
         self.ticks.begin()
+        slice_s = max(self.settings.release_slice_ms / 1000, self.ticks.elapsed_s)  # what is due has its share
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
         self._run_due_chores(monotonic_ms)
         self._forget_refusal(monotonic_ms)
         self.timer.arm_near(now_ms)
         self.releaser.take_due(now_ms)
-        released = self._or_refuse(lambda: self.releaser.release(now_ms, self.settings.release_slice_ms / 1000))
+        released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s))
         appended = self._or_refuse(self._dispatch)
         self.pipeline.tick(now_ms, monotonic_ms)
         self.holds.expire(monotonic_ms)

@@ -32,6 +32,11 @@ class Ticks:
         self._count += 1
         self._processor_began = self._clock.processor() if self._count % PROCESSOR_EVERY == 0 else None
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the work of this tick began; 0 outside of one."""
+        return 0.0 if self._began is None else self._clock.monotonic() - self._began
+
     def end(self, *, worked: bool) -> None:
         """The tick is over."""
         assert self._began is not None
