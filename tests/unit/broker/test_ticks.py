@@ -1,0 +1,38 @@
+"""How long ticks are, and what time in them is whose."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheelmq.observe.ticks import Ticks
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.harness import BrokerHarness
+
+
+def test_a_tick_begins_with_its_first_frame() -> None:
+    clock = ManualClock()
+    ticks = Ticks(clock)
+    assert ticks.elapsed_s == 0
+    ticks.begin()
+    clock.advance(7)
+    ticks.begin()
+    clock.advance(3)
+    assert ticks.elapsed_s == pytest.approx(0.01)
+    ticks.end(worked=True)
+    assert ticks.elapsed_s == 0 and ticks.idle == 0
+    ticks.begin()
+    ticks.end(worked=False)
+    assert ticks.idle == 1
+
+
+@pytest.mark.parametrize(("read_ms", "slice_s"), [(0, 0.002), (1, 0.002), (9, 0.009)])
+def test_releases_get_as_long_as_reading_took(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, read_ms: int, slice_s: float
+) -> None:
+    broker = harness.broker
+    slices: list[float] = []
+    monkeypatch.setattr(broker.releaser, "release", lambda now_ms, seconds: slices.append(seconds) or 0)
+    broker.ticks.begin()
+    harness.clock.advance(read_ms)
+    broker.tick()
+    assert slices == [pytest.approx(slice_s)]
