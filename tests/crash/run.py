@@ -33,12 +33,15 @@ from tests.crash.schedule import deaths, known, make_schedule
 from tests.crash.verdict import Verdict, judge
 from wheelmq.cli.ports import free_port
 
+NOTHING_EXPIRES: Final = {"disk_max_used_space_ratio": 100, "disk_space_clean_forcibly_ratio": 100, "delete_when": "23"}
+"""However full the machine's disk is: the verdict reads the whole store."""
 BROKER_SETTINGS: Final = {
     "log_file_bytes": 16 << 20,
     "queue_file_bytes": 20 * 6000,
     "timer_log_file_bytes": 52 * 20_000 + 16,
     "timer_slots": 60,
     "timer_roll_window_slots": 35,
+    **NOTHING_EXPIRES,
 }
 """Files that fill within seconds, a wheel that comes round within minutes, a roll window that the load exceeds."""
 

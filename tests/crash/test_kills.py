@@ -17,7 +17,7 @@ import pytest
 from tests.crash.load import Load, Mix
 from tests.crash.notes import Fate, Kind, Notes
 from tests.crash.records import COLUMNS, Records
-from tests.crash.run import Outcome, Plan, Run, report
+from tests.crash.run import NOTHING_EXPIRES, Outcome, Plan, Run, report
 from tests.crash.verdict import Verdict, judge
 
 SHORT = Mix(delays_ms=((0.4, 50, 1000), (0.3, 1000, 4000), (0.3, 4000, 7000)))
@@ -30,6 +30,7 @@ SETTINGS = {
     "timer_log_file_bytes": 52 * 5000 + 16,
     "timer_slots": 20,
     "timer_roll_window_slots": 5,
+    **NOTHING_EXPIRES,
 }
 LATE_P99_MAX_MS = 5000.0
 TURNING_MAX_S = 120.0

@@ -46,7 +46,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
-from wheelmq.store.expiry import Expiry
+from wheelmq.store.expiry import Expiry, ExpirySettings, delete_hours
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store, StoreSettings
 from wheelmq.system.clock import Clock
@@ -104,7 +104,7 @@ class Broker:
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.ahead = Ahead(self.store.log, self.background)
         self.index = self._open_index()
-        self.expiry = Expiry(self.store, self.index, settings.expiry, self.timer.needed_from, self.background)
+        self.expiry = self._open_expiry()
         self.flush = Flush(self.store, offload, settings, self.fail)
         self.dispatch = Dispatch(self)
         self.holds = Holds(self.dispatch.answer)
@@ -138,6 +138,17 @@ class Broker:
             return None
         size = IndexSize(self.settings.max_hash_slot_num, self.settings.max_index_num)
         return MessageIndex(self.store, self.background, size)
+
+    def _open_expiry(self) -> Expiry:
+        chosen = self.settings
+        settings = ExpirySettings(
+            reserved_hours=chosen.file_reserved_time,
+            hours=delete_hours(chosen.delete_when),
+            used_ratio=chosen.disk_max_used_space_ratio,
+            forcibly_ratio=chosen.disk_space_clean_forcibly_ratio,
+            batch_max=chosen.delete_file_batch_max,
+        )
+        return Expiry(self.store, self.index, settings, self.timer.needed_from, self.background)
 
     # What the shell calls ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ import msgspec
 
 from wheelmq.delay.levels import DEFAULT_LEVELS
 from wheelmq.formats.disk.index import SLOTS, UNITS
-from wheelmq.store.expiry import ExpirySettings
 
 
 class FlushMode(StrEnum):
@@ -46,7 +45,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_hash_slot_num: int = SLOTS
     max_index_num: int = UNITS
     """Places and units of an index file; with Apache's numbers it has 420 MB."""
-    expiry: ExpirySettings = ExpirySettings()
+    file_reserved_time: int = 72
+    """Hours for which log files are kept at least, unless the disk is nearly full."""
+    delete_when: str = "04"
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    delete_file_batch_max: int = 10
     clean_resource_interval_ms: int = 10_000
 
     auto_create_topic: bool = True

@@ -96,6 +96,8 @@ def broker_settings(chosen: dict[str, Any]) -> BrokerSettings:
     import msgspec
 
     from wheelmq.broker.settings import BrokerSettings
+    from wheelmq.delay.levels import parse_levels
+    from wheelmq.store.expiry import delete_hours
 
     names = sorted(BrokerSettings.__struct_fields__)
     for name in chosen:
@@ -105,6 +107,11 @@ def broker_settings(chosen: dict[str, Any]) -> BrokerSettings:
     try:
         checked = msgspec.convert({**chosen, "store_path": ""}, BrokerSettings, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
+        raise CannotStart(f"a setting of the broker does not fit: {error}") from None
+    try:
+        parse_levels(checked.message_delay_level)
+        delete_hours(checked.delete_when)
+    except ValueError as error:
         raise CannotStart(f"a setting of the broker does not fit: {error}") from None
     return msgspec.structs.replace(checked, store_path=store)
 

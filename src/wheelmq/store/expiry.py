@@ -26,23 +26,25 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class ExpirySettings:
-    """Under Apache's names; ratios in percent of the file system's size."""
+    """Ratios are in percent of the file system's size."""
 
-    file_reserved_hours: int = 72
-    delete_when: str = "04"
-    """Hours of local time, two digits each, with `;` between them."""
-    disk_max_used_space_ratio: int = 75
-    disk_space_clean_forcibly_ratio: int = 85
-    delete_file_batch_max: int = 10
+    reserved_hours: int
+    hours: frozenset[int]
+    """Of local time."""
+    used_ratio: int
+    """What is older than the reserved time goes from here on."""
+    forcibly_ratio: int
+    """What is not needed goes from here on."""
+    batch_max: int
     """Log files that go at a time."""
 
-    @property
-    def hours(self) -> frozenset[int]:
-        """The hours in `delete_when`. Raises ValueError."""
-        hours = frozenset(int(hour) for hour in self.delete_when.split(";"))
-        if not hours <= frozenset(range(24)):
-            raise ValueError(f"delete_when is {self.delete_when!r}: write hours from 00 to 23, such as 04 or 04;16")
-        return hours
+
+def delete_hours(text: str) -> frozenset[int]:
+    """The hours in a `delete_when`: two digits each, with `;` between them. Raises ValueError."""
+    words = text.split(";")
+    if not all(len(word) == 2 and word.isdecimal() and int(word) < 24 for word in words):
+        raise ValueError(f"delete_when is {text!r}: write hours from 00 to 23, such as 04 or 04;16")
+    return frozenset(map(int, words))
 
 
 class Expiry:
@@ -59,7 +61,6 @@ class Expiry:
         self._store = store
         self._index = index
         self._settings = settings
-        self._hours = settings.hours
         self._needed_from = needed_from
         self._background = background
         self._is_stuck = False
@@ -68,9 +69,9 @@ class Expiry:
         """Remove files if it is time to."""
         store = self._store
         used = 100 * store.disk.used_share(store.paths.root)
-        forcibly = used > self._settings.disk_space_clean_forcibly_ratio
-        is_hour = time.localtime(store.clock.now_ms() // 1000).tm_hour in self._hours
-        if not (forcibly or is_hour or used > self._settings.disk_max_used_space_ratio):
+        forcibly = used > self._settings.forcibly_ratio
+        is_hour = time.localtime(store.clock.now_ms() // 1000).tm_hour in self._settings.hours
+        if not (forcibly or is_hour or used > self._settings.used_ratio):
             return
         upto = self._expired_to(regardless_of_age=forcibly)
         if upto > store.log.start:
@@ -86,8 +87,8 @@ class Expiry:
         files = store.log.files
         upto = store.log.start
         needed_from = min(self._needed_from(), store.log.synced)
-        oldest_ms = store.clock.now_ms() - self._settings.file_reserved_hours * HOUR_MS
-        for _ in range(self._settings.delete_file_batch_max):
+        oldest_ms = store.clock.now_ms() - self._settings.reserved_hours * HOUR_MS
+        for _ in range(self._settings.batch_max):
             behind = LogPosition(upto + files.file_bytes)
             if behind >= files.end or behind > needed_from:
                 break

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.done import SEGMENT_BITS, IndexBits
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.store.expiry import HOUR_MS, ExpirySettings
+from wheelmq.store.expiry import HOUR_MS, delete_hours
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -26,8 +25,8 @@ DAY_MS = 24 * HOUR_MS
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
     """At an hour at which nothing goes by itself; sends of BODY fill a log file with about 14."""
-    settings = ExpirySettings(file_reserved_hours=RESERVED_HOURS, delete_when="04")
-    with BrokerHarness(tmp_path, log_file_bytes=LOG_FILE_BYTES, max_index_num=11, expiry=settings) as running:
+    chosen = {"log_file_bytes": LOG_FILE_BYTES, "max_index_num": 11, "file_reserved_time": RESERVED_HOURS}
+    with BrokerHarness(tmp_path, **chosen) as running:
         running.clock.advance(ms_until_hour(running, 12))
         yield running
 
@@ -104,13 +103,11 @@ class TestWhen:
         look(harness)
         assert len(log_files(harness)) == count - 10
 
-    def test_an_hour_that_is_none(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="write hours from 00 to 23"):
-            BrokerHarness(tmp_path, expiry=ExpirySettings(delete_when="24"))
-
-    def test_apaches_defaults(self) -> None:
-        chosen = BrokerSettings(store_path=Path("x")).expiry
-        assert (chosen.file_reserved_hours, chosen.hours) == (72, {4})
+    def test_hours(self) -> None:
+        assert delete_hours("04") == {4} and delete_hours("04;16") == {4, 16}
+        for wrong in ("24", "4", "", "04;", "x4", "-1"):
+            with pytest.raises(ValueError, match="write hours from 00 to 23"):
+                delete_hours(wrong)
 
 
 class TestWhatFollows:
