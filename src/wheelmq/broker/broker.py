@@ -286,7 +286,7 @@ class Broker:
         self.every(self.settings.offsets_persist_ms, self._save_offsets)
         self.every(self.settings.checkpoint_ms, self._write_checkpoint)
         self.every(10_000, self._expire_clients)
-        self.every(self.settings.clean_resource_interval_ms, self.expiry.look)
+        self.every(self.settings.clean_resource_interval_ms, self._expire_files)
         self.every(1000, self._sample_rates)
 
     def _save_offsets(self, *, inline: bool = False) -> None:
@@ -308,7 +308,7 @@ class Broker:
 
     def _note_saved(self, result: object) -> None:
         if isinstance(result, BaseException):
-            log.error("consumer offsets, queues or checkpoint could not be brought to disk: %s", result)
+            log.error("what the broker does to its files beside serving could not be done: %s", result)
 
     def _expire_clients(self) -> None:
         connections, groups = self.clients.expire(self.now_monotonic_ms() - self.settings.client_expiry_ms)
@@ -316,6 +316,12 @@ class Broker:
             connection.close()
         for group in groups:
             self.tell_members_changed(group)
+
+    def _expire_files(self) -> None:
+        self.expiry.look()
+        timer_log = self.timer.drop_log()
+        if timer_log is not None:
+            self.background.submit(timer_log, self._note_saved)
 
     def _sample_rates(self) -> None:
         for rate in (self.put_rate, self.get_rate, self.enqueue_rate, self.dequeue_rate):

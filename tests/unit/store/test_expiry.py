@@ -195,6 +195,42 @@ class TestWhatWaits:
         assert harness.bodies("T").count(b"kept") == 1 and b"cancelled" not in harness.bodies("T")
 
 
+class TestTimerLog:
+    """Files of 100 units."""
+
+    def park(self, harness: BrokerHarness, count: int, delay_ms: int) -> None:
+        for _ in range(count):
+            harness.send("T", b"x", delay_ms=delay_ms)
+
+    def test_its_files_go_when_all_in_them_is_out(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        files = harness.broker.timer.log.files
+        for _ in range(4):
+            self.park(harness, 80, 4000)
+            harness.advance(8000, model.work)
+        assert files.end == 4 * files.file_bytes and files.start == 3 * files.file_bytes
+        assert len(list(files.folder.iterdir())) == 1
+        harness.restart()
+        assert harness.broker.timer.log.end > files.start
+        self.park(harness, 1, 3000)
+        harness.advance(8000, model.work)
+        assert len(harness.bodies("T")) == 321
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_not_before_what_waits(self, harness: BrokerHarness, clean: bool) -> None:
+        model = PipelineModel(harness)
+        files = harness.broker.timer.log.files
+        self.park(harness, 120, 4000)
+        self.park(harness, 1, 19_000)
+        for _ in range(2):
+            self.park(harness, 80, 3000)
+            harness.advance(7500, model.work)
+        assert files.start == files.file_bytes < files.end == 3 * files.file_bytes
+        harness.restart(clean=clean)
+        harness.advance(10_000, PipelineModel(harness).work)
+        assert len(harness.bodies("T")) == 281
+
+
 class TestFirstUnset:
     def test_as_a_set_would_say(self) -> None:
         bits = IndexBits()

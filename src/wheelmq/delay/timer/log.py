@@ -103,6 +103,20 @@ class TimerLog:
                 return position + whole * TIMER_UNIT.size
         return end
 
+    def drop_before(self, position: int, record_position: int) -> Callable[[], None] | None:
+        """Give up the files before timer log position `position` whose units name records before `record_position`.
+
+        What removes them is given back, None when none goes. Records stand in the order of their units but for a few
+        that were indexed anew; the unit of one such may go too soon, then its message is indexed once more at a start.
+        """
+        upto = self.files.start
+        while (behind := upto + self.files.file_bytes) <= position and behind < self.end:
+            unit = TIMER_UNIT.unpack(self.files.file_at(behind).view)
+            if unit["record_position"] > record_position:
+                break
+            upto = behind
+        return self.files.drop_before(upto)
+
     def rebuild(self, wheel: TimerWheel, end: int) -> None:
         """Cut the log at `end`, or before the first unit that is not whole, and hang the rest into an empty wheel."""
         end = self._whole_until(end)

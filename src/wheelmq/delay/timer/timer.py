@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -278,6 +278,13 @@ class Timer:
         if offset >= self.queue.end:
             return self.store.dispatched_to
         return LogPosition(int(self.queue.read(offset, 1)["position"][0]))
+
+    def drop_log(self) -> Callable[[], None] | None:
+        """Give up the files of the timer log that no walk and no recovery needs; what removes them, None for none."""
+        if self.log.end - self.log.files.start <= self.log.files.file_bytes:
+            return None
+        first = self.wheel.first_position_after(Millis(self.walked_through_ms))
+        return self.log.drop_before(self.log.end if first is None else first, self.needed_from())
 
     def is_out_of_reach(self, slots_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether no walk will meet these slots any more: what is in them must be armed, however far off it is.

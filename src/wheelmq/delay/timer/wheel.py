@@ -50,6 +50,11 @@ class TimerWheel:
         places = times % self.slots
         return np.where(self.table["time"][places] == times, self.units[places], 0).astype(np.int32)
 
+    def first_position_after(self, slot_ms: Millis) -> int | None:
+        """Timer log position of the oldest unit in any slot later than `slot_ms`; None when those are empty."""
+        later = self.table["first_position"][self.table["time"] > slot_ms // self.precision_ms]
+        return int(later.min()) if len(later) else None
+
     def holds(self, slots_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether each of these slots has its place. One that has not will be met by no walk."""
         times = slots_ms // self.precision_ms
