@@ -38,7 +38,7 @@ test: lint ## Look at style and types, then run the tests.
 compat: install ## Run the suites of compat/ against Apache RocketMQ, then against WheelMQ (needs a JDK and Maven).
 	$(BIN)/python -m compat.frames --target apache
 	$(BIN)/python -m compat.java --target apache
-	$(BIN)/pytest tests/compat
+	COMPAT=whole $(BIN)/pytest tests/compat
 
 crash: install ## Kill every part 60 times under load, and count what came of it (KILLS=n SEED=n ARGS=...; 15 min).
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
