@@ -29,6 +29,8 @@ class CommitLog:
         self.end = LogPosition(files.start)
         self.synced = LogPosition(files.start)
         self.last_store_ms = Millis(0)
+        self.damaged: frozenset[LogPosition] = frozenset()
+        """Positions of records that are not to be handed out: their bodies are not what was stored."""
 
     @property
     def start(self) -> LogPosition:
@@ -93,8 +95,8 @@ class CommitLog:
         return b"".join(parts)
 
     def record_at(self, position: LogPosition) -> Record | None:
-        """The record that begins at `position`; None when none does."""
-        if not self.start <= position < self.end:
+        """The record that begins at `position`; None when none does, or a damaged one."""
+        if not self.start <= position < self.end or position in self.damaged:
             return None
         at = position % self.files.file_bytes
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,14 @@ class ConsumeQueue:
         at = position % self.files.file_bytes
         count = min(count, self.end - offset, (self.files.file_bytes - at) // QUEUE_UNIT.size)
         return np.frombuffer(self.files.file_at(position).view, QUEUE_UNIT.dtype, count, at)
+
+    def chunks(self) -> Iterator[Units]:
+        """All units from `start` on, file by file."""
+        offset = self.start
+        while offset < self.end:
+            units = self.read(offset, self.units_per_file)
+            yield units
+            offset = QueueOffset(offset + len(units))
 
     def skip_blanks(self, offset: QueueOffset) -> QueueOffset:
         """The offset of the first message at or behind `offset`, which is not before `start`; `end` when none is."""

@@ -137,6 +137,8 @@ class LogScan:
         self._last_ms = 0
         self.names = InternedNames()
         self.end = start
+        self.damaged: set[LogPosition] = set()
+        """Where records begin whose bodies have changed since they were on disk."""
 
     def chunks(self) -> Iterator[Rows]:
         """Rows of the records from the start on, in order. A row counts until the next ones are asked for.
@@ -213,7 +215,10 @@ class LogScan:
         if not is_known:
             return False
         if record is not None and self._goes_on(file, at + record.size):
-            log.critical("the body of the record at log position %d has changed since it was stored", self.end)
+            log.critical(
+                "the body of the record at log position %d has changed since it was stored: nobody gets it", self.end
+            )
+            self.damaged.add(self.end)
             self._describe(record, row)
             return True
         if not self._is_empty_behind():

@@ -121,6 +121,7 @@ class Store:
         reach("recover.scanned")
         self.log.files.cut(scan.end)
         self.log.end = self.dispatched_to = scan.end
+        self.log.damaged = frozenset(scan.damaged)
         for row, queue in enumerate(self.queues):
             queue.cut_log(scan.end)
             self.queues.next_offset[row] = queue.end

@@ -161,7 +161,7 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
     if units["size"][0] == BLANK_SIZE:
         return Read(Status.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
     log = broker.store.log
-    log_start = log.start
+    log_start, damaged = log.start, log.damaged
     found: list[tuple[LogPosition, int]] = []
     size_total = 0
     looked_at = 0
@@ -174,6 +174,8 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
             continue
         if position < log_start:
             removed = True
+            continue
+        if damaged and position in damaged:
             continue
         found.append((position, size))
         size_total += size

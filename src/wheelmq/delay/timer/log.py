@@ -118,7 +118,10 @@ class TimerLog:
         return self.files.drop_before(upto)
 
     def rebuild(self, wheel: TimerWheel, end: int) -> None:
-        """Cut the log at `end`, or before the first unit that is not whole, and hang the rest into an empty wheel."""
+        """Cut the log at `end`, or before the first unit that is not whole, and hang the rest into an empty wheel.
+
+        A unit that names another one before it in its slot than there is, is mended.
+        """
         end = self._whole_until(end)
         self.files.cut(end)
         self.end = end
@@ -142,7 +145,9 @@ class TimerLog:
             slots_ms = units["write_ms"] + units["delay_ms"]
             deletes = (units["magic"] & MAGIC_DELETE) != 0
             for i, slot_ms in enumerate(slots_ms.tolist()):
-                wheel.put(slot_ms, position + i * TIMER_UNIT.size, deletes=bool(deletes[i]))
+                previous = wheel.put(slot_ms, position + i * TIMER_UNIT.size, deletes=bool(deletes[i]))
+                if units[i]["previous_position"] != previous:
+                    units[i]["previous_position"] = previous
 
     def sync_job(self) -> tuple[int, Callable[[], None]]:
         """The end as it is now, and what brings the log to disk up to there; the job may run off the loop."""

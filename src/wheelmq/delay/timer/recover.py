@@ -77,6 +77,9 @@ class TimerRecovery:
         timer.done.raise_floor(timer.queue.start)
         pending = np.concatenate([np.empty((0, 8), np.int64), *self._chunks])
         pending = pending[pending[:, _INDEX] < timer.queue.end]
+        damaged = np.isin(pending[:, _POSITION], list(timer.store.log.damaged))
+        timer.done.update(pending[damaged, _INDEX])  # set aside: it is told at every start
+        pending = pending[~damaged]
         known = timer.mark_file.load()
         out = self._what_is_out(pending) if known is None else np.zeros(len(pending), np.bool_)
         timer.done.update(pending[out, _INDEX])
@@ -85,6 +88,10 @@ class TimerRecovery:
         timer.turns = Turns(mark.epoch + 1, mark.turn)
         timer.indexed_to = mark.queue_offset
         timer.log.rebuild(timer.wheel, mark.timer_log_position)
+        if not self._is_sound():
+            log.error("timer: the timer log names what is not in the timer queue: all is indexed anew")
+            timer.indexed_to = timer.queue.skip_blanks(timer.queue.start)
+            timer.log.rebuild(timer.wheel, timer.log.files.start)
         reach("recover.rebuilt")
         timer.walked_through_ms = timer.floor_slot(timer.store.clock.now_ms() + timer.settings.lead_ms)
         deletes = pending[:, _FOREIGN_DELETE] != 0
@@ -116,6 +123,21 @@ class TimerRecovery:
             queue_offset=max(mark.queue_offset, anew.queue_offset),
             timer_log_position=max(mark.timer_log_position, anew.timer_log_position),
         )
+
+    def _is_sound(self) -> bool:
+        """Whether every unit names a record of the timer queue, or one that has expired: a walk reads them all."""
+        timer = self._timer
+        log_start = timer.store.log.start
+        queued = list(timer.queue.chunks())
+        positions = np.concatenate([np.array([-1]), *(units["position"].astype(np.int64) for units in queued)])
+        sizes = np.concatenate([np.array([0]), *(units["size"].astype(np.int64) for units in queued)])
+        for _, units in timer.log.chunks(timer.log.files.start, timer.log.end):
+            named = units["record_position"].astype(np.int64)
+            rows = np.searchsorted(positions, named, "right") - 1
+            known = (positions[rows] == named) & (sizes[rows] == units["record_size"])
+            if not (known | ((named >= 0) & (named < log_start))).all():
+                return False
+        return True
 
     def _what_is_out(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Of a store that we never marked, what Apache RocketMQ is through with."""

@@ -74,12 +74,14 @@ def append_units(
 def rebuild(
     wheel: Bytes, units: npt.NDArray[np.int32], precision_ms: int, log: Bytes, at: int, count: int, base: int
 ) -> None:
-    """Hang `count` units from byte `at` of the timer log file `log` on into the wheel, as they stand."""
+    """Hang `count` units from byte `at` of the timer log file `log` on into the wheel, and mend their chains."""
     for i in range(count):
         p = at + i * UNIT
         slot_ms = get64(log, p + _WRITE_AT) + signed32(get32(log, p + _DELAY_AT))
         deletes = (get32(log, p + _MAGIC_AT) & MAGIC_DELETE) != 0
-        hang(wheel, units, slot_ms, precision_ms, base + p, deletes)
+        previous = hang(wheel, units, slot_ms, precision_ms, base + p, deletes)
+        if get64(log, p + _PREVIOUS_AT) != previous:
+            put64(log, p + _PREVIOUS_AT, previous)
 
 
 BROKEN: Final = -2

@@ -1,0 +1,83 @@
+"""Flipped bits in the timer log and in the bodies of the log: nobody gets what is damaged, and nobody else is late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wheelmq.formats.disk.timer import TIMER_UNIT
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+COUNT = 12
+FIELD_BYTES = sorted(
+    {TIMER_UNIT.position_of(field.name) for field in TIMER_UNIT.fields}
+    | {TIMER_UNIT.position_of(field.name) - 1 for field in TIMER_UNIT.fields[1:]}
+)
+"""First and last byte of each field of a unit."""
+
+
+def fill(folder: Path) -> int:
+    """A store with timers due between 6 and 14 s, all indexed, killed after 4 s; the time then."""
+    with BrokerHarness(folder) as harness:
+        for i in range(COUNT):
+            harness.send("T", b"%d" % i, delay_ms=6000 if i % 2 else 14_000)
+        harness.advance(4000, PipelineModel(harness).work)
+        assert harness.broker.timer.indexed_to == COUNT
+        harness.crash()
+        return harness.clock.now_ms()
+
+
+@pytest.mark.parametrize("at", FIELD_BYTES)
+def test_a_bit_in_the_timer_log(tmp_path: Path, at: int) -> None:
+    now_ms = fill(tmp_path)
+    [path] = (tmp_path / "timerlog").iterdir()
+    raw = bytearray(path.read_bytes())
+    raw[5 * TIMER_UNIT.size + at] ^= 0x04
+    path.write_bytes(raw)
+    with BrokerHarness(tmp_path, clock=ManualClock(now_ms)) as harness:
+        harness.advance(12_000, PipelineModel(harness).work)
+        assert sorted(harness.bodies("T")) == sorted(b"%d" % i for i in range(COUNT))
+
+
+class TestBodies:
+    def go_on(self, harness: BrokerHarness) -> None:
+        """A later message, and a checkpoint that says that all before it is on disk."""
+        harness.advance(1000)
+        harness.send("Other")
+        harness.advance(4000)
+
+    def damaged(self, folder: Path, body: bytes) -> None:
+        [path] = (folder / "commitlog").iterdir()
+        raw = bytearray(path.read_bytes())
+        raw[raw.index(body)] ^= 1
+        path.write_bytes(raw)
+
+    def test_of_a_message(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            for body in (b"first", b"second", b"third"):
+                harness.send("T", body)
+            position = harness.pull("T").records[1].position
+            self.go_on(harness)
+        self.damaged(tmp_path, b"second")
+        with BrokerHarness(tmp_path) as harness:
+            assert f"log position {position} has changed" in caplog.text
+            assert harness.bodies("T") == [b"first", b"third"]
+            assert harness.pull("T", 0, 1).next_offset == 3
+            view = Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(position)})
+            assert harness.ask(view).code == 1
+
+    def test_of_one_that_waits(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            for body in (b"first", b"second", b"third"):
+                harness.send("T", body, delay_ms=8000)
+            self.go_on(harness)
+            now_ms = harness.clock.now_ms()
+        self.damaged(tmp_path, b"second")
+        with BrokerHarness(tmp_path, clock=ManualClock(now_ms)) as harness:
+            harness.advance(5000)
+            assert harness.bodies("T") == [b"first", b"third"]
