@@ -20,7 +20,7 @@ class ConsumeTest extends Suite {
     private static final long NOTICED_WITHIN_MS = 10_000;
 
     /** Half of what a broker without long polling takes between looks. */
-    private static final long AT_ONCE_MS = 500;
+    private static final long AT_ONCE_MS = 2_000;
 
     @Test
     void groupSharesQueuesAndTheSurvivorTakesOver() throws Exception {
