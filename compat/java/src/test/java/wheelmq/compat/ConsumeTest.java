@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
@@ -19,8 +20,8 @@ class ConsumeTest extends Suite {
     /** Well under the client's own 20 s between rebalances: only the broker's notice (40) can be this fast. */
     private static final long NOTICED_WITHIN_MS = 10_000;
 
-    /** Half of what a broker without long polling takes between looks. */
-    private static final long AT_ONCE_MS = 2_000;
+    /** A broker without long polling looks once a second, so the middle one of many messages waits for half of that. */
+    private static final long AT_ONCE_MS = 250;
 
     @Test
     void groupSharesQueuesAndTheSurvivorTakesOver() throws Exception {
@@ -109,12 +110,14 @@ class ConsumeTest extends Suite {
         String topic = newTopic(1);
         try (Inbox inbox = Inbox.of(topic).open()) {
             inbox.fence();
+            List<Long> tookMs = new ArrayList<>();
             for (String id : ids(20)) {
                 long sentAtMs = System.currentTimeMillis();
                 producer.send(message(topic, id));
-                long tookMs = inbox.awaitOnly(id).atMs() - sentAtMs;
-                assertTrue(tookMs < AT_ONCE_MS, () -> "held for " + tookMs + " ms: the pull did not wake");
+                tookMs.add(inbox.awaitOnly(id).atMs() - sentAtMs);
             }
+            Collections.sort(tookMs);
+            assertTrue(tookMs.get(10) < AT_ONCE_MS, () -> "held for " + tookMs + " ms: the pulls did not wake");
         }
     }
 
