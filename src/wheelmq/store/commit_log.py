@@ -96,7 +96,15 @@ class CommitLog:
 
     def record_at(self, position: LogPosition) -> Record | None:
         """The record that begins at `position`; None when none does, or a damaged one."""
-        if not self.start <= position < self.end or position in self.damaged:
+        return None if position in self.damaged else self._record_at(position)
+
+    def record_store_ms(self, position: LogPosition) -> Millis | None:
+        """Store time of the record that begins at `position`, whatever its body; None when none does."""
+        record = self._record_at(position)
+        return None if record is None else record.store_ms
+
+    def _record_at(self, position: LogPosition) -> Record | None:
+        if not self.start <= position < self.end:
             return None
         at = position % self.files.file_bytes
         try:

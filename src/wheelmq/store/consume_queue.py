@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -109,16 +110,19 @@ class ConsumeQueue:
         return self.files.drop_before(self.start * QUEUE_UNIT.size)
 
     def _first_at(self, log_start: LogPosition) -> QueueOffset:
-        """The first offset whose record begins at or behind `log_start`; `end` when none does."""
+        """The first offset whose record begins at or behind `log_start`; `end` when none does.
+
+        A unit that a power cut left out counts as one whose record is there: recovery writes it again.
+        """
+
+        def is_there(unit: Any) -> bool:
+            return bool(unit["size"] == 0 or (unit["size"] != BLANK_SIZE and unit["position"] >= log_start))
+
         offset = self.start
-        count = 1
-        while offset < self.end:
-            units = self.read(offset, count)
-            there = np.flatnonzero((units["position"] >= log_start) & (units["size"] != BLANK_SIZE))
-            if len(there):
-                return QueueOffset(offset + int(there[0]))
+        for units in self.chunks():
+            if is_there(units[-1]):
+                return QueueOffset(offset + bisect_left(units, True, key=is_there))
             offset = QueueOffset(offset + len(units))
-            count = self.units_per_file
         return self.end
 
     def cut_log(self, log_end: LogPosition) -> None:

@@ -64,9 +64,20 @@ class Expiry:
         self._needed_from = needed_from
         self._background = background
         self._is_stuck = False
+        self._free_to = store.log.start
+        """Before this nothing is needed, and what says so is on disk."""
+        self._noted = (store.log.start, store.log.start)
+
+    def note(self) -> None:
+        """Note what is needed now: it counts once the log is on disk up to here, for what settled a message that waited
+        may still stand in memory alone."""
+        if self._store.log.synced >= self._noted[1]:
+            self._free_to = self._noted[0]
+            self._noted = (self._needed_from(), self._store.log.end)
 
     def look(self) -> None:
         """Remove files if it is time to."""
+        self.note()
         store = self._store
         used = 100 * store.disk.used_share(store.paths.root)
         forcibly = used > self._settings.forcibly_ratio
@@ -86,11 +97,10 @@ class Expiry:
         store = self._store
         files = store.log.files
         upto = store.log.start
-        needed_from = min(self._needed_from(), store.log.synced)
         oldest_ms = store.clock.now_ms() - self._settings.reserved_hours * HOUR_MS
         for _ in range(self._settings.batch_max):
             behind = LogPosition(upto + files.file_bytes)
-            if behind >= files.end or behind > needed_from:
+            if behind >= files.end or behind > self._free_to:
                 break
             if not regardless_of_age and not self._is_before(behind, Millis(oldest_ms)):
                 break
@@ -99,8 +109,8 @@ class Expiry:
 
     def _is_before(self, position: LogPosition, oldest_ms: Millis) -> bool:
         """Whether all before the file that begins at `position` is older than that; its first record is not."""
-        record = self._store.log.record_at(position)
-        return record is not None and record.store_ms < oldest_ms
+        store_ms = self._store.log.record_store_ms(position)
+        return store_ms is not None and store_ms < oldest_ms
 
     def drop_before(self, position: LogPosition) -> None:
         """Give up the log before `position`, and what names it; the files go off the loop."""

@@ -7,6 +7,7 @@ removed and made anew from the log.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +26,7 @@ from wheelmq.formats.disk.index import (
     is_time_matched,
     put_key,
 )
-from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, SYS_TRANSACTION, decode_record
+from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, SYS_TRANSACTION, RecordError, decode_record
 from wheelmq.formats.kernels import index as kernel
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition, Millis
@@ -88,10 +89,14 @@ class MessageIndex:
             while not self._failure and (job := self._next_job(upto)) is not None:
                 job()
                 self.indexed_to = self._reached
+        except (OSError, RecordError) as error:
+            log.error("messages behind log position %d are not in the index yet: %s", self._reached, error)
+        try:
             if self._files:
                 self._files[-1].sync(self._size.file_bytes)
         except OSError as error:
-            log.error("the message index is not on disk and will be made anew: %s", error)
+            log.error("the last index file is not on disk, and made anew at the next start: %s", error)
+            self._store.disk.remove(self._files[-1].path)
 
     def _next_job(self, upto: LogPosition) -> Callable[[], None] | None:
         at = self.indexed_to
@@ -154,7 +159,7 @@ class MessageIndex:
 
     def _followed(self, result: object) -> None:
         self._is_busy = False
-        self.indexed_to = self._reached
+        self.indexed_to = max(self._reached, self._store.log.start)  # what was read may have expired meanwhile
         failure = f"{type(result).__name__}: {result}" if isinstance(result, BaseException) else ""
         if failure and failure != self._failure:
             log.error("messages behind log position %d are not in the index yet: %s", self.indexed_to, failure)
@@ -215,11 +220,13 @@ class MessageIndex:
                 break
 
     def _whole_file(self, name: str) -> MappedFile | None:
-        """The file, when what it holds is known to be on disk and names what is in the log."""
+        """The file, when what it holds is known to be on disk and names what is in the log. Raises OSError."""
         store = self._store
         try:
             file = store.disk.map(self._folder / name, self._size.file_bytes)
         except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
             log.warning("%s", error)
             return None
         header = INDEX_HEADER.unpack(file.view)

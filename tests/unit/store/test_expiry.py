@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from wheelmq.delay.cancel import Cancelled
 from wheelmq.delay.done import SEGMENT_BITS, IndexBits
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store.expiry import HOUR_MS, delete_hours
 from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
 
 RESERVED_HOURS = 2
@@ -43,6 +45,10 @@ def fill(harness: BrokerHarness, count: int, topic: str = "T") -> None:
 
 
 def look(harness: BrokerHarness) -> None:
+    """As two looks in a row: what is needed at the first counts at the second."""
+    harness.broker.expiry.note()
+    harness.advance(600)
+    harness.broker.expiry.note()
     harness.broker.expiry.look()
     harness.tick()
 
@@ -156,6 +162,32 @@ class TestWhatFollows:
         self.expire(harness)
         assert len(list(harness.broker.paths.index.iterdir())) < before
 
+    def test_an_index_job_that_ends_late(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        index, held = harness.broker.index, HeldOffload()
+        assert index is not None
+        monkeypatch.setattr(index, "_offload", held)
+        fill(harness, 60)
+        assert len(held) == 1
+        self.expire(harness)
+        assert harness.broker.store.log.start > 0
+        while len(held):
+            held.run()
+            harness.tick()
+        assert index.indexed_to == harness.broker.store.dispatched_to
+
+    def test_a_hole_at_the_front_is_written_again(self, harness: BrokerHarness) -> None:
+        fill(harness, 200)
+        self.expire(harness)
+        queue = harness.broker.store.queues.find("T", 0)
+        assert queue is not None
+        start, count = queue.start, queue.end - queue.start
+        assert count > 3
+        queue.read(start, 2)[:] = 0  # as a power cut may leave it
+        harness.restart(clean=False)
+        again = harness.broker.store.queues.find("T", 0)
+        assert again is not None and again.start == start
+        assert len(harness.read_queue("T")) == count
+
 
 class TestWhatWaits:
     def test_a_timer_keeps_its_file_and_all_behind(self, harness: BrokerHarness) -> None:
@@ -193,6 +225,34 @@ class TestWhatWaits:
         harness.advance(15_000, model.work)
         assert harness.broker.timer.walked_through_ms > harness.clock.now_ms()
         assert harness.bodies("T").count(b"kept") == 1 and b"cancelled" not in harness.bodies("T")
+
+    def test_a_release_that_is_in_memory_alone_frees_nothing(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        harness.send("T", b"precious", delay_ms=9000)
+        fill(harness, 60, "Other")
+        harness.advance(9000 - 600 - 1, model.work)
+        assert harness.broker.timer.indexed_to == 1 and not harness.bodies("T")
+        harness.disk.used = 0.9
+        harness.broker.expiry.note()
+        harness.advance(1)
+        assert harness.bodies("T") == [b"precious"]
+        harness.broker.expiry.look()
+        harness.cut_power(keep=0.0)
+        harness.start()
+        harness.advance(1000)
+        assert harness.bodies("T") == [b"precious"]
+
+    def test_a_cancel_of_what_has_expired_is_answered(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        harness.send("T", b"old", delay_ms=3000, properties={props.UNIQ_KEY: "k"})
+        fill(harness, 60)
+        harness.send("T", b"new", delay_ms=60_000, properties={props.UNIQ_KEY: "k"})
+        harness.advance(8000, model.work)
+        harness.disk.used = 0.9
+        look(harness)
+        assert harness.broker.timer.queue.start == 1
+        answer = harness.send("T", delay_ms=1000, properties={props.TIMER_DEL_UNIQKEY: "T+k"})
+        assert (answer.code, answer.ext["cancelResult"]) == (0, Cancelled.CANCELLED)
 
 
 class TestTimerLog:

@@ -11,6 +11,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.index import (
     INDEX_HEADER,
     INDEX_UNIT,
+    STEPS_MAX,
     IndexSize,
     find_key,
     index_file_name,
@@ -87,6 +88,14 @@ class TestFile:
         put_key(file, SMALL, 2, LogPosition(1), Millis(1))
         file[SMALL.units_at + 20 :][16:20] = (1).to_bytes(4, "big")
         assert find_key(file, SMALL, 2, Millis(0), Millis(FOREVER), 9) == [1]
+
+    def test_a_key_that_everybody_has_holds_nobody_up(self) -> None:
+        size = IndexSize(4, STEPS_MAX + 10)
+        file = memoryview(bytearray(size.file_bytes))
+        for i in range(size.units - 1):
+            put_key(file, size, 4, LogPosition(i), Millis(1))
+        assert find_key(file, size, 0, Millis(0), Millis(FOREVER), 9) == []
+        assert len(find_key(file, size, 4, Millis(0), Millis(FOREVER), 1 << 20)) == STEPS_MAX
 
     def test_names(self) -> None:
         name = index_file_name(Millis(1_700_000_000_007))

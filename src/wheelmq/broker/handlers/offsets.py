@@ -103,5 +103,4 @@ def search_offset(request: Request, broker: Broker) -> Answer:
 
 def _store_ms(broker: Broker, queue: ConsumeQueue, offset: QueueOffset) -> int:
     unit = queue.read(offset, 1)[0]
-    record = broker.store.log.record_at(LogPosition(int(unit["position"])))
-    return record.store_ms if record is not None else 0
+    return broker.store.log.record_store_ms(LogPosition(int(unit["position"]))) or 0

@@ -159,6 +159,8 @@ class Timer:
         """Queue offsets and log positions of the messages whose key may have the hash `code`, oldest first: those that
         are indexed by key, then those of the running tick, which are not yet."""
         for index in self.keys.find(code):
+            if index < self.queue.start:  # settled so long ago that it has expired
+                continue
             yield index, LogPosition(int(self.queue.read(QueueOffset(index), 1)["position"][0]))
         rows = self.store.journal.rows()
         for parked in rows[rows[:, row.KEY_HASH] == code]:

@@ -41,8 +41,8 @@ def dump(path: Path, view: memoryview) -> Iterator[Row]:
     folders = [folder.name for folder in path.parents]
     base = file_start(path.name)
     if base is not None:
-        for folder, reader in _SEQUENCES.items():
-            if folder in folders[:3]:
+        for depth, folder, reader in _SEQUENCES:
+            if folders[depth : depth + 1] == [folder]:
                 return reader(view, base)
     if folders[:1] == ["index"]:
         return _index(view, 0)
@@ -168,11 +168,12 @@ def _host_text(host: Host) -> str:
     return f"[{socket.inet_ntop(socket.AF_INET6, host.address)}]:{host.port}"
 
 
-_SEQUENCES: Final[dict[str, Reader]] = {
-    "commitlog": _records,
-    "consumequeue": _queue,
-    "timerlog": _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size),
-}
+_SEQUENCES: Final[tuple[tuple[int, str, Reader], ...]] = (
+    (2, "consumequeue", _queue),
+    (0, "commitlog", _records),
+    (0, "timerlog", _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size)),
+)
+"""How many folders below it the files stand, the folder, and how they read."""
 _SINGLE: Final[dict[str, Reader]] = {
     "timerwheel": _wheel,
     "checkpoint": _one(CHECKPOINT),

@@ -39,6 +39,8 @@ UNITS: Final = 20_000_000
 """Apache's sizes (maxHashSlotNum, maxIndexNum); a file with them has 420,000,040 bytes."""
 
 SECONDS_MAX: Final = 0x7FFF_FFFF
+STEPS_MAX: Final = 20_000
+"""Units of a chain that one look-up follows."""
 KEY_SEPARATOR: Final = " "
 """Between the keys in the property KEYS."""
 
@@ -105,7 +107,8 @@ def find_key(
 ) -> list[LogPosition]:
     """Positions of the records with a hash, stored from `begin_ms` to `end_ms`, the newest first; at most `most`.
 
-    Times are those of units: whole seconds from the file's first record.
+    Times are those of units: whole seconds from the file's first record. Of a chain only the newest STEPS_MAX are
+    looked at, so that a key that everybody has holds nobody up.
     """
     header = INDEX_HEADER.unpack(file)
     count = header["count"]
@@ -113,7 +116,9 @@ def find_key(
     number = _int32(file, INDEX_HEADER.size + code % size.slots * SLOT_BYTES)
     if count <= 1 or not 0 < number <= count:
         return found
-    while len(found) < most:
+    for _ in range(STEPS_MAX):
+        if len(found) >= most:
+            break
         unit = INDEX_UNIT.unpack(file, size.units_at + number * INDEX_UNIT.size)
         if unit["seconds"] < 0:
             break

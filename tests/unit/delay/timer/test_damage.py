@@ -81,3 +81,17 @@ class TestBodies:
         with BrokerHarness(tmp_path, clock=ManualClock(now_ms)) as harness:
             harness.advance(5000)
             assert harness.bodies("T") == [b"first", b"third"]
+
+    def test_a_search_by_time_reads_its_time(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            first_ms = harness.clock.now_ms()
+            for i in range(9):
+                harness.send("T", b"message %d" % i)
+                harness.advance(1000)
+            self.go_on(harness)
+        self.damaged(tmp_path, b"message 4")
+        with BrokerHarness(tmp_path) as harness:
+            assert len(harness.bodies("T")) == 8
+            ext = {"topic": "T", "queueId": "0", "timestamp": str(first_ms)}
+            answer = harness.ask(Command(code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext=ext))
+            assert answer.ext["offset"] == "0"

@@ -80,3 +80,10 @@ def test_the_timer(paths: StorePaths) -> None:
 def test_other_files(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnknownFile, match="give one below commitlog"):
         dump(tmp_path / name, memoryview(b"x"))
+
+
+def test_a_topic_that_has_the_name_of_a_folder(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path) as harness:
+        harness.send("commitlog")
+        [path] = harness.broker.paths.consume_queue("commitlog", 0).iterdir()
+    assert [row["queue_offset"] for row in rows(path)] == [0]
