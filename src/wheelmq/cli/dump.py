@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,8 @@ def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
             click.echo(msgspec.json.encode(row) if as_json else _text(row))
     except (UnknownFile, OSError) as error:
         raise click.ClickException(str(error)) from None
+    except (struct.error, ValueError) as error:
+        raise click.ClickException(f"{file} is cut short: {error}") from None
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:

@@ -43,3 +43,11 @@ def test_what_it_cannot_print(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "is no file of a store that can be shown" in result.output
     (tmp_path / "checkpoint").touch()
     assert dumped(tmp_path / "checkpoint").output == ""
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "config/timermark", "config/timerdone", "index/20261121080000250"])
+def test_a_file_that_is_cut_short(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"x" * 10)
+    result = dumped(tmp_path / name)
+    assert result.exit_code == 1 and "is cut short" in result.output

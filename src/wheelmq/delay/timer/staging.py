@@ -9,6 +9,7 @@ Pure of Spark. The pipeline runs `decide` as DataFrame operations; the one here 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,12 +56,17 @@ class StoreView:
     ) -> None:
         disk = ReadOnlyDisk()
         paths = StorePaths(root)
-        self.log = MappedSequence(disk, paths.commit_log, log_file_bytes)
+        self._list_log = partial(MappedSequence, disk, paths.commit_log, log_file_bytes)
+        self.log = self._list_log()
         self.queue = MappedSequence(disk, paths.consume_queue(TIMER_TOPIC, 0), queue_file_bytes)
         self.timer_log = MappedSequence(disk, paths.timer_log, timer_log_file_bytes)
         wheel_bytes = timer_slots * 2 * TIMER_SLOT.size
         self._wheel_file = disk.map(paths.timer_wheel, wheel_bytes)
         self.slots = self._wheel_file.array.view(TIMER_SLOT.dtype)
+
+    def look_again(self) -> None:
+        """See which files of the log are still there."""
+        self.log = self._list_log()
 
 
 class StoreUnreadable(RuntimeError):
@@ -142,24 +148,42 @@ def _units(view: StoreView, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any
 
 
 def _read_records(view: StoreView, rows: StagedRows) -> None:
-    """Fill in what stands in the records, which `rows` name in log order.
+    """Fill in what stands in the records, which `rows` name in log order."""
+    done = _pass_over_gone(view, rows)
+    while done < len(rows):
+        try:
+            done += _read_some(view, rows[done:])
+        except FileNotFoundError:  # a file has expired since the folder was listed
+            view.look_again()
+            gone = _pass_over_gone(view, rows[done:])
+            if not gone:
+                raise
+            done += gone
 
-    A walk may meet units whose records have expired, so they were settled long ago: they get an index that is done.
+
+def _pass_over_gone(view: StoreView, rows: StagedRows) -> int:
+    """Fill in the rows at the front whose records have expired; how many that are.
+
+    A walk may meet such units, of messages that were settled long ago: they get an index that is done.
     """
-    done = int(np.searchsorted(rows["position"], view.log.start))
-    if done and not rows["walked"][:done].all():
+    count = int(np.searchsorted(rows["position"], view.log.start))
+    if not rows["walked"][:count].all():
         raise StoreUnreadable(
             f"log position {rows['position'][0]} lies before the log, which begins at {view.log.start}"
         )
-    gone = rows[:done]
+    gone = rows[:count]
     gone["due_ms"] = gone["store_ms"] = gone["out_ms"]
     gone["queue_offset"] = -1
-    while done < len(rows):
-        if jit.available():
-            done += _read_many(view, rows[done:])
-        if done < len(rows):
-            _read_one(view, rows[done])
-            done += 1
+    return count
+
+
+def _read_some(view: StoreView, rows: StagedRows) -> int:
+    """Fill in some rows at the front; how many, at least one."""
+    count = _read_many(view, rows) if jit.available() else 0
+    if count == 0:
+        _read_one(view, rows[0])
+        return 1
+    return count
 
 
 def _read_many(view: StoreView, rows: StagedRows) -> int:

@@ -148,6 +148,28 @@ class TestReading:
         cut = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **{**options, "log_end": 52 * 3})
         assert sorted(cut["queue_offset"].tolist()) == [0, 1]
 
+    @pytest.mark.parametrize("listed", ["before", "after"])
+    def test_walk_over_records_that_have_expired(
+        self, harness: BrokerHarness, model: PipelineModel, listed: str
+    ) -> None:
+        harness.send("T", b"gone", delay_ms=10_000)
+        for _ in range(300):  # they fill the first log file
+            harness.submit(harness.send_command("Other", bytes(4000)))
+        harness.send("T", b"there", delay_ms=10_000)
+        harness.advance(4000, model.work, 500)
+        out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000
+        view = model.view()
+        remove = harness.broker.store.log.files.drop_before(1 << 20)
+        assert remove is not None
+        remove()
+        if listed == "after":
+            view = model.view()
+        options = {"log_end": 1 << 40, "precision_ms": 1000, "write_ms": W, "turn": 1}
+        read = staging.read_walk(view, out_ms - 2000, out_ms, **options)
+        assert read["queue_offset"].tolist() == [-1, 1]
+        with pytest.raises(StoreUnreadable, match="lies before the log"):
+            staging.read_index(view, 0, 1, write_ms=W, turn=1)
+
     def test_a_slot_of_another_round_is_passed_over(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=10_000)
         harness.advance(4000, model.work, 500)
