@@ -47,8 +47,10 @@ def park(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | N
     if due_ms is None:
         return None
     properties = message.properties
-    for name in (props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID):
+    for name in (props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID, props.TIMER_DELAY_LEVEL):
         properties.pop(name, None)
+    if (java_int(properties.get(props.DELAY, "0")) or 0) > 0:
+        properties[props.TIMER_DELAY_LEVEL] = properties.pop(props.DELAY)
     properties[props.TIMER_OUT_MS] = str(slot_time(due_ms, settings.precision_ms))
     properties[props.REAL_TOPIC] = message.topic
     properties[props.REAL_QID] = str(message.queue_id)

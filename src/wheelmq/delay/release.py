@@ -232,6 +232,8 @@ def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> 
         if real_queue_id is None or not 0 <= real_queue_id < 1 << 31:
             raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")
         queue_id = real_queue_id
+        if props.TIMER_DELAY_LEVEL in properties:
+            properties[props.DELAY] = properties.pop(props.TIMER_DELAY_LEVEL)
     return parked.again(topic, queue_id, properties)
 
 

@@ -125,8 +125,14 @@ class TestLevels:
         parked = message({props.DELAY: "1", SEC: "9", MS: "x", AT: "y", props.TIMER_OUT_MS: "5"})
         assert park(parked, NOW, SETTINGS) == NOW + 1000
         assert not {SEC, MS, AT} & set(parked.properties)
-        assert parked.properties[props.DELAY] == "1"
+        assert props.DELAY not in parked.properties  # else Apache would delay it again when it leaves
+        assert parked.properties[props.TIMER_DELAY_LEVEL] == "1"
         assert parked.properties[props.TIMER_OUT_MS] == "1800000001000"
+
+    def test_what_says_that_it_had_a_level_has_none(self) -> None:
+        parked = message({SEC: "3", props.TIMER_DELAY_LEVEL: "5", props.DELAY: "0"})
+        assert park(parked, NOW, SETTINGS) == NOW + 3000
+        assert props.TIMER_DELAY_LEVEL not in parked.properties
 
     @pytest.mark.parametrize("level", ["x", "1.5", ""])
     def test_no_number(self, level: str) -> None:

@@ -116,6 +116,13 @@ class TestWhatIsReleased:
         assert list(properties)[-1] == props.WMQ_ORIGIN
         assert properties[props.WMQ_ORIGIN] == origin_text(timer_origin(0))
 
+    def test_the_level_is_there_again(self, harness: BrokerHarness) -> None:
+        harness.send("T", properties={props.DELAY: "1"})
+        harness.advance(1000)
+        (record,) = harness.read_queue("T")
+        assert record.message.properties[props.DELAY] == "1"
+        assert props.TIMER_DELAY_LEVEL not in record.message.properties
+
     def test_the_tag_is_in_the_unit(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=10, properties={"TAGS": "TagA"})
         harness.advance(10)

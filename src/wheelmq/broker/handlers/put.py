@@ -85,7 +85,8 @@ def recall_handle(broker: Broker, message: Message) -> str | None:
     """
     out_ms = java_long(message.properties.get(props.TIMER_OUT_MS, ""))
     topic = message.properties.get(props.REAL_TOPIC)
-    if out_ms is None or topic is None or topic.startswith(names.RETRY_PREFIX) or props.DELAY in message.properties:
+    has_level = props.DELAY in message.properties or props.TIMER_DELAY_LEVEL in message.properties
+    if out_ms is None or topic is None or topic.startswith(names.RETRY_PREFIX) or has_level:
         return None
     parts = ("v1", topic, broker.settings.broker_name, str(out_ms + 1), message.properties[props.UNIQ_KEY])
     return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()

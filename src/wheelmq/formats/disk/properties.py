@@ -41,6 +41,8 @@ TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
+"""DELAY, while its message is parked: as DELAY it would have Apache RocketMQ delay what leaves its timer once more."""
 
 WMQ_DUE: Final = "__WMQ_DUE"
 """Ours, on a parked record: the exact due time, 13 decimal digits of milliseconds."""

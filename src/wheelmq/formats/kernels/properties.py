@@ -22,6 +22,7 @@ NAMES: Final = tuple(
             props.TIMER_DELAY_MS,
             props.TIMER_DELIVER_MS, props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID, props.TIMER_DEL_UNIQKEY,
             props.WMQ_DUE, props.WMQ_ORIGIN, props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS, props.TIMER_ROLL_TIMES,
+            props.TIMER_DELAY_LEVEL,
             props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.TRAN_MSG, props.INNER_NUM, props.POP_CK,
         ),
         key=lambda name: (len(name), name),
@@ -46,6 +47,7 @@ WMQ_ORIGIN: Final = NAMES.index(props.WMQ_ORIGIN)
 TIMER_ENQUEUE_MS: Final = NAMES.index(props.TIMER_ENQUEUE_MS)
 TIMER_DEQUEUE_MS: Final = NAMES.index(props.TIMER_DEQUEUE_MS)
 TIMER_ROLL_TIMES: Final = NAMES.index(props.TIMER_ROLL_TIMES)
+TIMER_DELAY_LEVEL: Final = NAMES.index(props.TIMER_DELAY_LEVEL)
 MSG_REGION: Final = NAMES.index(props.MSG_REGION)
 TRACE_ON: Final = NAMES.index(props.TRACE_ON)
 CLUSTER: Final = NAMES.index(props.CLUSTER)

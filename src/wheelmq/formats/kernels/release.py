@@ -1,7 +1,7 @@
 """Release parked messages: read the record, rebuild it for its own topic, append it, many in one call.
 
 Twin: `delay.release.rebuild` with `store.Store.append`. What is no plain case (an IPv6 host, a message that rolls, one
-that was rolled, a topic that is gone, a due time that still lies ahead) is left to it.
+that was rolled or has a level, a topic that is gone, a due time that still lies ahead) is left to it.
 """
 
 from __future__ import annotations
@@ -75,11 +75,16 @@ assert ORIGIN_PROPERTY_BYTES < _ADDED_BYTES_MAX
 @part
 def _is_plain(source: Bytes, spans: Integers, now_ms: int) -> bool:
     """Whether the parked properties are those of a message that is due and was parked once."""
-    for name in (prop.TIMER_ENQUEUE_MS, prop.TIMER_DEQUEUE_MS, prop.TIMER_ROLL_TIMES, prop.WMQ_ORIGIN):
+    for name in (
+        prop.TIMER_ENQUEUE_MS,
+        prop.TIMER_DEQUEUE_MS,
+        prop.TIMER_ROLL_TIMES,
+        prop.TIMER_DEL_UNIQKEY,
+        prop.TIMER_DELAY_LEVEL,
+        prop.WMQ_ORIGIN,
+    ):
         if spans[2 * name] >= 0:
             return False
-    if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0:
-        return False
     due, due_end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
     if due < 0 or due_end - due != DUE_DIGITS or source[due] == 48:
         return False

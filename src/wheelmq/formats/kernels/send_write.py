@@ -125,6 +125,7 @@ def _for_the_plain_code(log: Bytes, spans: Integers, sync: int) -> bool:
         prop.REAL_TOPIC,
         prop.REAL_QID,
         prop.TIMER_DEL_UNIQKEY,
+        prop.TIMER_DELAY_LEVEL,
         prop.WMQ_DUE,
         prop.WMQ_ORIGIN,
         prop.TRAN_MSG,
