@@ -81,6 +81,8 @@ class BrokerApp:
 
     async def stop(self) -> None:
         """A clean stop: no new requests, everything to disk."""
+        if self.broker is not None:
+            self.broker.admission.stop()
         if self.registration is not None:
             await self.registration.stop()
         if self._server is not None:

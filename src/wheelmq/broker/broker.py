@@ -13,6 +13,7 @@ from random import Random
 
 import numpy as np
 
+from wheelmq.broker.admission import Admission
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
@@ -120,6 +121,7 @@ class Broker:
         """Why sends are refused now; None when they are not."""
         self._refused_ms = 0
         self.ticks = Ticks(clock)
+        self.admission = Admission(self)
         self._received = 0
         self.put_rate = Rate(lambda: self.store.appended)
         self.get_rate = Rate(lambda: self.transferred)
@@ -319,6 +321,7 @@ class Broker:
 
     def _expire_files(self) -> None:
         self.expiry.look()
+        self.admission.look_at_disk()
         timer_log = self.timer.drop_log()
         if timer_log is not None:
             self.background.submit(timer_log, self._note_saved)

@@ -29,8 +29,6 @@ A = TypeVar("A")
 
 HANDLERS: dict[int, Handler] = {}
 
-SERVICE_NOT_AVAILABLE = "service not available now. The broker's disk is full, or its store is being shut down"
-
 
 def serves(*codes: RequestCode) -> Callable[[Handler], Handler]:
     """Register a handler for `codes`."""
@@ -65,7 +63,8 @@ class Dispatch:
             self._broker.holds.add(connection, command.opaque, answer, self._broker.now_monotonic_ms())
         elif isinstance(answer, Durable):
             encoded = encode_answer(command.opaque, answer.reply)
-            self._broker.flush.answer_when_durable(answer.position, connection, encoded)
+            late = None if answer.late is None else encode_answer(command.opaque, answer.late)
+            self._broker.flush.answer_when_durable(answer.position, connection, encoded, late)
         else:
             self.answer(connection, command.opaque, answer)
 

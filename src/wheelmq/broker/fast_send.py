@@ -74,7 +74,11 @@ class FastSend:
         """Serve the sends at the front of buffer[at:end]; the byte behind them."""
         broker = self._broker
         log = broker.store.log
-        if broker.refusal is not None or len(connection.peer.address) != 4 or log.files.start == log.files.end:
+        if (
+            broker.admission.problem() is not None
+            or len(connection.peer.address) != 4
+            or log.files.start == log.files.end
+        ):
             return at
         if log.end == log.files.end:
             return at

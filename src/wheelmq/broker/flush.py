@@ -43,14 +43,19 @@ class Flush:
     def is_sync(self) -> bool:
         return self._settings.flush_mode is FlushMode.SYNC
 
-    def answer_when_durable(self, position: LogPosition, connection: Connection, frames: bytes) -> None:
-        """Send `frames` once the log is on disk up to `position`; after a failure they say that it is not."""
+    def answer_when_durable(
+        self, position: LogPosition, connection: Connection, frames: bytes, late: bytes | None = None
+    ) -> None:
+        """Send `frames` once the log is on disk up to `position`; after a failure they say that it is not.
+
+        `late` is sent in their place then, and when it takes too long; without it, they say FLUSH_DISK_TIMEOUT.
+        """
         if position <= self._store.log.synced:
             connection.send(frames)
         elif self._has_failed:
-            connection.send(_as_timed_out(frames))
+            connection.send(late or _as_timed_out(frames))
         else:
-            self._answers.add(position, int(self._store.clock.monotonic() * 1000), connection, frames)
+            self._answers.add(position, int(self._store.clock.monotonic() * 1000), connection, frames, late)
             self._wanted = True
 
     def want(self) -> None:
@@ -82,8 +87,8 @@ class Flush:
         self._answer_overdue(None)
 
     def _answer_overdue(self, before_ms: int | None) -> None:
-        for connection, frames in self._answers.take_overdue(before_ms):
-            connection.send(_as_timed_out(frames))
+        for connection, frames, late in self._answers.take_overdue(before_ms):
+            connection.send(late or _as_timed_out(frames))
 
     def _flushed(self, upto: LogPosition, result: Any) -> None:
         self._running = False

@@ -115,29 +115,32 @@ class DurableAnswers:
     """Finished answers in the order of the log positions they wait for."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[LogPosition, int, Connection, bytes]] = deque()
+        self._waiting: deque[tuple[LogPosition, int, Connection, bytes, bytes | None]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, position: LogPosition, now_ms: int, connection: Connection, frames: bytes) -> None:
-        """`frames` may leave once the log is on disk up to `position`."""
-        self._waiting.append((position, now_ms, connection, frames))
+    def add(
+        self, position: LogPosition, now_ms: int, connection: Connection, frames: bytes, late: bytes | None = None
+    ) -> None:
+        """`frames` may leave once the log is on disk up to `position`; `late` in their place when they are overdue."""
+        self._waiting.append((position, now_ms, connection, frames, late))
 
     def free(self, durable: LogPosition) -> None:
         """Send what waited for no more than `durable`."""
         while self._waiting and self._waiting[0][0] <= durable:
-            _, _, connection, frames = self._waiting.popleft()
+            _, _, connection, frames, _ = self._waiting.popleft()
             connection.send(frames)
 
     def oldest_ms(self) -> int | None:
         """When the answer that waits longest began to."""
         return self._waiting[0][1] if self._waiting else None
 
-    def take_overdue(self, before_ms: int | None) -> list[tuple[Connection, bytes]]:
-        """Take the answers that began to wait at `before_ms` or earlier; None takes all."""
+    def take_overdue(self, before_ms: int | None) -> list[tuple[Connection, bytes, bytes | None]]:
+        """Take the answers that began to wait at `before_ms` or earlier, each with what is to leave in its place if
+        that was told; None takes all."""
         overdue = []
         while self._waiting and (before_ms is None or self._waiting[0][1] <= before_ms):
-            _, _, connection, frames = self._waiting.popleft()
-            overdue.append((connection, frames))
+            _, _, connection, frames, late = self._waiting.popleft()
+            overdue.append((connection, frames, late))
         return overdue

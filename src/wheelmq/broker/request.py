@@ -49,10 +49,14 @@ class PeerError(Exception):
 
 @dataclass(slots=True)
 class Durable:
-    """An answer that waits until the log is on disk up to `position`."""
+    """An answer that waits until the log is on disk up to `position`.
+
+    `late` takes its place when that takes too long; without it, the answer says FLUSH_DISK_TIMEOUT.
+    """
 
     reply: Command
     position: LogPosition
+    late: Command | None = None
 
 
 @dataclass(slots=True)

@@ -50,9 +50,15 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     delete_when: str = "04"
     disk_max_used_space_ratio: int = 75
     disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    """Percent of the disk used at which sends are refused; what is due still goes out."""
     delete_file_batch_max: int = 10
     clean_resource_interval_ms: int = 10_000
 
+    os_page_cache_busy_time_out_mills: int = 1000
+    """Age of a tick past which its remaining sends are told to come again."""
+    start_accept_send_request_time_stamp: int = 0
+    """Epoch milliseconds before which nothing is taken."""
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8

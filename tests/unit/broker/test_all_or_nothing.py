@@ -30,7 +30,7 @@ def test_a_batch_on_a_full_disk(harness: BrokerHarness, disk: SimulatedDisk) -> 
     harness.send("filler")
     disk.is_full = lambda path: "commitlog" in str(path)
     fill_but(harness, 4000)
-    assert send_batch(harness, body).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert send_batch(harness, body).code == ResponseCode.SYSTEM_ERROR
     disk.is_full = lambda path: False
     harness.advance(1000)
     assert harness.bodies("T") == []

@@ -304,7 +304,7 @@ class TestFullDisk:
         harness.send("T", bytes(600_000))
         disk.is_full = lambda path: "commitlog" in str(path)
         answer = harness.send("T", bytes(600_000))
-        assert (answer.code, "disk is full" in (answer.remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+        assert (answer.code, "disk is full" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
         assert harness.send("T", b"small").code == ResponseCode.SERVICE_NOT_AVAILABLE  # for a moment
         disk.is_full = lambda path: False
         harness.advance(200)

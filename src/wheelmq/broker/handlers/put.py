@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from wheelmq.broker.dispatch import SERVICE_NOT_AVAILABLE
+from wheelmq.broker.put_status import PutFailed, PutStatus
+from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.request import Answer, Durable, PeerError
 from wheelmq.delay.cancel import Cancelled, append_cancel
 from wheelmq.delay.park import LevelUnreadable, ParkRefused, park
@@ -21,6 +24,10 @@ from wheelmq.store.store import Appended, BatchTooLong, PropertiesTooLong
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
 
 def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
     """Store `message`, parked if it asks for that. Raises PeerError with the answer when it cannot be."""
@@ -30,52 +37,68 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
     except LevelUnreadable as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     except ParkRefused as error:
-        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal: {error}") from None
-    try:
+        raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
+    if due_ms is not None and not broker.settings.timer_wheel_enable:
+        raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE)
+
+    def append() -> tuple[Appended, Cancelled | None]:
         if due_ms is None:
             return broker.store.append(message), None
-        if not broker.settings.timer_wheel_enable:
-            remark = "accurate timer message is not enabled, timerWheelEnable is false"
-            raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
         if props.TIMER_DEL_UNIQKEY in message.properties:
             return append_cancel(broker.store, broker.timer, message)
         return broker.store.append(message, real_queue=broker.store.real_queue(message.properties)), None
-    except PropertiesTooLong as error:
-        raise _too_long(broker, error) from None
+
+    return _store(broker, append)
 
 
 def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:
-    """Store `messages`, none of which asks for a delay: all of them or none. Raises PeerError as `put`, DiskFull."""
+    """Store `messages`, none of which asks for a delay: all of them or none. Raises PeerError as `put`."""
     for message in messages:
         _admit(broker, message)
-    try:
+
+    def append() -> list[Appended]:
         broker.store.reserve(messages)
-    except (PropertiesTooLong, BatchTooLong) as error:
-        raise _too_long(broker, error) from None
-    return [broker.store.append(message) for message in messages]
+        return [broker.store.append(message) for message in messages]
+
+    return _store(broker, append)
+
+
+def _store(broker: Broker, append: Callable[[], A]) -> A:
+    """What `append` gives. Raises PutFailed with what Apache answers where it raises."""
+    try:
+        return append()
+    except PropertiesTooLong as error:
+        raise PutFailed(broker, PutStatus.PROPERTIES_SIZE_EXCEEDED, error) from None
+    except BatchTooLong as error:
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
+    except OSError as error:
+        refusal = refusal_text(error)
+        broker.refuse_sends(refusal)
+        raise PutFailed(broker, PutStatus.CREATE_MAPPED_FILE_FAILED, refusal) from None
+    except Exception:
+        log.exception("a message could not be stored")
+        raise PutFailed(broker, PutStatus.UNKNOWN_ERROR) from None
 
 
 def _admit(broker: Broker, message: Message) -> None:
-    if broker.refusal is not None:
-        raise PeerError(ResponseCode.SERVICE_NOT_AVAILABLE, f"{SERVICE_NOT_AVAILABLE} ({broker.refusal})")
+    problem = broker.admission.problem()
+    if problem is not None:
+        raise problem
     if any("\0" in text for pair in message.properties.items() for text in pair):
-        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: a property holds a NUL")
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, "a property holds a NUL")
     for name in props.OWN:
         message.properties.pop(name, None)
 
 
-def _too_long(broker: Broker, error: ValueError) -> PeerError:
-    return PeerError(
-        ResponseCode.MESSAGE_ILLEGAL,
-        "the message is illegal, maybe msg body or properties length not matched. "
-        f"msg body length limit {broker.settings.body_bytes_max}B, msg properties length limit 32KB. ({error})",
-    )
+def answer_when_stored(
+    broker: Broker, message: Message, answer: Command, end: LogPosition, *, late: Command | None = None
+) -> Answer:
+    """`answer`, now or once the log is on disk up to `end`, as the flush mode and the message's WAIT say.
 
-
-def answer_when_stored(broker: Broker, message: Message, answer: Command, end: LogPosition) -> Answer:
-    """`answer`, now or once the log is on disk up to `end`, as the flush mode and the message's WAIT say."""
+    `late` is answered when that takes too long; without it, `answer` with FLUSH_DISK_TIMEOUT.
+    """
     waits = java_boolean(message.properties.get(props.WAIT, "true"))
-    return Durable(answer, end) if broker.flush.is_sync and waits else answer
+    return Durable(answer, end, late) if broker.flush.is_sync and waits else answer
 
 
 def recall_handle(broker: Broker, message: Message) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put, put_batch, recall_handle
+from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, PeerError, Request
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
@@ -81,7 +82,7 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
         remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
         raise PeerError(ResponseCode.NO_PERMISSION, remark)
     if props.INNER_NUM in properties:
-        raise _illegal(broker)
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
     message = _message(request, broker, header, topic, body, properties)
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, broker, header, message)
@@ -200,15 +201,7 @@ def _check_body(broker: Broker, body: bytes) -> None:
     if not body:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "the message has no body")
     if len(body) > broker.settings.body_bytes_max:
-        raise _illegal(broker)
-
-
-def _illegal(broker: Broker) -> PeerError:
-    return PeerError(
-        ResponseCode.MESSAGE_ILLEGAL,
-        "the message is illegal, maybe msg body or properties length not matched. "
-        f"msg body length limit {broker.settings.body_bytes_max}B, msg properties length limit 32KB.",
-    )
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
 
 
 def _marks(broker: Broker) -> dict[str, str]:

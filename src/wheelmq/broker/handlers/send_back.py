@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put
+from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
@@ -57,5 +58,9 @@ def send_back(request: Request, broker: Broker) -> Answer:
         properties[props.DELAY] = str(header.delay_level or _FIRST_LEVEL + old.reconsume_times)
     message = old.again(topic.topic_name, queue_id, properties)
     message.reconsume_times += 1
-    appended, _ = put(broker, message)
-    return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size))
+    try:
+        appended, _ = put(broker, message)
+    except PutFailed as failed:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, failed.status) from None
+    late = reply(ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT)
+    return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size), late=late)

@@ -1,0 +1,67 @@
+"""Whether the store takes messages now (RocketMQ: SendMessageProcessor.preSend, HookUtils.checkBeforePutMessage).
+
+Only what clients put is asked about: what was parked is released as long as there is room for it at all.
+
+A put that hangs, because the system writes pages back before it gives new ones, shows in Apache's broker as a lock held
+for too long. Here one loop does everything, so nobody can ask while it hangs; whoever asked meanwhile is met later in
+the same tick. So the age of the tick stands for that of the lock: past the limit, the rest of its sends are told to
+come again, and the next tick begins anew.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.put_status import PutFailed, PutStatus
+from wheelmq.broker.request import PeerError
+from wheelmq.formats.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+
+class Admission:
+    """Asked before each put, and before the kernel serves sends."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._opens_ms = broker.settings.start_accept_send_request_time_stamp
+        self._busy_s = broker.settings.os_page_cache_busy_time_out_mills / 1000
+        self._is_stopping = False
+        self._full: str | None = None
+        self.look_at_disk()
+
+    def refusal(self) -> str | None:
+        """Why nothing is stored; None when it is."""
+        if self._is_stopping:
+            return "the broker stops"
+        return self._broker.refusal or self._full
+
+    def problem(self) -> PeerError | None:
+        """The answer to a put that is not admitted; None when it is."""
+        broker = self._broker
+        if broker.clock.now_ms() < self._opens_ms:
+            remark = f"broker unable to service, until {_local(self._opens_ms)}"
+            return PeerError(ResponseCode.SYSTEM_ERROR, remark)
+        refusal = self.refusal()
+        if refusal is not None:
+            return PutFailed(broker, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+        if broker.ticks.elapsed_s > self._busy_s:
+            return PutFailed(broker, PutStatus.OS_PAGE_CACHE_BUSY)
+        return None
+
+    def stop(self) -> None:
+        """The broker stops: nothing more is stored for clients."""
+        self._is_stopping = True
+
+    def look_at_disk(self) -> None:
+        """Take the share of the disk that is used; past the limit what is left is kept for what is due."""
+        used = 100 * self._broker.disk.used_share(self._broker.paths.root)
+        is_full = used > self._broker.settings.disk_space_warning_level_ratio
+        self._full = f"the disk is {used:.0f} % full" if is_full else None
+
+
+def _local(ms: int) -> str:
+    """A time as Apache's broker writes it: local, to the millisecond."""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(ms // 1000))},{ms % 1000:03d}"

@@ -1,0 +1,20 @@
+"""The table of put statuses is whole, and the tests that it names are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.unit.broker import test_put_statuses
+from wheelmq.broker.put_status import PutStatus
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "put-statuses.md"
+ROWS = re.findall(r"^\| ([A-Z_]+) \|.*\| (\d+) \|.*\| `(\w+)` \|$", PAGE.read_text(), re.MULTILINE)
+
+
+def test_every_status_has_its_row() -> None:
+    assert {name for name, _, _ in ROWS} == {"PUT_OK", *PutStatus}
+
+
+def test_the_tests_that_rows_name_are_there() -> None:
+    assert all(hasattr(test_put_statuses, test) for _, _, test in ROWS)

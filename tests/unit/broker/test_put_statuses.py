@@ -1,0 +1,320 @@
+"""Every status of a put, forced through the request: Apache's code and its text (docs/operations/put-statuses.md)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.test_send import inner
+from wheelmq.broker.put_status import PutStatus
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.system.disk import MappedFile
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import Ask, BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+
+UNAVAILABLE = (
+    "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
+    "[CL: {0} CQ: {0} INDEX: {0}], messages are put to the slave, message store has been shut down, etc."
+)
+ILLEGAL = (
+    "the message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit {0}B, msg properties length limit 32KB."
+)
+TIMER_ILLEGAL = (
+    "timer message illegal, the delay time should not be bigger than the max delay {0}ms; "
+    "or if set del msg, the delay time should be bigger than the current time"
+)
+
+
+def batch(harness: BrokerHarness, body: bytes, **letters: Any) -> Command:
+    command = harness.send_command("T", body, m=True, **letters)
+    command.code = RequestCode.SEND_BATCH_MESSAGE
+    return harness.ask(command)
+
+
+def send_back(harness: BrokerHarness) -> Ask:
+    """Hand the first message of T back; not ticked yet."""
+    record = harness.read_queue("T")[0]
+    ext = {"offset": str(record.position), "group": "g", "delayLevel": "3"}
+    return harness.submit(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext, version=479))
+
+
+def fill(harness: BrokerHarness, left: int = 500) -> None:
+    """Fill the log's file but for about `left` bytes; it is there already."""
+    log = harness.broker.store.log
+    while log.files.file_bytes - log.end > left + 1000:
+        assert harness.send("filler", bytes(min(200_000, log.files.file_bytes - log.end - left - 600))).code == 0
+
+
+def nothing_new(harness: BrokerHarness, end: int) -> bool:
+    return harness.broker.store.log.end == end
+
+
+class TestOk:
+    def test_put_ok(self, harness: BrokerHarness) -> None:
+        answer = harness.send("T")
+        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
+
+    @pytest.mark.parametrize("flush_mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+    def test_without_slaves_nobody_waits_for_one(self, tmp_path: Path, flush_mode: str) -> None:
+        with BrokerHarness(tmp_path, flush_mode=flush_mode) as harness:
+            for wait in ("true", "false"):
+                assert harness.send("T", properties={props.WAIT: wait}).code == ResponseCode.SUCCESS
+
+
+class TestFlushDiskTimeout:
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Any:
+        with BrokerHarness(tmp_path, offload=HeldOffload(), flush_mode="SYNC_FLUSH") as running:
+            running.run_jobs()
+            yield running
+
+    @pytest.mark.parametrize("properties", [{}, {"PGROUP": "left to the plain code", props.DELAY: "1"}])
+    def test_a_send(self, harness: BrokerHarness, properties: dict[str, str]) -> None:
+        asked = harness.submit(harness.send_command("T", properties=properties))
+        harness.advance(5100)
+        assert asked.answer is not None
+        assert (asked.answer.code, asked.answer.remark) == (ResponseCode.FLUSH_DISK_TIMEOUT, None)
+        assert asked.answer.ext["msgId"] and asked.answer.ext["queueOffset"] == "0"  # it counts as sent
+
+    def test_a_batch(self, harness: BrokerHarness) -> None:
+        command = harness.send_command("T", inner(b"a") + inner(b"b"), m=True)
+        command.code = RequestCode.SEND_BATCH_MESSAGE
+        asked = harness.submit(command)
+        harness.advance(5100)
+        assert asked.answer is not None
+        assert asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT and "," in asked.answer.ext["msgId"]
+
+    def test_a_message_sent_back_was_not(self, harness: BrokerHarness) -> None:
+        harness.submit(harness.send_command("T"))
+        harness.run_jobs()
+        asked = send_back(harness)
+        harness.advance(5100)
+        assert asked.answer is not None
+        assert (asked.answer.code, asked.answer.remark) == (ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
+
+    def test_who_does_not_wait_is_not_told(self, harness: BrokerHarness) -> None:
+        assert harness.send("T", properties={props.WAIT: "false"}).code == ResponseCode.SUCCESS
+
+
+class TestServiceNotAvailable:
+    def refused(self, answer: Command, used: str, why: str) -> bool:
+        assert answer.ext.keys() == {props.MSG_REGION, props.TRACE_ON}
+        return (answer.code, answer.remark) == (
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"{UNAVAILABLE.format(used)} ({why})",
+        )
+
+    def test_the_disk_is_nearly_full(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        harness.send("T", b"soon", delay_ms=15_000)
+        disk.used = 0.901
+        harness.advance(10_000)
+        end = harness.broker.store.log.end
+        assert self.refused(harness.send("T"), " 0.90", "the disk is 90 % full")
+        assert nothing_new(harness, end)
+        harness.advance(6_000)
+        assert harness.bodies("T") == [b"soon"]  # what is due still goes out, at once
+        disk.used = 0.9
+        harness.advance(10_000)
+        assert harness.send("T").code == 0
+
+    def test_a_start_on_a_disk_that_is_nearly_full(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        disk.used = 0.95
+        harness.restart(disk_space_warning_level_ratio=94)
+        assert self.refused(harness.send("T"), " 0.95", "the disk is 95 % full")
+
+    def test_the_broker_stops(self, harness: BrokerHarness) -> None:
+        harness.broker.admission.stop()
+        assert self.refused(harness.send("T"), " 0.00", "the broker stops")
+        assert batch(harness, inner(b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert harness.send("T", delay_ms=1000).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    def test_the_disk_did_not_keep_its_word(self, harness: BrokerHarness) -> None:
+        harness.broker.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
+        why = "the log is not on disk: [Errno 5] Input/output error"
+        assert self.refused(harness.send("T"), " 0.00", why)
+
+    def test_a_message_sent_back(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.broker.admission.stop()
+        asked = send_back(harness)
+        harness.tick()
+        assert asked.answer is not None
+        assert (asked.answer.code, asked.answer.remark) == (ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
+
+
+class TestCreateMappedFileFailed:
+    FAILED = "create mapped file failed, server is busy or broken."
+
+    @pytest.mark.parametrize("has_file", [False, True])
+    def test_no_room(self, harness: BrokerHarness, disk: SimulatedDisk, has_file: bool) -> None:
+        if has_file:
+            harness.send("T")
+        disk.is_full = lambda path: "commitlog" in str(path)
+        if has_file:
+            fill(harness)
+        end = harness.broker.store.log.end
+        first, second = harness.send("T", bytes(2000)), harness.send("T", bytes(2000))
+        assert first.code == ResponseCode.SYSTEM_ERROR
+        assert re.fullmatch(re.escape(self.FAILED) + r" \(the disk is full: no room.*\)", first.remark or "")
+        assert second.code == ResponseCode.SERVICE_NOT_AVAILABLE  # for a moment, so that not everyone tries
+        assert nothing_new(harness, end)
+        disk.is_full = lambda path: False
+        harness.advance(200)
+        assert harness.send("T", bytes(2000)).code == 0
+
+    @pytest.mark.parametrize("code", [errno.EMFILE, errno.EROFS, errno.EIO])
+    def test_another_reason(self, harness: BrokerHarness, disk: SimulatedDisk, code: int) -> None:
+        def broken(path: Path) -> bool:
+            if path.parent.name == "commitlog":
+                raise OSError(code, os.strerror(code), str(path))
+            return False
+
+        harness.send("T")
+        disk.is_full = broken
+        fill(harness)
+        answer = harness.send("T", bytes(2000))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").startswith(self.FAILED) and os.strerror(code) in (answer.remark or "")
+        assert harness.broker.refusal is not None
+
+    def test_a_message_sent_back(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        harness.send("T", bytes(2000))
+        disk.is_full = lambda path: "commitlog" in str(path)
+        fill(harness)
+        asked = send_back(harness)
+        harness.tick()
+        assert asked.answer is not None
+        assert (asked.answer.code, asked.answer.remark) == (ResponseCode.SYSTEM_ERROR, "CREATE_MAPPED_FILE_FAILED")
+
+
+class TestMessageIllegal:
+    def test_a_body_that_is_too_long(self, harness: BrokerHarness) -> None:
+        harness.restart(body_bytes_max=1000)
+        answer = harness.send("T", bytes(1001))
+        assert (answer.code, answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, ILLEGAL.format(1000))
+        assert harness.send("T", bytes(1000)).code == 0
+
+    def test_a_batch_for_a_retry_topic(self, harness: BrokerHarness) -> None:
+        answer = batch(harness, inner(b"x"), b="%RETRY%g")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert answer.remark == "batch request does not support retry group %RETRY%g"
+
+    def test_a_batch_that_fits_no_file(self, harness: BrokerHarness) -> None:
+        answer = batch(harness, inner(bytes(600_000)) * 2)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert (answer.remark or "").startswith(ILLEGAL.format(4 << 20))
+
+    @pytest.mark.parametrize("as_batch", [False, True])
+    def test_a_topic_that_is_too_long(self, harness: BrokerHarness, as_batch: bool) -> None:
+        """The rule for names comes first, there as here."""
+        topic = "t" * 128
+        answer = batch(harness, inner(b"x"), b=topic) if as_batch else harness.send(topic)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+
+    def test_properties_size_exceeded(self, harness: BrokerHarness) -> None:
+        end = harness.broker.store.log.end
+        answer = harness.send("T", properties={"k": "v" * 32_767})
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert (answer.remark or "").startswith(ILLEGAL.format(4 << 20) + " (")
+        assert nothing_new(harness, end)
+
+    @pytest.mark.parametrize("delay_ms", ["x", str(4 * 24 * 3600 * 1000)])
+    def test_wheel_timer_msg_illegal(self, harness: BrokerHarness, delay_ms: str) -> None:
+        answer = harness.send("T", properties={props.TIMER_DELAY_MS: delay_ms})
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert (answer.remark or "").startswith(TIMER_ILLEGAL.format(3 * 24 * 3600 * 1000) + " (")
+
+
+class TestOsPageCacheBusy:
+    BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+
+    @pytest.fixture
+    def hang(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ask]:
+        """A send whose append takes so many milliseconds; not ticked yet."""
+
+        def send(takes_ms: int) -> Ask:
+            log = harness.broker.store.log
+            really = log.reserve
+
+            def slow(size: int) -> MappedFile:
+                harness.clock.advance(takes_ms)
+                return really(size)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(log, "reserve", slow)
+                return harness.submit(harness.send_command("T", delay_ms=60_000))  # by the plain code
+
+        return send
+
+    @pytest.mark.parametrize(("takes_ms", "is_busy"), [(1000, False), (1001, True)])
+    def test_sends_behind_one_that_hangs(
+        self, harness: BrokerHarness, hang: Callable[[int], Ask], takes_ms: int, is_busy: bool
+    ) -> None:
+        harness.send("T")
+        hangs = hang(takes_ms)
+        behind = [harness.submit(harness.send_command("T"), harness.connect()) for _ in range(3)]
+        harness.tick()
+        assert hangs.answer is not None and hangs.answer.code == 0
+        told = {(one.answer.code, one.answer.remark) for one in behind if one.answer is not None}
+        assert told == ({(ResponseCode.SYSTEM_BUSY, self.BUSY)} if is_busy else {(ResponseCode.SUCCESS, None)})
+        assert harness.send("T").code == 0  # the next tick begins anew
+
+    def test_the_limit_is_a_setting(self, harness: BrokerHarness, hang: Callable[[int], Ask]) -> None:
+        harness.restart(os_page_cache_busy_time_out_mills=5000)
+        hang(4000)
+        assert harness.send("T").code == 0
+
+    def test_a_message_sent_back(self, harness: BrokerHarness, hang: Callable[[int], Ask]) -> None:
+        harness.send("T")
+        (record,) = harness.read_queue("T")
+        hang(2000)
+        ext = {"offset": str(record.position), "group": "g", "delayLevel": "3"}
+        answer = harness.ask(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext, version=479))
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "OS_PAGE_CACHE_BUSY")
+
+
+class TestUnknownError:
+    def test_what_nobody_expected(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        harness.send("T")
+
+        def broken(size: int) -> MappedFile:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(harness.broker.store.log, "reserve", broken)
+        answer = harness.send("T", delay_ms=1500)  # by the plain code
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR")
+        monkeypatch.undo()
+        assert harness.send("T").code == 0
+
+
+class TestBeforeThePut:
+    def test_the_broker_is_not_open_yet(self, harness: BrokerHarness) -> None:
+        opens_ms = harness.now_ms + 60_000
+        harness.restart(start_accept_send_request_time_stamp=opens_ms)
+        answer = harness.send("T")
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(opens_ms // 1000))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == f"broker unable to service, until {when},{opens_ms % 1000:03d}"
+        harness.advance(60_000)
+        assert harness.send("T").code == 0
+
+    def test_wheel_timer_not_enabled(self, harness: BrokerHarness) -> None:
+        harness.restart(timer_wheel_enable=False)
+        answer = harness.send("T", delay_ms=5000)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
+
+
+def test_every_status_has_a_name_of_apaches() -> None:
+    assert {status.name for status in PutStatus} == {status.value for status in PutStatus}
