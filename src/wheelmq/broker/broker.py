@@ -30,6 +30,7 @@ from wheelmq.broker.state.groups import Groups
 from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.delay.level_queues import LevelQueues
 from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.park import ParkSettings
 from wheelmq.delay.release import Releaser
@@ -41,6 +42,7 @@ from wheelmq.formats.disk.message import Host
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.warm import warm
+from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -49,6 +51,7 @@ from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
 from wheelmq.store.expiry import Expiry, ExpirySettings, delete_hours
 from wheelmq.store.index import MessageIndex
+from wheelmq.store.recovery import InternedNames, Rows
 from wheelmq.store.store import Store, StoreSettings
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
@@ -84,19 +87,16 @@ class Broker:
         self.randomness = randomness
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
+        levels_ms = parse_levels(settings.message_delay_level)
         self.store = Store(
             self.paths,
-            StoreSettings(settings.log_file_bytes, settings.queue_file_bytes, self.host),
+            StoreSettings(settings.log_file_bytes, settings.queue_file_bytes, self.host, levels_ms),
             disk,
             clock,
         )
-        self.park_settings = ParkSettings(
-            settings.timer_max_delay_seconds, settings.timer_precision_ms, parse_levels(settings.message_delay_level)
-        )
+        self.park_settings = ParkSettings(settings.timer_max_delay_seconds, settings.timer_precision_ms, levels_ms)
         self.timer = Timer(self.store, _timer_settings(settings))
-        recovery = TimerRecovery(self.timer)
-        self.store.recover(recovery.meet)
-        recovery.finish()
+        self._recover(levels_ms)
         self.topics = Topics(disk, self.paths, clock, settings)
         self.groups = Groups(disk, self.paths, clock, settings)
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
@@ -134,6 +134,17 @@ class Broker:
         """What ended the broker: it must stop, and recover from disk."""
         self._every: list[tuple[int, int, Callable[[], None]]] = []
         self._keep_house()
+
+    def _recover(self, levels_ms: tuple[Millis, ...]) -> None:
+        timer, levels = TimerRecovery(self.timer), LevelQueues(self.disk, self.paths, levels_ms)
+
+        def meet(rows: Rows, names: InternedNames) -> None:
+            timer.meet(rows, names)
+            levels.meet(rows, names)
+
+        self.store.recover(meet)
+        timer.finish()
+        levels.park(self.store, self.timer)
 
     def _open_index(self) -> MessageIndex | None:
         if not self.settings.message_index_enable:

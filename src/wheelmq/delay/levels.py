@@ -24,3 +24,8 @@ def parse_levels(text: str) -> tuple[Millis, ...]:
     if not delays:
         raise ValueError("messageDelayLevel is empty")
     return tuple(delays)
+
+
+def level_delay_ms(levels_ms: tuple[Millis, ...], level: int) -> Millis:
+    """The delay of `level`, 1 or more; levels above the table's last have that one's."""
+    return levels_ms[min(level, len(levels_ms)) - 1]

@@ -1,7 +1,8 @@
 """What is pending in a store that no broker has open, read without changing a byte.
 
 It is the rule of recovery (delay.timer.recover) over the log alone: what is parked and not settled, less what a cancel
-of Apache RocketMQ names, less what its timercheck says is out where the store was never ours.
+of Apache RocketMQ names, less what its timercheck says is out where the store was never ours. What waits in its level
+queues comes last, due by the default table.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.copies import read
 from wheelmq.delay.done import IndexBits, Indices
+from wheelmq.delay.level_queues import LevelQueues
+from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.pending import Pending, State, describe
 from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import Record, decode_record
-from wheelmq.formats.disk.origin import INDEX_BITS
+from wheelmq.formats.disk.origin import KIND_TIMER, indices_of
 from wheelmq.formats.disk.parked import delete_key
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import scan as col
@@ -28,8 +31,6 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import LogScan, load_checkpoint
 from wheelmq.system.disk import ReadOnlyDisk
-
-INDEX_MASK = (1 << INDEX_BITS) - 1
 
 _INDEX, _DUE, _POSITION, _FLAGS, _KEY = range(5)
 _KEPT = [col.QUEUE_OFFSET, col.DUE_MS, col.POSITION, col.FLAGS, col.KEY_HASH]
@@ -48,21 +49,25 @@ def pending_in(root: Path) -> Iterator[Pending]:
     try:
         log = _log(disk, paths)
         mark = _mark(disk, paths)
-        waiting = _waiting(log, load_checkpoint(disk, paths).log_ms, load_done(disk, paths)[1])
+        levels = LevelQueues(disk, paths, parse_levels(DEFAULT_LEVELS))
+        scan = LogScan(log, LogPosition(log.start), whole_before_ms=load_checkpoint(disk, paths).log_ms)
+        waiting, last_ms = _waiting(scan, levels, load_done(disk, paths)[1])
         if mark is None:
             parked = Parked(waiting[:, _INDEX], waiting[:, _DUE], waiting[:, _POSITION], waiting[:, _KEY])
-            waiting = waiting[~what_is_out(parked, load_check(disk, paths), lambda position: _record(log, position))]
+            waiting = waiting[~what_is_out(parked, load_check(disk, paths), log, last_ms)]
         indexed_to = mark.queue_offset if mark is not None else 0
         deletes = (waiting[:, _FLAGS] & col.FLAG_DELETES) != 0
         cancelled = {
-            _record(log, position).message.properties[props.TIMER_DEL_UNIQKEY]
+            read(log, position).message.properties[props.TIMER_DEL_UNIQKEY]
             for position in waiting[deletes, _POSITION].tolist()
         }
         for index, position in waiting[~deletes][:, [_INDEX, _POSITION]].tolist():
-            record = _record(log, position)
+            record = read(log, position)
             properties = record.message.properties
             if delete_key(properties.get(props.REAL_TOPIC, ""), properties.get(props.UNIQ_KEY, "")) not in cancelled:
                 yield describe(record, State.INDEXED if index < indexed_to else State.PARKED)
+        for one in levels.waiting(log, last_ms, frozenset(scan.damaged)):
+            yield describe(one.record, State.LEVEL, one.due_ms)
     finally:
         if lock is not None:
             lock.close()
@@ -83,20 +88,21 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
         return None
 
 
-def _waiting(log: MappedSequence, whole_before_ms: int, settled_before: Indices) -> Kept:
-    """The columns _KEPT of what is parked and not settled, cancels of Apache's among it."""
+def _waiting(scan: LogScan, levels: LevelQueues, settled_before: Indices) -> tuple[Kept, int]:
+    """The columns _KEPT of what is parked and not settled, cancels of Apache's among it; the last record's store time.
+
+    `levels` meets every record too.
+    """
     done = IndexBits()
     done.update(settled_before)
     chunks: list[Kept] = []
-    for rows in LogScan(log, LogPosition(log.start), whole_before_ms=whole_before_ms).chunks():
-        settled = rows[:, col.SETTLES]
-        done.update(settled[settled != 0] & INDEX_MASK)
+    last_ms = 0
+    for rows in scan.chunks():
+        levels.meet(rows, scan.names)
+        last_ms = int(rows[-1, col.STORE_MS])
+        done.update(indices_of(rows[:, col.SETTLES], KIND_TIMER))
         dispatched = (rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0
         decided = (rows[:, col.FLAGS] & col.FLAG_DECIDED) != 0
         chunks.append(rows[dispatched & ~decided & (rows[:, col.DUE_MS] != 0)][:, _KEPT])
         chunks = [left for chunk in chunks if len(left := chunk[~done.get(chunk[:, _INDEX])])]
-    return np.concatenate([np.empty((0, len(_KEPT)), np.int64), *chunks])
-
-
-def _record(log: MappedSequence, position: int) -> Record:
-    return decode_record(log.file_at(position).view[position % log.file_bytes :])
+    return np.concatenate([np.empty((0, len(_KEPT)), np.int64), *chunks]), last_ms

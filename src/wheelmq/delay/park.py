@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.delay.levels import DEFAULT_LEVELS, level_delay_ms, parse_levels
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message
 from wheelmq.formats.disk.parked import due_text
@@ -81,7 +81,7 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis
     if level > 0:
         for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY):
             properties.pop(name, None)
-        return Millis(now_ms + settings.levels_ms[min(level, len(settings.levels_ms)) - 1])
+        return Millis(now_ms + level_delay_ms(settings.levels_ms, level))
     if props.TIMER_OUT_MS in properties:
         return None  # as Apache: taken for a message that was parked already
     asked = next((name for name in props.TIMER_REQUESTS if name in properties), None)

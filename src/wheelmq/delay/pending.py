@@ -10,11 +10,14 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.java import java_long
+from wheelmq.formats.units import Millis
 
 
 class State(StrEnum):
     """How far a parked message has come."""
 
+    LEVEL = "level"
+    """In a level queue of Apache RocketMQ's: a broker parks it as it opens the store."""
     PARKED = "parked"
     """In the timer queue, not indexed yet."""
     INDEXED = "indexed"
@@ -27,6 +30,7 @@ class Pending(msgspec.Struct):
     """A pending message; times in milliseconds since 1970."""
 
     queue_offset: int
+    """In the timer queue; of what is in a level queue, in that one."""
     topic: str
     queue_id: int | None
     due_ms: int
@@ -39,14 +43,14 @@ class Pending(msgspec.Struct):
     log_position: int
 
 
-def describe(record: Record, state: State) -> Pending:
-    """The listing's line for a parked record."""
+def describe(record: Record, state: State, due_ms: Millis | None = None) -> Pending:
+    """The listing's line for a parked record, due when the record says if not at `due_ms`."""
     properties = record.message.properties
     return Pending(
         queue_offset=record.queue_offset,
         topic=properties.get(props.REAL_TOPIC, ""),
         queue_id=java_long(properties.get(props.REAL_QID, "")),
-        due_ms=due_of(properties, record.store_ms),
+        due_ms=due_of(properties, record.store_ms) if due_ms is None else due_ms,
         stored_ms=record.store_ms,
         state=state,
         unique_key=properties.get(props.UNIQ_KEY),

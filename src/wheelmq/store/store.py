@@ -36,7 +36,7 @@ from wheelmq.formats.kernels.journal import (
     STORE_MS,
     TAG_CODE,
 )
-from wheelmq.formats.names import topic_problem
+from wheelmq.formats.names import SCHEDULE_TOPIC, topic_problem
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store import recovery
 from wheelmq.store.commit_log import CommitLog
@@ -52,11 +52,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Sizes, and the address that records carry as their store host."""
+    """Sizes, the address that records carry as their store host, and the level table."""
 
     log_file_bytes: int = 1 << 30
     queue_file_bytes: int = 300_000 * 20
     store_host: Host = field(default_factory=lambda: Host(b"\x7f\0\0\1", 10911))
+    levels_ms: tuple[Millis, ...] = ()
+    """Delays of the levels 1, 2, ...: with its record's store time the tag code of a unit of SCHEDULE_TOPIC_XXXX."""
 
 
 class Appended(NamedTuple):
@@ -145,8 +147,16 @@ class Store:
         units[:, QUEUE_OFFSET] = rows[:, col.QUEUE_OFFSET]
         units[:, POSITION] = rows[:, col.POSITION]
         units[:, SIZE] = rows[:, col.SIZE]
-        units[:, TAG_CODE] = rows[:, col.TAG_CODE]
+        units[:, TAG_CODE] = self._tag_codes(rows, names)
         self.queues.write(units)
+
+    def _tag_codes(self, rows: Rows, names: recovery.InternedNames) -> Rows:
+        """Tag codes of scanned records; in a level queue, which only Apache RocketMQ writes, the time of delivery."""
+        levels_ms = np.array(self.settings.levels_ms, np.int64)
+        if not len(levels_ms):
+            return rows[:, col.TAG_CODE]
+        dues_ms = rows[:, col.STORE_MS] + levels_ms[np.clip(rows[:, col.QUEUE_ID], 0, len(levels_ms) - 1)]
+        return np.where(rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC), dues_ms, rows[:, col.TAG_CODE])
 
     def queue_rows(self, topics: Rows, queue_ids: Rows, names: recovery.InternedNames) -> Rows:
         """Row in the queue table of each queue, given by interned topic and queue id; -1 where that is no queue."""

@@ -12,9 +12,10 @@ from wheelmq.broker.broker import Broker
 from wheelmq.delay.timer.mark import MarkFile
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
-from wheelmq.formats.disk.origin import KIND_TIMER, origin_index, origin_stream
+from wheelmq.formats.disk.origin import KIND_LEVEL, KIND_TIMER, origin_index, origin_stream
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
+from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import LogPosition
 
 
@@ -35,16 +36,21 @@ class Log(NamedTuple):
 def read_log(broker: Broker) -> Log:
     """Read the log, by no code of recovery's. Asserts that no origin is settled twice, or before it is parked (I2)."""
     found = Log([], {}, {}, set(), set(load_done(broker.disk, broker.paths)[1].tolist()))
+    queued, settled = set(), set()
     for record in _records(broker):
         found.records.append(record)
         message = record.message
         facts = delay_facts(message.topic, message.properties, record.store_ms)
         if facts.settles:
-            index = origin_index(facts.settles)
-            assert origin_stream(facts.settles) == (KIND_TIMER, 0)
-            assert index not in found.settled, f"queue offset {index} is settled twice"
-            assert index in found.parked, f"queue offset {index} is settled before it is parked"
-            found.settled[index] = record
+            assert facts.settles not in settled, f"{facts.settles:#x} is settled twice"
+            settled.add(facts.settles)
+            index, (kind, stream) = origin_index(facts.settles), origin_stream(facts.settles)
+            if kind == KIND_TIMER:
+                assert stream == 0 and index in found.parked, f"queue offset {index} is settled before it is parked"
+                found.settled[index] = record
+            else:
+                assert kind == KIND_LEVEL and (SCHEDULE_TOPIC, stream - 1, index) in queued, hex(facts.settles)
+        queued.add((message.topic, message.queue_id, record.queue_offset))
         if message.topic == TIMER_TOPIC:
             if facts.decided:
                 found.cancels.add(record.queue_offset)

@@ -23,7 +23,7 @@ from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Turns
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.origin import INDEX_BITS
+from wheelmq.formats.disk.origin import KIND_TIMER, indices_of
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL
 from wheelmq.formats.kernels import scan as col
@@ -34,7 +34,6 @@ from wheelmq.system.failpoint import reach
 log = logging.getLogger(__name__)
 
 _INDEX, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = range(8)
-INDEX_MASK = (1 << INDEX_BITS) - 1
 
 
 class TimerRecovery:
@@ -49,8 +48,7 @@ class TimerRecovery:
     def meet(self, rows: Rows, names: InternedNames) -> None:
         """Note what the records park and what they settle; of what is parked keep what is pending so far."""
         done = self._timer.done
-        settled = rows[:, col.SETTLES]
-        done.update(settled[settled != 0] & INDEX_MASK)
+        done.update(indices_of(rows[:, col.SETTLES], KIND_TIMER))
         dispatched = (rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0
         parked = rows[dispatched & (rows[:, col.DUE_MS] != 0)]
         decided = (parked[:, col.FLAGS] & col.FLAG_DECIDED) != 0
@@ -143,7 +141,7 @@ class TimerRecovery:
         """Of a store that we never marked, what Apache RocketMQ is through with."""
         store = self._timer.store
         parked = Parked(pending[:, _INDEX], pending[:, _DUE], pending[:, _POSITION], pending[:, _KEY])
-        return what_is_out(parked, load_check(store.disk, store.paths), store.log.record_at)
+        return what_is_out(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)
 
     def _keep_done(self) -> None:
         """Write down what is settled though no record says so: it is out, or a cancel of Apache's that was obeyed now.

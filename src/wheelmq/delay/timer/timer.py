@@ -27,7 +27,7 @@ from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.turns import Proposal, TurnPlan, TurnRows, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
-from wheelmq.formats.disk.origin import Origin, origin_index, timer_origin
+from wheelmq.formats.disk.origin import KIND_TIMER, Origin, are_of, origin_index, timer_origin
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC, TIMER_UNIT
@@ -85,7 +85,7 @@ class Timer:
 
     def take_journal(self, rows: Rows) -> None:
         """Take what the tick appended: messages it parked, origins it settled."""
-        settled = rows[rows[:, row.SETTLES] != 0]
+        settled = rows[are_of(rows[:, row.SETTLES], KIND_TIMER)]
         if len(settled):
             self._count(settled[:, row.REAL_QUEUE], -1)
             self.armed.forget_below(self.done.floor)

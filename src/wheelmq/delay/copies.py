@@ -1,0 +1,67 @@
+"""Copies: what Apache RocketMQ had delivered when it was killed, though its files do not say so.
+
+Timercheck and delayOffset.json are written every few seconds. What was delivered since stands in the log behind the
+parked record: a record of its real queue with the same body, birth and properties, but for two that delivery adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record, decode_record
+from wheelmq.formats.kernels import scan as col
+from wheelmq.formats.units import LogPosition
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.recovery import LogScan
+
+_ADDED: Final = frozenset((props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS))
+
+
+class Waiting(NamedTuple):
+    """A parked record, and the time before which Apache does not deliver it."""
+
+    record: Record
+    from_ms: int
+
+
+def read(files: MappedSequence, position: int) -> Record:
+    """The record that begins at a position of the log at which one is known to stand."""
+    return decode_record(files.file_at(position).view[position % files.file_bytes :])
+
+
+def delivered(files: MappedSequence, waiting: Iterable[Waiting]) -> set[LogPosition]:
+    """Log positions of those of `waiting` behind which a copy stands: each copy speaks for one of them."""
+    without: dict[Hashable, list[Waiting]] = {}
+    for one in sorted(waiting, key=lambda one: one.record.position):
+        without.setdefault(_key(one.record), []).append(one)
+    found: set[LogPosition] = set()
+    if not without:
+        return found
+    topics = {one.record.message.properties.get(props.REAL_TOPIC, "") for ones in without.values() for one in ones}
+    first = min(one.record.position for ones in without.values() for one in ones)
+    scan = LogScan(files, first, check_bodies=False)
+    for rows in scan.chunks():
+        wanted = np.isin(rows[:, col.TOPIC], [scan.names.intern(topic) for topic in topics])
+        for position in rows[wanted, col.POSITION].tolist():
+            copy = read(files, position)
+            ones = without.get(_key(copy)) if _is_in_its_own_queue(copy) else None
+            if ones and ones[0].from_ms <= copy.store_ms:
+                found.add(ones.pop(0).record.position)
+    return found
+
+
+def _is_in_its_own_queue(record: Record) -> bool:
+    message = record.message
+    real = message.properties.get(props.REAL_TOPIC), message.properties.get(props.REAL_QID)
+    return real == (message.topic, str(message.queue_id))
+
+
+def _key(record: Record) -> Hashable:
+    """What a parked record and its copy have in common."""
+    message = record.message
+    properties = frozenset(pair for pair in message.properties.items() if pair[0] not in _ADDED)
+    return message.born_ms, message.born_host, message.reconsume_times, record.body_crc, properties
