@@ -11,6 +11,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.formats.kernels import bits as kernel
+from wheelmq.formats.kernels import jit
+
 SEGMENT_BITS: Final = 1 << 16
 
 FEW: Final = 16
@@ -18,6 +21,8 @@ FEW: Final = 16
 
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+_ZEROS: Final = np.zeros(SEGMENT_BITS >> 3, np.uint8)
 
 
 class IndexBits:
@@ -47,6 +52,10 @@ class IndexBits:
 
     def get(self, indices: Indices) -> Flags:
         """The bits of `indices`."""
+        if jit.available():
+            quick = self._get_quick(indices)
+            if quick is not None:
+                return quick
         found = indices < self.floor
         for number, chosen in _by_segment(indices):
             segment = self._segments.get(number)
@@ -54,6 +63,14 @@ class IndexBits:
                 at = indices[chosen] % SEGMENT_BITS
                 found[chosen] |= (segment[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
         return found
+
+    def _get_quick(self, indices: Indices) -> Flags | None:
+        """The bits of indices of one segment, as they mostly are; None when they are of several."""
+        found: Flags = np.empty(len(indices), np.bool_)
+        number = int(indices[-1]) // SEGMENT_BITS if len(indices) else 0
+        segment = self._segments.get(number, _ZEROS)
+        indices = np.ascontiguousarray(indices)
+        return found if kernel.get(segment, number * SEGMENT_BITS, self.floor, indices, found) else None
 
     def first_unset(self, stop: int) -> int:
         """The least index whose bit is 0; `stop` when none below it is."""
@@ -77,9 +94,25 @@ class IndexBits:
             for index in indices.tolist():
                 self.add(index)
             return
+        if jit.available() and self._update_quick(indices):
+            return
         indices = indices[indices >= self.floor]
         for number, chosen in _by_segment(indices):
             self._set(number, indices[chosen] % SEGMENT_BITS)
+
+    def _update_quick(self, indices: Indices) -> bool:
+        """Set the bits of indices of one segment; False with nothing changed when they are of several."""
+        number = int(indices[-1]) // SEGMENT_BITS
+        if (number + 1) * SEGMENT_BITS <= self.floor:
+            return False
+        segment = self._segment(number)
+        indices = np.ascontiguousarray(indices)
+        fresh = kernel.put(segment, number * SEGMENT_BITS, self.floor, indices)
+        if fresh < 0:
+            return False
+        self._ones[number] += int(fresh)
+        self._give_back()
+        return True
 
     def raise_floor(self, floor: int) -> None:
         """Set every bit below `floor`."""

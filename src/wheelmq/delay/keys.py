@@ -26,8 +26,6 @@ class KeyIndex:
 
     def add(self, hashes: Indices, indices: Indices, done: IndexBits) -> None:
         """Add pairs; pairs whose hash is 0 are left out."""
-        keep = hashes != 0
-        hashes, indices = hashes[keep], indices[keep]
         if (self.count + len(hashes)) * 3 > len(self._hashes) * 2:
             self._rebuild(len(hashes), done)
         self._insert(hashes, indices)
@@ -44,17 +42,20 @@ class KeyIndex:
         return sorted(found)
 
     def _insert(self, hashes: Indices, indices: Indices) -> None:
-        self.count += len(hashes)
         if jit.available():
-            kernel.insert(self._hashes, self._indices, np.ascontiguousarray(hashes), np.ascontiguousarray(indices))
+            pairs = np.ascontiguousarray(hashes), np.ascontiguousarray(indices)
+            self.count += kernel.insert(self._hashes, self._indices, *pairs)
             return
         mask = len(self._hashes) - 1
         for key_hash, index in zip(hashes.tolist(), indices.tolist(), strict=True):
+            if key_hash == 0:
+                continue
             at = key_hash & mask
             while self._hashes[at]:
                 at = (at + 1) & mask
             self._hashes[at] = key_hash
             self._indices[at] = index
+            self.count += 1
 
     def _rebuild(self, more: int, done: IndexBits) -> None:
         used = self._hashes != 0

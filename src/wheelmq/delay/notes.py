@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.delay.refs import FIRE_MS, INDEX, Refs, by_fire_time
+from wheelmq.delay.refs import FIRE_MS, INDEX, Refs, by_fire_time, make
 from wheelmq.formats.units import Millis
 
 NEAR_MS: Final = 1000
@@ -21,14 +21,55 @@ _CHUNK_ROWS: Final = 4096
 _NEVER: Final = 1 << 62
 
 
+class _Chunk:
+    """Room for notes in queue order; those from `start` to `stop` count."""
+
+    def __init__(self) -> None:
+        self._rows = make(_CHUNK_ROWS)
+        self._start = self._stop = 0
+        self.least_ms = _NEVER
+
+    @property
+    def refs(self) -> Refs:
+        return self._rows[self._start : self._stop]
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def add(self, refs: Refs, least_ms: int) -> int:
+        """Take as many of `refs`, of which none fires before `least_ms`, as there is room for; how many."""
+        count = min(len(refs), len(self._rows) - self._stop)
+        self._rows[self._stop : self._stop + count] = refs[:count]
+        self._stop += count
+        self.least_ms = min(self.least_ms, least_ms)
+        return count
+
+    def take_until(self, horizon_ms: int) -> Refs:
+        """Take those that fire by `horizon_ms`."""
+        refs = self.refs
+        mine = refs[:, FIRE_MS] <= horizon_ms
+        taken, left = refs[mine], refs[~mine]
+        self._rows[: len(left)] = left
+        self._start, self._stop = 0, len(left)
+        self._find_least()
+        return taken
+
+    def drop_below(self, index: int) -> None:
+        """Drop those of queue offsets below `index`."""
+        self._start += int(np.searchsorted(self.refs[:, INDEX], index))
+        self._find_least()
+
+    def _find_least(self) -> None:
+        self.least_ms = int(self.refs[:, FIRE_MS].min()) if len(self) else _NEVER
+
+
 class Notes:
     """References of un-indexed messages in queue order, in chunks; those that were near when they came are apart."""
 
     def __init__(self, lead_ms: int) -> None:
         self._lead_ms = lead_ms
         self._near: list[Refs] = []
-        self._chunks: list[Refs] = []
-        self._chunk_min_ms: list[int] = []
+        self._chunks: list[_Chunk] = []
         self.count = 0
         self.next_fire_ms = _NEVER
         """The least fire time among the notes."""
@@ -43,15 +84,13 @@ class Notes:
             refs = refs[~near]
         if not len(refs):
             return
-        least = int(refs[:, FIRE_MS].min())
-        if self._chunks and len(self._chunks[-1]) + len(refs) <= _CHUNK_ROWS:
-            self._chunks[-1] = np.concatenate((self._chunks[-1], refs))
-            self._chunk_min_ms[-1] = min(self._chunk_min_ms[-1], least)
-        else:
-            self._chunks.append(refs.copy())
-            self._chunk_min_ms.append(least)
+        least_ms = int(refs[:, FIRE_MS].min())
+        self.next_fire_ms = min(self.next_fire_ms, least_ms)
         self.count += len(refs)
-        self.next_fire_ms = min(self.next_fire_ms, least)
+        added = self._chunks[-1].add(refs, least_ms) if self._chunks else 0
+        while added < len(refs):
+            self._chunks.append(_Chunk())
+            added += self._chunks[-1].add(refs[added:], least_ms)
 
     def _note_near(self, refs: Refs) -> None:
         self._near.append(refs)
@@ -60,18 +99,14 @@ class Notes:
 
     def take_near(self, now_ms: Millis) -> Refs | None:
         """Take the notes that fire within NEAR_MS, by fire time; None when there are none."""
-        horizon = now_ms + NEAR_MS
-        if self.next_fire_ms > horizon:
+        horizon_ms = now_ms + NEAR_MS
+        if self.next_fire_ms > horizon_ms:
             return None
         near, self._near = self._near, []
+        near += [chunk.take_until(horizon_ms) for chunk in self._chunks if chunk.least_ms <= horizon_ms]
         self.count -= sum(map(len, near))
-        for i, chunk in enumerate(self._chunks):
-            if self._chunk_min_ms[i] <= horizon:
-                mine = chunk[:, FIRE_MS] <= horizon
-                near.append(chunk[mine])
-                self._replace(i, chunk[~mine])
         self._tidy()
-        return by_fire_time(np.concatenate(near))
+        return by_fire_time(np.concatenate(near)) if len(near) > 1 else by_fire_time(near[0])
 
     def drop_below(self, index: int) -> None:
         """Drop the notes of messages that are indexed: those below queue offset `index`."""
@@ -81,20 +116,15 @@ class Notes:
             left = refs[np.searchsorted(refs[:, INDEX], index) :]
             if len(left):
                 self._note_near(left)
-        for i, chunk in enumerate(self._chunks):
-            if not len(chunk) or int(chunk[0, INDEX]) >= index:
+        for chunk in self._chunks:
+            before = len(chunk)
+            if before and int(chunk.refs[0, INDEX]) >= index:
                 break
-            self._replace(i, chunk[np.searchsorted(chunk[:, INDEX], index) :])
+            chunk.drop_below(index)
+            self.count -= before - len(chunk)
         self._tidy()
 
-    def _replace(self, i: int, chunk: Refs) -> None:
-        self.count -= len(self._chunks[i]) - len(chunk)
-        self._chunks[i] = chunk
-        self._chunk_min_ms[i] = int(chunk[:, FIRE_MS].min()) if len(chunk) else _NEVER
-
     def _tidy(self) -> None:
-        kept = [i for i, chunk in enumerate(self._chunks) if len(chunk)]
-        self._chunks = [self._chunks[i] for i in kept]
-        self._chunk_min_ms = [self._chunk_min_ms[i] for i in kept]
+        self._chunks = [chunk for chunk in self._chunks if len(chunk)]
         near_ms = min((int(refs[:, FIRE_MS].min()) for refs in self._near), default=_NEVER)
-        self.next_fire_ms = min([near_ms, *self._chunk_min_ms])
+        self.next_fire_ms = min(near_ms, min((chunk.least_ms for chunk in self._chunks), default=_NEVER))

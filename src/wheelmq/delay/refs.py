@@ -10,21 +10,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-FIRE_MS: Final = 0
-"""When to act: the exact due time, or for a message that rolls the first millisecond of its roll slot."""
-INDEX: Final = 1
-"""Queue offset in the timer queue: the index part of the origin."""
-POSITION: Final = 2
-SIZE: Final = 3
-FLAGS: Final = 4
-ENQUEUE_MS: Final = 5
-"""When it was staged: what its message tells as TIMER_ENQUEUE_MS."""
-COLUMNS: Final = 6
-
-FLAG_ROLL: Final = 1
-"""Not due yet: park it again (the wheel is shorter than its delay)."""
-FLAG_LONG: Final = 2
-"""Its delay is over five seconds; counted apart, to show who arms what."""
+from wheelmq.formats.kernels.refs import COLUMNS as COLUMNS
+from wheelmq.formats.kernels.refs import ENQUEUE_MS as ENQUEUE_MS
+from wheelmq.formats.kernels.refs import FIRE_MS as FIRE_MS
+from wheelmq.formats.kernels.refs import FLAG_LONG as FLAG_LONG
+from wheelmq.formats.kernels.refs import FLAG_ROLL as FLAG_ROLL
+from wheelmq.formats.kernels.refs import FLAGS as FLAGS
+from wheelmq.formats.kernels.refs import INDEX as INDEX
+from wheelmq.formats.kernels.refs import POSITION as POSITION
+from wheelmq.formats.kernels.refs import SIZE as SIZE
 
 LONG_DELAY_MS: Final = 5000
 

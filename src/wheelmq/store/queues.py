@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels import units as kernel
 from wheelmq.formats.kernels.journal import POSITION, QUEUE, QUEUE_OFFSET, SIZE, TAG_CODE
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
@@ -35,6 +37,9 @@ class QueueTable:
         self._queues: list[ConsumeQueue] = []
         self._keys: list[QueueKey] = []
         self.next_offset: npt.NDArray[np.int64] = np.zeros(64, np.int64)
+        self._place: npt.NDArray[np.int64] = np.zeros(0, np.int64)  # what the kernel writes to: kept, and grown
+        self._groups: npt.NDArray[np.int64] = np.empty((0, kernel.GROUP_COLUMNS), np.int64)
+        self._encoded: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def load(self) -> None:
         """Open every queue that has a folder."""
@@ -92,6 +97,8 @@ class QueueTable:
 
     def write(self, rows: Rows) -> list[int]:
         """Write the units of journal `rows`; the queues that grew. Raises DiskFull; writing again is harmless."""
+        if jit.available():
+            return self._write_quick(rows)
         grown = []
         queue_rows = rows[:, QUEUE]
         order = np.argsort(queue_rows, kind="stable")
@@ -104,5 +111,22 @@ class QueueTable:
             units["tag_code"] = mine[:, TAG_CODE]
             row = int(mine[0, QUEUE])
             self._queues[row].write(QueueOffset(int(mine[0, QUEUE_OFFSET])), units)
+            grown.append(row)
+        return grown
+
+    def _write_quick(self, rows: Rows) -> list[int]:
+        """`write` with a kernel that encodes the units."""
+        if len(self._place) < len(self.next_offset):
+            self._place = np.zeros_like(self.next_offset)
+        if len(self._groups) < len(rows):
+            self._groups = np.empty((2 * len(rows), kernel.GROUP_COLUMNS), np.int64)
+            self._encoded = np.empty(2 * len(rows) * QUEUE_UNIT.size, np.uint8)
+        count = kernel.by_queue(rows, self._place, self._groups, self._encoded)
+        units = self._encoded.view(QUEUE_UNIT.dtype)
+        grown = []
+        start = 0
+        for row, offset, end in self._groups[:count].tolist():
+            self._queues[row].write(QueueOffset(offset), units[start : end // QUEUE_UNIT.size])
+            start = end // QUEUE_UNIT.size
             grown.append(row)
         return grown

@@ -22,7 +22,8 @@ import msgspec
 import numpy as np
 
 from wheelmq.delay.timer import staging
-from wheelmq.delay.timer.turns import Part, TurnPlan, TurnRows
+from wheelmq.delay.timer.rows import TurnRows
+from wheelmq.delay.timer.turns import Part, TurnPlan
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

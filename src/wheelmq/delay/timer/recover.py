@@ -19,6 +19,7 @@ from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, load_check
+from wheelmq.delay.timer.rows import out_of_reach
 from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Turns
@@ -188,7 +189,7 @@ class TimerRecovery:
         refs = _refs(pending)
         timer.notes.add(refs[~indexed], timer.store.clock.now_ms())
         slots_ms, rolls = units.slots_ms[newest], units.rolls[newest]
-        passed = timer.is_out_of_reach(slots_ms)
+        passed = out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
         fires = refs[:, ref.FIRE_MS] <= timer.walked_through_ms + timer.settings.precision_ms
         due = indexed & (fires | (passed & ~rolls))
         rolling = indexed & passed & rolls & ~fires

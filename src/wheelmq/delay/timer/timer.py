@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +22,16 @@ from wheelmq.delay.keys import KeyIndex
 from wheelmq.delay.notes import NEAR_MS, Notes
 from wheelmq.delay.pending import State
 from wheelmq.delay.refs import Refs
+from wheelmq.delay.timer import intake
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
-from wheelmq.delay.timer.turns import Proposal, TurnPlan, TurnRows, Turns
+from wheelmq.delay.timer.rows import near_refs, units_of
+from wheelmq.delay.timer.turns import Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
-from wheelmq.formats.disk.origin import KIND_TIMER, Origin, are_of, origin_index, timer_origin
+from wheelmq.formats.disk.origin import Origin, origin_index, timer_origin
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
-from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC, TIMER_UNIT
+from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
@@ -85,30 +86,21 @@ class Timer:
 
     def take_journal(self, rows: Rows) -> None:
         """Take what the tick appended: messages it parked, origins it settled."""
-        settled = rows[are_of(rows[:, row.SETTLES], KIND_TIMER)]
-        if len(settled):
-            self._count(settled[:, row.REAL_QUEUE], -1)
+        self._make_room(len(self.store.queues))
+        taken = intake.take(rows, self.pending_by_queue)
+        if taken.settled:
             self.armed.forget_below(self.done.floor)
-        parked = rows[rows[:, row.DUE_MS] != 0]
-        if not len(parked):
-            return
-        deletes = (parked[:, row.FLAGS] & row.FLAG_DELETE) != 0
-        if deletes.any():
-            self.done.update(parked[deletes, row.QUEUE_OFFSET])
-            parked = parked[~deletes]
-        self._count(parked[:, row.REAL_QUEUE], 1)
-        self.keys.add(parked[:, row.KEY_HASH], parked[:, row.QUEUE_OFFSET], self.done)
-        self.notes.add(refs_of(parked), self.store.clock.now_ms())
+        if len(taken.deletes):
+            self.done.update(taken.deletes)
+        if len(taken.refs):
+            self.keys.add(taken.key_hashes, taken.refs[:, ref.INDEX], self.done)
+            self.notes.add(taken.refs, self.store.clock.now_ms())
 
-    def _count(self, queue_rows: npt.NDArray[np.int64], by: int) -> None:
-        queue_rows = queue_rows[queue_rows >= 0]
-        if not len(queue_rows):
-            return
-        highest = int(queue_rows.max())
-        if highest >= len(self.pending_by_queue):
-            more = np.zeros(max(highest + 1, 2 * len(self.pending_by_queue)) - len(self.pending_by_queue), np.int64)
+    def _make_room(self, queues: int) -> None:
+        """Have a count of what is pending for each of so many queues."""
+        if queues > len(self.pending_by_queue):
+            more = np.zeros(max(queues, 2 * len(self.pending_by_queue)) - len(self.pending_by_queue), np.int64)
             self.pending_by_queue = np.concatenate((self.pending_by_queue, more))
-        np.add.at(self.pending_by_queue, queue_rows, by)
 
     def arm_near(self, now_ms: Millis) -> None:
         """The near lane: arm what is due within a second and not indexed yet."""
@@ -129,7 +121,8 @@ class Timer:
 
     def count_pending(self, queue_rows: npt.NDArray[np.int64]) -> None:
         """Count messages that recovery found pending, by the rows of their real queues."""
-        self._count(queue_rows, 1)
+        self._make_room(len(self.store.queues))
+        np.add.at(self.pending_by_queue, queue_rows[queue_rows >= 0], 1)
 
     def arm_recovered(self, refs: Refs) -> None:
         """Arm what recovery found within the lead."""
@@ -259,15 +252,13 @@ class Timer:
         reach("commit.before")
         self.log.make_room(sum(map(len, proposal.index_parts)))
         for rows in proposal.index_parts:
-            units, slots_ms = _units_of(rows[rows["order"]], plan.write_ms)
-            self.log.append(units, slots_ms, self.wheel)
+            self.log.append(*units_of(rows, plan.write_ms), self.wheel)
         reach("commit.units")
         self.walked_through_ms = plan.walk_through_ms
         horizon = plan.walk_through_ms + self.settings.precision_ms
         for rows in (*proposal.walk_parts, *proposal.index_parts):
-            within = rows[self.is_out_of_reach(rows["slot_ms"]) | (rows["fire_ms"] <= horizon)]
-            deletes = (within["magic"] & MAGIC_DELETE) != 0
-            self._arm(_refs_of_rows(within[~deletes]), enqueue_ms=plan.write_ms, by="pipeline")
+            near = near_refs(rows, horizon, self.walked_through_ms, self.wheel)
+            self._arm(near, enqueue_ms=plan.write_ms, by="pipeline")
         self.indexed_to = plan.index_to
         self.notes.drop_below(plan.index_to)
         self.turns.finish()
@@ -288,13 +279,6 @@ class Timer:
         first = self.wheel.first_position_after(Millis(self.walked_through_ms))
         return self.log.drop_before(self.log.end if first is None else first, self.needed_from())
 
-    def is_out_of_reach(self, slots_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether no walk will meet these slots any more: what is in them must be armed, however far off it is.
-
-        They were walked (a record of Apache's may be due behind its slot), or have no place in the wheel.
-        """
-        return (slots_ms <= self.walked_through_ms) | ~self.wheel.holds(slots_ms)
-
     def mark(self) -> Mark:
         """What may be written once the timer log is on disk."""
         return Mark(self.indexed_to, self.log.end, self.turns.epoch, self.turns.turn, self.done_position)
@@ -314,42 +298,3 @@ class Timer:
             queue_offset=self.indexed_to,
             master_queue_offset=self.indexed_to,
         )
-
-
-def refs_of(parked: Rows) -> Refs:
-    """References for journal rows of parked messages, in their order."""
-    made = ref.make(len(parked))
-    made[:, ref.FIRE_MS] = parked[:, row.DUE_MS]
-    made[:, ref.INDEX] = parked[:, row.QUEUE_OFFSET]
-    made[:, ref.POSITION] = parked[:, row.POSITION]
-    made[:, ref.SIZE] = parked[:, row.SIZE]
-    long = parked[:, row.DUE_MS] - parked[:, row.STORE_MS] > ref.LONG_DELAY_MS
-    made[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
-    return made
-
-
-def _refs_of_rows(rows: TurnRows) -> Refs:
-    """References for rows of a turn."""
-    made = ref.make(len(rows))
-    made[:, ref.FIRE_MS] = rows["fire_ms"]
-    made[:, ref.INDEX] = rows["queue_offset"]
-    made[:, ref.POSITION] = rows["position"]
-    made[:, ref.SIZE] = rows["size"]
-    rolls = (rows["magic"] & MAGIC_ROLL) != 0
-    made[:, ref.FLAGS] = np.where(rolls, ref.FLAG_ROLL, 0) | np.where(
-        rows["delay_ms"] > ref.LONG_DELAY_MS, ref.FLAG_LONG, 0
-    )
-    return made
-
-
-def _units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Timer log units for rows in queue order, and the slot each hangs in."""
-    units = np.zeros(len(rows), TIMER_UNIT.dtype)
-    units["size"] = TIMER_UNIT.size
-    units["magic"] = rows["magic"]
-    units["write_ms"] = write_ms
-    units["delay_ms"] = rows["slot_ms"] - write_ms
-    units["record_position"] = rows["position"]
-    units["record_size"] = rows["size"]
-    units["topic_hash"] = rows["topic_hash"]
-    return units, rows["slot_ms"]

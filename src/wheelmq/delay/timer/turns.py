@@ -7,20 +7,19 @@ small and volatile but for the mark: a pipeline that dies leaves nothing behind,
 from __future__ import annotations
 
 import zlib
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.timer.rows import TurnRows, are_in_order
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.formats.units import QueueOffset
 from wheelmq.system.failpoint import reach
 
 LEASE_MS: Final = 5000
 UPLOAD_BYTES_MAX: Final = 512 << 20
-
-TurnRows = npt.NDArray[Any]
-"""An array of TURN_ROW."""
 
 
 class LeaseHeld(Exception):
@@ -183,12 +182,8 @@ class Turns:
 def _check_index(plan: TurnPlan, parts: list[TurnRows]) -> None:
     expected = plan.index_from
     for rows in parts:
-        order = rows["order"]
-        if len(rows) and (order.min() < 0 or order.max() >= len(rows)):
-            raise TurnRefused(f"{KIND_INDEX}: an order leaves the part")
-        offsets = rows["queue_offset"][order]
-        if not np.array_equal(offsets, np.arange(expected, expected + len(rows))):
-            raise TurnRefused(f"{KIND_INDEX}: rows from queue offset {expected} on are not each there once")
+        if not are_in_order(rows, QueueOffset(expected)):
+            raise TurnRefused(f"{KIND_INDEX}: rows from queue offset {expected} on are not each there once, in order")
         expected += len(rows)
     if expected != plan.index_to:
         raise TurnRefused(f"{KIND_INDEX}: rows end at queue offset {expected}, the plan at {plan.index_to}")

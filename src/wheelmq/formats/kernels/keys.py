@@ -10,12 +10,17 @@ from wheelmq.formats.kernels.topics import Integers
 
 
 @kernel
-def insert(table_hashes: Integers, table_indices: Integers, hashes: Integers, indices: Integers) -> None:
-    """Put each pair at the first free place from that of its hash on."""
+def insert(table_hashes: Integers, table_indices: Integers, hashes: Integers, indices: Integers) -> int:
+    """Put each pair whose hash is not 0 at the first free place from that of its hash on; how many these are."""
     mask = table_hashes.shape[0] - 1
+    count = 0
     for i in range(hashes.shape[0]):
+        if hashes[i] == 0:
+            continue
         at = hashes[i] & mask
         while table_hashes[at] != 0:
             at = (at + 1) & mask
         table_hashes[at] = hashes[i]
         table_indices[at] = indices[i]
+        count += 1
+    return count

@@ -18,6 +18,7 @@ from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import properties as prop
 from wheelmq.formats.kernels import record as rec
+from wheelmq.formats.kernels import refs as ref
 from wheelmq.formats.kernels.jit import kernel, part
 from wheelmq.formats.kernels.numbers import (
     Bytes,
@@ -38,14 +39,6 @@ NOT_MINE: Final = 1
 """The reference at NEXT is for the plain code."""
 NO_ROOM: Final = 2
 """The log file may not hold the next record, or the journal is full: the plain code takes the reference at NEXT."""
-
-# Columns of a reference (delay.refs has them too; a test compares them).
-REF_INDEX: Final = 1
-REF_POSITION: Final = 2
-REF_SIZE: Final = 3
-REF_FLAGS: Final = 4
-REF_ENQUEUE_MS: Final = 5
-FLAG_ROLL: Final = 1
 
 # State, read and written.
 NEXT: Final = 0
@@ -156,12 +149,12 @@ def release(
     seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
     while state[NEXT] < refs.shape[0]:
         i = state[NEXT]
-        index = refs[i, REF_INDEX]
-        if refs[i, REF_FLAGS] & FLAG_ROLL:
+        index = refs[i, ref.INDEX]
+        if refs[i, ref.FLAGS] & ref.FLAG_ROLL:
             return NOT_MINE
-        position = refs[i, REF_POSITION]
+        position = refs[i, ref.POSITION]
         start = position - parameters[SOURCE_BASE]
-        stop = start + refs[i, REF_SIZE]
+        stop = start + refs[i, ref.SIZE]
         if start < 0 or stop > source.shape[0] or not rec.read_record(source, start, stop, r):
             return NOT_MINE
         if r[rec.POSITION] != position or r[rec.QUEUE_OFFSET] != index or (r[rec.SYS_FLAG] & 0xC) not in (0, 8):
@@ -181,10 +174,10 @@ def release(
             tag = java_hash_ascii(source, spans[2 * prop.TAGS], spans[2 * prop.TAGS + 1])
         at = state[LOG_AT]
         row = state[ROWS]
-        most = refs[i, REF_SIZE] + _ADDED_BYTES_MAX + 128 + BLANK_BYTES
+        most = refs[i, ref.SIZE] + _ADDED_BYTES_MAX + 128 + BLANK_BYTES
         if at + most > log.shape[0] or row >= journal.shape[0]:
             return NO_ROOM
-        size = _write(source, log, at, index, refs[i, REF_ENQUEUE_MS], parameters[NOW_MS], spans, r)
+        size = _write(source, log, at, index, refs[i, ref.ENQUEUE_MS], parameters[NOW_MS], spans, r)
         if size == 0:
             return NOT_MINE
         queue_offset = next_offset[queue_row]

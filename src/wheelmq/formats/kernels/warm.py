@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from wheelmq.formats.disk import turn_row
 from wheelmq.formats.kernels import (
+    bits,
     index,
     jit,
     journal,
     json_header,
     keys,
+    parked,
     properties,
     record,
     release,
@@ -25,6 +28,8 @@ from wheelmq.formats.kernels import (
     send,
     timer,
     topics,
+    turn,
+    units,
 )
 
 _MODULES = (json_header, properties, record)  # parts, compiled with the kernels that use them
@@ -44,6 +49,7 @@ def _arrays() -> dict[str, Any]:
         "topics": np.zeros((1, topics.COLUMNS), np.int64),
         "names": np.zeros((1, 2), np.int64),
         "rows": np.zeros((1, scan.COLUMNS), np.int64),
+        "groups": np.zeros((1, units.GROUP_COLUMNS), np.int64),
         "refs": np.zeros((0, 6), np.int64),
         "counts": np.zeros(1, np.int32),
     }
@@ -71,6 +77,15 @@ def warm(say: Callable[[str], None]) -> None:
             timer.chain_in_file(log, 0, -1, 0, np.zeros(2, np.int64))
         timer.append_units(written, a["counts"], 1000, written, 0, 0, written, nothing)
         timer.rebuild(written, a["counts"], 1000, written, 0, 0, 0)
+        for rows in (np.zeros(0, turn_row.TURN_ROW), np.frombuffer(b"", turn_row.TURN_ROW)):
+            views = turn.views(rows)
+            turn.in_queue_order(*views, 0)
+            turn.encode_units(*views, 0, written, nothing)
+            turn.near_references(*views, 0, 0, written, 1000, 0, a["refs"])
+        bits.get(written, 0, 0, nothing, np.zeros(0, np.bool_))
+        bits.put(written, 0, 0, nothing)
+        units.by_queue(a["journal"][:0], integers, a["groups"], written)
+        parked.take(a["journal"][:0], integers, a["refs"], nothing, nothing, 0, integers)
         index.index_log(written, 0, 0, written, 1, 1, np.zeros(index.STATE, np.int64))
         keys.insert(integers, integers, nothing, nothing)
         topics.intern_topic(a["slots"], a["names"], written, integers, read, 0, 0)

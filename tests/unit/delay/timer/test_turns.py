@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from wheelmq.delay.timer import turns as module
-from wheelmq.delay.timer.turns import LEASE_MS, LeaseHeld, Part, Stale, TurnPlan, TurnRefused, TurnRows, Turns
+from wheelmq.delay.timer.rows import TurnRows
+from wheelmq.delay.timer.turns import LEASE_MS, LeaseHeld, Part, Stale, TurnPlan, TurnRefused, Turns
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
 
 S = 1_800_000_000_000

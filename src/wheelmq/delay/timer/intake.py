@@ -1,0 +1,65 @@
+"""What the timer takes from the journal of a tick: messages that were parked, cancels among them, what was settled."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay import refs as ref
+from wheelmq.delay.refs import Refs
+from wheelmq.formats.disk.origin import KIND_TIMER, are_of
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.kernels import parked as kernel
+from wheelmq.store.journal import Rows
+
+Integers = npt.NDArray[np.int64]
+
+
+class Intake(NamedTuple):
+    """What stands in the rows of one tick."""
+
+    refs: Refs
+    """Parked messages, in queue order."""
+    key_hashes: Integers
+    """Of their delete keys, 0 for those without."""
+    deletes: Integers
+    """Queue offsets of parked records that cancel others and are themselves never delivered."""
+    settled: int
+    """Records that settle a message of the timer queue."""
+
+
+_found: Final = np.zeros(kernel.FOUND, np.int64)
+
+
+def take(rows: Rows, pending: Integers) -> Intake:
+    """Sort out journal `rows`, and count what comes and goes in `pending`, which has an element for each queue row."""
+    if not jit.available():
+        return _take_plain(rows, pending)
+    refs, hashes, deletes = ref.make(len(rows)), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    kernel.take(rows, pending, refs, hashes, deletes, ref.LONG_DELAY_MS, _found)
+    parked, deleting, settled = _found.tolist()
+    return Intake(refs[:parked], hashes[:parked], deletes[:deleting], settled)
+
+
+def _take_plain(rows: Rows, pending: Integers) -> Intake:
+    settled = rows[are_of(rows[:, row.SETTLES], KIND_TIMER)]
+    _count(pending, settled[:, row.REAL_QUEUE], -1)
+    parked = rows[rows[:, row.DUE_MS] != 0]
+    deletes = (parked[:, row.FLAGS] & row.FLAG_DELETE) != 0
+    deleting, parked = parked[deletes], parked[~deletes]
+    _count(pending, parked[:, row.REAL_QUEUE], 1)
+    refs = ref.make(len(parked))
+    refs[:, ref.FIRE_MS] = parked[:, row.DUE_MS]
+    refs[:, ref.INDEX] = parked[:, row.QUEUE_OFFSET]
+    refs[:, ref.POSITION] = parked[:, row.POSITION]
+    refs[:, ref.SIZE] = parked[:, row.SIZE]
+    long = parked[:, row.DUE_MS] - parked[:, row.STORE_MS] > ref.LONG_DELAY_MS
+    refs[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
+    return Intake(refs, parked[:, row.KEY_HASH], deleting[:, row.QUEUE_OFFSET], len(settled))
+
+
+def _count(pending: Integers, queues: Integers, by: int) -> None:
+    np.add.at(pending, queues[queues >= 0], by)

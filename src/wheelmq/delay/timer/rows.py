@@ -1,0 +1,81 @@
+"""Rows of a turn, as the broker takes them: checked, made into units, made into references.
+
+Each function has its kernel in `formats.kernels.turn`; what stands here is the plain way, and the way to the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay import refs as ref
+from wheelmq.delay.refs import Refs
+from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels import turn as kernel
+from wheelmq.formats.units import QueueOffset
+
+TurnRows = npt.NDArray[Any]
+"""An array of TURN_ROW."""
+
+
+def are_in_order(rows: TurnRows, first: QueueOffset) -> bool:
+    """Whether `rows`, taken in their `order`, are those of the queue offsets from `first` on, each once."""
+    if jit.available():
+        return bool(kernel.in_queue_order(*kernel.views(rows), first))
+    order = rows["order"]
+    if len(rows) and (order.min() < 0 or order.max() >= len(rows)):
+        return False
+    return bool(np.array_equal(rows["queue_offset"][order], np.arange(first, first + len(rows))))
+
+
+def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Timer log units of `rows` in queue order, and the slot each hangs in."""
+    units = np.zeros(len(rows), TIMER_UNIT.dtype)
+    if jit.available():
+        slots_ms = np.empty(len(rows), np.int64)
+        kernel.encode_units(*kernel.views(rows), write_ms, units.view(np.uint8), slots_ms)
+        return units, slots_ms
+    rows = rows[rows["order"]]
+    units["size"] = TIMER_UNIT.size
+    units["magic"] = rows["magic"]
+    units["write_ms"] = write_ms
+    units["delay_ms"] = rows["slot_ms"] - write_ms
+    units["record_position"] = rows["position"]
+    units["record_size"] = rows["size"]
+    units["topic_hash"] = rows["topic_hash"]
+    return units, rows["slot_ms"]
+
+
+def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel) -> Refs:
+    """References, in the order of `rows`, of the messages that are to be armed now.
+
+    That is what fires by `horizon_ms`, and what no walk will meet in its slot (`out_of_reach`).
+    """
+    if jit.available():
+        refs = ref.make(len(rows))
+        count = kernel.near_references(
+            *kernel.views(rows), horizon_ms, walked_ms, wheel.bytes, wheel.precision_ms, ref.LONG_DELAY_MS, refs
+        )
+        return refs[:count]
+    within = (rows["fire_ms"] <= horizon_ms) | out_of_reach(rows["slot_ms"], walked_ms, wheel)
+    rows = rows[within & ((rows["magic"] & MAGIC_DELETE) == 0)]
+    refs = ref.make(len(rows))
+    refs[:, ref.FIRE_MS] = rows["fire_ms"]
+    refs[:, ref.INDEX] = rows["queue_offset"]
+    refs[:, ref.POSITION] = rows["position"]
+    refs[:, ref.SIZE] = rows["size"]
+    rolls = np.where(rows["magic"] & MAGIC_ROLL, ref.FLAG_ROLL, 0)
+    refs[:, ref.FLAGS] = rolls | np.where(rows["delay_ms"] > ref.LONG_DELAY_MS, ref.FLAG_LONG, 0)
+    return refs
+
+
+def out_of_reach(slots_ms: npt.NDArray[np.int64], walked_ms: int, wheel: TimerWheel) -> npt.NDArray[np.bool_]:
+    """Whether no walk will meet these slots any more: what is in them must be armed, however far off it is.
+
+    They were walked (a record of Apache's may be due behind its slot), or have no place in the wheel.
+    """
+    return (slots_ms <= walked_ms) | ~wheel.holds(slots_ms)

@@ -1,0 +1,52 @@
+"""Bits by index, one segment of them at a time.
+
+Twin: `delay.done.IndexBits`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.formats.kernels.jit import kernel
+from wheelmq.formats.kernels.numbers import Bytes
+from wheelmq.formats.kernels.topics import Integers
+
+
+@kernel
+def get(segment: Bytes, base: int, floor: int, indices: Integers, found: npt.NDArray[np.bool_]) -> bool:
+    """Read the bits of `indices` into `found`: 1 below `floor`, else from `segment`, which begins at index `base`.
+
+    False when one of them belongs to another segment.
+    """
+    bits = segment.shape[0] << 3
+    for i in range(indices.shape[0]):
+        at = indices[i] - base
+        if indices[i] < floor:
+            found[i] = True
+        elif at < 0 or at >= bits:
+            return False
+        else:
+            found[i] = (segment[at >> 3] >> (at & 7)) & 1 != 0
+    return True
+
+
+@kernel
+def put(segment: Bytes, base: int, floor: int, indices: Integers) -> int:
+    """Set the bits of `indices` that are not below `floor`; how many were 0, or -1 with nothing changed when one of
+    them belongs to another segment."""
+    bits = segment.shape[0] << 3
+    for i in range(indices.shape[0]):
+        at = indices[i] - base
+        if indices[i] >= floor and (at < 0 or at >= bits):
+            return -1
+    fresh = 0
+    for i in range(indices.shape[0]):
+        at = indices[i] - base
+        if indices[i] < floor:
+            continue
+        bit = np.uint8(1 << (at & 7))
+        if segment[at >> 3] & bit == 0:
+            segment[at >> 3] |= bit
+            fresh += 1
+    return fresh

@@ -1,0 +1,66 @@
+"""What the timer takes from the rows of a tick: references of what was parked, counts of what waits.
+
+Twin: `delay.timer.intake`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wheelmq.formats.disk.origin import INDEX_BITS, KIND_TIMER, STREAM_BITS
+from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.kernels import refs as ref
+from wheelmq.formats.kernels.jit import kernel
+from wheelmq.formats.kernels.topics import Integers
+
+PARKED: Final = 0
+"""How many references were written."""
+DELETES: Final = 1
+"""How many records cancel others and are themselves never delivered."""
+SETTLED: Final = 2
+"""How many settle a message of the timer queue."""
+FOUND: Final = 3
+
+_TIMER: Final = KIND_TIMER << STREAM_BITS
+
+
+@kernel
+def take(
+    rows: Integers,
+    pending: Integers,
+    refs: Integers,
+    hashes: Integers,
+    deletes: Integers,
+    long_delay_ms: int,
+    found: Integers,
+) -> None:
+    """Write references and key hashes of parked messages and the indices of deletes; count in `pending`, by queue.
+
+    `found` tells how many of each there are. `refs` holds zeros.
+    """
+    found[:FOUND] = 0
+    for i in range(rows.shape[0]):
+        queue = rows[i, row.REAL_QUEUE]
+        if rows[i, row.SETTLES] >> INDEX_BITS == _TIMER:
+            found[SETTLED] += 1
+            if queue >= 0:
+                pending[queue] -= 1
+        due_ms = rows[i, row.DUE_MS]
+        if due_ms == 0:
+            continue
+        if rows[i, row.FLAGS] & row.FLAG_DELETE:
+            deletes[found[DELETES]] = rows[i, row.QUEUE_OFFSET]
+            found[DELETES] += 1
+            continue
+        if queue >= 0:
+            pending[queue] += 1
+        k = found[PARKED]
+        refs[k, ref.FIRE_MS] = due_ms
+        refs[k, ref.INDEX] = rows[i, row.QUEUE_OFFSET]
+        refs[k, ref.POSITION] = rows[i, row.POSITION]
+        refs[k, ref.SIZE] = rows[i, row.SIZE]
+        refs[k, ref.FLAGS] = ref.FLAG_LONG if due_ms - rows[i, row.STORE_MS] > long_delay_ms else np.int64(0)
+        hashes[k] = rows[i, row.KEY_HASH]
+        found[PARKED] += 1

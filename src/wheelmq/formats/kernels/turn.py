@@ -1,0 +1,122 @@
+"""The loops over the rows of a turn: whether they are the ones asked for, their units, the references among them.
+
+Rows come as two views of the same bytes: 7 columns of 64 bits and 14 of 32 (`formats.disk.turn_row`).
+Twin: `delay.timer.rows`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_UNIT
+from wheelmq.formats.disk.turn_row import TURN_ROW
+from wheelmq.formats.kernels import refs as ref
+from wheelmq.formats.kernels.jit import kernel
+from wheelmq.formats.kernels.numbers import Bytes, get64, put32, put64
+from wheelmq.formats.kernels.topics import Integers
+
+Ints = npt.NDArray[np.int32]
+
+
+def _column(name: str, width: int) -> int:
+    """Place of a field among columns of `width` bytes."""
+    assert TURN_ROW.fields is not None
+    return int(TURN_ROW.fields[name][1]) // width
+
+
+_FIRE: Final = _column("fire_ms", 8)
+_OFFSET: Final = _column("queue_offset", 8)
+_SLOT: Final = _column("slot_ms", 8)
+_POSITION: Final = _column("position", 8)
+_DELAY: Final = _column("delay_ms", 8)
+_SIZE: Final = _column("size", 4)
+_TOPIC_HASH: Final = _column("topic_hash", 4)
+_MAGIC: Final = _column("magic", 4)
+_ORDER: Final = _column("order", 4)
+
+_UNIT: Final = TIMER_UNIT.size
+_UNIT_SIZE_AT: Final = TIMER_UNIT.position_of("size")
+_UNIT_MAGIC_AT: Final = TIMER_UNIT.position_of("magic")
+_UNIT_WRITE_AT: Final = TIMER_UNIT.position_of("write_ms")
+_UNIT_DELAY_AT: Final = TIMER_UNIT.position_of("delay_ms")
+_UNIT_RECORD_AT: Final = TIMER_UNIT.position_of("record_position")
+_UNIT_RECORD_SIZE_AT: Final = TIMER_UNIT.position_of("record_size")
+_UNIT_TOPIC_AT: Final = TIMER_UNIT.position_of("topic_hash")
+_SLOT_BYTES: Final = TIMER_SLOT.size
+
+
+def views(rows: npt.NDArray[Any]) -> tuple[Integers, Ints]:
+    """Rows of a turn as kernels take them."""
+    return (
+        rows.view(np.int64).reshape(-1, TURN_ROW.itemsize // 8),
+        rows.view(np.int32).reshape(-1, TURN_ROW.itemsize // 4),
+    )
+
+
+@kernel
+def in_queue_order(longs: Integers, ints: Ints, first: int) -> bool:
+    """Whether the rows, taken in their order, are those of the queue offsets from `first` on, each once."""
+    count = longs.shape[0]
+    for i in range(count):
+        row = np.int64(ints[i, _ORDER])
+        if row < 0 or row >= count or longs[row, _OFFSET] != first + i:
+            return False
+    return True
+
+
+@kernel
+def encode_units(longs: Integers, ints: Ints, write_ms: int, encoded: Bytes, slots_ms: Integers) -> None:
+    """Write the unit of each row, in queue order, and the slot it hangs in. `encoded` holds zeros."""
+    for i in range(longs.shape[0]):
+        row = np.int64(ints[i, _ORDER])
+        slot_ms = longs[row, _SLOT]
+        at = i * _UNIT
+        put32(encoded, at + _UNIT_SIZE_AT, _UNIT)
+        put32(encoded, at + _UNIT_MAGIC_AT, np.int64(ints[row, _MAGIC]))
+        put64(encoded, at + _UNIT_WRITE_AT, write_ms)
+        put32(encoded, at + _UNIT_DELAY_AT, slot_ms - write_ms)
+        put64(encoded, at + _UNIT_RECORD_AT, longs[row, _POSITION])
+        put32(encoded, at + _UNIT_RECORD_SIZE_AT, np.int64(ints[row, _SIZE]))
+        put32(encoded, at + _UNIT_TOPIC_AT, np.int64(ints[row, _TOPIC_HASH]))
+        slots_ms[i] = slot_ms
+
+
+@kernel
+def near_references(
+    longs: Integers,
+    ints: Ints,
+    horizon_ms: int,
+    walked_ms: int,
+    wheel: Bytes,
+    precision_ms: int,
+    long_delay_ms: int,
+    refs: Integers,
+) -> int:
+    """Write the references of what is to be armed now into `refs`, in the order of the rows; how many they are.
+
+    That is each message that fires by `horizon_ms`, or whose slot no walk will meet: it was walked, or has lost its
+    place in the wheel. ENQUEUE_MS is left to the caller.
+    """
+    slots = wheel.shape[0] // _SLOT_BYTES
+    count = 0
+    for i in range(longs.shape[0]):
+        magic = np.int64(ints[i, _MAGIC])
+        if magic & MAGIC_DELETE:
+            continue
+        slot_ms = longs[i, _SLOT]
+        if longs[i, _FIRE] > horizon_ms and slot_ms > walked_ms:
+            time = slot_ms // precision_ms
+            if get64(wheel, time % slots * _SLOT_BYTES) == time:
+                continue
+        refs[count, ref.FIRE_MS] = longs[i, _FIRE]
+        refs[count, ref.INDEX] = longs[i, _OFFSET]
+        refs[count, ref.POSITION] = longs[i, _POSITION]
+        refs[count, ref.SIZE] = np.int64(ints[i, _SIZE])
+        refs[count, ref.FLAGS] = (ref.FLAG_ROLL if magic & MAGIC_ROLL else 0) | (
+            ref.FLAG_LONG if longs[i, _DELAY] > long_delay_ms else 0
+        )
+        count += 1
+    return count

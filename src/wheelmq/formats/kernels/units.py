@@ -1,0 +1,61 @@
+"""Queue units of the records that a tick appended, put together by queue.
+
+Twin: `store.queues.Queues.write`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.kernels.jit import kernel
+from wheelmq.formats.kernels.numbers import Bytes, put32, put64
+from wheelmq.formats.kernels.topics import Integers
+
+GROUP_QUEUE: Final = 0
+"""Row of the queue."""
+GROUP_OFFSET: Final = 1
+"""Queue offset of its first unit."""
+GROUP_END: Final = 2
+"""Where its units end in the encoded bytes; they begin where those of the group before it end."""
+GROUP_COLUMNS: Final = 3
+
+_UNIT: Final = QUEUE_UNIT.size
+_POSITION_AT: Final = QUEUE_UNIT.position_of("position")
+_SIZE_AT: Final = QUEUE_UNIT.position_of("size")
+_TAG_CODE_AT: Final = QUEUE_UNIT.position_of("tag_code")
+
+
+@kernel
+def by_queue(rows: Integers, place: Integers, groups: Integers, encoded: Bytes) -> int:
+    """Encode the units of journal rows, those of one queue end to end in their order; how many queues that are.
+
+    `place` has an element for each queue, all zero before and after.
+    """
+    count = 0
+    for i in range(rows.shape[0]):
+        queue = rows[i, row.QUEUE]
+        if place[queue] == 0:
+            groups[count, GROUP_QUEUE] = queue
+            groups[count, GROUP_OFFSET] = rows[i, row.QUEUE_OFFSET]
+            count += 1
+        place[queue] += 1
+    at = 0
+    for g in range(count):
+        queue = groups[g, GROUP_QUEUE]
+        size = place[queue] * _UNIT
+        place[queue] = at
+        at += size
+    for i in range(rows.shape[0]):
+        queue = rows[i, row.QUEUE]
+        at = place[queue]
+        put64(encoded, at + _POSITION_AT, rows[i, row.POSITION])
+        put32(encoded, at + _SIZE_AT, rows[i, row.SIZE])
+        put64(encoded, at + _TAG_CODE_AT, rows[i, row.TAG_CODE])
+        place[queue] = at + _UNIT
+    for g in range(count):
+        queue = groups[g, GROUP_QUEUE]
+        groups[g, GROUP_END] = place[queue]
+        place[queue] = 0
+    return count

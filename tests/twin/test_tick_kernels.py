@@ -1,0 +1,158 @@
+"""The kernels that a tick calls beside sends and releases do what the plain code does, on rows of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.twin.test_log_kernels import both_ways, fixture_is_shared
+from wheelmq.delay.done import SEGMENT_BITS, IndexBits
+from wheelmq.delay.timer import intake
+from wheelmq.delay.timer import rows as turn_rows
+from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.origin import level_origin, timer_origin
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.turn_row import TURN_ROW
+from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.units import QueueOffset
+from wheelmq.store.queues import QueueTable
+from wheelmq.system.disk import Disk
+
+SLOTS = 8
+PRECISION_MS = 1000
+FIRST = 40
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    return monkeypatch
+
+
+@st.composite
+def rows_of_a_turn(draw: st.DrawFn) -> npt.NDArray[Any]:
+    """Rows sorted by fire time, in no order of queue offsets, of which sometimes one is wrong."""
+    randomness = Random(draw(st.integers(0, 1 << 32)))
+    count = draw(st.integers(0, 40))
+    rows = np.zeros(count, TURN_ROW)
+    offsets = list(range(FIRST, FIRST + count))
+    randomness.shuffle(offsets)
+    for i, offset in enumerate(offsets):
+        slot_ms = randomness.randrange(0, 40) * PRECISION_MS
+        fire_ms = slot_ms + randomness.randrange(1, 3000)
+        size, topic_hash = randomness.randrange(1, 1 << 22), randomness.randrange(-(1 << 31), 1 << 31)
+        delay_ms = randomness.choice((0, 5000, 5001, (1 << 32) - 1))
+        rows[i] = (
+            fire_ms, offset, slot_ms, randomness.randrange(1 << 50), size, topic_hash, randomness.randrange(8), 0,
+            delay_ms,
+        )  # fmt: skip
+    rows["order"][np.arange(count)] = np.argsort(rows["queue_offset"])
+    if count and draw(st.booleans()):
+        field, value = draw(st.sampled_from([("order", -1), ("order", count), ("order", 0), ("queue_offset", FIRST)]))
+        rows[field][randomness.randrange(count)] = value
+    return rows
+
+
+@fixture_is_shared
+@given(rows=rows_of_a_turn(), readable_only=st.booleans())
+def test_rows_of_a_turn(tmp_path: Path, plain: pytest.MonkeyPatch, rows: npt.NDArray[Any], readable_only: bool) -> None:
+    wheel = TimerWheel(Disk(), tmp_path / "wheel", PRECISION_MS, SLOTS)
+    wheel.clear()
+    for slot in (1, 5, 17, 30):
+        wheel.put(slot * PRECISION_MS, 0, deletes=False)
+    if readable_only:
+        rows = np.frombuffer(rows.tobytes(), TURN_ROW)
+
+    def run() -> object:
+        is_good = turn_rows.are_in_order(rows, QueueOffset(FIRST))
+        near = turn_rows.near_refs(rows, 20_000, 9000, wheel)
+        if not is_good:
+            return is_good, near.tolist()
+        units, slots_ms = turn_rows.units_of(rows, 7000)
+        return is_good, near.tolist(), units.tobytes(), slots_ms.tolist()
+
+    compiled, by_hand = both_ways(plain, run)
+    assert compiled == by_hand
+
+
+def journal(randomness: Random, count: int, queues: int) -> npt.NDArray[np.int64]:
+    """Rows as a tick leaves them: those of one queue have offsets one behind the other."""
+    rows = np.zeros((count, row.COLUMNS), np.int64)
+    ends = [randomness.randrange(3) for _ in range(queues)]
+    for i in range(count):
+        queue = randomness.randrange(queues)
+        rows[i, row.QUEUE], rows[i, row.QUEUE_OFFSET] = queue, ends[queue]
+        ends[queue] += 1
+        rows[i, row.POSITION], rows[i, row.SIZE] = randomness.randrange(1 << 60), randomness.randrange(1, 1 << 22)
+        rows[i, row.TAG_CODE] = randomness.randrange(-(1 << 31), 1 << 41)
+        rows[i, row.STORE_MS] = 1_000_000
+        rows[i, row.DUE_MS] = randomness.choice((0, 1_000_001, 1_005_000, 1_005_001, 9_000_000))
+        rows[i, row.SETTLES] = randomness.choice((0, 0, timer_origin(77), level_origin(3, 77)))
+        rows[i, row.KEY_HASH] = randomness.choice((0, randomness.randrange(-(1 << 63), 1 << 63)))
+        rows[i, row.FLAGS] = randomness.choice((0, 0, row.FLAG_DELETE))
+        rows[i, row.REAL_QUEUE] = randomness.randrange(-1, queues)
+    return rows
+
+
+@fixture_is_shared
+@given(seed=st.integers(0, 1 << 32), count=st.integers(0, 60), queues=st.integers(1, 9))
+def test_what_the_timer_takes(plain: pytest.MonkeyPatch, seed: int, count: int, queues: int) -> None:
+    rows = journal(Random(seed), count, queues)
+
+    def run() -> object:
+        pending = np.zeros(queues, np.int64)
+        taken = intake.take(rows, pending)
+        lists = taken.refs.tolist(), taken.key_hashes.tolist(), taken.deletes.tolist()
+        return *lists, taken.settled, pending.tolist()
+
+    compiled, by_hand = both_ways(plain, run)
+    assert compiled == by_hand
+
+
+@settings(fixture_is_shared, max_examples=30)
+@given(seed=st.integers(0, 1 << 32), count=st.integers(0, 60), queues=st.integers(1, 9))
+def test_queue_units(
+    tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, seed: int, count: int, queues: int
+) -> None:
+    rows = journal(Random(seed), count, queues)
+
+    def run() -> object:
+        table = QueueTable(Disk(), StorePaths(tmp_path_factory.mktemp("store")), 20 * 16)
+        for i in range(queues):
+            assert table.row("T", i) == i
+        grown = table.write(rows[: count // 2]), table.write(rows[count // 2 :])
+        units = [b"".join(chunk.tobytes() for chunk in queue.chunks()) for queue in table]
+        return [sorted(part) for part in grown], units
+
+    compiled, by_hand = both_ways(plain, run)
+    assert compiled == by_hand
+
+
+@fixture_is_shared
+@given(st.data())
+def test_bits(plain: pytest.MonkeyPatch, data: st.DataObject) -> None:
+    near_a_border = st.integers(SEGMENT_BITS - 40, SEGMENT_BITS + 40) | st.integers(0, 40)
+    batches = st.lists(st.tuples(st.sampled_from(["update", "get", "floor"]), st.lists(near_a_border, max_size=60)))
+    steps = data.draw(batches)
+
+    def run() -> object:
+        bits = IndexBits()
+        seen: list[object] = []
+        for what, indices in steps:
+            chosen = np.array(indices, np.int64)
+            if what == "update":
+                bits.update(chosen)
+            elif what == "floor" and indices:
+                bits.raise_floor(min(indices))
+            seen.append(bits.get(chosen).tolist())
+            seen.append((bits.floor, sorted(bits._ones.items())))
+        return seen
+
+    compiled, by_hand = both_ways(plain, run)
+    assert compiled == by_hand
