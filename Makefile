@@ -40,8 +40,10 @@ compat: install ## Run the suites of compat/ against Apache RocketMQ, then again
 	$(BIN)/python -m compat.java --target apache
 	COMPAT=whole $(BIN)/pytest tests/compat
 
-crash: install ## Kill every part 60 times under load, and count what came of it (KILLS=n SEED=n ARGS=...; 15 min).
+crash: install ## Kill every part 60 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush SYNC_FLUSH $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush ASYNC_FLUSH $(if $(SEED),--seed $(SEED))
 
 bench: install ## Measure beside Apache RocketMQ, all in short form (ARGS="lateness --rounds 3": one row in full; bench/README.md).
 	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),--short)

@@ -1,4 +1,5 @@
-"""The load: messages of all kinds at a steady pace over several connections, that outlive the broker's deaths.
+"""The load: messages of all kinds, alone and in batches, at a steady pace over connections that outlive the broker's
+deaths.
 
 A connection that breaks is made again; what it had in flight stays unanswered for ever. While no connection stands
 nothing is sent, and what was not sent meanwhile is not sent later.
@@ -18,14 +19,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.crash.notes import OUTCOMES, QUEUES, TOPICS, Fate, Kind, Notes, Outcome, body
+from wheelmq.client.outgoing import encode_batch
 from wheelmq.formats.disk.parked import delete_key
-from wheelmq.formats.wire import frame
+from wheelmq.formats.wire import frame, headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 
 STEP_S: Final = 0.01
 RETRY_S: Final = 0.02
 WINDOW: Final = 512
 """Requests in flight on one connection, past which it gets no more."""
+BATCH: Final = (2, 16)
+"""Messages in a batch."""
 CANDIDATES: Final = 4096
 CANCEL_AHEAD_MS: Final = 30
 """A cancel is sent no closer to its target's time: mostly it wins, at times it does not."""
@@ -56,6 +60,8 @@ class Mix:
     )
     whole_second_share: float = 0.05
     """Of the messages due at a chosen time: at a whole second, where many meet and a slot ends."""
+    batch_share: float = 0.0
+    """Of the requests that would carry one plain message: how many carry a batch of them."""
     body_bytes: int = 64
 
     @property
@@ -105,6 +111,11 @@ class Load:
         self._candidates: deque[int] = deque(maxlen=CANDIDATES)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._batches: dict[int, int] = {}
+        """Messages of each batch that has no answer yet, by the number of its first."""
+        self.acknowledged = 0
+        self.is_held = False
+        """While it is, nothing is sent."""
         self.refusals: Counter[str] = Counter()
         self.reconnects = 0
 
@@ -148,7 +159,7 @@ class Load:
             owed = min(owed + (now - last) * self._rate, self._rate / 4)
             last = now
             ready = [p for p in self._peers if p is not None and p.transport is not None and p.in_flight < WINDOW]
-            if not ready:
+            if not ready or self.is_held:
                 owed = 0.0
                 continue
             count, owed = int(owed), owed % 1
@@ -172,6 +183,8 @@ class Load:
         if kind is Kind.CANCEL:
             return self._cancel_frame(now_ms)
         topic, queue = self._random.randrange(len(TOPICS)), self._random.randrange(QUEUES)
+        if kind is Kind.PLAIN and self._random.random() < self._mix.batch_share:
+            return self._batch_frame(topic, queue, now_ms)
         delay_ms, asked = self._delay(kind, now_ms)
         due_ms = delay_ms + now_ms if kind is Kind.DELIVER_AT else 0
         number = self.notes.add(
@@ -204,6 +217,18 @@ class Load:
                 level = self._random.choice(possible)
                 return LEVELS_MS[level], {"DELAY": str(level + 1)}
         return 0, {}
+
+    def _batch_frame(self, topic: int, queue: int, now_ms: int) -> bytes:
+        """Several plain messages in one request, whose opaque is the number of the first."""
+        count = self._random.randint(*BATCH)
+        numbers = [self.notes.add(Kind.PLAIN, topic=topic, queue=queue, asked_ms=now_ms) for _ in range(count)]
+        inner = [(body(number, self._mix.body_bytes), {"UNIQ_KEY": self.notes.key(number)}) for number in numbers]
+        self._batches[numbers[0]] = count
+        command = frame.Command(code=RequestCode.SEND_BATCH_MESSAGE, opaque=numbers[0], body=encode_batch(inner))
+        command.ext = headers.texts(
+            a="crash", b=TOPICS[topic], c="TBW102", d=QUEUES, e=queue, f=0, g=now_ms, h=0, i="", j=0, k=False, m=True
+        )
+        return frame.encode(command)
 
     def _cancel_frame(self, now_ms: int) -> bytes:
         """A cancel: mostly of a message that is pending, at times once more, at times of none."""
@@ -247,18 +272,23 @@ class Load:
 
     def _answered(self, answer: frame.Command) -> None:
         number, now_ms = answer.opaque, time.time_ns() // 1_000_000
+        count = self._batches.pop(number, 1)
         if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:  # it is stored, and may not be on disk: no promise
             self.refusals["FLUSH_DISK_TIMEOUT"] += 1
             return
         if answer.code != ResponseCode.SUCCESS:
             self.refusals[f"{answer.code} {answer.remark}"[:200]] += 1
-            self.notes.answer(number, Fate.REFUSED, now_ms)
+            for refused in range(number, number + count):
+                self.notes.answer(refused, Fate.REFUSED, now_ms)
             return
+        self.acknowledged += count
         kind = self.notes[number]["kind"]
         if kind == Kind.CANCEL:
             self.notes.answer(number, Fate.STORED, now_ms, OUTCOMES.get(answer.ext["cancelResult"], Outcome.NONE))
             return
-        self.notes.answer(number, Fate.STORED, now_ms)
+        queue_offset = int(answer.ext["queueOffset"])
+        for i in range(count):
+            self.notes.answer(number + i, Fate.STORED, now_ms, queue_offset=queue_offset + i)
         if kind != Kind.PLAIN:
             self._candidates.append(number)
 
