@@ -75,7 +75,7 @@ class Records:
         return self._topic_rows.get(name.encode(), -1)
 
     def _read(self, folder: Path) -> None:
-        files = sorted(path for path in folder.iterdir() if path.name.isdigit())
+        files = sorted(path for path in folder.glob("*") if path.name.isdigit())
         if not files:
             raise BadBytes(f"{folder} holds no log")
         self.end = int(files[0].name)

@@ -41,7 +41,8 @@ BETWEEN_EXTRA: Final = 500
 LOOK_S: Final = 0.005
 PAUSE_S: Final = 0.05
 """From the last message that is waited for to the kill, at most."""
-READY_DEADLINE_S: Final = 60.0
+READY_DEADLINE_S: Final = 300.0
+"""The first start may have kernels to compile."""
 ACKNOWLEDGED_DEADLINE_S: Final = 60.0
 POINT_PATIENCE: Final = 2000
 """A failpoint that is not met within so many messages more gives way to a kill by hand."""
