@@ -7,12 +7,17 @@ cost what is taken, whatever else waits.
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 import numpy as np
 
 from wheelmq.delay.done import Flags, IndexBits, Indices
 from wheelmq.delay.refs import FIRE_MS, INDEX, Refs
 from wheelmq.formats.units import Millis
+
+
+FEW: Final = 32
+"""A chunk of so many goes into the heap one by one: each is taken once, where a chunk is cut with each that leaves."""
 
 
 class Armed:
@@ -26,7 +31,8 @@ class Armed:
 
     def arm(self, refs: Refs) -> Refs:
         """Stage `refs`, sorted by fire time; those that were not staged before are returned."""
-        fresh = refs[~self._staged.get(refs[:, INDEX])]
+        staged = self._staged.get(refs[:, INDEX])
+        fresh = refs[~staged] if staged.any() else refs
         if len(fresh):
             self._staged.update(fresh[:, INDEX])
             self.count += len(fresh)
@@ -57,6 +63,11 @@ class Armed:
         left = count_max
         while left > 0 and self._heap and self._heap[0][0] <= now_ms:
             _, serial, refs = heapq.heappop(self._heap)
+            if len(refs) == 1:
+                taken.append(refs)
+                left -= 1
+                self.count -= 1
+                continue
             due = min(int(np.searchsorted(refs[:, FIRE_MS], now_ms, "right")), left)
             taken.append(refs[:due])
             if due < len(refs):
@@ -67,5 +78,10 @@ class Armed:
         return taken
 
     def _push(self, refs: Refs) -> None:
+        if len(refs) <= FEW:
+            for i, fire_ms in enumerate(refs[:, FIRE_MS].tolist()):
+                self._serial += 1
+                heapq.heappush(self._heap, (fire_ms, self._serial, refs[i : i + 1]))
+            return
         self._serial += 1
         heapq.heappush(self._heap, (int(refs[0, FIRE_MS]), self._serial, refs))

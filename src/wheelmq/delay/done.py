@@ -116,7 +116,9 @@ class IndexBits:
 
     def raise_floor(self, floor: int) -> None:
         """Set every bit below `floor`."""
-        self.floor = max(self.floor, floor)
+        if floor <= self.floor:
+            return
+        self.floor = floor
         for number in [number for number in self._segments if (number + 1) * SEGMENT_BITS <= self.floor]:
             del self._segments[number], self._ones[number]
         number = self.floor // SEGMENT_BITS

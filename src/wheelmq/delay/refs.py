@@ -32,4 +32,6 @@ def make(count: int) -> Refs:
 
 def by_fire_time(refs: Refs) -> Refs:
     """`refs` sorted by fire time, then by queue offset."""
+    if len(refs) == 1:
+        return refs
     return refs[np.lexsort((refs[:, INDEX], refs[:, FIRE_MS]))]

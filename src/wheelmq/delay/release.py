@@ -100,6 +100,9 @@ class Releaser:
                 return
             for refs in self._timer.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left):
                 left -= len(refs)
+                if len(refs) == 1:
+                    self._bucket_of(refs).parts.append(refs)
+                    continue
                 bounds = [0, *(np.flatnonzero(np.diff(refs[:, ref.FIRE_MS])) + 1).tolist(), len(refs)]
                 for start, stop in pairwise(bounds):
                     part = refs[start:stop]
@@ -155,9 +158,9 @@ class Releaser:
         if len(refs) > 1:
             refs = refs[np.argsort(refs[:, ref.INDEX], kind="stable")]
         indices = refs[:, ref.INDEX]
-        fresh = ~self._timer.done.get(indices)
-        fresh[1:] &= indices[1:] != indices[:-1]
-        pending = refs[fresh]
+        stale = self._timer.done.get(indices)
+        stale[1:] |= indices[1:] == indices[:-1]
+        pending = refs[~stale] if stale.any() else refs
         at = 0
         while at < len(pending):
             if self._bulk is not None:

@@ -113,7 +113,9 @@ class Timer:
         return self.notes.next_fire_ms - NEAR_MS if self.notes.count else None
 
     def _arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
-        refs = refs[~self.done.get(refs[:, ref.INDEX])]
+        settled = self.done.get(refs[:, ref.INDEX])
+        if settled.any():
+            refs = refs[~settled]
         refs[:, ref.ENQUEUE_MS] = enqueue_ms
         fresh = self.armed.arm(refs)
         self.armed_by[by] += len(fresh)
