@@ -68,7 +68,7 @@ NEEDS_TURNS: Final = (
 """What a broker never passes without a pipeline."""
 
 WITH_APACHES_STORE: Final = ("levels.flushed", "levels.parked", "levels.saved")
-"""What only the first start on a store of Apache RocketMQ's passes; tests/unit/delay/test_level_queues.py ends there."""
+"""What only the first start on a store of Apache RocketMQ passes; tests/unit/delay/test_level_queues.py ends there."""
 
 BY_HAND: Final = ("source", "task", "jvm", "driver", "broker and driver", "broker again", "daemon", "broker")
 """`broker again` is two kills: the second one comes within a second of the start that the first one made."""

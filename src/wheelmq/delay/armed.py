@@ -15,7 +15,6 @@ from wheelmq.delay.done import Flags, IndexBits, Indices
 from wheelmq.delay.refs import FIRE_MS, INDEX, Refs
 from wheelmq.formats.units import Millis
 
-
 FEW: Final = 32
 """A chunk of so many goes into the heap one by one: each is taken once, where a chunk is cut with each that leaves."""
 
