@@ -146,7 +146,7 @@ class Disk:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             os.posix_fallocate(handle, 0, size)
-            self.sync_size(handle)
+            self.sync_new(handle)
         finally:
             os.close(handle)
 
@@ -164,7 +164,7 @@ class Disk:
         with open(fresh, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            self.sync_new(file.fileno())
         reach("replace.written")
         if keep_previous and path.exists():
             backup = path.with_name(path.name + ".bak")
@@ -201,8 +201,8 @@ class Disk:
         usage = shutil.disk_usage(folder)
         return usage.used / usage.total
 
-    def sync_size(self, handle: int) -> None:
-        """Make the size of a new file durable, before it gets its name."""
+    def sync_new(self, handle: int) -> None:
+        """Make a new file durable, its size and what is in it, before it gets its name."""
         os.fsync(handle)
 
     def sync_folder(self, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.frame import Command
@@ -18,14 +20,14 @@ class FakeConnection:
         self.is_lost = False
         """Whether the broker was told that the connection is gone."""
         self.answers: dict[int, Command] = {}
-        """By opaque."""
+        """By opaque; of several requests with one opaque the last answer."""
         self.requests: list[Command] = []
         """What the broker asked or told of its own accord."""
         self.unread = bytearray()
         """Bytes received that are no whole frame yet."""
         self._queued: list[bytes] = []
         self._opaque = 0
-        self._unanswered: set[int] = set()
+        self._unanswered: Counter[int] = Counter()
 
     # The broker's side ---------------------------------------------------------------------------------------------
 
@@ -44,8 +46,17 @@ class FakeConnection:
         """A number for a request that is about to be made."""
         self._opaque += 1
         if not oneway:
-            self._unanswered.add(self._opaque)
+            self._unanswered[self._opaque] += 1
         return self._opaque
+
+    def repeat_opaque(self, opaque: int) -> int:
+        """The number of an earlier request, for another one that is about to be made."""
+        self._unanswered[opaque] += 1
+        return opaque
+
+    def waits_for(self, opaque: int) -> int:
+        """Answers to `opaque` that are still to come."""
+        return self._unanswered[opaque]
 
     def flush(self) -> None:
         """Take what was queued. Asserts that each request is answered once at most, and a oneway one never."""
@@ -66,6 +77,6 @@ class FakeConnection:
         if not command.is_response:
             self.requests.append(command)
             return
-        assert command.opaque in self._unanswered, f"an answer to {command.opaque}, which waits for none"
-        self._unanswered.discard(command.opaque)
+        assert self._unanswered[command.opaque], f"an answer to {command.opaque}, which waits for none"
+        self._unanswered[command.opaque] -= 1
         self.answers[command.opaque] = command

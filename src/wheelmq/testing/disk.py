@@ -1,14 +1,24 @@
-"""A disk for tests: it can be full, fail to sync, and lose what was not synced.
+"""A disk for tests: it can be full, refuse any call, and lose what was not synced.
 
 Files are real ones in a folder of the test's, so a store on this disk is a store that any other tool reads. What it
 leaves out is the waiting: no fsync reaches the machine's disk, the model here says what would be on it.
+
+What a power cut leaves of it, as the kernel may have it:
+- Of mapped bytes, those of the last sync; of the pages that changed since, any subset, some of them torn: a sector of
+  512 bytes is the most that is written whole. `write_back` puts pages on disk in between, as the kernel does when it
+  likes, so that a page may also be as it was at some moment since the sync.
+- Of the names that were added to or taken from a folder since that was synced, the first few: a journal keeps order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +28,27 @@ import numpy as np
 from wheelmq.system.disk import Bytes, Disk, DiskFull, MappedFile, StoreLocked
 
 PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+
+
+class Call(StrEnum):
+    """What a disk is asked to do, and may fail to do."""
+
+    MAP = "map"
+    ALLOCATE = "allocate"
+    SYNC = "sync"
+    REPLACE = "replace"
+    SYNC_FOLDER = "sync folder"
+    REMOVE = "remove"
+
+
+@dataclass
+class _Failure:
+    """The `left`-th call from now of `kinds` raises `error`."""
+
+    left: int
+    error: OSError
+    kinds: Collection[Call]
 
 
 class SimulatedFile(MappedFile):
@@ -57,11 +88,54 @@ class SimulatedDisk(Disk):
         """What the next syncs raise; the bytes stay off the disk."""
         self.syncs: list[Path] = []
         """Every file synced, in order."""
+        self.refused = 0
+        """Calls that failed."""
+        self._failures: list[_Failure] = []
         self._durable: dict[Path, Bytes | None] = {}
+        """What is on disk of each mapped file; None for one that is all zero."""
+        self._names: dict[Path, list[Callable[[], None]]] = {}
+        """By folder, what takes back each change of its names since it was synced, in their order."""
         self._locks: dict[Path, _Lock] = {}
         self._held: set[Path] = set()
 
+    def fail_call(self, nth: int, error: OSError, kinds: Collection[Call] = tuple(Call)) -> None:
+        """The `nth` call from now, from 1 on and of those `kinds` alone, raises `error` and does nothing."""
+        assert nth >= 1, nth
+        self._failures.append(_Failure(nth, error, kinds))
+
+    def heal(self) -> None:
+        """What was to fail will not."""
+        self._failures.clear()
+        self.sync_error = None
+        self.is_full = lambda path: False
+
+    @contextlib.contextmanager
+    def sparing(self) -> Iterator[None]:
+        """For whoever only looks: calls made inside do not fail, nor do they count."""
+        failures, self._failures = self._failures, []
+        try:
+            yield
+        finally:
+            self._failures = failures
+
+    def _called(self, kind: Call) -> None:
+        for failure in list(self._failures):
+            if kind in failure.kinds:
+                failure.left -= 1
+                if failure.left == 0:
+                    self._failures.remove(failure)
+                    self.refused += 1
+                    raise failure.error
+
+    def _needs_room(self, path: Path, size: int) -> None:
+        if self.is_full(path):
+            self.refused += 1
+            raise DiskFull(errno.ENOSPC, f"no room for {size} bytes", str(path))
+
+    # What a broker calls -------------------------------------------------------------------------------------------
+
     def map(self, path: Path, size: int) -> MappedFile:
+        self._called(Call.MAP)
         self.allocate(path, size)
         found = path.stat().st_size
         if found != size:
@@ -73,37 +147,58 @@ class SimulatedDisk(Disk):
 
     def allocate(self, path: Path, size: int) -> None:
         if path.exists():
+            super().allocate(path, size)
             return
-        if self.is_full(path):
-            raise DiskFull(errno.ENOSPC, f"no room for {size} bytes", str(path))
-        super().allocate(path, size)
+        self._called(Call.ALLOCATE)
+        self._needs_room(path, size)
+        self.make_folder(path.parent)
+        self._note_name(path)
         self._durable[path] = None
+        super().allocate(path, size)
 
     def used_share(self, folder: Path) -> float:
         return self.used
 
     def note_sync(self, file: MappedFile) -> None:
         """`file` is being synced: what it holds now is durable, unless syncs fail."""
+        self._called(Call.SYNC)
         if self.sync_error is not None:
             raise self.sync_error
         self.syncs.append(file.path)
-        self._durable[file.path] = file.array.copy()
+        durable = self._durable.get(file.path)
+        if durable is None:
+            self._durable[file.path] = file.array.copy()
+        else:
+            durable[:] = file.array
 
     def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._called(Call.REPLACE)
+        self._needs_room(path, len(data))
+        self.make_folder(path.parent)
         if keep_previous and path.exists():
-            path.replace(path.with_name(path.name + ".bak"))
-        path.write_bytes(data)
+            self._note_name(path.with_name(path.name + ".bak"))
+        self._note_name(path)
+        super().replace(path, data, keep_previous=keep_previous)
+
+    def make_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self.make_folder(folder.parent)
+            self._names.setdefault(folder.parent, []).append(lambda: shutil.rmtree(folder, ignore_errors=True))
+        super().make_folder(folder)
 
     def remove(self, path: Path) -> None:
+        self._called(Call.REMOVE)
+        if path.exists():
+            self._note_name(path)
         super().remove(path)
         self._durable.pop(path, None)
 
-    def sync_size(self, handle: int) -> None:
-        """Sizes are durable at once here."""
+    def sync_new(self, handle: int) -> None:
+        """What is in a new file is durable at once here; its name is not."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Names are durable at once here."""
+        self._called(Call.SYNC_FOLDER)
+        self._names.pop(folder, None)
 
     def lock(self, path: Path) -> Any:
         if path in self._held:  # the system's lock is one of processes; here two brokers may share one
@@ -113,6 +208,23 @@ class SimulatedDisk(Disk):
         self._locks[path] = lock
         return lock
 
+    def _note_name(self, path: Path) -> None:
+        """The name `path` is about to be given to a file, or taken from one."""
+        content = path.read_bytes() if path.exists() else None
+        is_mapped, durable = path in self._durable, self._durable.get(path)
+
+        def undo() -> None:
+            path.unlink(missing_ok=True)
+            self._durable.pop(path, None)
+            if content is None:
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            if is_mapped:
+                self._durable[path] = durable
+
+        self._names.setdefault(path.parent, []).append(undo)
+
     # What happens to a process, or to the machine ------------------------------------------------------------------
 
     def release_locks(self) -> None:
@@ -121,23 +233,50 @@ class SimulatedDisk(Disk):
             lock.close()
         self._locks.clear()
 
-    def cut_power(self, randomness: Random, keep: float = 0.5) -> None:
-        """Each page that differs from what was synced is kept with probability `keep`: the kernel writes pages back
-        when it likes, in any order. Nobody may hold the files any more."""
+    def holds(self, path: Path, start: int, stop: int) -> bool:
+        """Whether the bytes from `start` to `stop` of a mapped file are on disk as they are in memory."""
+        durable = self._durable[path]
+        now = np.fromfile(path, np.uint8, stop - start, offset=start)
+        return bool(np.array_equal(now, np.zeros_like(now) if durable is None else durable[start:stop]))
+
+    def write_back(self, randomness: Random, share: float = 0.5) -> None:
+        """The kernel brings some pages to disk, each that was changed with probability `share`."""
         for path, durable in self._durable.items():
             if path.exists():
-                self._durable[path] = _settle(path, durable, randomness, keep)
+                self._durable[path] = _settled(np.fromfile(path, np.uint8), durable, randomness, share, torn=0.0)
+
+    def cut_power(self, randomness: Random, keep: float = 0.5, torn: float = 0.25) -> None:
+        """Of what was not synced each change of a name and each page is kept with probability `keep`; of a share `torn`
+        of those pages each sector. Nobody may hold the files any more."""
+        for undone in self._names.values():
+            while undone and randomness.random() >= keep:
+                undone.pop()()
+        self._names.clear()
+        for path, durable in self._durable.items():
+            if not path.exists():
+                continue
+            now = np.fromfile(path, np.uint8)
+            left = _settled(now, durable, randomness, keep, torn)
+            if not np.array_equal(now, left):
+                _overwrite(path, left)
+            self._durable[path] = left
 
 
-def _settle(path: Path, durable: Bytes | None, randomness: Random, keep: float) -> Bytes:
-    now = np.fromfile(path, np.uint8)
-    then = np.zeros_like(now) if durable is None else durable
-    for at in (np.unique(np.flatnonzero(now != then) // PAGE_BYTES) * PAGE_BYTES).tolist():
-        if randomness.random() >= keep:
-            now[at : at + PAGE_BYTES] = then[at : at + PAGE_BYTES]
+def _settled(now: Bytes, then: Bytes | None, randomness: Random, keep: float, torn: float) -> Bytes:
+    """What is on disk of a file that was `then` and is `now`, when some of the changed pages were written."""
+    left = np.zeros_like(now) if then is None else then.copy()
+    for page in np.unique(np.flatnonzero(now != left) // PAGE_BYTES).tolist():
+        grain = SECTOR_BYTES if torn and randomness.random() < torn else PAGE_BYTES
+        for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, grain):
+            if randomness.random() < keep:
+                left[at : at + grain] = now[at : at + grain]
+    return left
+
+
+def _overwrite(path: Path, content: Bytes) -> None:
+    """Put `content` where the file is, whose size it has: who still maps it sees it."""
     handle = os.open(path, os.O_RDWR)
     try:
-        os.pwrite(handle, now.tobytes(), 0)
+        os.pwrite(handle, content.tobytes(), 0)
     finally:
         os.close(handle)
-    return now

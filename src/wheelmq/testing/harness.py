@@ -88,12 +88,14 @@ class BrokerHarness:
         clock: ManualClock | None = None,
         disk: SimulatedDisk | None = None,
         offload: InlineOffload | HeldOffload | None = None,
+        background: InlineOffload | HeldOffload | None = None,
         seed: int = 0,
         **settings: Any,
     ) -> None:
         self.clock = ManualClock() if clock is None else clock
         self.disk = SimulatedDisk() if disk is None else disk
         self.offload = InlineOffload() if offload is None else offload
+        self.background = self.offload if background is None else background
         self.randomness = Random(seed)
         self._settings = {**SMALL, **settings}
         self._folder = folder
@@ -135,7 +137,12 @@ class BrokerHarness:
         chosen = msgspec.convert({"store_path": self._folder, **self._settings}, BrokerSettings, strict=False)
         try:
             self._broker = Broker(
-                chosen, disk=self.disk, clock=self.clock, offload=self.offload, randomness=self.randomness
+                chosen,
+                disk=self.disk,
+                clock=self.clock,
+                offload=self.offload,
+                background=self.background,
+                randomness=self.randomness,
             )
         except BaseException:
             self.disk.release_locks()
@@ -146,6 +153,7 @@ class BrokerHarness:
         """A clean stop: what was handed to the offload is finished, every connection is closed."""
         broker = self.broker
         self.offload.close()
+        self.background.close()
         for connection in list(self._connections):
             self.lose(connection)
         broker.close()
@@ -153,8 +161,9 @@ class BrokerHarness:
 
     def crash(self) -> None:
         """`kill -9`: the process is gone, what it wrote is with the system."""
-        if isinstance(self.offload, HeldOffload):
-            self.offload.forget()
+        for offload in (self.offload, self.background):
+            if isinstance(offload, HeldOffload):
+                offload.forget()
         for connection in self._connections:
             connection.drop()
         self._gone()
@@ -286,10 +295,11 @@ class BrokerHarness:
         return wait_ms
 
     def run_jobs(self, count: int | None = None) -> int:
-        """Let a HeldOffload do its first `count` jobs, or all, and tick as a real shell does then; how many."""
-        if not isinstance(self.offload, HeldOffload):
+        """Let each HeldOffload do its first `count` jobs, or all, and tick as a real shell does then; how many."""
+        held = {id(one): one for one in (self.offload, self.background) if isinstance(one, HeldOffload)}
+        if not held:
             return 0
-        done = self.offload.run(count)
+        done = sum(one.run(count) for one in held.values())
         self.tick()
         return done
 

@@ -29,6 +29,14 @@ class Stops:
         self._die_at = die_at
         self._patches: list[Any] = []
 
+    def arm(self, after: int) -> None:
+        """End at the passage that is `after` passages from now."""
+        self._die_at = len(self.passed) + after
+
+    def disarm(self) -> None:
+        """End nowhere."""
+        self._die_at = None
+
     def reach(self, name: str) -> None:
         """Stands in for `failpoint.reach`."""
         self.passed.append(name)

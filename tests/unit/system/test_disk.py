@@ -16,7 +16,7 @@ import pytest
 
 from wheelmq.system import disk
 from wheelmq.system.disk import Disk, DiskFull, ReadOnlyDisk, StoreLocked
-from wheelmq.testing.disk import PAGE_BYTES, SimulatedDisk
+from wheelmq.testing.disk import PAGE_BYTES, SECTOR_BYTES, Call, SimulatedDisk
 
 HOLD = """
 import sys
@@ -281,18 +281,40 @@ class TestPowerCut:
         disk.cut_power(Random(0), keep=0.0)
         assert (tmp_path / "file").read_bytes() == b"\x01" * (3 * PAGE_BYTES)
 
+    @staticmethod
+    def _cut(path: Path, seed: int, torn: float) -> bytes:
+        """A file of two pages that was written and not synced, behind a power cut."""
+        disk = SimulatedDisk()
+        disk.map(path, 2 * PAGE_BYTES).array[:] = 1
+        disk.sync_folder(path.parent)
+        disk.cut_power(Random(seed), torn=torn)
+        return path.read_bytes()
+
     def test_pages_are_kept_one_by_one(self, tmp_path: Path) -> None:
         outcomes = set()
         for seed in range(40):
-            disk = SimulatedDisk()
-            path = tmp_path / str(seed)
-            file = disk.map(path, 2 * PAGE_BYTES)
-            file.array[:] = 1
-            disk.cut_power(Random(seed))
-            raw = path.read_bytes()
+            raw = self._cut(tmp_path / str(seed), seed, torn=0.0)
             assert len(set(raw[:PAGE_BYTES])) == len(set(raw[PAGE_BYTES:])) == 1
             outcomes.add((raw[0], raw[-1]))
         assert outcomes == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+    def test_a_torn_page_is_kept_sector_by_sector(self, tmp_path: Path) -> None:
+        outcomes = set()
+        for seed in range(40):
+            raw = self._cut(tmp_path / str(seed), seed, torn=1.0)
+            sectors = [raw[at : at + SECTOR_BYTES] for at in range(0, len(raw), SECTOR_BYTES)]
+            assert all(len(set(sector)) == 1 for sector in sectors)
+            outcomes.add(bytes(sector[0] for sector in sectors))
+        assert len(outcomes) > 30
+
+    def test_what_the_kernel_wrote_back_stays(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        file = disk.map(tmp_path / "file", PAGE_BYTES)
+        file.array[:] = 1
+        disk.write_back(Random(0), share=1.0)
+        file.array[:] = 2
+        disk.cut_power(Random(0), keep=0.0)
+        assert (tmp_path / "file").read_bytes() == b"\x01" * PAGE_BYTES
 
     def test_a_second_cut_goes_from_what_the_first_one_left(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()
@@ -302,3 +324,73 @@ class TestPowerCut:
         file.array[:] = 2
         disk.cut_power(Random(0), keep=0.0)
         assert (tmp_path / "file").read_bytes() == b"\x01" * PAGE_BYTES
+
+    def test_a_name_that_was_not_synced_may_go(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        disk.replace(tmp_path / "kept", b"old")
+        disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.SYNC_FOLDER])
+        with pytest.raises(OSError, match="broken"):
+            disk.replace(tmp_path / "kept", b"new")
+        disk.remove(tmp_path / "none")
+        disk.cut_power(Random(0), keep=0.0)
+        assert (tmp_path / "kept").read_bytes() == b"old"
+
+    def test_a_file_that_was_removed_may_be_back(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        file = disk.map(tmp_path / "file", PAGE_BYTES)
+        file.array[:] = 1
+        file.sync(file.size)
+        file.array[:] = 2
+        disk.remove(tmp_path / "file")
+        disk.cut_power(Random(0), keep=0.0)
+        assert (tmp_path / "file").read_bytes() == b"\x01" * PAGE_BYTES
+
+    def test_names_go_in_their_order(self, tmp_path: Path) -> None:
+        outcomes = set()
+        for seed in range(40):
+            disk, folder = SimulatedDisk(), tmp_path / str(seed)
+            disk.make_folder(folder)
+            for name in "ab":
+                disk.replace(folder / name, b"")
+            disk.sync_folder(tmp_path)
+            for name in "ab":
+                disk.remove(folder / name)
+            disk.cut_power(Random(seed))
+            outcomes.add(tuple(disk.list(folder)))
+        assert outcomes == {(), ("b",), ("a", "b")}
+
+
+class TestFailures:
+    @pytest.mark.parametrize("nth", [1, 2, 3])
+    def test_the_nth_call_fails_once(self, tmp_path: Path, nth: int) -> None:
+        disk = SimulatedDisk()
+        file = disk.map(tmp_path / "file", PAGE_BYTES)
+        disk.fail_call(nth, OSError(errno.EIO, "broken"), [Call.SYNC])
+        failed = []
+        for i in range(1, 5):
+            try:
+                file.sync(file.size)
+            except OSError:
+                failed.append(i)
+        assert failed == [nth] and len(disk.syncs) == 3
+
+    def test_what_does_not_fail_is_not_counted(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE, Call.REMOVE])
+        disk.map(tmp_path / "file", PAGE_BYTES)
+        with pytest.raises(OSError, match="broken"):
+            disk.remove(tmp_path / "file")
+        assert (tmp_path / "file").exists()
+
+    def test_a_full_disk_takes_no_file(self, tmp_path: Path) -> None:
+        disk = SimulatedDisk()
+        disk.is_full = lambda path: True
+        for make in (
+            lambda: disk.allocate(tmp_path / "file", PAGE_BYTES),
+            lambda: disk.replace(tmp_path / "file", b""),
+        ):
+            with pytest.raises(DiskFull):
+                make()
+        disk.heal()
+        disk.replace(tmp_path / "file", b"")
+        assert os.listdir(tmp_path) == ["file"]
