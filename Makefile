@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint compat crash bench lock clean
+.PHONY: help install demo test lint compat crash sim bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ crash: install ## Kill every part 60 times under load, and a broker 600 times un
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush SYNC_FLUSH $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush ASYNC_FLUSH $(if $(SEED),--seed $(SEED))
+
+# Compiled, it would take longer to load the kernels than to do without; WHEELMQ_KERNELS=compiled runs them.
+sim: install ## Simulate everything under 2,000 seeds, with faults, then with planted bugs (SEEDS=n FROM=n, SEED=n STEPS=n: one; 20 min).
+	WHEELMQ_KERNELS=$(or $(WHEELMQ_KERNELS),plain) $(BIN)/python -m wheelmq.testing.simulation $(if $(STEPS),--steps $(STEPS)) \
+		$(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),2000) --from $(or $(FROM),0))
+	$(if $(SEED),,$(BIN)/python -m tests.planted)
 
 bench: install ## Measure beside Apache RocketMQ, all in short form (ARGS="lateness --rounds 3": one row in full; bench/README.md).
 	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),--short)

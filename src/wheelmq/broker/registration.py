@@ -55,7 +55,8 @@ class Registration:
             self._task.cancel()
         for caller in self._callers:
             try:
-                await caller.ask(Command(code=RequestCode.UNREGISTER_BROKER, ext=self._header()), 1.0)
+                ext = _header(self._broker)
+                await caller.ask(Command(code=RequestCode.UNREGISTER_BROKER, ext=ext), 1.0)
             except (CallError, Refused) as error:
                 log.info("name server %s was not told of the stop: %s", caller.address, error)
             await caller.close()
@@ -73,24 +74,30 @@ class Registration:
                 await asyncio.sleep(RETRY_S)  # a name server that closes each connection is not asked in a hurry
 
     async def _register(self, caller: Caller) -> bool:
-        body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=self._broker.topics.wrapper()))
-        ext = self._header() | headers.texts(
-            haServerAddr=f"{self._broker.settings.broker_ip}:{self._broker.settings.listen_port + 1}",
-            compressed=False,
-            bodyCrc32=zlib.crc32(body) & 0x7FFF_FFFF,
-        )
         try:
-            await caller.ask(Command(code=RequestCode.REGISTER_BROKER, ext=ext, body=body))
+            await caller.ask(register_command(self._broker))
             return True
         except (CallError, Refused) as error:
             log.warning("not registered at name server %s: %s", caller.address, error)
             return False
 
-    def _header(self) -> dict[str, str]:
-        settings = self._broker.settings
-        return headers.texts(
-            brokerName=settings.broker_name,
-            brokerAddr=f"{settings.broker_ip}:{settings.listen_port}",
-            clusterName=settings.cluster,
-            brokerId=settings.broker_id,
-        )
+
+def register_command(broker: Broker) -> Command:
+    """The request that registers `broker` with all its topics."""
+    body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=broker.topics.wrapper()))
+    ext = _header(broker) | headers.texts(
+        haServerAddr=f"{broker.settings.broker_ip}:{broker.settings.listen_port + 1}",
+        compressed=False,
+        bodyCrc32=zlib.crc32(body) & 0x7FFF_FFFF,
+    )
+    return Command(code=RequestCode.REGISTER_BROKER, ext=ext, body=body)
+
+
+def _header(broker: Broker) -> dict[str, str]:
+    settings = broker.settings
+    return headers.texts(
+        brokerName=settings.broker_name,
+        brokerAddr=f"{settings.broker_ip}:{settings.listen_port}",
+        clusterName=settings.cluster,
+        brokerId=settings.broker_id,
+    )

@@ -1,0 +1,9 @@
+"""A deterministic simulation: broker, name server, clients and pipeline under one seed (docs/testing.md).
+
+python -m wheelmq.testing.simulation --seeds 2000
+python -m wheelmq.testing.simulation --seed 17 --trace
+"""
+
+from wheelmq.testing.simulation.simulation import Outcome, Simulation
+
+__all__ = ["Outcome", "Simulation"]

@@ -1,0 +1,49 @@
+"""Run seeds, and say which of them end in a violation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+from wheelmq.testing.simulation.simulation import STEPS, Simulation
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run as asked; 1 when a seed failed."""
+    parser = argparse.ArgumentParser(prog="wheelmq.testing.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default: %(default)s)")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of each run (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--first-only", action="store_true", help="end at the first seed that fails")
+    parser.add_argument("--trace", action="store_true", help="say what happens")
+    options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
+    counts: Counter[str] = Counter()
+    done = failed = 0
+    for seed in seeds:
+        if failed and options.first_only:
+            break
+        done += 1
+        outcome = Simulation(seed, steps=options.steps, show=print if options.trace else None).run()
+        counts += outcome.counts
+        if outcome.violation:
+            failed += 1
+            print(f"seed {seed}: {outcome.violation}\n    {_command(seed, options.steps)}", flush=True)
+            if options.seed is not None:
+                print(*outcome.trace, sep="\n")
+        elif options.seed is not None:
+            print(f"seed {seed}: {outcome.digest}")
+    print(f"{done} seeds, {failed} violations; " + ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
+    return 1 if failed else 0
+
+
+def _command(seed: int, steps: int) -> str:
+    """What shows the run again."""
+    chosen = f"make sim SEED={seed}" + (f" STEPS={steps}" if steps != STEPS else "")
+    return f"{chosen}   (python -m wheelmq.testing.simulation --seed {seed} --steps {steps} --trace)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

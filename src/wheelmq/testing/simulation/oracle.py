@@ -1,0 +1,297 @@
+"""What must be true, kept beside the broker: a sorted list of what is due, and a set of origins.
+
+The oracle reads the log as it grows, record by record, and knows what clients sent and what they were told. It is a
+function of the records alone, so after a power cut it begins again from those that are left.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from wheelmq.broker.broker import Broker
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.disk.origin import origin_index
+from wheelmq.formats.disk.parked import delay_facts, delete_key
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.units import LogPosition
+from wheelmq.testing import invariants
+from wheelmq.testing.disk import SimulatedDisk
+
+PAD = b"."
+"""Behind the name of a message its body is filled with these."""
+
+
+class Answer(Enum):
+    """What a client knows of a send."""
+
+    NONE = auto()
+    STORED = auto()
+    DURABLE = auto()
+    REFUSED = auto()
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message as it was sent; `name` is its own, `key` may be shared with others that were sent for it."""
+
+    name: bytes
+    key: str
+    topic: str
+    queue_id: int
+    """-1 where the broker may choose."""
+    due_ms: int | None
+    """None for at once."""
+    answer: Answer = Answer.NONE
+
+
+class Entry(NamedTuple):
+    """One record of the log."""
+
+    position: int
+    size: int
+    crc: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    store_ms: int
+    name: bytes
+    settles: int
+    """Queue offset, in the timer queue, of what it settles; -1 for nothing."""
+    due_ms: int
+    """Of what it parks; 0 for nothing."""
+    cancels: str
+    """The key of what it is to cancel; empty for nothing."""
+    left_ms: int
+    """When it was released; 0 if it was not parked."""
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
+
+@dataclass
+class _State:
+    """What the records say."""
+
+    entries: list[Entry] = field(default_factory=list)
+    by_position: dict[int, Entry] = field(default_factory=dict)
+    queues: dict[tuple[str, int], list[Entry]] = field(default_factory=dict)
+    pending: list[tuple[int, bytes]] = field(default_factory=list)
+    """(due, name) of what waits, sorted."""
+    origins: dict[int, Entry] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)
+    delivered: dict[bytes, Entry] = field(default_factory=dict)
+    cancelled: dict[bytes, Entry] = field(default_factory=dict)
+
+
+class Oracle:
+    """Asserts as it learns; the text of an error says what was broken."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+        self.sent: dict[bytes, Sent] = {}
+        self.firm_cancels: set[bytes] = set()
+        """Names of what was told to be cancelled, on disk."""
+        self._seen_to = LogPosition(0)
+        self._state = _State()
+
+    # What clients say ----------------------------------------------------------------------------------------------
+
+    def stored(self, sent: Sent, position: int, broker: Broker, *, durable: bool) -> None:
+        """`sent` was answered: it stands at `position`, on disk if `durable`."""
+        entry = self._state.by_position.get(position)
+        assert entry is not None and entry.name == sent.name, f"{sent.name!r} is acknowledged and not at {position}"
+        sent.answer = Answer.DURABLE if durable else Answer.STORED
+        if durable:
+            self._must_be_on_disk(entry, broker)
+
+    def refused(self, sent: Sent) -> None:
+        """`sent` was answered: it is not stored."""
+        sent.answer = Answer.REFUSED
+        assert sent.name not in self.names_in_log(), f"{sent.name!r} is refused and stored"
+
+    def cancelled(self, key: str, broker: Broker, *, durable: bool) -> None:
+        """A cancel was answered: what has `key`, and was there, is cancelled."""
+        found = [entry for name, entry in self._state.cancelled.items() if self.key_of(name) == key]
+        assert found, f"{key} is told to be cancelled, and nothing of that name is"
+        if durable:
+            for entry in found:
+                self._must_be_on_disk(entry, broker)
+            self.firm_cancels |= {name for name in self._state.cancelled if self.key_of(name) == key}
+
+    def not_cancelled(self, names: set[bytes]) -> None:
+        """A cancel was answered: nothing of what it meant was there to be cancelled, `names` neither."""
+        waits = names & {name for _, name in self._state.pending}
+        assert not waits, f"{waits} wait, and a cancel was told that there is nothing to cancel"
+
+    def _must_be_on_disk(self, entry: Entry, broker: Broker) -> None:
+        files = broker.store.log.files
+        if entry.position < files.start:
+            return
+        at = entry.position % files.file_bytes
+        path = files.file_at(entry.position).path
+        assert self._disk.holds(path, at, at + entry.size), f"{entry.name!r} is told to be on disk and is not"
+
+    # What the log says ---------------------------------------------------------------------------------------------
+
+    def observe(self, broker: Broker, now_ms: int) -> None:
+        """Take the records that were appended since."""
+        log = broker.store.log
+        assert log.start <= self._seen_to, f"the log begins at {log.start}, and was read to {self._seen_to}"
+        for record in invariants.records_from(broker, self._seen_to):
+            file = log.files.file_at(record.position)
+            at = record.position % log.files.file_bytes
+            entry = _entry_of(record, zlib.crc32(file.view[at : at + record.size]))
+            assert entry.left_ms <= now_ms, f"{entry.name!r} left at a time that has not come"
+            self._take(entry)
+        self._seen_to = log.end
+
+    def recovered(self, broker: Broker, now_ms: int, *, power_was_cut: bool) -> int:
+        """The broker has started again: its log is what it was, or what a power cut may leave of that. How many
+        records are gone."""
+        log = broker.store.log
+        assert not log.damaged, f"damaged records at {sorted(log.damaged)}"
+        before = self._state.entries
+        kept = next((i for i, entry in enumerate(before) if not self._is_there(entry, broker)), len(before))
+        gone = before[kept:]
+        assert power_was_cut or not gone, f"{len(gone)} records are gone, from {gone[0]} on, and power was not cut"
+        for entry in gone:
+            firm = self.sent[entry.name].answer is Answer.DURABLE if entry.settles < 0 and not entry.cancels else False
+            assert not firm, f"lost: {entry.name!r} was acknowledged as on disk"
+            undone = entry.cancels and entry.settles >= 0 and self._state.origins[entry.settles].name
+            assert undone not in self.firm_cancels, f"lost: the cancel of {undone!r} was acknowledged as on disk"
+        if gone:
+            self._state = _State()
+            for entry in before[:kept]:
+                self._take(entry)
+        self._seen_to = LogPosition(max(log.start, before[kept - 1].end if kept else 0))
+        self.observe(broker, now_ms)
+        fresh = [entry for entry in self._state.entries[kept:] if entry.settles < 0]
+        assert not fresh, f"a start released nothing, and there are records that were not there: {fresh}"
+        return len(gone)
+
+    @staticmethod
+    def _is_there(entry: Entry, broker: Broker) -> bool:
+        log = broker.store.log
+        if entry.position < log.start:
+            return True
+        if entry.end > log.end:
+            return False
+        at = entry.position % log.files.file_bytes
+        return zlib.crc32(log.files.file_at(entry.position).view[at : at + entry.size]) == entry.crc
+
+    def _take(self, entry: Entry) -> None:
+        state = self._state
+        queue = state.queues.setdefault((entry.topic, entry.queue_id), [])
+        assert entry.queue_offset == len(queue), (
+            f"{entry.name!r} has queue offset {entry.queue_offset}, not {len(queue)}"
+        )
+        assert not state.entries or entry.store_ms >= state.entries[-1].store_ms, (
+            f"{entry.name!r}: store times decrease"
+        )
+        state.entries.append(entry)
+        state.by_position[entry.position] = entry
+        queue.append(entry)
+        if entry.settles >= 0:
+            self._settle(entry)
+        if entry.topic == TIMER_TOPIC:
+            if not entry.cancels:
+                self._park(entry)
+        else:
+            self._deliver(entry)
+
+    def _settle(self, entry: Entry) -> None:
+        state = self._state
+        assert entry.settles in state.origins, f"{entry.name!r} settles {entry.settles}, where nothing is parked"
+        assert entry.settles not in state.settled, f"{entry.name!r} settles {entry.settles} once more"
+        parked = state.origins[entry.settles]
+        if entry.cancels:
+            sent = self.sent[parked.name]
+            assert entry.cancels == delete_key(sent.topic, sent.key), f"{entry.cancels} cancels {sent.name!r}"
+            state.cancelled[parked.name] = entry
+        else:
+            assert entry.name == parked.name, f"{entry.name!r} settles {parked.name!r}"
+        state.settled.add(entry.settles)
+        del state.pending[bisect_left(state.pending, (parked.due_ms, parked.name))]
+
+    def _park(self, entry: Entry) -> None:
+        sent = self._known(entry)
+        assert entry.due_ms == sent.due_ms, f"{entry.name!r} is parked for {entry.due_ms}, not {sent.due_ms}"
+        self._state.origins[entry.queue_offset] = entry
+        insort(self._state.pending, (entry.due_ms, entry.name))
+
+    def _deliver(self, entry: Entry) -> None:
+        sent = self._known(entry)
+        assert entry.name not in self._state.delivered, f"{entry.name!r} is delivered twice"
+        assert entry.topic == sent.topic, f"{entry.name!r} is delivered to {entry.topic}"
+        assert sent.queue_id in (-1, entry.queue_id), f"{entry.name!r} is delivered to queue {entry.queue_id}"
+        assert (entry.settles >= 0) == (sent.due_ms is not None), f"{entry.name!r}: {sent}, {entry}"
+        early = (sent.due_ms or 0) - entry.left_ms
+        assert sent.due_ms is None or early <= 0, f"{entry.name!r} left {early} ms early"
+        self._state.delivered[entry.name] = entry
+
+    def _known(self, entry: Entry) -> Sent:
+        sent = self.sent.get(entry.name)
+        assert sent is not None, f"{entry.name!r} was sent by nobody"
+        assert sent.answer is not Answer.REFUSED, f"{entry.name!r} was refused"
+        return sent
+
+    # What can be asked ---------------------------------------------------------------------------------------------
+
+    def key_of(self, name: bytes) -> str:
+        return self.sent[name].key
+
+    def names_in_log(self) -> set[bytes]:
+        """Of what is parked or delivered, or was."""
+        return set(self._state.delivered) | {entry.name for entry in self._state.origins.values()}
+
+    @property
+    def pending(self) -> list[tuple[int, bytes]]:
+        """(due, name) of what waits, sorted."""
+        return self._state.pending
+
+    @property
+    def delivered(self) -> dict[bytes, Entry]:
+        return self._state.delivered
+
+    @property
+    def records(self) -> int:
+        return len(self._state.entries)
+
+    def queue(self, topic: str, queue_id: int) -> list[Entry]:
+        """What stands in a queue, from queue offset 0 on, whether it is still there or has expired."""
+        return self._state.queues.get((topic, queue_id), [])
+
+    def check_nothing_waits_below(self, position: int) -> None:
+        """I7: no file goes while something in it waits."""
+        for index, entry in self._state.origins.items():
+            if entry.position >= position:
+                return
+            assert index in self._state.settled, (
+                f"{entry.name!r} waits at {entry.position}, the log begins at {position}"
+            )
+
+
+def _entry_of(record: Record, crc: int) -> Entry:
+    message = record.message
+    facts = delay_facts(message.topic, message.properties, record.store_ms)
+    cancels = message.properties.get(props.TIMER_DEL_UNIQKEY, "") if message.topic == TIMER_TOPIC else ""
+    return Entry(
+        position=record.position,
+        size=record.size,
+        crc=crc,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=record.queue_offset,
+        store_ms=record.store_ms,
+        name=message.body.partition(PAD)[0],
+        settles=origin_index(facts.settles) if facts.settles else -1,
+        due_ms=0 if cancels else facts.due_ms,
+        cancels=cancels,
+        left_ms=int(message.properties.get(props.TIMER_DEQUEUE_MS, "0")),
+    )

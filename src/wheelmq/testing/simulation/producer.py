@@ -1,0 +1,232 @@
+"""A client that sends, cancels, sends again what was not answered, and believes what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from wheelmq.broker.settings import FlushMode
+from wheelmq.client.outgoing import encode_batch
+from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message_id import parse_offset_message_id
+from wheelmq.formats.disk.parked import delete_key
+from wheelmq.formats.wire import frame, headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing.connection import FakeConnection
+from wheelmq.testing.harness import Ask
+from wheelmq.testing.simulation.oracle import PAD, Sent
+from wheelmq.testing.simulation.world import World
+
+TOPICS: Final = ("A", "B")
+QUEUES: Final = 4
+LEVELS_MS: Final = parse_levels(DEFAULT_LEVELS)
+DELAY_MS_MAX: Final = 24_000
+BODY_BYTES: Final = (10, 10, 300, 1500, 4000)
+WAITS_FOR_DISK: Final = 0.9
+"""Share of the sends that are answered when they are on disk, if the broker syncs at all."""
+
+
+@dataclass
+class _Asked:
+    """A request that was made: the messages in it, or what it is to cancel."""
+
+    ask: Ask
+    sent: list[Sent]
+    waits: bool = True
+    cancels: str = ""
+    waited: set[bytes] = field(default_factory=set)
+    """Names of what waited under that key when the cancel was asked for."""
+
+
+class Producer:
+    """One client, on one connection at a time."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self._address = bytes((10, 0, 1, number))
+        self._connection: FakeConnection | None = None
+        self._asked: list[_Asked] = []
+        self._has_route: set[str] = set()
+        self._unanswered: list[Sent] = []
+        self._handles: list[tuple[str, str, str]] = []
+        """(topic, key, handle) of timers that may be recalled."""
+
+    @property
+    def waits(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._asked)
+
+    # Requests ------------------------------------------------------------------------------------------------------
+
+    def send(self) -> None:
+        """One message, now or later, in one of the ways in which that can be said."""
+        world, r = self._world, self._world.randomness
+        topic, key = r.choice(TOPICS), None
+        if world.oracle.sent and world.chance(0.05):  # keys need not be unique
+            other = r.choice(list(world.oracle.sent.values()))
+            topic, key = other.topic, other.key
+        self._send(topic, r.choice((0, 0, 1, -1)), key)
+
+    def send_again(self) -> None:
+        """What was not answered, under the same key."""
+        if self._unanswered:
+            sent = self._unanswered.pop(self._world.randomness.randrange(len(self._unanswered)))
+            self._send(sent.topic, sent.queue_id, sent.key)
+
+    def send_at(self, due_ms: int) -> Sent:
+        """A message that is due at `due_ms`."""
+        sent = self._world.new_message(TOPICS[0], 0, due_ms)
+        self._submit(self._command(sent, {props.TIMER_DELIVER_MS: str(due_ms)}), [sent])
+        return sent
+
+    def _send(self, topic: str, queue_id: int, key: str | None) -> None:
+        if not self._finds(topic):
+            return
+        due_ms, properties = self._delay()
+        sent = self._world.new_message(topic, queue_id, due_ms, key)
+        waits = self._world.chance(WAITS_FOR_DISK)
+        if not waits:
+            properties[props.WAIT] = "false"
+        self._submit(self._command(sent, properties), [sent], waits=waits)
+
+    def send_with_one_opaque(self) -> None:
+        """Two messages in two requests of one number, as a client does that counts wrongly."""
+        if not self._finds(TOPICS[0]):
+            return
+        first, second = (self._world.new_message(TOPICS[0], 0, None) for _ in range(2))
+        ask = self._submit(self._command(first, {}), [first, second])
+        command = self._command(second, {})
+        command.opaque = ask.connection.repeat_opaque(ask.opaque)
+        self._world.harness.feed(frame.encode(command), ask.connection)
+
+    def send_batch(self) -> None:
+        """Some messages in one request."""
+        topic = TOPICS[0]
+        if not self._finds(topic):
+            return
+        world = self._world
+        sent = [world.new_message(topic, 1, None) for _ in range(world.randomness.randint(1, 4))]
+        body = encode_batch([(self._body(one), {props.UNIQ_KEY: one.key}) for one in sent])
+        command = world.harness.send_command(topic, body, queue_id=1, m=True)
+        command.code = RequestCode.SEND_BATCH_MESSAGE
+        self._submit(command, sent)
+
+    def cancel(self) -> None:
+        """Cancel what some message's key names, whatever has become of it."""
+        world = self._world
+        timed = [sent for sent in world.oracle.sent.values() if sent.due_ms is not None]
+        if not timed:
+            return
+        target = world.randomness.choice(timed)
+        properties = {props.TIMER_DEL_UNIQKEY: delete_key(target.topic, target.key)}
+        command = world.harness.send_command(target.topic, b"cancel", delay_ms=5000, properties=properties)
+        self._submit(command, [], cancels=target.key)
+
+    def recall(self) -> None:
+        """Cancel by the handle that a send was answered with."""
+        if not self._handles:
+            return
+        topic, key, handle = self._world.randomness.choice(self._handles)
+        ext = headers.texts(topic=topic, recallHandle=handle, producerGroup="producers")
+        self._submit(Command(code=RequestCode.RECALL_MESSAGE, ext=ext), [], cancels=key)
+
+    def cut(self) -> None:
+        """The connection breaks: what was asked may be done, and nobody hears of it."""
+        if self._connection is not None and self._connection.is_open:
+            self._world.harness.lose(self._connection)
+
+    def _finds(self, topic: str) -> bool:
+        """Whether the client knows a route: one it asked for once will do while the name server is away."""
+        if topic not in self._has_route:
+            route = self._world.names.route(topic)
+            if route is None or route.queue_datas[0].write_queue_nums < QUEUES:
+                return False
+            self._has_route.add(topic)
+        return True
+
+    def _delay(self) -> tuple[int | None, dict[str, str]]:
+        """When a message is due, and the properties that say so."""
+        world, r = self._world, self._world.randomness
+        now_ms = world.harness.now_ms
+        delay_ms = r.choice(
+            (r.randint(1, 100), r.randint(1, 3000), r.randint(1, 24) * 1000, r.randint(1, DELAY_MS_MAX))
+        )
+        match r.choice(("none", "ms", "ms", "seconds", "at", "level")):
+            case "ms":
+                return now_ms + delay_ms, {props.TIMER_DELAY_MS: str(delay_ms)}
+            case "seconds":
+                seconds = delay_ms // 1000 + 1
+                return now_ms + seconds * 1000, {props.TIMER_DELAY_SEC: str(seconds)}
+            case "at":
+                return now_ms + delay_ms, {props.TIMER_DELIVER_MS: str(now_ms + delay_ms)}
+            case "level":
+                level = r.randint(1, 3)
+                return now_ms + LEVELS_MS[level - 1], {props.DELAY: str(level)}
+        return None, {}
+
+    def _command(self, sent: Sent, properties: dict[str, str]) -> Command:
+        properties = {props.UNIQ_KEY: sent.key, **properties}
+        return self._world.harness.send_command(
+            sent.topic, self._body(sent), queue_id=sent.queue_id, properties=properties
+        )
+
+    def _body(self, sent: Sent) -> bytes:
+        return sent.name.ljust(self._world.randomness.choice(BODY_BYTES), PAD)
+
+    def _submit(self, command: Command, sent: list[Sent], *, waits: bool = True, cancels: str = "") -> Ask:
+        if self._connection is None or not self._connection.is_open:
+            self._connection = self._world.harness.connect(self._address)
+        oracle = self._world.oracle
+        waited = {name for _, name in oracle.pending if cancels and oracle.key_of(name) == cancels}
+        ask = self._world.harness.submit(command, self._connection)
+        self._asked.append(_Asked(ask, sent, waits, cancels, waited))
+        return ask
+
+    # Answers -------------------------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Take the answers that are there; what cannot be answered any more is given up."""
+        left = []
+        for asked in self._asked:
+            connection, opaque = asked.ask
+            if asked.ask.answer is not None and not connection.waits_for(opaque):
+                self._answered(asked, asked.ask.answer)
+            elif connection.is_open:
+                left.append(asked)
+            else:
+                self._unanswered += asked.sent
+        self._asked = left
+
+    def _answered(self, asked: _Asked, answer: Command) -> None:
+        world = self._world
+        world.trace.note(
+            f"  {answer.code} {answer.remark or ''} to {asked.cancels or [one.name for one in asked.sent]}"
+        )
+        firm = asked.waits and world.harness.broker.settings.flush_mode is FlushMode.SYNC
+        if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            if len(asked.sent) == 1:
+                world.oracle.refused(asked.sent[0])
+            return
+        if asked.cancels:
+            self._cancel_answered(asked, answer.ext["cancelResult"], firm=firm)
+            return
+        ids = answer.ext["msgId"].split(",")
+        if asked.sent[0].topic == TOPICS[0] and len(ids) < len(asked.sent):  # of two with one number, the last answer
+            asked.sent = [one for one in asked.sent if one.key == answer.ext["transactionId"]]
+        for one, text in zip(asked.sent, ids, strict=True):
+            world.oracle.stored(one, parse_offset_message_id(text)[1], world.harness.broker, durable=firm)
+            world.counts["acknowledged"] += 1
+            if handle := answer.ext.get("recallHandle"):
+                self._handles.append((one.topic, one.key, handle))
+
+    def _cancel_answered(self, asked: _Asked, result: str, *, firm: bool) -> None:
+        oracle = self._world.oracle
+        self._world.counts[result] += 1
+        if result == "cancelled":
+            oracle.cancelled(asked.cancels, self._world.harness.broker, durable=firm)
+        else:
+            oracle.not_cancelled(asked.waited)

@@ -1,0 +1,448 @@
+"""One run: a broker and its world under one seed, faults first, then a calm in which everything must come out."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import tempfile
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from wheelmq.delay.timer.mark import MarkFile
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.testing import invariants
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import Call, SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.simulation.consumer import Consumer
+from wheelmq.testing.simulation.names import Names
+from wheelmq.testing.simulation.oracle import Oracle
+from wheelmq.testing.simulation.producer import Producer
+from wheelmq.testing.simulation.spark import Spark
+from wheelmq.testing.simulation.trace import Trace
+from wheelmq.testing.simulation.world import World
+from wheelmq.testing.stops import Died, Stops
+
+STEPS: Final = 150
+CHECK_EVERY: Final = 25
+"""Steps from one check of all invariants to the next."""
+CLOCK_ERROR_MS_MAX: Final = 25_000
+WINDOW_MS: Final = 8000
+CALM_MS: Final = 4000
+"""How long after the last due time everything must be out."""
+TICKS_MS: Final = 500
+"""From one look of a driver to the next while time passes."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run. `violation` says what was broken, and is empty when nothing was."""
+
+    seed: int
+    digest: str = ""
+    violation: str = ""
+    trace: list[str] = field(default_factory=list)
+    """The last lines before the violation."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Simulation:
+    """A run of `steps` steps under `seed`; `show` gets each line of the trace as it comes."""
+
+    def __init__(self, seed: int, *, steps: int = STEPS, show: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self._steps = steps
+        self._show = show
+        self._stops = Stops()
+        self._clock_error_ms = 0
+        self._full_until = 0
+        """The step in which a full disk has room again; 0 for a disk that has."""
+        self._power_was_cut = False
+        self._step = 0
+        self._tempers: dict[str, int] = {}
+        """How often, times what is usual, each thing happens in this run."""
+
+    def run(self) -> Outcome:
+        """Run to the end, or to the first violation; everything is made anew, and removed afterwards."""
+        outcome = Outcome(self.seed)
+        with _quiet(), tempfile.TemporaryDirectory(prefix="wheelmq-sim-") as folder, self._stops:
+            try:
+                self._begin(Path(folder))
+                for step in range(self._steps):
+                    self._do_a_step(step)
+                self._calm()
+                outcome.digest = self._world.trace.digest
+            except Exception as error:
+                outcome.violation = f"{type(error).__name__}: {error}"
+                outcome.trace = [*self._world.trace.last, *traceback.format_exc().splitlines()[-24:]]
+            finally:
+                outcome.counts = self._world.counts
+                if self._harness.is_running:
+                    self._harness.crash()
+        return outcome
+
+    def _begin(self, folder: Path) -> None:
+        r = Random(self.seed)
+        self._disk, clock = SimulatedDisk(), ManualClock()
+        held = r.random() < 0.6
+        precision_ms = r.choice((1000, 1000, 100))
+        settings: dict[str, Any] = {
+            "flush_mode": r.choice(("SYNC_FLUSH", "ASYNC_FLUSH")),
+            "timer_precision_ms": precision_ms,
+            "timer_roll_window_slots": WINDOW_MS // precision_ms,
+            "timer_slots": 8 * WINDOW_MS // precision_ms,
+            "timer_lead_ms": r.choice((2000, 5000)),
+            "timer_log_file_bytes": 52 * r.choice((5, 20, 60)) + 16,
+            "queue_file_bytes": 20 * r.choice((4, 16, 64)),
+            "log_file_bytes": r.choice((16, 32, 128)) << 10,
+            "recall_enable": True,
+        }
+        self._paths = StorePaths(folder / "store")
+        self._harness = BrokerHarness(
+            self._paths.root,
+            clock=clock,
+            disk=self._disk,
+            offload=HeldOffload() if held else None,
+            background=HeldOffload() if held else None,
+            seed=r.getrandbits(32),
+            **settings,
+        )
+        trace = Trace(clock.now_ms, folder, self._show)
+        names, oracle = Names(folder / "names", clock), Oracle(self._disk)
+        self._world = World(self._harness, names, oracle, r, trace)
+        trace.note(f"seed {self.seed} {'held' if held else 'inline'} {settings}")
+        self._producers: list[Producer] = [Producer(self._world, number) for number in range(3)]
+        self._consumer = Consumer(self._world)
+        self._spark = Spark(self._world)
+        self._pick_tempers()
+
+    # Steps ---------------------------------------------------------------------------------------------------------
+
+    def _do_a_step(self, step: int) -> None:
+        """One thing happens, and what the broker makes of it is looked at."""
+        world, self._step = self._world, step
+        if self._full_until and self._step >= self._full_until:
+            self._disk.is_full = lambda path: False
+            self._full_until = 0
+        choices = self._running() if self._harness.is_running else self._down()
+        weights = [weight * self._tempers.get(action.__name__, 1) for action, weight in choices]
+        ((action, _),) = world.randomness.choices(choices, weights)
+        world.trace.note(action.__name__.lstrip("_"))
+        try:
+            action()
+            if self._harness.is_running:
+                self._tick()
+        except Died as died:
+            self._died(f"died at {died}")
+        if not self._harness.is_running:
+            return
+        if self._harness.broker.failure is not None:
+            if world.chance(0.5):
+                self._died(f"has failed: {self._harness.broker.failure}")
+        elif self._step % CHECK_EVERY == 0:
+            self._check()
+
+    def _pick_tempers(self) -> None:
+        """Each run has its own world: some things never happen in it, others often. A broker that is down starts."""
+        for action, _ in self._running():
+            self._tempers[action.__name__] = self._world.randomness.choice((0, 1, 1, 1, 4))
+
+    def _check(self) -> None:
+        with self._disk.sparing():
+            invariants.check(self._harness.broker)
+
+    def _running(self) -> list[tuple[Callable[[], None], int]]:
+        r = self._world.randomness
+        producer = r.choice(self._producers)
+        return [
+            (producer.send, 30),
+            (producer.send_again, 3),
+            (producer.send_batch, 3),
+            (producer.send_with_one_opaque, 1),
+            (producer.cancel, 4),
+            (producer.recall, 2),
+            (producer.cut, 1),
+            (self._send_many, 3),
+            (self._consumer.look, 8),
+            (self._consumer.commit, 2),
+            (self._consumer.cut, 1),
+            (self._spark.turn, 6),
+            (self._spark.other_turn, 1),
+            (self._spark.zombie, 2),
+            (self._spark.late, 1),
+            (self._spark.die, 1),
+            (self._time_passes, 20),
+            (self._time_passes_without_spark, 6),
+            (self._set_the_clock, 1),
+            (self._run_jobs, 8),
+            (self._work_and_tell_nobody, 2),
+            (self._names_come_and_go, 2),
+            (self._names.lose_broker, 1),
+            (self._pages_go_to_disk, 3),
+            (self._a_call_will_fail, 1),
+            (self._disk_fills_up, 1),
+            (self._files_expire, 1),
+            (self._will_die, 2),
+            (self._die_now, 1),
+            (self._stop_cleanly, 1),
+        ]
+
+    @property
+    def _names(self) -> Names:
+        return self._world.names
+
+    def _down(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._start, 4), (self._names_come_and_go, 1), (self._nothing_runs, 1)]
+
+    def _send_many(self) -> None:
+        """A burst in one tick."""
+        producer = self._world.randomness.choice(self._producers)
+        for _ in range(self._world.randomness.randint(3, 12)):
+            producer.send()
+
+    def _time_passes(self) -> None:
+        r = self._world.randomness
+        self._harness.advance(r.choice((r.randint(1, 300), r.randint(1, 4000))), self._look, TICKS_MS)
+
+    def _time_passes_without_spark(self) -> None:
+        r = self._world.randomness
+        self._harness.advance(r.choice((r.randint(1, 300), r.randint(1, 9000))), self._world.observe, TICKS_MS)
+
+    def _look(self) -> None:
+        self._world.observe()
+        self._spark.turn()
+        if self._world.chance(0.8):
+            self._harness.run_jobs()
+
+    def _tick(self) -> None:
+        """The end of a step: what came due, what clients learn, what the name server is told."""
+        harness, world = self._harness, self._world
+        harness.tick()
+        world.observe()
+        self._names.tick(harness.broker)
+        self._collect()
+        world.oracle.check_nothing_waits_below(harness.broker.store.log.start)
+
+    def _collect(self) -> None:
+        for producer in self._producers:
+            producer.collect()
+        self._consumer.collect()
+
+    def _run_jobs(self) -> None:
+        self._harness.run_jobs(self._world.randomness.randint(1, 4))
+
+    def _work_and_tell_nobody(self) -> None:
+        """A job beside the loop is done, and the loop does not know yet."""
+        offload = self._world.randomness.choice((self._harness.offload, self._harness.background))
+        if isinstance(offload, HeldOffload):
+            offload.work(1)
+
+    # What goes wrong -----------------------------------------------------------------------------------------------
+
+    def _set_the_clock(self) -> None:
+        """Somebody sets the wall clock; all in all by less than the wheel is longer than the longest delay."""
+        r = self._world.randomness
+        ms = r.choice((r.randint(-3000, 3000), -20_000, 15_000))
+        if abs(self._clock_error_ms + ms) <= CLOCK_ERROR_MS_MAX:
+            self._clock_error_ms += ms
+            self._harness.clock.step(ms)
+
+    def _names_come_and_go(self) -> None:
+        if self._names.is_up:
+            self._names.stop()
+        else:
+            self._names.start()
+
+    def _pages_go_to_disk(self) -> None:
+        self._disk.write_back(self._world.randomness, self._world.randomness.random())
+
+    def _a_call_will_fail(self) -> None:
+        r = self._world.randomness
+        kinds = r.choice((tuple(Call), (Call.SYNC,), (Call.ALLOCATE, Call.MAP), (Call.REPLACE, Call.SYNC_FOLDER)))
+        self._disk.fail_call(r.randint(1, 12), OSError(errno.EIO, "the disk does not answer"), kinds)
+
+    def _disk_fills_up(self) -> None:
+        self._disk.is_full = lambda path: True
+        self._full_until = self._step + self._world.randomness.randint(1, 12)
+
+    def _files_expire(self) -> None:
+        """The disk is nearly full, or has room again: files go when nothing in them waits."""
+        self._disk.used = 0.0 if self._disk.used else 0.95
+
+    def _will_die(self) -> None:
+        self._stops.arm(self._world.randomness.randint(0, 60))
+
+    def _die_now(self) -> None:
+        raise Died("no failpoint")
+
+    def _died(self, why: str) -> None:
+        """The process is gone; perhaps the machine, and then what it had not synced."""
+        world = self._world
+        world.trace.note(f"  the broker {why}")
+        world.counts["kills"] += 1
+        world.observe()
+        self._collect()
+        self._harness.crash()
+        self._stopped()
+        if world.chance(0.4):
+            self._cut_power()
+
+    def _cut_power(self) -> None:
+        world, r = self._world, self._world.randomness
+        keep = r.choice((0.0, 0.5, r.random(), 1.0))
+        world.trace.note(f"  power is cut, {keep:.2f} of the pages are kept")
+        world.counts["power cuts"] += 1
+        self._disk.cut_power(r, keep)
+        self._power_was_cut = True
+
+    def _stop_cleanly(self) -> None:
+        refused = self._disk.refused
+        try:
+            self._harness.stop()
+        except OSError as error:
+            self._died(f"could not stop cleanly: {error}")
+            return
+        self._collect()
+        self._names.tick(None)
+        if self._disk.refused > refused:  # then what was committed last may not be saved
+            self._consumer.stopped()
+
+    def _stopped(self) -> None:
+        self._stops.disarm()
+        self._collect()
+        self._consumer.stopped()
+        self._names.tick(None)
+
+    # Start, and the calm -------------------------------------------------------------------------------------------
+
+    def _nothing_runs(self) -> None:
+        self._harness.clock.advance(self._world.randomness.randint(1, 10_000))
+
+    def _start(self) -> None:
+        """Start the broker; it may die in that, or meet a disk that fails."""
+        r = self._world.randomness
+        if self._world.chance(0.2):
+            self._stops.arm(r.randint(0, 12))
+        marked_to = self._marked_to()
+        try:
+            self._harness.start()
+        except Died as died:
+            self._world.trace.note(f"  died while it started, at {died}")
+            self._harness.crash()
+            self._stopped()
+            if self._world.chance(0.4):
+                self._cut_power()
+            return
+        except OSError as error:
+            self._world.trace.note(f"  does not start: {error}")
+            self._harness.crash()
+            self._stopped()
+            return
+        self._recovered(marked_to)
+
+    def _marked_to(self) -> int:
+        """E, as the disk says while no broker runs: where the timer queue is indexed to."""
+        if not self._paths.timer_mark.exists():
+            return 0
+        with self._disk.sparing():
+            mark = MarkFile(self._disk, self._paths).load()
+        return 0 if mark is None else mark.queue_offset
+
+    def _recovered(self, marked_to: int) -> None:
+        world, broker = self._world, self._harness.broker
+        indexed_to = broker.timer.indexed_to
+        assert indexed_to >= marked_to, f"the mark was wrong: indexed to {marked_to}, found to {indexed_to}"
+        gone = world.oracle.recovered(broker, self._harness.now_ms, power_was_cut=self._power_was_cut)
+        self._power_was_cut = False
+        if gone:
+            world.trace.note(f"  {gone} records are gone")
+            world.counts["records gone"] += gone
+        if broker.failure is None:
+            self._check()
+            self._consumer.check_committed()
+            world.observe()
+
+    def _start_in_calm(self) -> None:
+        marked_to = self._marked_to()
+        self._harness.start()
+        self._recovered(marked_to)
+
+    def _calm(self) -> None:
+        """Nothing goes wrong any more: everything comes out, in time, and stays."""
+        self._stops.disarm()
+        self._disk.heal()
+        self._full_until = 0
+        self._world.trace.note("calm")
+        if self._harness.is_running and self._harness.broker.failure is not None:
+            self._died("has failed")
+        if not self._harness.is_running:
+            self._start_in_calm()
+        if not self._names.is_up:
+            self._names.start()
+        self._spark.calm()
+        self._harness.advance(6000, self._harness.run_jobs, TICKS_MS)  # whoever holds the lease lets it lapse
+        self._tick()
+        now_ms = self._harness.now_ms
+        timed = [self._producers[0].send_at(now_ms + delay_ms) for delay_ms in (40, 1500, 6000, WINDOW_MS + 3000)]
+        self._let_all_come_out()
+        for sent in timed:
+            left_ms = self._world.oracle.delivered[sent.name].left_ms
+            assert left_ms == sent.due_ms, f"{sent.name!r} was due at {sent.due_ms} and left at {left_ms}, in a calm"
+        self._names.check(self._harness.broker)
+        self._consumer.drain()
+        self._end()
+
+    def _let_all_come_out(self) -> None:
+        """Time passes until nothing waits and everybody has an answer."""
+
+        def look() -> None:
+            self._world.observe()
+            self._spark.turn()
+            self._harness.run_jobs()
+
+        oracle = self._world.oracle
+        self._harness.settle()
+        self._tick()
+        last_ms = max((due_ms for due_ms, _ in oracle.pending), default=0)
+        self._harness.advance(max(0, last_ms - self._harness.now_ms) + CALM_MS, look, TICKS_MS)
+        self._tick()
+        assert not oracle.pending, (
+            f"{len(oracle.pending)} are not out: {oracle.pending[:5]}, now {self._harness.now_ms}"
+        )
+        waiting = [*(producer.waits for producer in self._producers), self._consumer.waits]
+        assert not any(waiting), f"requests without an answer: {waiting}"
+
+    def _end(self) -> None:
+        """A clean stop and a start change nothing; the digest is that of all bytes of the log."""
+        harness, world = self._harness, self._world
+        self._consumer.commit()
+        self._check()
+        for _ in range(2):  # where a sync has failed before, the first stop is none that counts as clean
+            harness.stop()
+            self._start_in_calm()
+        assert harness.broker.store.last_stop_was_clean, "a stop was not clean, and nothing had failed"
+        log = harness.broker.store.log
+        read = b"".join(bytes(file.view[at:stop]) for _, file, at, stop in log.files.pieces(log.start, log.end))
+        world.trace.note(f"log {log.start}..{log.end} crc {zlib.crc32(read)}")
+        world.counts["delivered"] = len(world.oracle.delivered)
+        world.counts["records"] = world.oracle.records
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What goes wrong is meant to, and need not be logged."""
+    logger = logging.getLogger("wheelmq")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

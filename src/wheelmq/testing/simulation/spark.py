@@ -1,0 +1,138 @@
+"""Spark as it may behave around the pipeline: attempts, lost answers, late uploads, drivers that die and come back.
+
+The pure code is that of the pipeline; what Spark adds is who calls it, how often, and when.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.turns import Part, TurnPlan
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.testing.pipeline_model import Fate, PipelineModel, Task
+from wheelmq.testing.simulation.world import World
+
+MISHAPS: Final = (Fate.LOSE_REQUEST, Fate.LOSE_ANSWER, Fate.LOSE_ANSWER, Fate.REPEAT, Fate.DELAY)
+PROPOSALS_KEPT: Final = 6
+
+
+class _Proposal(NamedTuple):
+    """What a driver had in hand when it was taken for dead."""
+
+    plan: TurnPlan
+    tasks: list[Task]
+    winners: list[Part]
+
+
+class Spark:
+    """Two applications that want the lease; the second has its turn when the first one is silent."""
+
+    def __init__(self, world: World) -> None:
+        r = world.randomness
+        self._world = world
+        self._models = [
+            PipelineModel(
+                world.harness,
+                name,
+                index_parts=r.randint(1, 3),
+                walk_parts=r.randint(1, 3),
+                chunk_rows=r.choice((1, 3, 1000)),
+                attempts=r.randint(1, 2),
+            )
+            for name in ("one", "two")
+        ]
+        self._mishaps = r.choice((0.0, 0.0, 0.05, 0.3))
+        self._deaths = r.choice((0.0, 0.05, 0.3))
+        """Share of the turns in which a driver is taken for dead before it commits."""
+        self._zombies: list[_Proposal] = []
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong; what was on its way is gone, the drivers start anew."""
+        self._mishaps = self._deaths = 0.0
+        self._zombies.clear()
+        for model in self._models:
+            model.delayed.clear()
+            model.terms = None
+
+    def turn(self, who: int = 0) -> None:
+        """One look of a driver."""
+        model, world = self._models[who], self._world
+        model.fate = self._fate
+        try:
+            told = self._drive(model)
+        except Refused as refused:
+            model.terms = None
+            told = "waits" if refused.code == ResponseCode.NO_PERMISSION else f"was refused: {refused}"
+        except (CallError, staging.StoreUnreadable) as error:
+            model.terms = None
+            told = f"ends: {error}"
+        if told:
+            world.trace.note(f"  driver {model.name} {told}")
+
+    def other_turn(self) -> None:
+        """One look of the application that stands by."""
+        self.turn(1)
+
+    def _drive(self, model: PipelineModel) -> str:
+        world = self._world
+        if model.terms is None:
+            model.open()
+        plan = model.plan()
+        if plan is None:
+            return ""
+        if world.chance(0.1):
+            self._time_passes()
+        tasks = model.read(plan)
+        winners = [model.hand_over(plan, task) for task in tasks]
+        if world.chance(self._deaths):
+            self._zombies = [*self._zombies, _Proposal(plan, tasks, winners)][-PROPOSALS_KEPT:]
+            model.terms = None
+            return f"dies before it commits turn {plan.turn}"
+        if world.chance(0.1):
+            self._time_passes()
+        try:
+            model.commit(plan, winners)
+        except CallError:
+            if world.chance(0.5):
+                raise
+            model.commit(plan, winners)  # a driver that heard nothing says it again
+        world.counts["turns"] += 1
+        assert world.harness.broker.timer.turns.turn >= plan.turn, f"turn {plan.turn} is committed and not counted"
+        return f"committed turn {plan.turn}: {plan.index_from}..{plan.index_to}, {plan.walk_rows} walked"
+
+    def zombie(self) -> None:
+        """A driver that was taken for dead goes on: its tasks upload, it commits."""
+        if not self._zombies:
+            return
+        world = self._world
+        model = self._models[world.randomness.randrange(2)]
+        plan, tasks, winners = world.randomness.choice(self._zombies)
+        try:
+            if world.chance(0.5):
+                winners = [model.upload(plan, task) for task in tasks]
+            model.commit(plan, winners)
+            world.trace.note(f"  a zombie committed turn {plan.turn} of epoch {plan.epoch}")
+        except (Refused, CallError) as error:
+            world.trace.note(f"  a zombie: {error}")
+        world.counts["zombies"] += 1
+
+    def late(self) -> None:
+        """Requests that were held up on their way arrive."""
+        for model in self._models:
+            model.deliver_delayed()
+
+    def die(self) -> None:
+        """The application is killed and started anew: it knows nothing."""
+        self._models[0].terms = None
+
+    def _time_passes(self) -> None:
+        self._world.harness.advance(self._world.randomness.randint(1, 400))
+
+    def _fate(self, code: RequestCode, command: Command) -> Fate:
+        if not self._world.chance(self._mishaps):
+            return Fate.DELIVER
+        self._world.counts["mishaps"] += 1
+        return self._world.randomness.choice(MISHAPS)

@@ -1,0 +1,37 @@
+"""What happened in a run, line by line, and the digest that two runs of one seed share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+LINES_KEPT: Final = 40
+
+
+class Trace:
+    """Lines with the virtual time, all in the digest, the last ones kept; `show` gets each as it comes.
+
+    `folder`, which is another one in each run, is left out of them.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], folder: Path, show: Callable[[str], None] | None = None) -> None:
+        self._began_ms = now_ms()
+        self._now_ms = now_ms
+        self._folder = str(folder)
+        self._show = show
+        self._hash = hashlib.sha256()
+        self.last: deque[str] = deque(maxlen=LINES_KEPT)
+
+    def note(self, text: str) -> None:
+        line = f"{self._now_ms() - self._began_ms:>8} {text.replace(self._folder, '')}"
+        self._hash.update(line.encode() + b"\n")
+        self.last.append(line)
+        if self._show is not None:
+            self._show(line)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()[:16]

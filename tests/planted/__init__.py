@@ -1,0 +1,1 @@
+"""Bugs planted into a copy of the package, which the simulation must find."""

@@ -1,0 +1,43 @@
+"""A small share of `make sim`, and that a seed says all there is to say about a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from wheelmq.testing.simulation import Simulation
+from wheelmq.testing.simulation.__main__ import main
+
+
+@pytest.mark.parametrize("first", [0, 5, 10, 15])
+def test_nothing_is_broken(first: int) -> None:
+    for seed in range(first, first + 5):
+        outcome = Simulation(seed).run()
+        assert not outcome.violation, f"make sim SEED={seed}: {outcome.violation}"
+        assert outcome.counts["delivered"] > 4
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    lines: list[list[str]] = [[], []]
+    digests = {Simulation(3, steps=60, show=lines[i].append).run().digest for i in (0, 1)}
+    assert lines[0] == lines[1]
+    assert len(digests) == 1 and digests != {Simulation(4, steps=60).run().digest}
+
+
+def test_in_another_process_as_well() -> None:
+    command = [sys.executable, "-m", "wheelmq.testing.simulation", "--seed", "3", "--steps", "60"]
+    environment = {**os.environ, "WHEELMQ_KERNELS": "plain", "PYTHONHASHSEED": "7"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert f"seed 3: {Simulation(3, steps=60).run().digest}" in run.stdout
+
+
+def test_a_violation_tells_how_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("wheelmq.broker.state.consumer_offsets.ConsumerOffsets.get", lambda *_: 99)
+    assert main(["--seeds", "2", "--steps", "40", "--first-only"]) == 1
+    told = capsys.readouterr().out
+    assert "offset 99 of" in told and "make sim SEED=0 STEPS=40" in told
