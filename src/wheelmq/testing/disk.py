@@ -104,7 +104,8 @@ class SimulatedDisk(Disk):
         self._failures.append(_Failure(nth, error, kinds))
 
     def heal(self) -> None:
-        """What was to fail will not."""
+        """What was to fail will not, and there is room."""
+        self.used = 0.0
         self._failures.clear()
         self.sync_error = None
         self.is_full = lambda path: False

@@ -38,6 +38,8 @@ CLOCK_ERROR_MS_MAX: Final = 25_000
 WINDOW_MS: Final = 8000
 CALM_MS: Final = 4000
 """How long after the last due time everything must be out."""
+LAPSE_MS: Final = 11_000
+"""After so long every lease has lapsed, and the broker has seen that its disk has room."""
 TICKS_MS: Final = 500
 """From one look of a driver to the next while time passes."""
 
@@ -274,8 +276,8 @@ class Simulation:
         self._full_until = self._step + self._world.randomness.randint(1, 12)
 
     def _files_expire(self) -> None:
-        """The disk is nearly full, or has room again: files go when nothing in them waits."""
-        self._disk.used = 0.0 if self._disk.used else 0.95
+        """The disk is so full that files go in which nothing waits, or that sends are refused too; or it has room."""
+        self._disk.used = self._world.randomness.choice((0.0, 0.86, 0.86, 0.95))
 
     def _will_die(self) -> None:
         self._stops.arm(self._world.randomness.randint(0, 60))
@@ -388,7 +390,7 @@ class Simulation:
         if not self._names.is_up:
             self._names.start()
         self._spark.calm()
-        self._harness.advance(6000, self._harness.run_jobs, TICKS_MS)  # whoever holds the lease lets it lapse
+        self._harness.advance(LAPSE_MS, self._lapse, TICKS_MS)
         self._tick()
         now_ms = self._harness.now_ms
         timed = [self._producers[0].send_at(now_ms + delay_ms) for delay_ms in (40, 1500, 6000, WINDOW_MS + 3000)]
@@ -399,6 +401,10 @@ class Simulation:
         self._names.check(self._harness.broker)
         self._consumer.drain()
         self._end()
+
+    def _lapse(self) -> None:
+        self._world.observe()
+        self._harness.run_jobs()
 
     def _let_all_come_out(self) -> None:
         """Time passes until nothing waits and everybody has an answer."""
