@@ -25,6 +25,7 @@ from compat.apache.maven import MavenProject
 from compat.apache.remoting import GET_BROKER_CLUSTER_INFO, RefusedError, ask
 
 HOST = "127.0.0.1"
+HOST_V6 = "::1"
 PROJECT = MavenProject(Path(__file__).parent)
 
 START_DEADLINE_S = 60.0
@@ -43,8 +44,9 @@ class _JavaServer:
     name: ClassVar[str]
     main_class: ClassVar[str]
 
-    def __init__(self, home: Path, port: int, heap: str, java_options: Sequence[str]) -> None:
+    def __init__(self, home: Path, port: int, heap: str, java_options: Sequence[str], host: str = HOST) -> None:
         self.home = home.resolve()
+        self.host = host
         self.port = port
         self.heap = heap
         self.java_options = tuple(java_options)
@@ -53,7 +55,7 @@ class _JavaServer:
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -178,6 +180,8 @@ class ApacheNameServer(_JavaServer):
 class ApacheBroker(_JavaServer):
     """A master that registers at `namesrv`; `config` overrides lines of broker.conf.
 
+    On `HOST_V6` it listens on IPv6 alone, and every address in its records is one of IPv6.
+
     It takes three ports: `port`, `port - 2` (a second door to the same service) and `port + 1` (replication).
     """
 
@@ -193,8 +197,11 @@ class ApacheBroker(_JavaServer):
         config: Mapping[str, object] | None = None,
         heap: str = "512m",
         java_options: Sequence[str] = (),
+        host: str = HOST,
     ) -> None:
-        super().__init__(home, port or free_port(beside=(-2, 1)), heap, java_options)
+        if host == HOST_V6:
+            java_options = ("-Djava.net.preferIPv4Stack=false", *java_options)
+        super().__init__(home, port or free_port(beside=(-2, 1)), heap, java_options, host)
         self.namesrv = namesrv
         self.config = dict(config or {})
 
@@ -207,9 +214,9 @@ class ApacheBroker(_JavaServer):
             "brokerName": "broker-a",
             "brokerClusterName": "DefaultCluster",
             "brokerId": 0,
-            "brokerIP1": HOST,
-            "brokerIP2": HOST,
-            "bindAddress": HOST,
+            "brokerIP1": self.host,
+            "brokerIP2": self.host,
+            "bindAddress": self.host,
             "listenPort": self.port,
             "namesrvAddr": self.namesrv,
             "storePathRootDir": self.home / "store",
@@ -220,7 +227,7 @@ class ApacheBroker(_JavaServer):
 
     def _ready(self) -> bool:
         """It listens and is registered. The answer is searched as text: Apache's JSON has bare numbers as keys."""
-        socket.create_connection((HOST, self.port), timeout=2.0).close()
+        socket.create_connection((self.host, self.port), timeout=2.0).close()
         return f'"{self.address}"'.encode() in ask(self.namesrv, GET_BROKER_CLUSTER_INFO)
 
 
@@ -248,6 +255,21 @@ def mqadmin(
         env=_environment(home),
         timeout=timeout_s,
     )
+
+
+def dump_store(store: Path, index_slots: int, *, home: Path, timeout_s: float = 60.0) -> str:
+    """What stands in a store, as Apache's own classes read it: lines of JSON (StoreDump.java). They may change it."""
+    done = subprocess.run(
+        [*_java(home, "256m", "tools", ()), "wheelmq.compat.StoreDump", str(store), str(index_slots)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env=_environment(home),
+        timeout=timeout_s,
+        check=True,
+    )
+    return "".join(line + "\n" for line in done.stdout.splitlines() if line.startswith("{"))
 
 
 def free_port(beside: Sequence[int] = ()) -> int:

@@ -1,0 +1,1 @@
+"""Stores that Apache RocketMQ wrote, kept small, for tests that need no Java."""

@@ -1,0 +1,61 @@
+"""The bytes that a broker of ours writes in a fixed life: `python -m tests.golden.ours` writes their hashes down anew.
+
+A change of them is a change of format, or of what is written when: docs/formats says so, and Apache still reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+EXPECTED: Final = Path(__file__).parent / "ours.txt"
+LEFT_OUT: Final = ("lock", "abort", "topics.json", "subscriptionGroup.json")
+"""The last two are JSON of what the broker knows, and grow with that."""
+BATCH: Final = b"".join(
+    (22 + 2).to_bytes(4, "big") + bytes(8) + (3).to_bytes(4, "big") + (2).to_bytes(4, "big") + body + bytes(2)
+    for body in (b"b0", b"b1", b"b2")
+)
+
+
+def live(folder: Path) -> dict[str, str]:
+    """One of each kind, over two starts and many turns: SHA-256 of each file that is left, by its path."""
+    with BrokerHarness(folder) as harness:
+        model = PipelineModel(harness)
+        harness.send("T", b"plain", properties={"UNIQ_KEY": "U1", "KEYS": "a b", "TAGS": "t"})
+        harness.send("T", b"large" * 2000, properties={"UNIQ_KEY": "U2"}, f=0x301)
+        harness.ask(harness.send_command("T", BATCH, properties={"UNIQ_KEY": "U3"}, m=True))
+        six = harness.connect(b"\x20\x01\x0d\xb8" + bytes(11) + b"\1")
+        harness.send("T", b"six", properties={"UNIQ_KEY": "U4"}, delay_ms=1500, connection=six)
+        harness.send("T", b"level", properties={"UNIQ_KEY": "U5", props.DELAY: "2"})
+        for i in range(20):
+            harness.send("T", b"timer", properties={"UNIQ_KEY": f"V{i}"}, delay_ms=700 + 2700 * i)
+        harness.advance(3000, model.work)
+        harness.send("T", b"cancel", delay_ms=50_000, properties={"UNIQ_KEY": "U6", props.TIMER_DEL_UNIQKEY: "T+V19"})
+        harness.restart(clean=False)
+        harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=3)
+        model = PipelineModel(harness)
+        harness.advance(30_000, model.work)
+        harness.stop()
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in LEFT_OUT)
+    return {_name(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def _name(path: Path) -> str:
+    """The path, but of the index file, which is named by local time, its folder alone."""
+    return str(path.parent if path.parent.name == "index" else path)
+
+
+def text(hashes: dict[str, str]) -> str:
+    return "".join(f"{value} {path}\n" for path, value in hashes.items())
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        EXPECTED.write_text(text(live(Path(temporary) / "store")))
