@@ -45,6 +45,11 @@ def test_the_broker_and_its_clients(tmp_path: Path) -> None:
         assert "DIED" in running.errors.read_text()
         pending = lines(running.command("timers", "--json"))
         assert [row["topic"] for row in pending] == ["T"]
+        assert lines(running.command("timers", "--json", "--to", "+30m")) == []
+        counts = lines(running.command("timers", "--per-minute", "--json", "--topic", "T"))
+        assert counts == [{"minute_ms": pending[0]["due_ms"] // 60_000 * 60_000, "count": 1}]
+        found_by_key = lines(running.command("timers", "--key", "k1", "--topic", "T", "--json"))
+        assert [one["end"] for one in found_by_key] == ["released"]
         assert running.stop() == 0
     assert not (home / "store" / "abort").exists()
     offline = subprocess.run(wheelmq("timers", "--store", found["store"], "--json"), capture_output=True, text=True)

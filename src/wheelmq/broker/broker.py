@@ -82,7 +82,7 @@ class Broker:
         self.clock = clock
         self.disk = disk
         self.offload = offload
-        self.background = background or offload
+        self.background = offload if background is None else background
         """For work that nobody waits for; `offload` is for flushes and marks, which somebody does."""
         self.randomness = randomness
         self.paths = StorePaths(settings.store_path)

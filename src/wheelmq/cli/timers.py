@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from wheelmq.cli import timers_view as view
 from wheelmq.cli.brokers import find_brokers
 from wheelmq.cli.errors import namesrv_option, told_plainly
-from wheelmq.cli.times import duration_text, time_text
+from wheelmq.cli.times import parse_time
 
 if TYPE_CHECKING:
     from wheelmq.delay.pending import Pending
+    from wheelmq.formats.wire.codes import RequestCode
+    from wheelmq.formats.wire.frame import Command
+    from wheelmq.formats.wire.headers import Header
+    from wheelmq.net.link import Link
 
-PAGE_COUNT = 1000
+PAGE_COUNT: Final = 500
+MINUTE_MS: Final = 60_000
+NEVER_MS: Final = (1 << 63) - 1
+
+
+class Time(click.ParamType[int]):
+    """ISO 8601, or + and a duration from now."""
+
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from wheelmq.system.clock import SystemClock
+
+        try:
+            return parse_time(value, SystemClock().now_ms())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Asked(NamedTuple):
+    """What is to be shown: due from `from_ms` to before `to_ms`, of one topic or of all."""
+
+    topic: str | None
+    from_ms: int
+    to_ms: int
+
+    def has(self, pending: Pending) -> bool:
+        return self.topic in (None, pending.topic) and self.from_ms <= pending.due_ms < self.to_ms
 
 
 @click.command(name="timers", short_help="List what is pending.")
@@ -30,50 +62,129 @@ PAGE_COUNT = 1000
     help="Read a store folder that no broker has open; nothing in it is changed.",
 )
 @click.option("--topic", help="Only what is meant for this topic.")
+@click.option(
+    "--from", "from_ms", type=Time(), default=None, help="Only what is due then or later (2031-05-04T13:30, +1h)."
+)
+@click.option("--to", "to_ms", type=Time(), default=None, help="Only what is due before then.")
+@click.option("--per-minute", is_flag=True, help="Count what is due in each minute.")
+@click.option("--key", help="Say what became of the timers for --topic with this key: also of those that are out.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows of the table.")
-@click.option("--json", "as_json", is_flag=True, help="Print every pending message as a JSON line.")
-def command(namesrv: str, broker: str | None, store: Path | None, topic: str | None, limit: int, as_json: bool) -> None:
-    """List the delayed messages that wait for their time."""
+@click.option("--json", "as_json", is_flag=True, help="Print every row as a JSON line.")
+def command(
+    namesrv: str,
+    broker: str | None,
+    store: Path | None,
+    topic: str | None,
+    from_ms: int | None,
+    to_ms: int | None,
+    per_minute: bool,
+    key: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List the delayed messages that wait for their time, count them, or find one."""
     if store is not None and broker is not None:
         raise click.UsageError("--store and --broker name two places to look in: give one of them")
+    if key is not None and (topic is None or store is not None or per_minute):
+        raise click.UsageError("--key asks a running broker and needs --topic: give both, no --store, no --per-minute")
+    asked = Asked(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
     with told_plainly(namesrv):
-        if store is not None:
-            _show(_from_store(store, topic), limit, as_json=as_json)
+        addresses = [] if store is not None else _addresses(namesrv, broker)
+        if key is not None:
+            assert topic is not None
+            view.show_fates((line for address in addresses for line in find(address, topic, key)), as_json=as_json)
             return
-        addresses = [broker] if broker is not None else sorted(asyncio.run(find_brokers(namesrv)).values())
-        if not addresses:
-            raise click.ClickException(f"no broker is registered at {namesrv}: is it up?")
-        lines = (line for address in addresses for line in _from_broker(address, topic))
-        _show(lines, limit, as_json=as_json)
+        if per_minute:
+            counts = _counts_in(store, asked) if store is not None else count(addresses, asked, MINUTE_MS)
+            view.show_counts(counts, limit, as_json=as_json)
+            return
+        lines = (
+            _from_store(store, asked)
+            if store is not None
+            else (line for address in addresses for line in list_pending(address, asked))
+        )
+        view.show(lines, limit, as_json=as_json)
 
 
-def _from_broker(address: str, topic: str | None) -> Iterator[bytes]:
-    """Lines of JSON from a running broker, page by page."""
+def _addresses(namesrv: str, broker: str | None) -> list[str]:
+    addresses = [broker] if broker is not None else sorted(asyncio.run(find_brokers(namesrv)).values())
+    if not addresses:
+        raise click.ClickException(f"no broker is registered at {namesrv}: is it up?")
+    return addresses
+
+
+def list_pending(address: str, asked: Asked) -> Iterator[bytes]:
+    """What is pending in a running broker, page by page: a line of JSON each."""
     from wheelmq.formats.wire import headers
-    from wheelmq.formats.wire.codes import RequestCode, ResponseCode
-    from wheelmq.formats.wire.frame import Command
-    from wheelmq.net.errors import Refused
+    from wheelmq.formats.wire.codes import RequestCode
+
+    def header(offset: int) -> headers.Header:
+        return headers.ListTimersHeader(queue_offset=offset, count=PAGE_COUNT, **asked._asdict())
+
+    for body in _pages(address, RequestCode.WMQ_LIST_TIMERS, header):
+        yield from filter(None, body.split(b"\n"))
+
+
+def count(addresses: list[str], asked: Asked, step_ms: int) -> Counter[int]:
+    """How many are due in each step of time, by when it begins."""
+    import msgspec
+
+    from wheelmq.formats.wire import headers
+    from wheelmq.formats.wire.codes import RequestCode
+
+    def header(offset: int) -> headers.Header:
+        return headers.CountTimersHeader(queue_offset=offset, step_ms=step_ms, **asked._asdict())
+
+    counts: Counter[int] = Counter()
+    for address in addresses:
+        for body in _pages(address, RequestCode.WMQ_COUNT_TIMERS, header):
+            counts.update(msgspec.json.decode(body, type=dict[int, int]))
+    return counts
+
+
+def find(address: str, topic: str, key: str) -> Iterator[bytes]:
+    """What became of the timers for `topic` with `key`: a line of JSON each."""
+    from wheelmq.formats.wire import headers
+    from wheelmq.formats.wire.codes import RequestCode
+    from wheelmq.net.link import Link
+
+    with closing(Link(address)) as link:
+        answer = _call(link, RequestCode.WMQ_FIND_TIMERS, headers.FindTimersHeader(topic=topic, key=key))
+        yield from filter(None, bytes(answer.body).split(b"\n"))
+
+
+def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[bytes]:
+    """The bodies of the answers, until the timer queue is through."""
     from wheelmq.net.link import Link
 
     with closing(Link(address)) as link:
         offset = 0
         while True:
-            header = headers.ListTimersHeader(queue_offset=offset, count=PAGE_COUNT, topic=topic)
-            answer = link.call(Command(code=RequestCode.WMQ_LIST_TIMERS, ext=headers.write(header)))
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise click.ClickException(
-                    f"the broker at {address} cannot list what is pending, for it is no WheelMQ broker: stop it, and "
-                    "read its store folder with --store"
-                )
-            if answer.code != ResponseCode.SUCCESS:
-                raise Refused(answer)
-            yield from filter(None, bytes(answer.body).split(b"\n"))
+            answer = _call(link, code, header(offset))
+            yield bytes(answer.body)
             offset = int(answer.ext["nextQueueOffset"])
             if offset >= int(answer.ext["endQueueOffset"]):
                 return
 
 
-def _from_store(store: Path, topic: str | None) -> Iterator[bytes]:
+def _call(link: Link, code: RequestCode, header: Header) -> Command:
+    from wheelmq.formats.wire import headers
+    from wheelmq.formats.wire.codes import ResponseCode
+    from wheelmq.formats.wire.frame import Command
+    from wheelmq.net.errors import Refused
+
+    answer = link.call(Command(code=code, ext=headers.write(header)))
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise click.ClickException(
+            f"the broker at {link.address} cannot list what is pending, for it is no WheelMQ broker, or an older one: "
+            "stop it, and read its store folder with --store"
+        )
+    if answer.code != ResponseCode.SUCCESS:
+        raise Refused(answer)
+    return answer
+
+
+def _from_store(store: Path, asked: Asked) -> Iterator[bytes]:
     """Lines of JSON from a store folder."""
     import msgspec
 
@@ -82,7 +193,7 @@ def _from_store(store: Path, topic: str | None) -> Iterator[bytes]:
 
     try:
         for pending in pending_in(store):
-            if topic in (None, pending.topic):
+            if asked.has(pending):
                 yield msgspec.json.encode(pending)
     except StoreLocked:
         raise click.ClickException(
@@ -92,45 +203,10 @@ def _from_store(store: Path, topic: str | None) -> Iterator[bytes]:
         raise click.ClickException(f"{error.filename or store}: {error.strerror or error}") from None
 
 
-def _show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> None:
-    if as_json:
-        for line in lines:
-            click.echo(line.decode())
-        return
+def _counts_in(store: Path, asked: Asked) -> Counter[int]:
     import msgspec
 
     from wheelmq.delay.pending import Pending
-    from wheelmq.system.clock import SystemClock
 
-    count = 0
-
-    def counted() -> Iterator[Pending]:
-        nonlocal count
-        for line in lines:
-            count += 1
-            yield msgspec.json.decode(line, type=Pending)
-
-    first = heapq.nsmallest(limit, counted(), key=lambda pending: (pending.due_ms, pending.queue_offset))
-    if not first:
-        click.echo("Nothing is pending.")
-        return
-    _print_table(first, count, SystemClock().now_ms())
-
-
-def _print_table(first: list[Pending], count: int, now_ms: int) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{count} pending" + (f", the first {len(first)}" if count > len(first) else ""), box=SIMPLE)
-    table.add_column("due", no_wrap=True)
-    table.add_column("in", justify="right", no_wrap=True)
-    table.add_column("topic", overflow="fold", min_width=5)
-    table.add_column("keys", overflow="fold", min_width=4)
-    table.add_column("unique key", overflow="fold", min_width=16)
-    table.add_column("state", no_wrap=True)
-    for one in first:
-        left = duration_text(one.due_ms - now_ms) if one.due_ms > now_ms else "due"
-        due = time_text(one.due_ms)[:23].replace("T", " ")
-        table.add_row(due, left, one.topic, one.keys or "", one.unique_key or "", one.state.value)
-    Console().print(table)
+    pending = (msgspec.json.decode(line, type=Pending) for line in _from_store(store, asked))
+    return Counter(one.due_ms // MINUTE_MS * MINUTE_MS for one in pending)

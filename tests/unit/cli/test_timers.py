@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from wheelmq.cli import main
+from wheelmq.cli.times import time_text
 from wheelmq.delay.offline import pending_in
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
@@ -155,3 +156,25 @@ def test_a_store_that_a_broker_has_open_is_refused(harness: BrokerHarness, tmp_p
     assert open_still.returncode == 1
     assert "a broker has the store" in open_still.stderr
     assert open_still.stdout == ""
+
+
+def test_a_span_of_time_and_counts(harness: BrokerHarness, tmp_path: Path) -> None:
+    for i in range(6):
+        harness.send("T", delay_ms=20_000 * (i + 1))
+    expected = {row["due_ms"]: row["queue_offset"] for row in listed(harness)}
+    harness.stop()
+    store = str(tmp_path / "store")
+    dues = sorted(expected)
+    span = ["--from", time_text(dues[1]), "--to", time_text(dues[4])]
+    found = [json.loads(line)["queue_offset"] for line in run("--store", store, "--json", *span).output.splitlines()]
+    assert found == [expected[due_ms] for due_ms in dues[1:4]]
+    lines = [json.loads(line) for line in run("--store", store, "--per-minute", "--json").output.splitlines()]
+    assert sum(line["count"] for line in lines) == 6
+    assert {line["minute_ms"] for line in lines} == {due_ms // 60_000 * 60_000 for due_ms in dues}
+    assert "6 pending, in" in run("--store", store, "--per-minute").output
+    assert "Nothing is pending" in run("--store", store, "--per-minute", "--from", "+200d").output
+
+
+@pytest.mark.parametrize("words", [["--from", "noon"], ["--key", "K"], ["--key", "K", "--topic", "T", "--per-minute"]])
+def test_words_that_make_no_sense(tmp_path: Path, words: list[str]) -> None:
+    assert run(*words).exit_code == 2

@@ -1,25 +1,30 @@
-"""GET_TIMER_CHECK_POINT, GET_TIMER_METRICS, and our listing of what is pending."""
+"""GET_TIMER_CHECK_POINT, GET_TIMER_METRICS, and ours: listings and counts of what is pending, what became of it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, Request, reply
-from wheelmq.delay.pending import describe
-from wheelmq.formats.units import LogPosition, QueueOffset
-from wheelmq.formats.wire.codes import RequestCode
-from wheelmq.formats.wire.headers import ListTimersHeader
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.delay import listing
+from wheelmq.delay.fate import fates
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.units import Millis, QueueOffset
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import CountTimersHeader, FindTimersHeader, ListTimersHeader
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
-LOOKED_AT_MAX = 5000
-"""Queue offsets that one request looks at: a listing of millions goes in many requests, none of them long."""
+LISTED_MAX: Final = 500
+"""Messages that one answer describes, however many are asked for: none takes long."""
+FOUND_MAX: Final = 64
+"""Records of a topic that are looked at for one key, the newest ones."""
 
 
 @serves(RequestCode.GET_TIMER_CHECK_POINT)
@@ -52,17 +57,49 @@ def pending_by_topic(broker: Broker) -> dict[str, int]:
 def list_timers(request: Request, broker: Broker) -> Answer:
     """Pending messages from a queue offset on, one JSON object a line; `nextQueueOffset` says where to go on."""
     header = request.header(ListTimersHeader)
-    timer = broker.timer
-    offset = max(header.queue_offset, timer.queue.start, timer.done.floor)
-    stop = min(offset + LOOKED_AT_MAX, timer.queue.end)
-    lines: list[bytes] = []
-    while offset < stop and len(lines) < header.count:
-        if offset not in timer.done:
-            unit = timer.queue.read(QueueOffset(offset), 1)[0]
-            record = broker.store.log.record_at(LogPosition(int(unit["position"])))
-            if record is not None:
-                pending = describe(record, timer.state_of(offset))
-                if header.topic in (None, pending.topic):
-                    lines.append(msgspec.json.encode(pending))
-        offset += 1
-    return reply(body=b"\n".join(lines), nextQueueOffset=offset, endQueueOffset=timer.queue.end)
+    wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
+    seen = listing.glance(broker.store, broker.timer, QueueOffset(header.queue_offset), wanted)
+    next_offset = seen.next_offset
+    body: list[bytes] = []
+    for pending in listing.lines(broker.store, broker.timer, seen, wanted):
+        if len(body) == min(header.count, LISTED_MAX):
+            next_offset = QueueOffset(pending.queue_offset)
+            break
+        body.append(msgspec.json.encode(pending))
+    return reply(body=b"\n".join(body), nextQueueOffset=next_offset, endQueueOffset=broker.timer.queue.end)
+
+
+@serves(RequestCode.WMQ_COUNT_TIMERS)
+def count_timers(request: Request, broker: Broker) -> Answer:
+    """How many are due in each step of time, of the pending messages from a queue offset on: JSON, by when it begins.
+
+    `nextQueueOffset` says where to go on; the counts of all answers are to be added up.
+    """
+    header = request.header(CountTimersHeader)
+    if header.step_ms <= 0:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
+    wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
+    seen = listing.glance(broker.store, broker.timer, QueueOffset(header.queue_offset), wanted)
+    counts = listing.count_by(seen, header.step_ms)
+    return reply(
+        body=msgspec.json.encode(counts),
+        nextQueueOffset=seen.next_offset,
+        endQueueOffset=broker.timer.queue.end,
+    )
+
+
+@serves(RequestCode.WMQ_FIND_TIMERS)
+def find_timers(request: Request, broker: Broker) -> Answer:
+    """What became of the timers for a topic with a key, one JSON object a line, oldest first."""
+    header = request.header(FindTimersHeader)
+    index, log = broker.index, broker.store.log
+    if index is None:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "messageIndexEnable is off: nothing can be found by its key")
+    is_indexed = index.indexed_to >= broker.store.dispatched_to
+
+    def find(topic: str) -> Iterator[Record]:
+        found = index.find(topic, header.key, Millis(0), Millis((1 << 63) - 1), FOUND_MAX)
+        return (record for position in found.positions if (record := log.record_at(position)) is not None)
+
+    found = fates(broker.timer, header.topic, header.key, find, is_indexed=is_indexed)
+    return reply(body=b"\n".join(map(msgspec.json.encode, found)))

@@ -169,6 +169,8 @@ class RequestCode(IntEnum):
     WMQ_PIPELINE_RENEW = 9104
     WMQ_LIST_TIMERS = 9110
     WMQ_METRICS = 9111
+    WMQ_COUNT_TIMERS = 9112
+    WMQ_FIND_TIMERS = 9113
 
 
 class ResponseCode(IntEnum):

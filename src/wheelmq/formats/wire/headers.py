@@ -289,6 +289,25 @@ class ListTimersHeader(Header):
     queue_offset: Int64 = 0
     count: Int32 = 1000
     topic: str | None = None
+    from_ms: Int64 = 0
+    to_ms: Int64 = (1 << 63) - 1
+
+
+class CountTimersHeader(Header):
+    """WMQ_COUNT_TIMERS: how many are due in each `step_ms`."""
+
+    step_ms: Int64
+    queue_offset: Int64 = 0
+    topic: str | None = None
+    from_ms: Int64 = 0
+    to_ms: Int64 = (1 << 63) - 1
+
+
+class FindTimersHeader(Header):
+    """WMQ_FIND_TIMERS: timers by unique key, or by one of their keys."""
+
+    topic: str
+    key: str
 
 
 def texts(**fields: Any) -> dict[str, str]:
