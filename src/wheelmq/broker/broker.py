@@ -8,6 +8,7 @@ the timer takes what was parked, holds are woken, a flush begins. No handler wai
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from random import Random
 
@@ -62,6 +63,8 @@ log = logging.getLogger(__name__)
 
 RETRY_MS = 100
 """How long to wait before an append is tried again that could not be done."""
+CHECKPOINT_REST = 9
+"""How much longer than a checkpoint takes the disk is left alone after it."""
 
 
 class Broker:
@@ -88,12 +91,7 @@ class Broker:
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
         levels_ms = parse_levels(settings.message_delay_level)
-        self.store = Store(
-            self.paths,
-            StoreSettings(settings.log_file_bytes, settings.queue_file_bytes, self.host, levels_ms),
-            disk,
-            clock,
-        )
+        self.store = Store(self.paths, _store_settings(settings, self.host, levels_ms), disk, clock)
         self.park_settings = ParkSettings(settings.timer_max_delay_seconds, settings.timer_precision_ms, levels_ms)
         self.timer = Timer(self.store, _timer_settings(settings))
         self._recover(levels_ms)
@@ -103,7 +101,7 @@ class Broker:
         self.clients = Clients()
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
-        self.ahead = Ahead(self.store.log, self.background)
+        self.ahead = self._open_ahead()
         self.index = self._open_index()
         self.expiry = self._open_expiry()
         self.flush = Flush(self.store, offload, settings, self.fail)
@@ -132,6 +130,7 @@ class Broker:
         self.shell_figures: Callable[[], dict[str, int]] = dict  # what the shell counts, by name; it puts its own here
         self.failure: BaseException | None = None
         """What ended the broker: it must stop, and recover from disk."""
+        self._checkpoint_from_ms = 0
         self._every: list[tuple[int, int, Callable[[], None]]] = []
         self._keep_house()
 
@@ -145,6 +144,10 @@ class Broker:
         self.store.recover(meet)
         timer.finish()
         levels.park(self.store, self.timer)
+
+    def _open_ahead(self) -> Ahead:
+        count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
+        return Ahead(self.store.log, self.background, count, is_warm=is_warm)
 
     def _open_index(self) -> MessageIndex | None:
         if not self.settings.message_index_enable:
@@ -315,9 +318,18 @@ class Broker:
             self.background.submit(job, self._note_saved)
 
     def _write_checkpoint(self) -> None:
-        job = self.store.checkpoint_job()
-        if job is not None:
-            self.background.submit(job, self._note_saved)
+        """At most one at a time, and a rest after it: with thousands of queues it keeps the disk busy for seconds."""
+        began_ms = self.now_monotonic_ms()
+        job = None if began_ms < self._checkpoint_from_ms else self.store.checkpoint_job()
+        if job is None:
+            return
+
+        def done(result: object) -> None:
+            self._checkpoint_from_ms = self.now_monotonic_ms() + CHECKPOINT_REST * (self.now_monotonic_ms() - began_ms)
+            self._note_saved(result)
+
+        self._checkpoint_from_ms = sys.maxsize
+        self.background.submit(job, done)
 
     def _note_saved(self, result: object) -> None:
         if isinstance(result, BaseException):
@@ -350,6 +362,16 @@ class Broker:
         self.failure = error
         self.flush.give_up()
         self.refuse_sends(f"the log is not on disk: {error}")
+
+
+def _store_settings(settings: BrokerSettings, host: Host, levels_ms: tuple[Millis, ...]) -> StoreSettings:
+    return StoreSettings(
+        log_file_bytes=settings.log_file_bytes,
+        queue_file_bytes=settings.queue_file_bytes,
+        store_host=host,
+        levels_ms=levels_ms,
+        mapped_queue_files_max=settings.mapped_queue_files_max,
+    )
 
 
 def _timer_settings(settings: BrokerSettings) -> TimerSettings:

@@ -35,7 +35,7 @@ class FastRelease:
         """Append the messages at the front of `refs`, sorted by queue offset; how many that are."""
         store = self._broker.store
         log, journal = store.log, store.journal
-        if log.end == log.files.end:
+        if not log.files.has_room(log.end):
             return 0
         self._arrays.refresh()
         file_bytes = log.files.file_bytes

@@ -74,13 +74,8 @@ class FastSend:
         """Serve the sends at the front of buffer[at:end]; the byte behind them."""
         broker = self._broker
         log = broker.store.log
-        if (
-            broker.admission.problem() is not None
-            or len(connection.peer.address) != 4
-            or log.files.start == log.files.end
-        ):
-            return at
-        if log.end == log.files.end:
+        has_room = log.files.has_room(log.end)
+        if not has_room or len(connection.peer.address) != 4 or broker.admission.problem() is not None:
             return at
         self._arrays.refresh()
         state, parameters, journal = self._state, self._parameters, broker.store.journal

@@ -41,6 +41,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ms: int = 3000
     log_file_bytes: int = 1 << 30
     queue_file_bytes: int = 300_000 * 20
+    log_files_ahead: int = 2
+    """Log files made before the log reaches them: the next, and the next but one. Fewer leave more of a small disk."""
+    mapped_queue_files_max: int = 4096
+    """Files of consume queues that stay mapped when nothing is asked of them."""
+    warm_maped_file_enable: bool = False
+    """Populate log files whole when they are made ahead, not only their first pages. They are not locked in memory."""
     message_index_enable: bool = True
     max_hash_slot_num: int = SLOTS
     max_index_num: int = UNITS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.mapped import MappedSequence
+
+TAIL_UNITS: Final = 200
+"""How many units at the tail are looked at first, when the end of what is good is looked for."""
 
 Units = npt.NDArray[Any]
 """An array of QUEUE_UNIT.dtype."""
@@ -31,14 +34,14 @@ class ConsumeQueue:
         self._synced = self.end
 
     def _find_end(self) -> QueueOffset:
-        """The first unit that was never written, by its size of 0, looked for in the last file."""
+        """The first unit that was never written, by its size of 0, looked for in what the last file holds."""
         files = self.files
         if files.start == files.end:
             return QueueOffset(files.start // QUEUE_UNIT.size)
         last = files.end - files.file_bytes
-        units = np.frombuffer(files.file_at(last).view, QUEUE_UNIT.dtype)
-        written = int(np.searchsorted(units["size"] == 0, True))
-        return QueueOffset(last // QUEUE_UNIT.size + written)
+        count = files.written_bytes(last) // QUEUE_UNIT.size
+        sizes = np.frombuffer(files.file_at(last).view, QUEUE_UNIT.dtype, count)["size"] if count else ()
+        return QueueOffset(last // QUEUE_UNIT.size + bisect_left(sizes, True, key=lambda size: size == 0))
 
     def write(self, offset: QueueOffset, units: Units) -> None:
         """Put `units` at queue offset `offset` and behind; what lies between the end and `offset` gets blanks.
@@ -53,9 +56,9 @@ class ConsumeQueue:
         position = offset * QUEUE_UNIT.size
         done = 0
         while done < len(raw):
-            file = self.files.grow(position + done)
             at = (position + done) % self.files.file_bytes
             count = min(len(raw) - done, self.files.file_bytes - at)
+            file = self.files.grow(position + done, count)
             file.array[at : at + count] = raw[done : done + count]
             done += count
         self._synced = min(self._synced, offset)
@@ -130,15 +133,17 @@ class ConsumeQueue:
 
         A power cut may have left holes among them, and units behind the end: pages reach the disk in any order.
         """
-        self.cut(self.end)
-        while self.end > self.start:
-            first = QueueOffset(max(self.start, (self.end - 1) // self.units_per_file * self.units_per_file))
-            units = self.read(first, self.end - first)
+        end, count = self.end, TAIL_UNITS
+        while end > self.start:
+            first = QueueOffset(max(self.start, (end - 1) // self.units_per_file * self.units_per_file, end - count))
+            units = self.read(first, end - first)
             good = (units["size"] == BLANK_SIZE) | (units["position"] + units["size"] <= log_end)
             kept = np.flatnonzero(good & (units["size"] != 0))
-            self.cut(QueueOffset(first + int(kept[-1]) + 1 if len(kept) else first))
             if len(kept):
-                return
+                end = QueueOffset(first + int(kept[-1]) + 1)
+                break
+            end, count = first, count * 8
+        self.cut(end)
 
     def cut(self, offset: QueueOffset) -> None:
         """Drop the units from `offset` on."""

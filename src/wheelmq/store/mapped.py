@@ -1,36 +1,100 @@
 """A sequence of mapped files that reads as one array of bytes (RocketMQ: MappedFileQueue).
 
 Files have one size and are named by the byte at which they start. The first may have gone (expiry), so the sequence
-begins at `start`, not at 0.
+begins at `start`, not at 0. A file is mapped when its bytes are asked for.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from wheelmq.formats.disk.paths import file_name, file_start
-from wheelmq.system.disk import Bytes, Disk, MappedFile
+from wheelmq.system.disk import Bytes, Disk, DiskFull, MappedFile
 
 ZERO_STEP_BYTES: Final = 1 << 16
 """What is zeroed at once by a cut, and only when it holds anything."""
+LET_GO_AT_ONCE: Final = 2
+"""Files looked at for letting go when another is mapped."""
+NAMES_ABOVE: Final = 2
+"""Folders above that of a sparse sequence whose names may be new with it."""
+
+
+class MappedFiles:
+    """The files that are mapped, of one sequence or of many; with `most`, not many more than that.
+
+    The one that was longest not asked for is let go: whoever holds bytes of it reads on, and the system unmaps it when
+    nobody does. What may hold bytes that no sync has covered stays mapped, since an error of the disk is told only to
+    those who had the file open when it happened.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._files: OrderedDict[tuple[MappedSequence, int], MappedFile] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, sequence: MappedSequence, start: int) -> MappedFile | None:
+        """The file, if it is mapped."""
+        key = (sequence, start)
+        file = self._files.get(key)
+        if file is not None and self._most is not None:
+            self._files.move_to_end(key)
+        return file
+
+    def add(self, sequence: MappedSequence, start: int, file: MappedFile) -> None:
+        """Keep a file that was mapped."""
+        self._files[sequence, start] = file
+        if self._most is None:
+            return
+        for _ in range(min(LET_GO_AT_ONCE, len(self._files) - self._most)):
+            key = next(iter(self._files))
+            if self._files[key].is_written:
+                self._files.move_to_end(key)
+            else:
+                del self._files[key]
+
+    def drop(self, sequence: MappedSequence, start: int) -> None:
+        """Let go of a file that is to be removed."""
+        self._files.pop((sequence, start), None)
 
 
 class MappedSequence:
-    """The mapped files of one folder."""
+    """The mapped files of one folder.
 
-    def __init__(self, disk: Disk, folder: Path, file_bytes: int) -> None:
+    With `step_bytes` they are sparse: they get their room in such steps as they grow, and neither they nor their names
+    are durable before `sync_job` has run. That is for files whose bytes follow from others.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        file_bytes: int,
+        *,
+        step_bytes: int | None = None,
+        mapped: MappedFiles | None = None,
+    ) -> None:
         self._disk = disk
         self.folder = folder
         self.file_bytes = file_bytes
+        self._is_sparse = step_bytes is not None
+        self._step_bytes = step_bytes or file_bytes
         starts = sorted(start for name in disk.list(folder) if (start := file_start(name)) is not None)
         for earlier, later in itertools.pairwise(starts):
             if later - earlier != file_bytes:
                 raise OSError(errno.EINVAL, f"files {earlier} and {later}: not {file_bytes} bytes apart", str(folder))
-        self._files: dict[int, MappedFile] = {}
+        self._mapped = MappedFiles() if mapped is None else mapped
+        self._ahead: dict[int, MappedFile] = {}
+        """Files behind the end that were made ahead, by start."""
+        self._room = (0, 0)
+        """Bytes of one file, from and to, that are known to have room on the disk."""
+        self._has_new_names = False
         self.start = starts[0] if starts else 0
         self.end = starts[-1] + file_bytes if starts else 0
         """Byte behind the last file."""
@@ -39,30 +103,80 @@ class MappedSequence:
         """The file that holds byte `position`; it must exist."""
         start = position - position % self.file_bytes
         assert self.start <= start < self.end, (position, self.start, self.end)
-        file = self._files.get(start)
+        file = self._mapped.get(self, start)
         if file is None:
-            file = self._files[start] = self._disk.map(self.folder / file_name(start), self.file_bytes)
+            file = self._map(start)
+            self._mapped.add(self, start, file)
         return file
 
-    def grow(self, position: int) -> MappedFile:
-        """The file that holds byte `position`, made if need be. Raises DiskFull.
+    def _map(self, start: int) -> MappedFile:
+        return self._disk.map(self.folder / file_name(start), self.file_bytes, sparse=self._is_sparse)
 
-        A sequence without files begins at that file; otherwise the file may only be the next one.
+    def grow(self, position: int, size: int = 1) -> MappedFile:
+        """The file that holds the `size` bytes from `position` on, to be written: made if need be, with room for them.
+
+        A sequence without files begins at that file; otherwise the file may only be the next one. Raises DiskFull.
         """
         start = position - position % self.file_bytes
         if self.start == self.end:
             self.start = self.end = start
         if start == self.end:
-            file = self._disk.map(self.folder / file_name(start), self.file_bytes)
-            self._files[start] = file
+            file = self._ahead.pop(start, None) or self._map(start)
+            self._mapped.add(self, start, file)
             self.end = start + self.file_bytes
-            return file
-        return self.file_at(position)
+            self._has_new_names = True
+        else:
+            file = self.file_at(position)
+        if not (self._room[0] <= position and position + size <= self._room[1]):
+            self._give_room(file, position - start, size)
+        file.is_written = True
+        return file
 
-    def make_next_job(self) -> Callable[[], None]:
-        """What makes the file behind the last one on disk, so that `grow` finds it; may run off the loop."""
-        path = self.folder / file_name(self.end)
-        return lambda: self._disk.allocate(path, self.file_bytes)
+    def _give_room(self, file: MappedFile, at: int, size: int) -> None:
+        first = at - at % self._step_bytes
+        stop = min(-(-(at + size) // self._step_bytes) * self._step_bytes, self.file_bytes)
+        assert at + size <= stop, (at, size)
+        self._disk.give_room(file.path, first, stop)
+        start = int(file.path.name)
+        joins = self._room[0] >= start and self._room[1] == start + first
+        self._room = (self._room[0] if joins else start + first, start + stop)
+
+    def has_room(self, position: int) -> bool:
+        """Whether byte `position` may be written without `grow` being asked."""
+        return self._room[0] <= position < self._room[1]
+
+    def ahead_job(self, count: int, populate_bytes: int) -> Callable[[], list[MappedFile]]:
+        """What makes the next `count` files and populates the first bytes of each; it may run off the loop, then tell
+        `take_ahead` what it gave. Raises DiskFull when there is no room for the next one.
+
+        Those behind the next are made only where that leaves room for as much again: queues need some too.
+        """
+        starts = [start for i in range(count) if (start := self.end + i * self.file_bytes) not in self._ahead]
+        is_next = self.end
+
+        def job() -> list[MappedFile]:
+            made: list[MappedFile] = []
+            for start in starts:
+                if start > is_next and self._disk.free_bytes(self.folder) < 2 * self.file_bytes:
+                    break
+                try:
+                    file = self._map(start)
+                except DiskFull:
+                    if start == is_next:
+                        raise
+                    break
+                file.populate(0, min(populate_bytes, self.file_bytes))
+                made.append(file)
+            return made
+
+        return job
+
+    def take_ahead(self, files: list[MappedFile]) -> None:
+        """Keep files that were made ahead until the sequence grows into them."""
+        for file in files:
+            start = int(file.path.name)
+            if start >= self.end:
+                self._ahead[start] = file
 
     def read(self, position: int, size: int) -> memoryview:
         """`size` bytes from `position` on; they must lie in one file."""
@@ -70,6 +184,11 @@ class MappedSequence:
         at = position % self.file_bytes
         assert at + size <= self.file_bytes, (position, size)
         return file.view[at : at + size]
+
+    def written_bytes(self, start: int) -> int:
+        """How many bytes of the file that begins at `start` may hold anything, without a hole before them."""
+        found = self._disk.written(self.folder / file_name(start), 0, self.file_bytes)
+        return found[0][1] if found and found[0][0] == 0 else 0
 
     def pieces(self, position: int, end: int) -> list[tuple[int, MappedFile, int, int]]:
         """The bytes from `position` to `end`, file by file: (position, file, first byte in it, byte behind)."""
@@ -84,10 +203,21 @@ class MappedSequence:
     def sync_job(self, position: int, end: int) -> Callable[[], None]:
         """What brings the bytes from `position` to `end` to disk; may run off the loop."""
         parts = [(file, stop) for _, file, _, stop in self.pieces(position, end)]
+        folders = [self.folder, *self.folder.parents[:NAMES_ABOVE]] if self._is_sparse and self._has_new_names else []
+        self._has_new_names = False
 
         def sync() -> None:
-            for file, stop in parts:
-                file.sync(stop)
+            try:
+                for file, stop in parts:
+                    file.is_written = False
+                    file.sync(stop)
+                for folder in folders:
+                    self._disk.sync_folder(folder)
+            except OSError:
+                self._has_new_names = bool(folders)
+                for file, _ in parts:
+                    file.is_written = True
+                raise
 
         return sync
 
@@ -109,7 +239,7 @@ class MappedSequence:
         if not gone:
             return None
         for first in gone:
-            self._files.pop(first, None)
+            self._mapped.drop(self, first)
         self.start = start
 
         def job() -> None:
@@ -126,14 +256,21 @@ class MappedSequence:
         first_gone = -(-position // self.file_bytes) * self.file_bytes
         gone = range(max(first_gone, self.start), self.end, self.file_bytes)
         for start in reversed(gone):
-            self._files.pop(start, None)
+            self._mapped.drop(self, start)
             self._disk.remove(self.folder / file_name(start))
         if gone:
             self._disk.sync_folder(self.folder)
+            self._room = (0, 0)
         self.end = max(self.start, min(self.end, first_gone))
-        if position % self.file_bytes and self.start <= position < self.end:
-            file = self.file_at(position)
-            if _zero(file.array[position % self.file_bytes :]):
+        at = position % self.file_bytes
+        if at and self.start <= position < self.end:
+            path = self.folder / file_name(position - at)
+            changed = [
+                _zero(self.file_at(position).array[first:stop])
+                for first, stop in self._disk.written(path, at, self.file_bytes)
+            ]
+            if any(changed):
+                file = self.file_at(position)
                 file.sync(file.synced_bytes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,11 @@ from wheelmq.formats.kernels.journal import POSITION, QUEUE, QUEUE_OFFSET, SIZE,
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.journal import Rows
-from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.system.disk import Disk
+
+STEP_BYTES: Final = 1 << 16
+"""Room that the file of a queue gets at once: 3,276 units."""
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -26,13 +30,14 @@ class QueueTable:
     """The queues by row. A row is given once and stays.
 
     `next_offset[row]` is the queue offset that the next record of the queue gets: it runs ahead of the queue's units
-    within a tick, and equals the queue's end between ticks.
+    within a tick, and equals the queue's end between ticks. Of the queues' files about `mapped_files_max` are mapped.
     """
 
-    def __init__(self, disk: Disk, paths: StorePaths, queue_file_bytes: int) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, queue_file_bytes: int, mapped_files_max: int = 4096) -> None:
         self._disk = disk
         self._paths = paths
         self._file_bytes = queue_file_bytes - queue_file_bytes % QUEUE_UNIT.size
+        self.mapped = MappedFiles(mapped_files_max)
         self._rows: dict[QueueKey, int] = {}
         self._queues: list[ConsumeQueue] = []
         self._keys: list[QueueKey] = []
@@ -81,7 +86,8 @@ class QueueTable:
 
     def _open(self, key: QueueKey) -> int:
         folder = self._paths.consume_queue(*key)
-        queue = ConsumeQueue(MappedSequence(self._disk, folder, self._file_bytes))
+        files = MappedSequence(self._disk, folder, self._file_bytes, step_bytes=STEP_BYTES, mapped=self.mapped)
+        queue = ConsumeQueue(files)
         row = len(self._queues)
         if row == len(self.next_offset):
             self.next_offset = np.concatenate((self.next_offset, np.zeros_like(self.next_offset)))

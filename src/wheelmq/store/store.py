@@ -59,6 +59,7 @@ class StoreSettings:
     store_host: Host = field(default_factory=lambda: Host(b"\x7f\0\0\1", 10911))
     levels_ms: tuple[Millis, ...] = ()
     """Delays of the levels 1, 2, ...: with its record's store time the tag code of a unit of SCHEDULE_TOPIC_XXXX."""
+    mapped_queue_files_max: int = 4096
 
 
 class Appended(NamedTuple):
@@ -89,7 +90,7 @@ class Store:
         disk.make_folder(paths.root)
         self._lock = disk.lock(paths.lock)
         self.log = CommitLog(MappedSequence(disk, paths.commit_log, settings.log_file_bytes), clock)
-        self.queues = QueueTable(disk, paths, settings.queue_file_bytes)
+        self.queues = QueueTable(disk, paths, settings.queue_file_bytes, settings.mapped_queue_files_max)
         self.journal = Journal()
         self._dispatched_ms = self._flushing_ms = self._flushed_ms = Millis(0)
         self._sync_has_failed = False

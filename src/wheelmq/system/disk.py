@@ -1,8 +1,11 @@
 """The disk as a component. Nothing else in the package opens, maps, syncs or removes a file of a store.
 
-A mapped file is allocated in full before it is mapped: a store into a hole of a full disk would be SIGBUS, which no
-exception handler sees. Syncing is msync, which is fdatasync of what is mapped; it is called past `mmap.flush`, which
-holds the interpreter's lock while it waits.
+What is written through a mapping has room on the disk before: a store into a hole of a full disk would be SIGBUS, which
+no exception handler sees. A file gets its room in full when it is made, or, where there are thousands that stay nearly
+empty, it is made sparse and gets room in steps (`give_room`). Syncing is msync, which is fdatasync of what is mapped.
+
+Files are mapped by the system's calls and not by Python's `mmap`: that keeps a descriptor for each (until Python 3.13),
+and holds the interpreter's lock while it flushes or gives advice.
 """
 
 from __future__ import annotations
@@ -28,7 +31,12 @@ from wheelmq.system.failpoint import reach
 Bytes = npt.NDArray[np.uint8]
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_madvise, _msync = _libc.madvise, _libc.msync
+_mmap, _munmap, _madvise, _msync = _libc.mmap, _libc.munmap, _libc.madvise, _libc.msync
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+for _call in (_munmap, _madvise, _msync):
+    _call.argtypes = (ctypes.c_void_p, ctypes.c_size_t) if _call is _munmap else (*_munmap.argtypes, ctypes.c_int)
+_FAILED = ctypes.c_void_p(-1).value
 _MADV_POPULATE_READ = 22
 _MS_SYNC = 4
 
@@ -59,6 +67,24 @@ class StoreLocked(OSError):
     """Another process holds the store."""
 
 
+class _Mapping:
+    """Mapped pages, given back when nobody holds bytes of them any more. NumPy arrays over it keep it alive."""
+
+    def __init__(self, handle: int, size: int, *, writable: bool) -> None:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        address = _mmap(None, size, protection, mmap.MAP_SHARED, handle, 0)
+        if address == _FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        self.address: int = address
+        self._size = size
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, not writable)}
+
+    def __del__(self, unmap: Any = _munmap) -> None:
+        if hasattr(self, "address"):
+            unmap(self.address, self._size)
+
+
 class MappedFile:
     """A file of fixed size, mapped and shared; `array` and `view` are the same bytes."""
 
@@ -67,22 +93,26 @@ class MappedFile:
         self.size = size
         handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(handle, size, access=access)
+            mapping = _Mapping(handle, size, writable=writable)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         finally:
             os.close(handle)
-        self._map.madvise(mmap.MADV_RANDOM)  # reads and writes go where they go: reading ahead only evicts
-        self.view = memoryview(self._map)
-        self.array: Bytes = np.frombuffer(self._map, np.uint8)
+        self._address = mapping.address
+        _madvise(self._address, size, mmap.MADV_RANDOM)  # reads go where they go: reading ahead only evicts
+        self.array: Bytes = np.asarray(mapping)
+        self.view = memoryview(self.array)  # type: ignore[arg-type] # NumPy says so for Python 3.12 and newer
         self.synced_bytes = 0
         """Bytes from the start that are known to be on disk. Grows only in `sync`."""
+        self.is_written = False
+        """Whether it may hold what no sync has covered. Whoever lets go of files keeps it so (store.mapped)."""
 
     def sync(self, upto_bytes: int) -> None:
         """Bring the file to disk. `upto_bytes` says how much of it the caller had written when it asked.
 
         Goes by the mapping, so it needs no descriptor: a broker that may open no more files still keeps its word.
         """
-        if _msync(ctypes.c_void_p(self.array.ctypes.data), ctypes.c_size_t(self.size), _MS_SYNC):
+        if _msync(self._address, self.size, _MS_SYNC):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
         self.synced_bytes = max(self.synced_bytes, upto_bytes)
@@ -92,10 +122,10 @@ class MappedFile:
 
         They stay clean: what nobody stores to is never written to disk, and can be taken back. A store to one costs
         0.6 us then, where one to a page that is not there costs 17. Where the system cannot do that (Linux before
-        5.14) nothing happens. Releases the interpreter's lock, which `mmap.madvise` does not.
+        5.14) nothing happens.
         """
         start -= start % mmap.PAGESIZE
-        _madvise(ctypes.c_void_p(self.array.ctypes.data + start), ctypes.c_size_t(stop - start), _MADV_POPULATE_READ)
+        _madvise(self._address + start, stop - start, _MADV_POPULATE_READ)
 
 
 class Disk:
@@ -104,30 +134,34 @@ class Disk:
     owner_id = os.getpid()
     """Who holds the store, as `abort` names it."""
 
-    def map(self, path: Path, size: int) -> MappedFile:
+    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         """The file at `path`, made with `size` zero bytes when it is not there. Raises DiskFull.
 
-        Raises OSError (EINVAL) when it is there with another size.
+        Raises OSError (EINVAL) when it is there with another size; but a sparse one may be shorter, by a power cut.
         """
-        self.allocate(path, size)
+        self.allocate(path, size, sparse=sparse)
         found = path.stat().st_size
-        if found != size:
+        if sparse and found < size:
+            os.truncate(path, size)
+        elif found != size:
             raise OSError(errno.EINVAL, f"{path} has {found} bytes where {size} are configured")
         return MappedFile(path, size, writable=True)
 
-    def allocate(self, path: Path, size: int) -> None:
+    def allocate(self, path: Path, size: int, *, sparse: bool = False) -> None:
         """Make the file at `path` with `size` zero bytes if it is not there. Raises DiskFull.
 
+        It has its room, and is durable, on return. A sparse one has no room and is not durable: its writer calls
+        `give_room`, and syncs the file and the folders that it lies in.
         Several threads may want one file: each makes its own, the first that is done puts it in place, and the others
         are content with it. It never gives way to a later one, since it may be mapped and written by then.
         """
         if path.exists():
             return
         with _needing_room(f"{size} bytes", path):
-            self.make_folder(path.parent)
+            self.make_folder(path.parent, durable=not sparse)
             unfinished = path.with_name(f"{path.name}.{next(_unfinished)}.new")
             try:
-                self._make(unfinished, size)
+                self._make(unfinished, size, sparse=sparse)
             except OSError:
                 unfinished.unlink(missing_ok=True)
                 if path.exists():
@@ -139,16 +173,54 @@ class Disk:
                     unfinished.rename(path)
                 for left in path.parent.glob(f"{path.name}.*new"):  # of those who come too late, and of stops
                     left.unlink(missing_ok=True)
-            self.sync_folder(path.parent)
+            if not sparse:
+                self.sync_folder(path.parent)
 
-    def _make(self, path: Path, size: int) -> None:
-        """A new file at `path` with `size` zero bytes, its size durable."""
+    def _make(self, path: Path, size: int, *, sparse: bool) -> None:
+        """A new file at `path` with `size` zero bytes; its size is durable, unless it is sparse."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            os.posix_fallocate(handle, 0, size)
-            self.sync_new(handle)
+            if sparse:
+                os.ftruncate(handle, size)
+            else:
+                os.posix_fallocate(handle, 0, size)
+                self.sync_new(handle)
         finally:
             os.close(handle)
+
+    def give_room(self, path: Path, start: int, stop: int) -> None:
+        """See to it that bytes `start` to `stop` of a file have room on the disk. Raises DiskFull."""
+        with _needing_room(f"{stop - start} bytes", path):
+            handle = os.open(path, os.O_RDWR)
+            try:
+                os.posix_fallocate(handle, start, stop - start)
+            finally:
+                os.close(handle)
+
+    def written(self, path: Path, start: int, stop: int) -> list[tuple[int, int]]:
+        """The ranges between bytes `start` and `stop` of a file that may hold anything but zeros, from the system's
+        books: asking touches no page."""
+        found: list[tuple[int, int]] = []
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            while start < stop:
+                try:
+                    start = os.lseek(handle, start, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno != errno.ENXIO:
+                        return [*found, (start, stop)]  # a file system that keeps no such books
+                    break
+                if start < stop:
+                    end = min(os.lseek(handle, start, os.SEEK_HOLE), stop)
+                    found.append((start, end))
+                    start = end
+        finally:
+            os.close(handle)
+        return found
+
+    def free_bytes(self, folder: Path) -> int:
+        """Room that is left on the file system that holds `folder`."""
+        return shutil.disk_usage(folder).free
 
     def read(self, path: Path) -> bytes | None:
         """What the file holds; None when it is not there."""
@@ -187,14 +259,16 @@ class Disk:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
-    def make_folder(self, folder: Path) -> None:
-        """Make `folder`, and those it lies in, if they are not there, each name durable on return. Raises DiskFull."""
+    def make_folder(self, folder: Path, *, durable: bool = True) -> None:
+        """Make `folder`, and those it lies in, if they are not there; each name durable on return, unless that is left
+        to the caller. Raises DiskFull."""
         if folder.is_dir():
             return
-        self.make_folder(folder.parent)
+        self.make_folder(folder.parent, durable=durable)
         with _needing_room("a folder", folder):
             folder.mkdir(exist_ok=True)
-            self.sync_folder(folder.parent)
+            if durable:
+                self.sync_folder(folder.parent)
 
     def used_share(self, folder: Path) -> float:
         """How much of the file system that holds `folder` is used, 0 to 1."""
@@ -233,7 +307,7 @@ class Disk:
 class ReadOnlyDisk(Disk):
     """Maps files for reading and makes none: how a Spark task, or a tool, looks at a store that it does not own."""
 
-    def map(self, path: Path, size: int) -> MappedFile:
+    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         found = path.stat().st_size
         if found != size:
             raise OSError(errno.EINVAL, f"{path} has {found} bytes where {size} are expected")

@@ -135,9 +135,9 @@ class SimulatedDisk(Disk):
 
     # What a broker calls -------------------------------------------------------------------------------------------
 
-    def map(self, path: Path, size: int) -> MappedFile:
+    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         self._called(Call.MAP)
-        self.allocate(path, size)
+        self.allocate(path, size, sparse=sparse)
         found = path.stat().st_size
         if found != size:
             raise OSError(errno.EINVAL, f"{path} has {found} bytes where {size} are configured")
@@ -146,16 +146,22 @@ class SimulatedDisk(Disk):
             self._durable[path] = file.array.copy()
         return file
 
-    def allocate(self, path: Path, size: int) -> None:
+    def allocate(self, path: Path, size: int, *, sparse: bool = False) -> None:
         if path.exists():
             super().allocate(path, size)
             return
         self._called(Call.ALLOCATE)
         self._needs_room(path, size)
-        self.make_folder(path.parent)
+        self.make_folder(path.parent, durable=not sparse)
         self._note_name(path)
         self._durable[path] = None
-        super().allocate(path, size)
+        super().allocate(path, size, sparse=sparse)
+
+    def give_room(self, path: Path, start: int, stop: int) -> None:
+        if path.stat().st_blocks * 512 < stop:  # what has room keeps it
+            self._called(Call.ALLOCATE)
+            self._needs_room(path, stop - start)
+        super().give_room(path, start, stop)
 
     def used_share(self, folder: Path) -> float:
         return self.used
@@ -181,11 +187,11 @@ class SimulatedDisk(Disk):
         self._note_name(path)
         super().replace(path, data, keep_previous=keep_previous)
 
-    def make_folder(self, folder: Path) -> None:
+    def make_folder(self, folder: Path, *, durable: bool = True) -> None:
         if not folder.is_dir():
-            self.make_folder(folder.parent)
+            self.make_folder(folder.parent, durable=durable)
             self._names.setdefault(folder.parent, []).append(lambda: shutil.rmtree(folder, ignore_errors=True))
-        super().make_folder(folder)
+        super().make_folder(folder, durable=durable)
 
     def remove(self, path: Path) -> None:
         self._called(Call.REMOVE)

@@ -39,6 +39,7 @@ assert _handlers
 SMALL: dict[str, Any] = {
     "log_file_bytes": 1 << 20,
     "queue_file_bytes": 300 * 20,
+    "log_files_ahead": 0,
     "max_hash_slot_num": 100,
     "max_index_num": 400,
     "timer_log_file_bytes": 52 * 100 + 16,
@@ -46,7 +47,7 @@ SMALL: dict[str, Any] = {
     "timer_roll_window_slots": 20,
     "timer_lead_ms": 5000,
 }
-"""Files that fill within a test, a wheel that comes round within one, a roll window of 20 s."""
+"""Files that fill within a test and are made when needed, a wheel that comes round in one, a roll window of 20 s."""
 
 TICKS_MAX = 10_000
 """Ticks at one moment after which a broker counts as restless."""

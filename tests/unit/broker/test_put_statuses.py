@@ -50,10 +50,15 @@ def send_back(harness: BrokerHarness) -> Ask:
 
 
 def fill(harness: BrokerHarness, left: int = 500) -> None:
-    """Fill the log's file but for about `left` bytes; it is there already."""
+    """Fill the log's first file but for about `left` bytes."""
     log = harness.broker.store.log
+    assert harness.send("filler").code == 0
     while log.files.file_bytes - log.end > left + 1000:
         assert harness.send("filler", bytes(min(200_000, log.files.file_bytes - log.end - left - 600))).code == 0
+
+
+def is_further_log_file(path: Path) -> bool:
+    return path.parent.name == "commitlog" and int(path.name) > 0
 
 
 def nothing_new(harness: BrokerHarness, end: int) -> bool:
@@ -158,9 +163,7 @@ class TestCreateMappedFileFailed:
 
     @pytest.mark.parametrize("has_file", [False, True])
     def test_no_room(self, harness: BrokerHarness, disk: SimulatedDisk, has_file: bool) -> None:
-        if has_file:
-            harness.send("T")
-        disk.is_full = lambda path: "commitlog" in str(path)
+        disk.is_full = is_further_log_file if has_file else lambda path: "commitlog" in str(path)
         if has_file:
             fill(harness)
         end = harness.broker.store.log.end
@@ -176,11 +179,10 @@ class TestCreateMappedFileFailed:
     @pytest.mark.parametrize("code", [errno.EMFILE, errno.EROFS, errno.EIO])
     def test_another_reason(self, harness: BrokerHarness, disk: SimulatedDisk, code: int) -> None:
         def broken(path: Path) -> bool:
-            if path.parent.name == "commitlog":
+            if is_further_log_file(path):
                 raise OSError(code, os.strerror(code), str(path))
             return False
 
-        harness.send("T")
         disk.is_full = broken
         fill(harness)
         answer = harness.send("T", bytes(2000))
@@ -189,8 +191,8 @@ class TestCreateMappedFileFailed:
         assert harness.broker.refusal is not None
 
     def test_a_message_sent_back(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        disk.is_full = is_further_log_file
         harness.send("T", bytes(2000))
-        disk.is_full = lambda path: "commitlog" in str(path)
         fill(harness)
         asked = send_back(harness)
         harness.tick()

@@ -1,0 +1,274 @@
+"""How many files are mapped, when they get their room, what is made ahead."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.units import QueueOffset
+from wheelmq.store.ahead import Ahead
+from wheelmq.store.commit_log import CommitLog
+from wheelmq.store.mapped import MappedFiles, MappedSequence
+from wheelmq.store.queues import QueueTable
+from wheelmq.system.disk import Disk, DiskFull
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+
+SIZE = 1 << 20
+STEP = 1 << 16
+
+
+def mapped_paths() -> list[str]:
+    """What this process has mapped."""
+    return [
+        line.split(maxsplit=5)[5].strip() for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line
+    ]
+
+
+def room_bytes(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+class TestMappedFiles:
+    def sequences(self, folder: Path, count: int, most: int) -> tuple[MappedFiles, list[MappedSequence]]:
+        mapped = MappedFiles(most)
+        disk = Disk()
+        return mapped, [
+            MappedSequence(disk, folder / str(i), SIZE, step_bytes=STEP, mapped=mapped) for i in range(count)
+        ]
+
+    def test_no_more_than_the_bound(self, tmp_path: Path) -> None:
+        mapped, sequences = self.sequences(tmp_path, 40, 10)
+        for i, files in enumerate(sequences):
+            files.grow(0).view[0] = i
+            files.sync_job(0, 1)()
+        assert len(mapped) == 10
+        gc.collect()
+        assert len([path for path in mapped_paths() if path.startswith(str(tmp_path))]) == 10
+        assert [files.file_at(0).view[0] for files in sequences] == list(range(40))
+        assert len(mapped) == 10
+
+    def test_no_descriptor_is_kept(self, tmp_path: Path) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        _, sequences = self.sequences(tmp_path, 100, 100)
+        for files in sequences:
+            files.grow(0)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_what_was_asked_for_last_stays(self, tmp_path: Path) -> None:
+        _, sequences = self.sequences(tmp_path, 4, 3)
+        held = [files.grow(0) for files in sequences[:3]]
+        for files in sequences[:3]:
+            files.sync_job(0, 1)()
+        sequences[0].file_at(0)
+        sequences[3].grow(0)
+        assert sequences[0].file_at(0) is held[0]
+        assert sequences[1].file_at(0) is not held[1]
+
+    def test_what_no_sync_covers_stays(self, tmp_path: Path) -> None:
+        mapped, sequences = self.sequences(tmp_path, 20, 5)
+        for files in sequences:
+            files.grow(0)
+        assert len(mapped) == 20
+        for files in sequences:
+            files.sync_job(0, 1)()
+        for files in sequences:
+            files.file_at(0)
+            files.cut(0)
+        assert len(mapped) == 0
+
+    def test_after_a_sync_that_failed_too(self, disk: SimulatedDisk, tmp_path: Path) -> None:
+        mapped = MappedFiles(1)
+        sequences = [MappedSequence(disk, tmp_path / str(i), SIZE, step_bytes=STEP, mapped=mapped) for i in range(3)]
+        first = sequences[0].grow(0)
+        disk.sync_error = OSError(errno.EIO, "Input/output error")
+        with pytest.raises(OSError, match="Input/output"):
+            sequences[0].sync_job(0, 1)()
+        for files in sequences[1:]:
+            files.grow(0)
+        assert sequences[0].file_at(0) is first
+
+    def test_who_holds_bytes_reads_on(self, tmp_path: Path) -> None:
+        mapped, sequences = self.sequences(tmp_path, 3, 1)
+        array = sequences[0].grow(0).array[:4]
+        array[:] = 7
+        sequences[0].sync_job(0, 4)()
+        for files in sequences[1:]:
+            files.grow(0)
+            files.sync_job(0, 1)()
+        assert len(mapped) == 1
+        gc.collect()
+        assert array.tolist() == [7, 7, 7, 7]
+
+
+class TestRoom:
+    def test_a_sparse_file_gets_it_in_steps(self, tmp_path: Path) -> None:
+        files = MappedSequence(Disk(), tmp_path, SIZE, step_bytes=STEP)
+        path = files.grow(0).path
+        assert (path.stat().st_size, room_bytes(path)) == (SIZE, STEP)
+        files.grow(STEP - 10, 10)
+        assert room_bytes(path) == STEP
+        files.grow(STEP - 10, 11)
+        assert room_bytes(path) == 2 * STEP
+        files.grow(SIZE - 1)
+        assert room_bytes(path) == 3 * STEP
+        assert files.has_room(SIZE - 1) and not files.has_room(SIZE)
+
+    def test_what_another_broker_left_sparse_gets_it_before_it_is_written(self, tmp_path: Path) -> None:
+        path = tmp_path / f"{0:020d}"
+        path.touch()
+        os.truncate(path, SIZE)
+        files = MappedSequence(Disk(), tmp_path, SIZE)
+        assert not files.has_room(100)
+        files.grow(100)
+        assert room_bytes(path) == SIZE and files.has_room(SIZE - 1)
+
+    def test_no_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = MappedSequence(Disk(), tmp_path, SIZE, step_bytes=STEP)
+        files.grow(0, STEP)
+
+        def full(handle: int, at: int, size: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        files.grow(100, 100)
+        with pytest.raises(DiskFull, match="no room for 65536 bytes"):
+            files.grow(STEP, 1)
+        monkeypatch.undo()
+        files.grow(STEP, 1)
+
+    def test_a_sparse_file_that_a_power_cut_left_short_is_made_long_again(self, tmp_path: Path) -> None:
+        (tmp_path / f"{0:020d}").write_bytes(b"\1" * 100)
+        files = MappedSequence(Disk(), tmp_path, SIZE, step_bytes=STEP)
+        assert bytes(files.file_at(0).view[:101]) == b"\1" * 100 + b"\0"
+
+    def test_names_are_durable_after_a_sync_and_not_before(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk, synced = Disk(), list[Path]()
+        monkeypatch.setattr(disk, "sync_folder", synced.append)
+        files = MappedSequence(disk, tmp_path / "topic" / "0", SIZE, step_bytes=STEP)
+        files.grow(0)
+        assert synced == []
+        files.sync_job(0, 1)()
+        assert synced == [tmp_path / "topic" / "0", tmp_path / "topic", tmp_path]
+        files.grow(10)
+        files.sync_job(1, 11)()
+        assert len(synced) == 3
+
+
+class TestAhead:
+    @pytest.fixture
+    def log(self, disk: SimulatedDisk, tmp_path: Path) -> CommitLog:
+        return CommitLog(MappedSequence(disk, tmp_path / "log", SIZE), ManualClock())
+
+    def names(self, log: CommitLog) -> list[int]:
+        return sorted(int(path.name) // SIZE for path in log.files.folder.iterdir())
+
+    def test_the_next_and_the_next_but_one(self, log: CommitLog) -> None:
+        offload = HeldOffload()
+        ahead = Ahead(log, offload)
+        ahead.look()
+        assert not len(offload)  # nobody has sent anything yet
+        log.reserve(100)
+        ahead.look()
+        assert self.names(log) == [0]  # the loop makes none
+        offload.run()
+        assert self.names(log) == [0, 1, 2]
+        made = log.files._ahead[SIZE]
+        assert log.files.grow(SIZE) is made
+        ahead.look()
+        offload.run()
+        assert self.names(log) == [0, 1, 2, 3]
+
+    def test_the_loop_may_be_faster(self, log: CommitLog) -> None:
+        offload = HeldOffload()
+        ahead = Ahead(log, offload)
+        log.reserve(100)
+        ahead.look()
+        offload.work()
+        mine = log.files.grow(SIZE)
+        mine.view[5] = 7
+        offload.tell()
+        assert log.files.file_at(SIZE) is mine
+        assert log.files.grow(2 * SIZE).view[5] == 0
+
+    def test_the_last_room_is_left(self, log: CommitLog, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * SIZE - 1)
+        offload = HeldOffload()
+        log.reserve(100)
+        Ahead(log, offload).look()
+        offload.run()
+        assert self.names(log) == [0, 1]
+
+    def test_a_full_disk_is_told_and_tried_when_it_counts(
+        self, log: CommitLog, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        offload = HeldOffload()
+        ahead = Ahead(log, offload)
+        log.reserve(100)
+        disk.is_full = lambda path: True
+        ahead.look()
+        offload.run()
+        assert "could not be made ahead" in caplog.text
+        disk.is_full = lambda path: False
+        assert log.files.grow(SIZE).size == SIZE
+
+    @pytest.mark.parametrize(("count", "is_warm", "populated"), [(1, False, [8 << 20]), (2, True, [9 << 20] * 2)])
+    def test_pages(
+        self,
+        disk: SimulatedDisk,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        count: int,
+        is_warm: bool,
+        populated: list[int],
+    ) -> None:
+        seen: list[tuple[str, int]] = []
+        monkeypatch.setattr(
+            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop: seen.append((file.path.name, stop))
+        )
+        log = CommitLog(MappedSequence(disk, tmp_path / "log", 9 << 20), ManualClock())
+        log.reserve(100)
+        offload = HeldOffload()
+        Ahead(log, offload, count, is_warm=is_warm).look()
+        offload.run()
+        assert [stop for name, stop in seen if int(name) > 0] == populated
+
+    def test_through_a_broker(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path / "store", log_files_ahead=2) as harness:
+            bodies = [bytes([i]) * 300_000 for i in range(20)]
+            for body in bodies:
+                assert harness.send("T", body).code == 0
+            files = harness.broker.store.log.files
+            assert len(list(files.folder.iterdir())) == files.end // files.file_bytes + 2
+            harness.restart(clean=False)
+            assert [len(body) for body in harness.bodies("T")] == [300_000] * 20
+
+
+def test_a_table_of_many_queues_maps_few(tmp_path: Path) -> None:
+    units = np.zeros(1, QUEUE_UNIT.dtype)
+    units["size"] = 100
+    paths = StorePaths(tmp_path)
+    table = QueueTable(Disk(), paths, 6_000_000, 16)
+    for i in range(200):
+        queue = table[table.row("T", i)]
+        units["position"] = i
+        queue.write(QueueOffset(0), units)
+        queue.sync_job()()
+    assert len(table.mapped) <= 16
+    assert [int(queue.read(QueueOffset(0), 1)["position"][0]) for queue in table] == list(range(200))
+    again = QueueTable(Disk(), paths, 6_000_000, 16)
+    again.load()
+    assert len(again) == 200 and {queue.end for queue in again} == {1}
+    assert len(again.mapped) <= 16
+    assert sum(room_bytes(path) for path in tmp_path.rglob("0" * 20)) == 200 * STEP
