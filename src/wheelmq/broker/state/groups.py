@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 from wheelmq.broker.settings import BrokerSettings
@@ -23,6 +24,9 @@ BUILT_IN = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
 )
+
+
+log = logging.getLogger(__name__)
 
 
 class GroupTable(Body):
@@ -57,5 +61,8 @@ class Groups:
         self._table.data_version = DataVersion(
             timestamp=self._clock.now_ms(), counter=self._table.data_version.counter + 1
         )
-        config_file.save(self._disk, self._path, self._table)
+        try:
+            config_file.save(self._disk, self._path, self._table)
+        except OSError as error:  # whoever names it after a stop has it made anew: no reason to refuse a pull now
+            log.error("the group %s is not on disk: %s", name, error)
         return made
