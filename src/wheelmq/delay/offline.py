@@ -1,7 +1,7 @@
 """What is pending in a store that no broker has open, read without changing a byte.
 
 It is the rule of recovery (delay.timer.recover) over the log alone: what is parked and not settled, less what a cancel
-of Apache RocketMQ names, less what its timercheck says is out where the store was never ours. What waits in its level
+of Apache RocketMQ names, less what its timercheck says is out where it has had the store. What waits in its level
 queues comes last, due by the default table.
 """
 
@@ -20,7 +20,7 @@ from wheelmq.delay.level_queues import LevelQueues
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.pending import Pending, State, describe
 from wheelmq.delay.timer.adopt import Parked, what_is_out
-from wheelmq.delay.timer.mark import Mark, MarkFile, load_check
+from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import KIND_TIMER, indices_of
@@ -52,7 +52,7 @@ def pending_in(root: Path) -> Iterator[Pending]:
         levels = LevelQueues(disk, paths, parse_levels(DEFAULT_LEVELS))
         scan = LogScan(log, LogPosition(log.start), whole_before_ms=load_checkpoint(disk, paths).log_ms)
         waiting, last_ms = _waiting(scan, levels, load_done(disk, paths)[1])
-        if mark is None:
+        if mark is None or check_is_apaches(disk, paths):
             parked = Parked(waiting[:, _INDEX], waiting[:, _DUE], waiting[:, _POSITION], waiting[:, _KEY])
             waiting = waiting[~what_is_out(parked, load_check(disk, paths), log, last_ms)]
         indexed_to = mark.queue_offset if mark is not None else 0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import (
     TIMER_CHECK,
+    TIMER_CHECK_COPY_AT,
     TIMER_CHECK_FILE_BYTES,
     TIMER_MARK,
     TIMER_MARK_MAGIC,
@@ -87,5 +88,14 @@ def load_check(disk: Disk, paths: StorePaths) -> TimerCheck | None:
 
 
 def save_check(disk: Disk, paths: StorePaths, check: TimerCheck) -> None:
-    """Replace the timercheck. Safe off the loop."""
-    disk.replace(paths.config_file("timercheck"), check.pack().ljust(TIMER_CHECK_FILE_BYTES, b"\0"))
+    """Replace the timercheck, with the copy that tells it from one of Apache's. Safe off the loop."""
+    twice = check.pack().ljust(TIMER_CHECK_COPY_AT, b"\0") + check.pack()
+    disk.replace(paths.config_file("timercheck"), twice.ljust(TIMER_CHECK_FILE_BYTES, b"\0"))
+
+
+def check_is_apaches(disk: Disk, paths: StorePaths) -> bool:
+    """Whether Apache RocketMQ wrote the timercheck last: it writes the fields alone and leaves our copy as it was."""
+    raw = disk.read(paths.config_file("timercheck"))
+    if raw is None or len(raw) < TIMER_CHECK.size:
+        return False
+    return raw[: TIMER_CHECK.size] != raw[TIMER_CHECK_COPY_AT : TIMER_CHECK_COPY_AT + TIMER_CHECK.size]

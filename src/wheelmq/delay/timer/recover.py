@@ -18,7 +18,7 @@ from wheelmq.delay.cancel import append_cancel
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.log import TimerLog
-from wheelmq.delay.timer.mark import Mark, load_check
+from wheelmq.delay.timer.mark import Mark, check_is_apaches, load_check
 from wheelmq.delay.timer.rows import out_of_reach
 from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
@@ -80,10 +80,11 @@ class TimerRecovery:
         timer.done.update(pending[damaged, _INDEX])  # set aside: it is told at every start
         pending = pending[~damaged]
         known = timer.mark_file.load()
-        out = self._what_is_out(pending) if known is None else np.zeros(len(pending), np.bool_)
+        is_adopted = known is None or check_is_apaches(timer.store.disk, timer.store.paths)
+        out = self._what_is_out(pending) if is_adopted else np.zeros(len(pending), np.bool_)
         timer.done.update(pending[out, _INDEX])
         pending = pending[~out]
-        mark = self._start_from(known)
+        mark = self._start_from(known, is_adopted=is_adopted)
         timer.turns = Turns(mark.epoch + 1, mark.turn)
         timer.indexed_to = mark.queue_offset
         timer.log.rebuild(timer.wheel, mark.timer_log_position)
@@ -104,13 +105,16 @@ class TimerRecovery:
             timer.mark_file.write(timer.mark())
         reach("recover.staged")
 
-    def _start_from(self, mark: Mark | None) -> Mark:
-        """The mark, if what it names is there; else one from which everything is indexed anew."""
+    def _start_from(self, mark: Mark | None, *, is_adopted: bool) -> Mark:
+        """The mark, if what it names is there and ours; else one from which everything is indexed anew."""
         timer = self._timer
         first = timer.queue.skip_blanks(timer.queue.start)
         anew = Mark(queue_offset=first, timer_log_position=timer.log.files.start)
         if mark is None:
             return anew
+        if is_adopted:
+            log.warning("timer: Apache RocketMQ has had the store: all is indexed anew")
+            return anew._replace(epoch=mark.epoch, turn=mark.turn)
         if mark.queue_offset > timer.queue.end or mark.timer_log_position > timer.log.files.end:
             log.error(
                 "timer: queue offset %d or timer log position %d of the mark is not there: all is indexed anew",
@@ -139,7 +143,7 @@ class TimerRecovery:
         return True
 
     def _what_is_out(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Of a store that we never marked, what Apache RocketMQ is through with."""
+        """Of a store that Apache RocketMQ has had, what it is through with."""
         store = self._timer.store
         parked = Parked(pending[:, _INDEX], pending[:, _DUE], pending[:, _POSITION], pending[:, _KEY])
         return what_is_out(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)

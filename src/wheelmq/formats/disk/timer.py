@@ -60,6 +60,8 @@ TIMER_CHECK: Final = Layout(
     Field("version_counter", "int64", "data version: counter"),
 )
 TIMER_CHECK_FILE_BYTES: Final = 4096
+TIMER_CHECK_COPY_AT: Final = 512
+"""Where we write the fields once more; Apache leaves that as it is, so a difference tells that it wrote them last."""
 
 TIMER_MARK: Final = Layout(
     "timer mark",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, load_check, save_check
+from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, check_is_apaches, load_check, save_check
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_MARK, TIMER_MARK_SLOT_BYTES
 from wheelmq.testing.disk import SimulatedDisk
@@ -94,7 +94,20 @@ def test_timercheck(disk: SimulatedDisk, paths: StorePaths) -> None:
     assert load_check(disk, paths) == check
 
 
+def test_whose_timercheck_it_is(disk: SimulatedDisk, paths: StorePaths) -> None:
+    assert not check_is_apaches(disk, paths)
+    path = paths.config_file("timercheck")
+    disk.replace(path, TimerCheck(7, 8, 9).pack().ljust(4096, b"\0"))
+    assert check_is_apaches(disk, paths)
+    save_check(disk, paths, TimerCheck(10, 11, 12))
+    assert not check_is_apaches(disk, paths)
+    with path.open("r+b") as file:
+        file.write(TimerCheck(13, 11, 12).pack())
+    assert check_is_apaches(disk, paths)
+
+
 @pytest.mark.parametrize("raw", [b"", b"short"])
 def test_a_timercheck_that_is_none(disk: SimulatedDisk, paths: StorePaths, raw: bytes) -> None:
     disk.replace(paths.config_file("timercheck"), raw)
+    assert not check_is_apaches(disk, paths)
     assert load_check(disk, paths) is None

@@ -10,12 +10,13 @@ import pytest
 
 from wheelmq.delay.offline import pending_in
 from wheelmq.delay.pending import State
-from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, load_check, save_check
+from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, check_is_apaches, load_check, save_check
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_TOPIC
-from wheelmq.formats.units import Millis
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.store.store import Store, StoreSettings
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import START_MS, ManualClock
 from wheelmq.testing.disk import SimulatedDisk
@@ -434,3 +435,62 @@ class TestAStoreOfApaches:
         path.write_bytes(raw)
         with pytest.raises(OSError, match="no snapshot of done bits"):
             harness.start()
+
+
+class TestAStoreThatApacheHadMeanwhile:
+    """Ours, with a mark; then Apache serves it, delivers some of what is pending, and we have it again."""
+
+    DELAYS_MS = (2000, 4000, 9000, 15_000)
+
+    @pytest.fixture
+    def left(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> BrokerHarness:
+        """Stopped, when the first message was out and the others were in the wheel."""
+        for delay_ms in self.DELAYS_MS:
+            harness.send("T", b"%d" % delay_ms, delay_ms=delay_ms, properties={"UNIQ_KEY": f"K{delay_ms}"})
+        harness.advance(2500, model.work, 250)
+        assert harness.broker.timer.indexed_to == 4 and harness.bodies("T") == [b"2000"]
+        harness.stop()
+        return harness
+
+    def deliver(self, harness: BrokerHarness, folder: Path, index: int) -> None:
+        """What Apache does to the log when a message falls due: its copy has no origin of ours."""
+        harness.clock.advance(START_MS + self.DELAYS_MS[index] - harness.now_ms)
+        disk, clock = harness.disk, harness.clock
+        store = Store(StorePaths(folder), StoreSettings(1 << 20, 300 * 20), disk, clock)
+        store.recover(lambda rows, names: None)
+        queue = store.queues.find(TIMER_TOPIC, 0)
+        assert queue is not None
+        parked = store.log.record_at(LogPosition(int(queue.read(QueueOffset(index), 1)["position"][0])))
+        assert parked is not None
+        added = {props.TIMER_ENQUEUE_MS: "1", props.TIMER_DEQUEUE_MS: str(harness.now_ms)}
+        store.append(parked.message.again("T", 0, {**parked.message.properties, **added}))
+        store.dispatch()
+        store.close()
+        disk.release_locks()
+
+    def check(self, store: Path, read_ms: int) -> None:
+        with (store / "config" / "timercheck").open("r+b") as file:
+            file.write(TimerCheck(read_ms, 0, 4, 4).pack())
+
+    @pytest.mark.parametrize("told_ms", [0, 4000])
+    def test_what_it_delivered_stays_out(self, left: BrokerHarness, store: Path, told_ms: int) -> None:
+        """Its timercheck tells, or lags behind: then the copy tells."""
+        self.deliver(left, store, 1)
+        self.check(store, (START_MS + told_ms) // 1000 * 1000)
+        assert [line.unique_key for line in pending_in(store)] == ["K9000", "K15000"]
+        left.start()
+        model = PipelineModel(left)
+        left.advance(1000, model.work)
+        left.restart(clean=False)
+        model = PipelineModel(left)
+        left.advance(20_000, model.work)
+        assert left.bodies("T") == [b"2000", b"4000", b"9000", b"15000"]
+        invariants.check(left.broker)
+        assert not check_is_apaches(left.disk, StorePaths(store))
+
+    def test_what_it_did_nothing_to_goes_on(self, left: BrokerHarness, store: Path) -> None:
+        before = (store / "config" / "timermark").read_bytes()
+        left.start()
+        assert (store / "config" / "timermark").read_bytes() == before
+        left.advance(20_000, PipelineModel(left).work)
+        assert left.bodies("T") == [b"2000", b"4000", b"9000", b"15000"]
