@@ -106,10 +106,10 @@ def test_what_the_timer_takes(plain: pytest.MonkeyPatch, seed: int, count: int, 
     rows = journal(Random(seed), count, queues)
 
     def run() -> object:
-        pending = np.zeros(queues, np.int64)
-        taken = intake.take(rows, pending)
+        counts = np.zeros((queues, intake.COUNTS), np.int64)
+        taken = intake.take(rows, counts)
         lists = taken.refs.tolist(), taken.key_hashes.tolist(), taken.deletes.tolist()
-        return *lists, taken.settled, pending.tolist()
+        return *lists, taken.settled, counts.tolist()
 
     compiled, by_hand = both_ways(plain, run)
     assert compiled == by_hand

@@ -7,17 +7,21 @@ import gc
 import logging
 import random
 import socket
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from wheelmq.broker import handlers as _handlers  # registers every handler
 from wheelmq.broker.broker import Broker
 from wheelmq.broker.registration import Registration
-from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.settings import BrokerSettings, MetricsExporter
 from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
 from wheelmq.system.offload import ThreadOffload
+
+if TYPE_CHECKING:
+    from wheelmq.broker.exporter import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class BrokerApp:
         self._background: ThreadOffload | None = None
         self.broker: Broker | None = None
         self.registration: Registration | None = None
+        self.exporter: Exporter | None = None
         self.stopped = asyncio.Event()
         """Set when the broker ended by itself: its disk failed."""
 
@@ -62,6 +67,11 @@ class BrokerApp:
         self.registration = Registration(self.broker)
         self._server.on_tick = self._after_tick
         await self._server.listen(self._host, self.settings.listen_port)
+        if self.settings.metrics_exporter_type is MetricsExporter.PROM:
+            from wheelmq.broker.exporter import Exporter  # its library is loaded by those who want it
+
+            host, port = self.settings.metrics_prom_exporter_host, self.settings.metrics_prom_exporter_port
+            self.exporter = Exporter(self.broker, loop, host, port)
         self.registration.start()
         gc.collect()
         gc.freeze()  # what is there now stays: collections look at what requests make
@@ -83,6 +93,8 @@ class BrokerApp:
         """A clean stop: no new requests, everything to disk."""
         if self.broker is not None:
             self.broker.admission.stop()
+        if self.exporter is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
         if self.registration is not None:
             await self.registration.stop()
         if self._server is not None:

@@ -132,6 +132,10 @@ class PipelineDesk:
             self._oldest_ms = now_ms
         self._broker.holds.wake(self)
 
+    def oldest_unindexed_ms(self) -> int:
+        """For how long the oldest message has waited to be indexed, milliseconds; 0 when none waits."""
+        return 0 if self._oldest_ms is None else self._broker.now_monotonic_ms() - self._oldest_ms
+
     def next_ms(self, now_ms: int) -> int | None:
         """When a waiting pipeline is worth another look; None when none waits."""
         return self._look_ms if self._broker.holds.has(self) else None

@@ -21,6 +21,14 @@ class FlushMode(StrEnum):
     SYNC = "SYNC_FLUSH"
 
 
+class MetricsExporter(StrEnum):
+    """How metrics leave the broker."""
+
+    DISABLE = "DISABLE"
+    PROM = "PROM"
+    """Prometheus fetches them over HTTP."""
+
+
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be chosen."""
 
@@ -65,6 +73,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Age of a tick past which its remaining sends are told to come again."""
     start_accept_send_request_time_stamp: int = 0
     """Epoch milliseconds before which nothing is taken."""
+    metrics_exporter_type: MetricsExporter = MetricsExporter.DISABLE
+    metrics_prom_exporter_host: str = "127.0.0.1"
+    metrics_prom_exporter_port: int = 5557
+
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8

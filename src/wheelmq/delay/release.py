@@ -84,6 +84,10 @@ class Releaser:
         """The least fire time of what was taken and is not out; None when nothing is in hand."""
         return min(self._buckets, default=None)
 
+    def in_hand(self) -> int:
+        """How many were taken and are not out."""
+        return sum(len(part) for bucket in self._ring for part in bucket.parts)
+
     def has_more(self) -> bool:
         return bool(self._ring)
 

@@ -36,6 +36,13 @@ class Histogram:
         place = int(np.searchsorted(np.cumsum(self._counts), share * self.count))
         return min(self._least * _GROWTH**place, self.greatest)
 
+    def count_to(self, bound: float) -> int:
+        """How many values were counted in buckets that end at or before `bound`."""
+        if bound < self._least:
+            return 0
+        place = math.floor(math.log(bound / self._least, _GROWTH) + 1e-9)
+        return int(self._counts[: place + 1].sum())
+
     def summary(self) -> dict[str, float]:
         """Count, mean, p50, p99 and greatest, in the unit of the values."""
         return {

@@ -17,6 +17,14 @@ from wheelmq.store.journal import Rows
 
 Integers = npt.NDArray[np.int64]
 
+PENDING: Final = kernel.PENDING
+"""Column of the counts: messages parked and not settled."""
+PARKED: Final = kernel.PARKED_IN_ALL
+"""Parked since the start."""
+SETTLED: Final = kernel.SETTLED_IN_ALL
+"""Settled since the start."""
+COUNTS: Final = kernel.COUNTS
+
 
 class Intake(NamedTuple):
     """What stands in the rows of one tick."""
@@ -34,23 +42,23 @@ class Intake(NamedTuple):
 _found: Final = np.zeros(kernel.FOUND, np.int64)
 
 
-def take(rows: Rows, pending: Integers) -> Intake:
-    """Sort out journal `rows`, and count what comes and goes in `pending`, which has an element for each queue row."""
+def take(rows: Rows, counts: Integers) -> Intake:
+    """Sort out journal `rows`, and count what comes and goes in `counts`, which has a row for each queue."""
     if not jit.available():
-        return _take_plain(rows, pending)
+        return _take_plain(rows, counts)
     refs, hashes, deletes = ref.make(len(rows)), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    kernel.take(rows, pending, refs, hashes, deletes, ref.LONG_DELAY_MS, _found)
+    kernel.take(rows, counts, refs, hashes, deletes, ref.LONG_DELAY_MS, _found)
     parked, deleting, settled = _found.tolist()
     return Intake(refs[:parked], hashes[:parked], deletes[:deleting], settled)
 
 
-def _take_plain(rows: Rows, pending: Integers) -> Intake:
+def _take_plain(rows: Rows, counts: Integers) -> Intake:
     settled = rows[are_of(rows[:, row.SETTLES], KIND_TIMER)]
-    _count(pending, settled[:, row.REAL_QUEUE], -1)
+    _count(counts, settled[:, row.REAL_QUEUE], SETTLED, -1)
     parked = rows[rows[:, row.DUE_MS] != 0]
     deletes = (parked[:, row.FLAGS] & row.FLAG_DELETE) != 0
     deleting, parked = parked[deletes], parked[~deletes]
-    _count(pending, parked[:, row.REAL_QUEUE], 1)
+    _count(counts, parked[:, row.REAL_QUEUE], PARKED, 1)
     refs = ref.make(len(parked))
     refs[:, ref.FIRE_MS] = parked[:, row.DUE_MS]
     refs[:, ref.INDEX] = parked[:, row.QUEUE_OFFSET]
@@ -61,5 +69,7 @@ def _take_plain(rows: Rows, pending: Integers) -> Intake:
     return Intake(refs, parked[:, row.KEY_HASH], deleting[:, row.QUEUE_OFFSET], len(settled))
 
 
-def _count(pending: Integers, queues: Integers, by: int) -> None:
-    np.add.at(pending, queues[queues >= 0], by)
+def _count(counts: Integers, queues: Integers, column: int, pending: int) -> None:
+    queues = queues[queues >= 0]
+    np.add.at(counts[:, column], queues, 1)
+    np.add.at(counts[:, PENDING], queues, pending)

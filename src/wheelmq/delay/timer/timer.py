@@ -77,17 +77,22 @@ class Timer:
         self.turns = Turns(0, 0)
         self.indexed_to = 0
         self.walked_through_ms = 0
-        self.pending_by_queue: npt.NDArray[np.int64] = np.zeros(64, np.int64)
-        """Parked messages not settled, by the row of their real queue."""
+        self.counts: npt.NDArray[np.int64] = np.zeros((64, intake.COUNTS), np.int64)
+        """By the row of the real queue, columns as `intake` names them."""
         self.armed_by: Counter[str] = Counter()
         """References armed, by who armed them; those of a long delay counted again under `<who>_long`."""
+
+    @property
+    def pending_by_queue(self) -> npt.NDArray[np.int64]:
+        """Parked messages not settled, by the row of their real queue."""
+        return self.counts[:, intake.PENDING]
 
     # What the tick tells -----------------------------------------------------------------------------------------
 
     def take_journal(self, rows: Rows) -> None:
         """Take what the tick appended: messages it parked, origins it settled."""
         self._make_room(len(self.store.queues))
-        taken = intake.take(rows, self.pending_by_queue)
+        taken = intake.take(rows, self.counts)
         if taken.settled:
             self.armed.forget_below(self.done.floor)
         if len(taken.deletes):
@@ -97,10 +102,10 @@ class Timer:
             self.notes.add(taken.refs, self.store.clock.now_ms())
 
     def _make_room(self, queues: int) -> None:
-        """Have a count of what is pending for each of so many queues."""
-        if queues > len(self.pending_by_queue):
-            more = np.zeros(max(queues, 2 * len(self.pending_by_queue)) - len(self.pending_by_queue), np.int64)
-            self.pending_by_queue = np.concatenate((self.pending_by_queue, more))
+        """Have counts for each of so many queues."""
+        if queues > len(self.counts):
+            more = np.zeros((max(queues, 2 * len(self.counts)) - len(self.counts), intake.COUNTS), np.int64)
+            self.counts = np.concatenate((self.counts, more))
 
     def arm_near(self, now_ms: Millis) -> None:
         """The near lane: arm what is due within a second and not indexed yet."""

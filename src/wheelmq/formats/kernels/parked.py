@@ -23,20 +23,26 @@ SETTLED: Final = 2
 """How many settle a message of the timer queue."""
 FOUND: Final = 3
 
+# Columns of the counts by queue.
+PENDING: Final = 0
+PARKED_IN_ALL: Final = 1
+SETTLED_IN_ALL: Final = 2
+COUNTS: Final = 3
+
 _TIMER: Final = KIND_TIMER << STREAM_BITS
 
 
 @kernel
 def take(
     rows: Integers,
-    pending: Integers,
+    counts: Integers,
     refs: Integers,
     hashes: Integers,
     deletes: Integers,
     long_delay_ms: int,
     found: Integers,
 ) -> None:
-    """Write references and key hashes of parked messages and the indices of deletes; count in `pending`, by queue.
+    """Write references and key hashes of parked messages and the indices of deletes; count in `counts`, by queue.
 
     `found` tells how many of each there are. `refs` holds zeros.
     """
@@ -46,7 +52,8 @@ def take(
         if rows[i, row.SETTLES] >> INDEX_BITS == _TIMER:
             found[SETTLED] += 1
             if queue >= 0:
-                pending[queue] -= 1
+                counts[queue, PENDING] -= 1
+                counts[queue, SETTLED_IN_ALL] += 1
         due_ms = rows[i, row.DUE_MS]
         if due_ms == 0:
             continue
@@ -55,7 +62,8 @@ def take(
             found[DELETES] += 1
             continue
         if queue >= 0:
-            pending[queue] += 1
+            counts[queue, PENDING] += 1
+            counts[queue, PARKED_IN_ALL] += 1
         k = found[PARKED]
         refs[k, ref.FIRE_MS] = due_ms
         refs[k, ref.INDEX] = rows[i, row.QUEUE_OFFSET]

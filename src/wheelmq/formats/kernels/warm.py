@@ -51,6 +51,7 @@ def _arrays() -> dict[str, Any]:
         "rows": np.zeros((1, scan.COLUMNS), np.int64),
         "groups": np.zeros((1, units.GROUP_COLUMNS), np.int64),
         "refs": np.zeros((0, 6), np.int64),
+        "counts by queue": np.zeros((0, parked.COUNTS), np.int64),
         "counts": np.zeros(1, np.int32),
     }
 
@@ -85,7 +86,7 @@ def warm(say: Callable[[str], None]) -> None:
         bits.get(written, 0, 0, nothing, np.zeros(0, np.bool_))
         bits.put(written, 0, 0, nothing)
         units.by_queue(a["journal"][:0], integers, a["groups"], written)
-        parked.take(a["journal"][:0], integers, a["refs"], nothing, nothing, 0, integers)
+        parked.take(a["journal"][:0], a["counts by queue"], a["refs"], nothing, nothing, 0, integers)
         index.index_log(written, 0, 0, written, 1, 1, np.zeros(index.STATE, np.int64))
         keys.insert(integers, integers, nothing, nothing)
         topics.intern_topic(a["slots"], a["names"], written, integers, read, 0, 0)

@@ -1,0 +1,138 @@
+"""The broker's figures as metric families, under the names of Apache RocketMQ where it has them (RocketMQ:
+DefaultStoreMetricsManager); ours begin with `wheelmq_`.
+
+Read on the loop: the figures of one answer are of one moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from wheelmq.delay.timer import intake
+from wheelmq.observe.histogram import Histogram
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
+"""Steps of the distribution of what waits (RocketMQ: TimerMetrics.timerDist)."""
+
+LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
+TICK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)
+
+
+class Families:
+    """Makes the families of one broker, each sample with the labels that tell where it comes from."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        settings = broker.settings
+        node = {"cluster": settings.cluster, "node_type": "broker", "node_id": settings.broker_name}
+        self._labels = {**node, "storage_type": "local", "storage_medium": "disk"}
+
+    def all(self) -> Iterator[Metric]:
+        """Everything that is told."""
+        yield from self._store()
+        yield from self._behind()
+        yield from self._by_topic()
+        yield self._snapshot()
+        yield from self._own()
+
+    # Families -----------------------------------------------------------------------------------------------------
+
+    def _store(self) -> Iterator[Metric]:
+        store = self._broker.store
+        log = store.log
+        yield self._gauge("rocketmq_storage_size", "Bytes of the log", log.end - log.start)
+        yield self._gauge("rocketmq_storage_flush_behind_bytes", "Bytes of the log not on disk", log.end - log.synced)
+        yield self._gauge(
+            "rocketmq_storage_dispatch_behind_bytes", "Bytes without queue units", log.end - store.dispatched_to
+        )
+
+    def _behind(self) -> Iterator[Metric]:
+        broker, timer = self._broker, self._broker.timer
+        now_ms = broker.clock.now_ms()
+        oldest_ms = broker.pipeline.oldest_unindexed_ms()
+        yield self._gauge("rocketmq_timer_enqueue_lag", "Parked and not indexed", timer.queue.end - timer.indexed_to)
+        yield self._gauge("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", oldest_ms)
+        noted_ms = timer.notes.next_fire_ms if timer.notes.count else None
+        fires_ms = (noted_ms, timer.armed.next_fire_ms(), broker.releaser.earliest_in_hand_ms())
+        late_ms = max(0, now_ms - min((time for time in fires_ms if time is not None), default=now_ms))
+        yield self._gauge("rocketmq_timer_dequeue_lag", "Due and not released", broker.releaser.in_hand())
+        yield self._gauge("rocketmq_timer_dequeue_latency", "How late the first of them is, seconds", late_ms / 1000)
+
+    def _by_topic(self) -> Iterator[Metric]:
+        timer = self._broker.timer
+        for name, text, column, kind in (
+            ("rocketmq_timing_messages", "Pending", intake.PENDING, GaugeMetricFamily),
+            ("rocketmq_timer_enqueue", "Parked since the start", intake.PARKED, CounterMetricFamily),
+            ("rocketmq_timer_dequeue", "Settled since the start", intake.SETTLED, CounterMetricFamily),
+        ):
+            family = kind(name, text, labels=[*self._labels, "topic"])
+            for topic, count in sorted(self._topics(timer.counts[:, column]).items()):
+                family.add_metric([*self._labels.values(), topic], count)
+            yield family
+
+    def _topics(self, counts: npt.NDArray[np.int64]) -> dict[str, int]:
+        """Counts by the row of a queue, as counts by topic."""
+        found: Counter[str] = Counter()
+        for row in np.flatnonzero(counts).tolist():
+            found[self._broker.store.queues.key(row)[0]] += int(counts[row])
+        return dict(found)
+
+    def _snapshot(self) -> Metric:
+        """What is in the slots of the wheel up to each bound, from the bound before it on."""
+        wheel, now_ms = self._broker.timer.wheel, self._broker.clock.now_ms()
+        family = GaugeMetricFamily(
+            "rocketmq_timer_message_snapshot", "Indexed, by how far off", labels=[*self._labels, "timer_bound_s"]
+        )
+        after_ms: int = now_ms
+        for bound_s in BOUNDS_S:
+            through_ms = min(now_ms + bound_s * 1000, now_ms + (wheel.slots // 2) * wheel.precision_ms)
+            count = int(wheel.units_between(after_ms, through_ms).sum()) if through_ms > after_ms else 0
+            family.add_metric([*self._labels.values(), str(bound_s)], count)
+            after_ms = through_ms
+        return family
+
+    def _own(self) -> Iterator[Metric]:
+        broker, timer = self._broker, self._broker.timer
+        yield self._histogram(
+            "wheelmq_release_lateness_milliseconds",
+            "From the due time of a message to its release",
+            broker.releaser.lateness_ms,
+            LATENESS_MS,
+        )
+        yield self._histogram("wheelmq_tick_seconds", "Length of a tick that had work", broker.ticks.wall, TICK_S)
+        yield self._counter("wheelmq_timers_armed", "References armed", "by", dict(timer.armed_by))
+        yield self._counter("wheelmq_timers_settled", "What became of them", "how", dict(broker.releaser.counts))
+        turns = CounterMetricFamily("wheelmq_pipeline_turns", "Turns committed", labels=list(self._labels))
+        turns.add_metric(list(self._labels.values()), timer.turns.turn)
+        yield turns
+        held = timer.turns.is_held(broker.now_monotonic_ms())
+        yield self._gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
+
+    # Their shapes --------------------------------------------------------------------------------------------------
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _counter(self, name: str, text: str, label: str, counts: dict[str, int]) -> Metric:
+        family = CounterMetricFamily(name, text, labels=[*self._labels, label])
+        for key, count in sorted(counts.items()):
+            family.add_metric([*self._labels.values(), key], count)
+        return family
+
+    def _histogram(self, name: str, text: str, histogram: Histogram, bounds: tuple[float, ...]) -> Metric:
+        family = HistogramMetricFamily(name, text, labels=list(self._labels))
+        buckets = [(str(bound), float(histogram.count_to(bound))) for bound in bounds]
+        buckets.append(("+Inf", float(histogram.count)))
+        family.add_metric(list(self._labels.values()), buckets, sum_value=histogram.total)
+        return family
