@@ -7,12 +7,16 @@ and the mark is written, off the loop; the next plan waits for that.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from wheelmq.delay.timer.mark import Mark, save_check
-from wheelmq.delay.timer.turns import Part, Stale, TurnPlan
+from wheelmq.delay.timer.turns import Part, Proposal, Stale, TurnPlan
 from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.observe.histogram import Histogram
 from wheelmq.system.failpoint import reach
 
 if TYPE_CHECKING:
@@ -30,6 +34,20 @@ URGENT_MS: Final = 5000
 """An un-indexed message that is due within this is reason for a turn at the next pace."""
 
 
+class TurnDone(msgspec.Struct, frozen=True):
+    """What a turn did."""
+
+    turn: int
+    indexed: int
+    walked: int
+    armed: int
+    """Of what was indexed or walked, messages that were staged by it."""
+    seconds: float
+    """From plan to commit, the pipeline's work between them."""
+    commit_seconds: float
+    """Of these, the broker's for the commit."""
+
+
 class PipelineDesk:
     """Paces turns, and makes their commits durable. Times are monotonic milliseconds except where said."""
 
@@ -42,6 +60,11 @@ class PipelineDesk:
         self._look_ms = 0
         self._plan_from: LogPosition | None = None
         """The log's end when a plan was found due: it is made once the log is on disk up to here."""
+        self.last_turn: TurnDone | None = None
+        self.turn_rows: Counter[str] = Counter()
+        """Rows indexed, walked and armed by turns since the start."""
+        self.turn_seconds = Histogram(least=0.001)
+        """From plan to commit."""
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
 
@@ -92,10 +115,37 @@ class PipelineDesk:
             return
         if turns.plan is None:
             raise Stale(f"no turn is under way; {turns.turn} is committed")
+        began_s = self._broker.clock.monotonic()
         units = self._timer.walk_units(turns.plan)
         proposal = turns.check(epoch, turn, winners, units, self._timer.settings.precision_ms)
+        armed = self._timer.armed_by["pipeline"]
         self._timer.apply(proposal)
+        self._tell(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
         self._save(None)
+
+    def _tell(self, proposal: Proposal, armed: int, began_s: float) -> None:
+        """Note what the turn that was just committed did, and how long it took."""
+        now_s = self._broker.clock.monotonic()
+        done = TurnDone(
+            turn=proposal.plan.turn,
+            indexed=sum(map(len, proposal.index_parts)),
+            walked=sum(map(len, proposal.walk_parts)),
+            armed=armed,
+            seconds=now_s - self._planned_ms / 1000,
+            commit_seconds=now_s - began_s,
+        )
+        self.last_turn = done
+        self.turn_rows.update(indexed=done.indexed, walked=done.walked, armed=done.armed)
+        self.turn_seconds.add(done.seconds)
+        log.info(
+            "turn %d: %d indexed, %d walked, %d armed; %.0f ms from plan to commit, %.1f ms of them the commit",
+            done.turn,
+            done.indexed,
+            done.walked,
+            done.armed,
+            1000 * done.seconds,
+            1000 * done.commit_seconds,
+        )
 
     def _must_go_on(self) -> None:
         """Raise Stale once the broker has failed: a sync that works after one that did not proves nothing."""

@@ -44,6 +44,10 @@ def test_the_timers_way(harness: BrokerHarness) -> None:
     assert told(harness, "le")["wheelmq_release_lateness_milliseconds_bucket", "1"] == 1
     snapshot = told(harness, "timer_bound_s")
     assert [snapshot["rocketmq_timer_message_snapshot", bound] for bound in ("5", "60")] == [2, 0]
+    rows = told(harness, "what")
+    assert [rows["wheelmq_turn_rows_total", what] for what in ("indexed", "walked", "armed")] == [3, 0, 0]
+    last = harness.broker.pipeline.last_turn
+    assert last is not None and (last.turn, last.indexed) == (harness.broker.timer.turns.turn, 3)
     assert told(harness, "by")["wheelmq_timers_armed_total", "near_lane"] >= 1
     harness.advance(10_000, model.work)
     assert ("rocketmq_timing_messages", "T") not in told(harness)

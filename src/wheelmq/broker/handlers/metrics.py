@@ -54,6 +54,7 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
         "indexed_to": timer.indexed_to,
         "unindexed": timer.queue.end - timer.indexed_to,
         "walked_through_ms": timer.walked_through_ms,
+        "last_turn": broker.pipeline.last_turn,
     }
 
 
