@@ -27,7 +27,10 @@ def load(disk: Disk, path: Path, shape: type[T]) -> T | None:
     problem: bodies.BodyError | None = None
     for candidate in (path, path.with_name(path.name + ".bak")):
         raw = disk.read(candidate)
-        if raw is None or not raw.strip():
+        if raw is None:
+            continue
+        if not raw.strip():
+            log.warning("%s is empty, and counts as if it were not there", candidate)
             continue
         try:
             return bodies.read(raw, shape)

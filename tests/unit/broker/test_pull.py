@@ -389,3 +389,18 @@ class TestHolds:
         harness.send("T")
         assert first.answer is not None and first.answer.code == 1
         assert second.answer is not None and second.answer.code == 0
+
+
+@pytest.mark.parametrize("at", [0, 6, 7, 8, 10, 11])
+def test_a_unit_that_names_no_record_is_told_of_and_passed_over(
+    harness: BrokerHarness, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes 0 to 8 of a unit are the record's position, the next four its size."""
+    for i in range(3):
+        harness.send("T", b"%d" % i)
+    queue = harness.broker.store.queues.find("T", 0)
+    assert queue is not None
+    queue.files.file_at(0).array[20 + at] ^= 4
+    assert harness.bodies("T") == [b"0", b"2"]
+    assert harness.pull("T", 0, 1).next_offset in (2, 3)
+    assert "1 units of queue 0 of topic T" in caplog.text

@@ -82,3 +82,10 @@ def test_nothing_that_reads_refuses(any_disk: Disk, path: Path, other: bytes | N
         backup(path).write_bytes(other)
     with pytest.raises(BodyError, match="mend it or remove it"):
         config_file.load(any_disk, path, Table)
+
+
+def test_an_empty_file_is_told_of(any_disk: Disk, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"")
+    assert config_file.load(any_disk, path, Table) is None
+    assert f"{path} is empty" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,9 +14,12 @@ from wheelmq.formats.wire.bodies import PERM_READ, GroupConfig, Subscription, To
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from wheelmq.store.commit_log import CommitLog, NoRecord
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
 
 FILTERED_UNITS_MAX = 800
 """Units that one pull looks at when none of them match (RocketMQ: maxFilterMessageSize 16000 bytes)."""
@@ -183,8 +187,29 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
     if not found:
         status = Status.MESSAGE_WAS_REMOVING if removed else Status.NO_MATCHED_MESSAGE
         return Read(status, next_offset, start, end)
+    try:
+        body = log.gather(found)
+    except NoRecord:
+        found = _told(log, header, found)
+        if not found:
+            return Read(Status.NO_MATCHED_MESSAGE, next_offset, start, end)
+        body = log.gather(found)
     broker.transferred += len(found)
-    return Read(Status.FOUND, next_offset, start, end, log.gather(found))
+    return Read(Status.FOUND, next_offset, start, end, body)
+
+
+def _told(log: CommitLog, header: PullHeader, units: list[tuple[LogPosition, int]]) -> list[tuple[LogPosition, int]]:
+    """The units that name a record; the others are told of and passed over."""
+    good = [unit for unit in units if log.is_record(*unit)]
+    logger.critical(
+        "%d units of queue %d of topic %s, at or behind queue offset %d, name no record: stop the broker and remove "
+        "the queue's folder, it is made anew from the log",
+        len(units) - len(good),
+        header.queue_id,
+        header.topic,
+        header.queue_offset,
+    )
+    return good
 
 
 def _code(status: Status, asked: int) -> ResponseCode:

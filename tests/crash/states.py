@@ -1,0 +1,493 @@
+"""Cut the power in the midst of a run, again and again, and look at what a broker makes of each state of the disk.
+
+    python -m tests.crash.states --count 10000 [--seed N]
+
+One run sends 1,000 messages with SYNC_FLUSH, a third of them timers, while a pipeline works. It is stopped at syncs,
+replaced files and failpoints; at each stop several states are made of what the disk may hold then: all that was not
+synced is lost; some of its pages were written, as they are or as they were earlier; the last page is torn between
+sectors. A broker recovers each state on a copy: what was acknowledged is there once, and what it serves is what was
+sent. No state is counted twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from tests.crash.notes import body
+from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, RecordError, decode_record
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.system.disk import Bytes, MappedFile
+from wheelmq.testing import invariants
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import Ask, BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.stops import Stops
+
+MESSAGES: Final = 1000
+TIMER_SHARE: Final = 0.35
+DELAYS_MS: Final = ((20, 1000), (1000, 6000), (6000, 14_000), (21_000, 24_000))
+"""Near lane, a turn, a walk, and beyond the roll window."""
+TOPICS: Final = ("CrashA", "CrashB")
+QUEUES: Final = 2
+NUMBER_BYTES: Final = 16
+SETTINGS: Final[dict[str, Any]] = {
+    "log_file_bytes": 1 << 16,
+    "queue_file_bytes": 20 * 150,
+    "transfer_count_max": 1000,
+}
+SECTOR_BYTES: Final = 512
+PAGE_SECTORS: Final = 8
+STATES_EACH: Final = 12
+"""States that are made at one stop, if they differ."""
+WRITE_BACK_SHARE: Final = 0.15
+DRAIN_EVERY: Final = 25
+"""States of which one is run on until every timer is out, and its invariants are checked."""
+DRAIN_MS: Final = 30_000
+EXAMPLES: Final = 5
+
+Content = dict[Path, Bytes]
+
+
+class RecordingDisk(SimulatedDisk):
+    """Knows of each mapped file what it holds, and what of it is on disk."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+        self.files: dict[Path, MappedFile] = {}
+        self.synced: Content = {}
+        self.kept: Content = {}
+        """As synced, but with the pages that were written back since."""
+
+    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
+        file = super().map(path, size, sparse=sparse)
+        self.files[path] = file
+        if path not in self.synced:
+            self.synced[path] = file.array.copy()
+            self.kept[path] = file.array.copy()
+        return file
+
+    def note_sync(self, file: MappedFile) -> None:
+        self._look()
+        super().note_sync(file)
+        self.synced[file.path][:] = file.array
+        self.kept[file.path][:] = file.array
+        self._look()
+
+    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
+        self._look()
+        super().replace(path, data, keep_previous=keep_previous)
+        self._look()
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        for known in (self.files, self.synced, self.kept):
+            known.pop(path, None)
+
+
+class _Looking(Stops):
+    """Looks wherever a failpoint is."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def reach(self, name: str) -> None:
+        self._look()
+
+
+class Sent(NamedTuple):
+    """A message, by its number in the list of them."""
+
+    topic: str
+    queue_id: int
+    due_ms: int
+    """0 for one that is no timer."""
+    asked: Ask
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self.asked.answer is not None and self.asked.answer.code == ResponseCode.SUCCESS
+
+
+class Stored(NamedTuple):
+    """A record as it was written."""
+
+    raw: bytes
+    number: int
+
+
+class Life:
+    """The run. `look` is called at each place where the power may go."""
+
+    def __init__(self, folder: Path, seed: int, look: Callable[[], None], flush: str, messages: int) -> None:
+        self._chance = random.Random(seed)
+        self._messages = messages
+        self._look = look
+        self.disk = RecordingDisk(look)
+        self.harness = BrokerHarness(folder, disk=self.disk, offload=HeldOffload(), flush_mode=flush, **SETTINGS)
+        self.sent: list[Sent] = []
+        self.stored: dict[int, Stored] = {}
+        """Every record that was ever written, by its log position."""
+        self._read_to = 0
+
+    def live(self) -> None:
+        """Send everything, in bursts; jobs beside the loop wait for a moment of chance."""
+        chance, harness = self._chance, self.harness
+        model = PipelineModel(harness, index_parts=2)
+        with _Looking(self._look):
+            while len(self.sent) < self._messages:
+                for _ in range(min(chance.randint(1, 12), self._messages - len(self.sent))):
+                    self._send()
+                harness.tick()
+                if chance.random() < 0.7:
+                    harness.run_jobs(chance.choice((1, 2, None)))
+                harness.advance(chance.choice((0, 5, 40, 150, 400)), model.work, 200)
+                harness.run_jobs()
+            harness.advance(4000, model.work, 300)
+            harness.run_jobs()
+
+    def _send(self) -> None:
+        chance, number = self._chance, len(self.sent)
+        topic, queue_id, due_ms = chance.choice(TOPICS), chance.randrange(QUEUES), 0
+        if chance.random() < TIMER_SHARE:
+            due_ms = self.harness.now_ms + chance.randint(*chance.choice(DELAYS_MS))
+        payload = body(number, body_bytes(number))
+        command = self.harness.send_command(topic, payload, queue_id=queue_id, deliver_ms=due_ms or None)
+        self.sent.append(Sent(topic, queue_id, due_ms, self.harness.submit(command)))
+
+    def read_on(self) -> None:
+        """Note the records that were written since this was called last."""
+        log = self.harness.broker.store.log
+        while self._read_to < log.end:
+            file, at = log.files.file_at(self._read_to), self._read_to % log.files.file_bytes
+            left, magic = BLANK.unpack_from(file.view, at)
+            if magic != BLANK_MAGIC:
+                record = decode_record(file.view[at:])
+                self.stored[self._read_to] = Stored(bytes(file.view[at : at + left]), number_of(record.message.body))
+            self._read_to += left
+
+
+def number_of(payload: bytes) -> int:
+    """The number of the message with this body; -1 for a body that is none of ours."""
+    try:
+        number = int(payload[:NUMBER_BYTES], 16)
+    except ValueError:
+        return -1
+    return number if payload == body(number, body_bytes(number)) else -1
+
+
+def body_bytes(number: int) -> int:
+    """How long a body is: mostly short, at times longer than two pages, so that a page may be missing in its midst."""
+    return NUMBER_BYTES + number * 37 % 400 + (9000 if number % 20 == 7 else 0)
+
+
+# States ---------------------------------------------------------------------------------------------------------------
+
+
+class Dirty:
+    """What was not synced: sectors that differ, by file; and the states that may come of them."""
+
+    def __init__(self, disk: RecordingDisk, chance: random.Random) -> None:
+        self._disk = disk
+        self._chance = chance
+        self._sectors: dict[Path, Any] = {}
+        for path, file in disk.files.items():
+            differing = np.flatnonzero(file.array != disk.synced[path])
+            if len(differing):
+                self._sectors[path] = np.unique(differing // SECTOR_BYTES)
+        self._pages = [
+            (path, page)
+            for path, sectors in self._sectors.items()
+            for page in np.unique(sectors // PAGE_SECTORS).tolist()
+        ]
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def write_back(self) -> None:
+        """The kernel writes some pages, as it may at any time."""
+        for path, page in self._pages:
+            if self._chance.random() < 0.5:
+                self._copy(self._disk.kept[path], path, range(page * PAGE_SECTORS, (page + 1) * PAGE_SECTORS))
+
+    def states(self) -> Iterator[tuple[str, Content]]:
+        """States of the disk, each with the kind it is of: what the dirty files hold; all others are synced."""
+        chance, disk = self._chance, self._disk
+        yield "all unsynced lost", self._build(disk.synced, 0.0)
+        for _ in range(5):
+            base = chance.choice((disk.synced, disk.kept))
+            yield "some pages written", self._build(base, chance.choice((0.1, 0.3, 0.5, 0.7, 0.9)))
+        for _ in range(STATES_EACH - 6):
+            base = chance.choice((disk.synced, disk.kept))
+            content = self._build(base, chance.choice((0.5, 1.0)), but=self._last)
+            path, page = self._last
+            first = page * PAGE_SECTORS
+            whole = range(first, first + chance.randint(1, PAGE_SECTORS - 1))
+            some = [first + i for i in range(PAGE_SECTORS) if chance.random() < 0.5]
+            self._copy(content[path], path, whole if chance.random() < 0.7 else some)
+            yield "last page torn", content
+
+    @property
+    def _last(self) -> tuple[Path, int]:
+        """The last page of the log that was not synced; of any file when none of the log's is."""
+        return max(self._pages, key=lambda page: (page[0].parent.name == "commitlog", page[0].name, page[1]))
+
+    def _build(self, base: Content, keep: float, *, but: tuple[Path, int] | None = None) -> Content:
+        """Of each page but one what memory has with probability `keep`, else what `base` has."""
+        content = {path: base[path].copy() for path in self._sectors}
+        for path, page in self._pages:
+            if (path, page) != but and self._chance.random() < keep:
+                self._copy(content[path], path, range(page * PAGE_SECTORS, (page + 1) * PAGE_SECTORS))
+        return content
+
+    def _copy(self, target: Bytes, path: Path, sectors: range | list[int]) -> None:
+        now = self._disk.files[path].array
+        for sector in sectors:
+            at = slice(sector * SECTOR_BYTES, (sector + 1) * SECTOR_BYTES)
+            target[at] = now[at]
+
+
+# What becomes of them -------------------------------------------------------------------------------------------------
+
+
+class Recovered:
+    """A broker on a state of the disk, and what of the messages it has."""
+
+    def __init__(self, harness: BrokerHarness, life: Life) -> None:
+        self.harness = harness
+        self._life = life
+        self.problems: list[str] = []
+        self.served: Counter[int] = Counter()
+        self.pending: Counter[int] = Counter()
+
+    def look(self) -> None:
+        """Read every queue, and what is parked and not done; note what is not as it was sent."""
+        self.served.clear()
+        self.pending.clear()
+        for topic in TOPICS:
+            for queue_id in range(QUEUES):
+                self._read_queue(topic, queue_id)
+        timer = self.harness.broker.timer
+        for units in timer.queue.chunks():
+            for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
+                self._meet_parked(position, size)
+
+    def _meet_parked(self, position: int, size: int) -> None:
+        raw = bytes(self.harness.broker.store.log.read(LogPosition(position), size))
+        stored = self._understand(raw, position)
+        index = int.from_bytes(raw[20:28], "big")
+        if stored is not None and index not in self.harness.broker.timer.done:
+            self.pending[stored.number] += 1
+
+    def _read_queue(self, topic: str, queue_id: int) -> None:
+        at = 0
+        while True:
+            answer = self.harness.ask(self.harness.pull_command(topic, queue_id, at, maxMsgNums=1000))
+            if answer.code != ResponseCode.SUCCESS:
+                return
+            raw = bytes(answer.body)
+            start = 0
+            while start < len(raw):
+                size = int.from_bytes(raw[start : start + 4], "big")
+                self._meet(raw[start : start + size], topic, queue_id, at)
+                start += size
+                at += 1
+            if at != int(answer.ext["nextBeginOffset"]):
+                self.problems.append(f"holes: {topic}/{queue_id} before {at}")
+                return
+
+    def _meet(self, raw: bytes, topic: str, queue_id: int, queue_offset: int) -> None:
+        position = int.from_bytes(raw[28:36], "big")
+        stored = self._understand(raw, position)
+        if stored is None:
+            return
+        if int.from_bytes(raw[20:28], "big") != queue_offset:
+            self.problems.append(f"holes: {topic}/{queue_id}#{queue_offset} says it is another")
+        sent = self._life.sent[stored.number]
+        if (sent.topic, sent.queue_id) != (topic, queue_id):
+            self.problems.append(f"elsewhere: message {stored.number} is in {topic}/{queue_id}")
+        if int.from_bytes(raw[56:64], "big") < sent.due_ms:
+            self.problems.append(f"early: message {stored.number}")
+        self.served[stored.number] += 1
+
+    def _understand(self, raw: bytes, position: int) -> Stored | None:
+        """What the record is of: byte for byte what was written there, or whole, with the body that was sent."""
+        known = self._life.stored.get(position)
+        if known is not None and known.raw == raw:
+            return known
+        try:
+            record = decode_record(raw)
+        except RecordError as error:
+            self.problems.append(f"corrupt: the record at {position}: {error}")
+            return None
+        number = number_of(record.message.body)
+        if not record.body_is_intact or not 0 <= number < len(self._life.sent):
+            self.problems.append(f"corrupt: the record at {position} has a body that nobody sent")
+            return None
+        return Stored(raw, number)
+
+    def judge(self, *, is_drained: bool) -> None:
+        """Hold what was found against what was sent."""
+        for number, sent in enumerate(self._life.sent):
+            count = self.served[number] + self.pending[number]
+            if count > 1:
+                self.problems.append(f"twice: message {number}")
+            if sent.is_acknowledged and count == 0:
+                self.problems.append(f"lost: message {number}, due {sent.due_ms}")
+            if is_drained and self.pending[number]:
+                self.problems.append(f"pending for ever: message {number}")
+
+
+class Explorer:
+    """Goes through a run and tries states, `count` of them."""
+
+    def __init__(self, count: int, seed: int, *, flush: str = "SYNC_FLUSH", messages: int = MESSAGES) -> None:
+        self.count = count
+        self.seed = seed
+        self._flush = flush
+        self._messages = messages
+        self._chance = random.Random(seed + 1)
+        self._looks = 0
+        self._dirty_looks: list[int] = []
+        self._chosen: set[int] = set()
+        self._is_looking = False
+        self._life: Life | None = None
+        self._scratch = Path()
+        self._tried: set[int] = set()
+        self.stops = 0
+        self.drained = 0
+        self.by_kind: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
+        self.stories: list[str] = []
+
+    def explore(self, scratch: Path) -> None:
+        """Run once to see where the power may go, and once more to cut it there; scratch files go to `scratch`."""
+        self._scratch = scratch / "state"
+        self._run(scratch / "first")
+        places = len(self._dirty_looks)
+        stops = min(places, -(-self.count // STATES_EACH) * 3 // 2)
+        self._chosen = set(self._chance.sample(self._dirty_looks, stops))
+        self._run(scratch / "second")
+
+    def _run(self, folder: Path) -> None:
+        self._looks = 0
+        self._life = None
+        self._life = Life(folder, self.seed, self._look, self._flush, self._messages)
+        self._life.live()
+        self._life.harness.crash()
+
+    def _look(self) -> None:
+        """The power may go here."""
+        life = self._life
+        if self._is_looking or life is None or not life.harness.is_running:
+            return
+        self._is_looking = True
+        try:
+            self._looks += 1
+            dirty = Dirty(life.disk, self._chance) if not self._chosen or self._looks in self._chosen else None
+            if not self._chosen:
+                if dirty:
+                    self._dirty_looks.append(self._looks)
+            elif dirty and len(self._tried) < self.count:
+                self._stop_here(life, dirty)
+        finally:
+            self._is_looking = False
+
+    def _stop_here(self, life: Life, dirty: Dirty) -> None:
+        self.stops += 1
+        life.read_on()
+        if self._chance.random() < WRITE_BACK_SHARE:
+            dirty.write_back()
+        for kind, content in dirty.states():
+            mark = crc32(b"".join(part.tobytes() for part in content.values()), self._looks)
+            if mark not in self._tried and len(self._tried) < self.count:
+                self._tried.add(mark)
+                self.by_kind[kind] += 1
+                self._try(life, kind, content)
+
+    def _try(self, life: Life, kind: str, content: Content) -> None:
+        """Let a broker recover a state, and judge what it makes of it."""
+        self._put(life, content)
+        is_drained = len(self._tried) % DRAIN_EVERY == 0
+        problems: list[str] = []
+        try:
+            with BrokerHarness(self._scratch, clock=ManualClock(life.harness.now_ms), **SETTINGS) as harness:
+                found = Recovered(harness, life)
+                found.look()
+                found.judge(is_drained=False)
+                problems = found.problems
+                if is_drained:
+                    self.drained += 1
+                    invariants.check(harness.broker)
+                    harness.advance(DRAIN_MS, PipelineModel(harness, "after").work, 500)
+                    invariants.check(harness.broker)
+                    found.look()
+                    found.judge(is_drained=True)
+        except (OSError, AssertionError) as error:
+            problems = [f"not recovered: {type(error).__name__}: {error}"]
+        for problem in problems:
+            name = problem.partition(":")[0]
+            self.wrong[name] += 1
+            if self.wrong[name] <= EXAMPLES:
+                self.stories.append(f"{kind}, at stop {self._looks}: {problem}")
+
+    def _put(self, life: Life, content: Content) -> None:
+        """Write the store as it is, with `content` for the files that are dirty."""
+        root = life.harness.broker.paths.root
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        for folder, _, names in os.walk(root):
+            target = self._scratch / Path(folder).relative_to(root)
+            target.mkdir(parents=True)
+            for name in names:
+                path = Path(folder, name)
+                found = content.get(path)
+                (target / name).write_bytes(path.read_bytes() if found is None else found.tobytes())
+
+
+def report(explorer: Explorer, seconds: float) -> list[str]:
+    """Lines for people."""
+    total = sum(explorer.by_kind.values())
+    lines = [f"{total} states of the disk at {explorer.stops} stops of one run, seed {explorer.seed}, {seconds:.0f} s"]
+    lines += [f"  {kind:24s} {count:7d}" for kind, count in explorer.by_kind.items()]
+    lines.append(f"  run on until every timer was out: {explorer.drained}")
+    lines.append("  " + "  ".join(f"{name} {explorer.wrong[name]}" for name in ("lost", "corrupt", "twice", "early")))
+    lines += [f"VIOLATION {name}: {count}" for name, count in explorer.wrong.items()]
+    lines += [f"  {story}" for story in explorer.stories]
+    lines.append("FAILED" if explorer.wrong else "nothing lost that was acknowledged, nothing corrupt served")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.crash.states", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=10_000, help="states")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    logging.getLogger("wheelmq").addHandler(logging.NullHandler())
+    explorer = Explorer(options.count, options.seed)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="wheelmq-states-") as folder:
+        explorer.explore(Path(folder))
+    print("\n".join(report(explorer, time.monotonic() - began)))
+    return 1 if explorer.wrong or sum(explorer.by_kind.values()) < options.count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

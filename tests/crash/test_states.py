@@ -1,0 +1,41 @@
+"""A hundred and fifty states of the disk in every run of the tests (`make states` has 10,000), and brokers that do not
+keep their word: they must be found out."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from tests.crash.states import Explorer, report
+from wheelmq.store import recovery
+
+pytestmark = pytest.mark.timeout(400)
+COUNT = 150
+FEW = 40
+MESSAGES = 250
+
+
+def explore(folder: Path, count: int, flush: str = "SYNC_FLUSH") -> Explorer:
+    """Try states of a shorter run."""
+    explorer = Explorer(count, 1, flush=flush, messages=MESSAGES)
+    explorer.explore(folder)
+    print("\n".join(report(explorer, 0.0)))
+    return explorer
+
+
+def test_what_was_acknowledged_outlives_the_power_and_nothing_corrupt_is_served(tmp_path: Path) -> None:
+    explorer = explore(tmp_path, COUNT)
+    assert not explorer.wrong
+    assert sum(explorer.by_kind.values()) == COUNT and len(explorer.by_kind) == 3
+    assert explorer.drained >= 4
+
+
+def test_a_broker_that_answers_before_it_syncs_is_found_out(tmp_path: Path) -> None:
+    assert explore(tmp_path, FEW, "ASYNC_FLUSH").wrong["lost"] > 0
+
+
+def test_a_broker_that_looks_at_no_checksum_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "LogScan", functools.partial(recovery.LogScan, check_bodies=False))
+    assert explore(tmp_path, 2 * FEW).wrong["corrupt"] > 0
