@@ -12,6 +12,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 /** What the client can do at best on this machine: messages that all wait in the topic, into the hands of a new group. */
 final class Drain {
     private static final int DEADLINE_S = 60;
+    /** Each run is a group of its own, so that all messages are new to it. */
+    private static final AtomicInteger RUNS = new AtomicInteger();
 
     private Drain() {}
 
@@ -20,7 +22,7 @@ final class Drain {
         AtomicLong firstNs = new AtomicLong();
         AtomicLong lastNs = new AtomicLong();
         CountDownLatch reached = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("bench-drain-" + ProcessHandle.current().pid());
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("bench-drain-" + ProcessHandle.current().pid() + "-" + RUNS.incrementAndGet());
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -38,7 +40,7 @@ final class Drain {
         consumer.subscribe(topic, "*");
         consumer.start();
         boolean done = reached.await(DEADLINE_S, TimeUnit.SECONDS);
-        consumer.suspend();
+        consumer.shutdown();
         return "\"drained\":" + done + ",\"ms\":" + (lastNs.get() - firstNs.get()) / 1e6;
     }
 }
