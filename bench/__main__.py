@@ -1,6 +1,7 @@
 """Benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...], all of them without a name.
 
-A name is a module's, or `delays`, which is `lateness --mode delays`. Options that are not known here go to each.
+A name is a module's, or `delays`, which is `lateness --mode delays`, or a module's with `_sync`: both brokers answer
+behind an fsync then. Options that are not known here go to each.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "idle": ("bench.idle",),
     "startup": ("bench.startup",),
     "sends_java": ("bench.sends_java",),
+    "sends_raw_sync": ("bench.sends_raw", "--flush", "SYNC_FLUSH"),
+    "sends_java_sync": ("bench.sends_java", "--flush", "SYNC_FLUSH"),
+    "queues": ("bench.queues",),
     "first_after_idle": ("bench.first_after_idle",),
 }
 SHORT_DEADLINE_S = 600.0

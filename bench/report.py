@@ -12,7 +12,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,20 @@ def parser(module: str, text: str | None, *, rounds: int = 3) -> argparse.Argume
     )
     made.set_defaults(rounds_usual=rounds)
     return made
+
+
+def add_flush(made: argparse.ArgumentParser) -> None:
+    """The option that both brokers flush by."""
+    made.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH", help="(ASYNC_FLUSH)")
+
+
+def measure_flushing(report: Report, options: argparse.Namespace, one: Callable[[Target], Figures]) -> None:
+    """As `measure`, with both brokers flushing as they are told; with SYNC_FLUSH it is wanted to be ahead of Apache."""
+    if options.flush != "ASYNC_FLUSH":
+        report.title += f", {options.flush}"
+        report.metrics = [replace(m, ratio_at_least=1.0) if m.ratio_at_least else m for m in report.metrics]
+    flush = {"flush_mode": options.flush}
+    measure(report, options, one, settings=flush, apache={"flushDiskType": options.flush})
 
 
 def parse(made: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -168,8 +182,9 @@ def measure(
     one: Callable[[Target], Figures],
     *,
     settings: Mapping[str, object] | None = None,
+    apache: Mapping[str, object] | None = None,
 ) -> None:
-    """Rounds of `one` on a new start of each target in turn. `settings` are WheelMQ's broker's."""
+    """Rounds of `one` on a new start of each target in turn. `settings` are WheelMQ's broker's, `apache` of its."""
     targets, why = rivals()
     if options.only is not None:
         targets = [target for target in targets if target.name == options.only]
@@ -180,7 +195,7 @@ def measure(
     for i in range(options.rounds):
         for kind in targets:
             tell(f"{report.title}: {kind.name}, round {i + 1} of {options.rounds}")
-            with kind(options.home, settings if kind is WheelMQ else None) as target:
+            with kind(options.home, settings if kind is WheelMQ else apache) as target:
                 report.add(kind.name, one(target))
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from bench.javaclient import JavaClient
-from bench.report import Figures, Metric, Report, measure, parse, parser
+from bench.report import Figures, Metric, Report, add_flush, measure_flushing, parse, parser
 from bench.targets import Target
 
 TOPIC = "Sends"
@@ -25,10 +25,11 @@ METRICS = [
 def main(argv: Sequence[str] | None = None) -> int:
     made = parser("sends_java", __doc__)
     made.add_argument("--seconds", type=int, help="(20; 8 with --short)")
+    add_flush(made)
     options = parse(made, argv)
     seconds = options.seconds or (8 if options.short else 20)
     report = Report(f"sends, Java client, {THREADS} threads, 256 B, {seconds} s", METRICS)
-    measure(report, options, lambda target: _sends(target, seconds))
+    measure_flushing(report, options, lambda target: _sends(target, seconds))
     return report.finish(options.json)
 
 

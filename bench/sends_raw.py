@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bench.generator import generate, sink, warm_up
 from bench.rawload import Load
-from bench.report import Figures, Metric, Report, measure, parse, parser
+from bench.report import Figures, Metric, Report, add_flush, measure_flushing, parse, parser
 from bench.targets import Target
 
 SIZES = (256, 1024)
@@ -30,12 +30,13 @@ METRICS = [
 def main(argv: Sequence[str] | None = None) -> int:
     made = parser("sends_raw", __doc__)
     made.add_argument("--seconds", type=float, help="for each size (20; 5 with --short)")
+    add_flush(made)
     options = parse(made, argv)
     seconds = options.seconds or (5.0 if options.short else 20.0)
     report = Report(f"sends, raw frames, 16 x 64 in flight, {seconds:g} s each", METRICS)
     with sink() as address:
         report.add("sink", _ceiling(address, min(seconds, 5.0)))
-    measure(report, options, lambda target: _sends(target, seconds))
+    measure_flushing(report, options, lambda target: _sends(target, seconds))
     return report.finish(options.json)
 
 

@@ -1,7 +1,8 @@
 """Flushing: one fsync at a time, off the loop, for everyone who waits for the disk.
 
 With SYNC_FLUSH an answer waits for its log position, and one fsync frees all that came before it began (group
-commit). With ASYNC_FLUSH a flush runs every interval. A plan of the timer asks for one when it needs it.
+commit). With ASYNC_FLUSH a flush runs every interval; one of few pages may wait for more, up to the longer interval. A
+plan of the timer asks for one when it needs it.
 A failed fsync is final: the kernel may have dropped the pages, so nothing may be acknowledged any more.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.holds import DurableAnswers
@@ -21,6 +22,8 @@ from wheelmq.store.store import Store
 from wheelmq.system.offload import Offload
 
 log = logging.getLogger(__name__)
+
+PAGE_BYTES: Final = 4096
 
 
 class Flush:
@@ -37,7 +40,7 @@ class Flush:
         self._has_failed = False
         self._running = False
         self._wanted = False
-        self._due_ms = 0
+        self._due_ms = self._thorough_ms = 0
 
     @property
     def is_sync(self) -> bool:
@@ -66,12 +69,19 @@ class Flush:
         """Begin a flush if there is reason (monotonic milliseconds)."""
         self._answer_overdue(now_ms - self._settings.sync_flush_timeout_ms)
         behind = self._store.log.synced < self._store.log.end
-        if self._has_failed or self._running or not behind or not (self._wanted or now_ms >= self._due_ms):
+        if self._has_failed or self._running or not behind or not (self._wanted or now_ms >= self._flush_ms()):
             return
         self._running, self._wanted = True, False
         self._due_ms = now_ms + self._settings.flush_interval_ms
+        self._thorough_ms = now_ms + self._settings.flush_commit_log_thorough_interval
         upto, job = self._store.flush_job()
         self._offload.submit(job, lambda result: self._flushed(upto, result))
+
+    def _flush_ms(self) -> int:
+        """When what is not on disk is flushed though nobody waits for it."""
+        pages = (self._store.log.end - self._store.log.synced) // PAGE_BYTES
+        is_enough = pages >= self._settings.flush_commit_log_least_pages
+        return self._due_ms if is_enough else max(self._due_ms, self._thorough_ms)
 
     def next_ms(self) -> int | None:
         """When the next flush is due, or an answer has waited too long; None when there is nothing to wait for."""
@@ -79,7 +89,7 @@ class Flush:
         due_ms = None if oldest_ms is None else oldest_ms + self._settings.sync_flush_timeout_ms
         if self._has_failed or self._running or self._store.log.synced >= self._store.log.end:
             return due_ms
-        return self._due_ms if due_ms is None else min(self._due_ms, due_ms)
+        return self._flush_ms() if due_ms is None else min(self._flush_ms(), due_ms)
 
     def give_up(self) -> None:
         """The disk failed: whoever waits for it is told, and nothing is flushed or acknowledged any more."""

@@ -45,6 +45,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     flush_mode: FlushMode = FlushMode.ASYNC
     flush_interval_ms: int = 500
+    flush_commit_log_least_pages: int = 0
+    """Whole pages that a flush waits for. Apache has 4; here the index and the pipeline follow what is on disk."""
+    flush_commit_log_thorough_interval: int = 10_000
+    """Milliseconds that it waits for them at most."""
     sync_flush_timeout_ms: int = 5000
     checkpoint_ms: int = 3000
     log_file_bytes: int = 1 << 30

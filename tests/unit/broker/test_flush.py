@@ -239,6 +239,22 @@ class TestAsync:
         harness.run_jobs()
         assert harness.broker.store.log.synced == harness.broker.store.log.end
 
+    def test_few_pages_wait_for_more_and_not_for_ever(self, harness: BrokerHarness) -> None:
+        harness.restart(flush_commit_log_least_pages=4, flush_commit_log_thorough_interval=3000)
+        log = harness.broker.store.log
+        harness.send("T", bytes(20_000))
+        harness.advance(600)
+        harness.run_jobs()
+        assert log.synced == log.end  # pages enough
+        harness.send("T")
+        assert harness.broker.next_tick_ms() > 0
+        harness.advance(2000)
+        harness.run_jobs()
+        assert log.synced < log.end
+        harness.advance(1000)
+        harness.run_jobs()
+        assert log.synced == log.end
+
     def test_nothing_is_flushed_when_nothing_is_new(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.advance(500)
