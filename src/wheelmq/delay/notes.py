@@ -39,6 +39,8 @@ class _Chunk:
     def add(self, refs: Refs, least_ms: int) -> int:
         """Take as many of `refs`, of which none fires before `least_ms`, as there is room for; how many."""
         count = min(len(refs), len(self._rows) - self._stop)
+        if count < len(refs):
+            least_ms = int(refs[:count, FIRE_MS].min(initial=_NEVER))
         self._rows[self._stop : self._stop + count] = refs[:count]
         self._stop += count
         self.least_ms = min(self.least_ms, least_ms)
@@ -90,7 +92,7 @@ class Notes:
         added = self._chunks[-1].add(refs, least_ms) if self._chunks else 0
         while added < len(refs):
             self._chunks.append(_Chunk())
-            added += self._chunks[-1].add(refs[added:], least_ms)
+            added += self._chunks[-1].add(refs[added:], int(refs[added:, FIRE_MS].min()))
 
     def _note_near(self, refs: Refs) -> None:
         self._near.append(refs)
