@@ -134,6 +134,10 @@ class Disk:
     owner_id = os.getpid()
     """Who holds the store, as `abort` names it."""
 
+    def __init__(self) -> None:
+        self._unsettled: set[Path] = set()
+        """Names that were added and are not known to be on disk; whoever wants to use one brings it there first."""
+
     def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         """The file at `path`, made with `size` zero bytes when it is not there. Raises DiskFull.
 
@@ -153,9 +157,11 @@ class Disk:
         It has its room, and is durable, on return. A sparse one has no room and is not durable: its writer calls
         `give_room`, and syncs the file and the folders that it lies in.
         Several threads may want one file: each makes its own, the first that is done puts it in place, and the others
-        are content with it. It never gives way to a later one, since it may be mapped and written by then.
+        are content with it. It never gives way to a later one, since it may be mapped and written by then. Where it was
+        there already, its name may still have to be brought to disk: who made it may not have come so far.
         """
         if path.exists():
+            self._settle(path)
             return
         with _needing_room(f"{size} bytes", path):
             self.make_folder(path.parent, durable=not sparse)
@@ -170,11 +176,18 @@ class Disk:
             reach("file.allocated")
             with _placing:
                 if not path.exists():
+                    if not sparse:
+                        self._unsettled.add(path)
                     unfinished.rename(path)
                 for left in path.parent.glob(f"{path.name}.*new"):  # of those who come too late, and of stops
                     left.unlink(missing_ok=True)
-            if not sparse:
-                self.sync_folder(path.parent)
+            self._settle(path)
+
+    def _settle(self, path: Path) -> None:
+        """Make a name durable that was to be so when it was added."""
+        if path in self._unsettled:
+            self.sync_folder(path.parent)
+            self._unsettled.discard(path)
 
     def _make(self, path: Path, size: int, *, sparse: bool) -> None:
         """A new file at `path` with `size` zero bytes; its size is durable, unless it is sparse."""
@@ -262,13 +275,13 @@ class Disk:
     def make_folder(self, folder: Path, *, durable: bool = True) -> None:
         """Make `folder`, and those it lies in, if they are not there; each name durable on return, unless that is left
         to the caller. Raises DiskFull."""
-        if folder.is_dir():
-            return
-        self.make_folder(folder.parent, durable=durable)
-        with _needing_room("a folder", folder):
-            folder.mkdir(exist_ok=True)
-            if durable:
-                self.sync_folder(folder.parent)
+        if not folder.is_dir():
+            self.make_folder(folder.parent, durable=durable)
+            with _needing_room("a folder", folder):
+                if durable:
+                    self._unsettled.add(folder)
+                folder.mkdir(exist_ok=True)
+        self._settle(folder)
 
     def used_share(self, folder: Path) -> float:
         """How much of the file system that holds `folder` is used, 0 to 1."""

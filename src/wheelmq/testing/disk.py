@@ -80,6 +80,7 @@ class SimulatedDisk(Disk):
     owner_id = 4242
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_full: Callable[[Path], bool] = lambda path: False
         """Asked for each file that is to be made, by its path."""
         self.used = 0.0
@@ -235,7 +236,8 @@ class SimulatedDisk(Disk):
     # What happens to a process, or to the machine ------------------------------------------------------------------
 
     def release_locks(self) -> None:
-        """The process that held them is gone."""
+        """The process that held them is gone, with what it knew of names."""
+        self._unsettled.clear()
         for lock in self._locks.values():
             lock.close()
         self._locks.clear()

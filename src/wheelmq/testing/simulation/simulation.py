@@ -268,8 +268,9 @@ class Simulation:
 
     def _a_call_will_fail(self) -> None:
         r = self._world.randomness
-        kinds = r.choice((tuple(Call), (Call.SYNC,), (Call.ALLOCATE, Call.MAP), (Call.REPLACE, Call.SYNC_FOLDER)))
-        self._disk.fail_call(r.randint(1, 12), OSError(errno.EIO, "the disk does not answer"), kinds)
+        kinds = r.choice((tuple(Call), (Call.SYNC,), (Call.ALLOCATE, Call.MAP), (Call.REPLACE,), (Call.SYNC_FOLDER,)))
+        nth = r.randint(1, r.choice((2, 12)))
+        self._disk.fail_call(nth, OSError(errno.EIO, "the disk does not answer"), kinds)
 
     def _disk_fills_up(self) -> None:
         self._disk.is_full = lambda path: True
