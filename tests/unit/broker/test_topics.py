@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from unittest import mock
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from wheelmq.broker.state.topics import QUEUES_MAX
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import BrokerHarness
 
 
@@ -23,6 +25,24 @@ def create(harness: BrokerHarness, topic: str, read: int, write: int) -> int:
         perm=6,
     )
     return answer.code
+
+
+class TestOnDisk:
+    def test_a_topic_that_cannot_be_saved_is_none(self, harness: BrokerHarness) -> None:
+        """Else what is sent to it then could not be pulled after a stop."""
+        harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
+        assert harness.send("T", b"refused").code != 0
+        assert harness.broker.topics.get("T") is None
+        harness.advance(500)
+        assert harness.send("T", b"stored").code == 0
+        harness.restart(clean=False)
+        assert harness.bodies("T") == [b"stored"]
+
+    def test_a_topic_that_cannot_be_deleted_stays(self, harness: BrokerHarness) -> None:
+        harness.send("T", b"stored")
+        harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
+        assert harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code != 0
+        assert harness.bodies("T") == [b"stored"]
 
 
 class TestQueueCounts:

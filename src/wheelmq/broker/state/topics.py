@@ -69,17 +69,16 @@ class Topics:
         return self._table
 
     def put(self, config: TopicConfig) -> TopicConfig:
-        """Add or replace a topic, durably."""
-        self._table[config.topic_name] = config
-        self._save()
+        """Add or replace a topic, durably. Raises OSError with nothing changed."""
+        self._replace({**self._table, config.topic_name: config})
         return config
 
     def delete(self, name: str) -> bool:
-        """Forget a topic, durably; whether there was one. Its messages stay in the log."""
-        found = self._table.pop(name, None) is not None
-        if found:
-            self._save()
-        return found
+        """Forget a topic, durably; whether there was one. Its messages stay in the log. Raises as `put`."""
+        if name not in self._table:
+            return False
+        self._replace({known: config for known, config in self._table.items() if known != name})
+        return True
 
     def create_for_send(self, name: str, default_topic: str, default_queues: int, sys_flag: int) -> TopicConfig | None:
         """The topic a send names, made after `default_topic` if that may be inherited from; None if not.
@@ -110,11 +109,13 @@ class Topics:
         """The table as it is registered and stored."""
         return TopicConfigTable(data_version=self.version, topic_config_table=self._table)
 
-    def _save(self) -> None:
-        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+    def _replace(self, table: dict[str, TopicConfig]) -> None:
+        """Take `table` once it is on disk: a topic that nobody finds after a stop hides what was sent to it."""
+        version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        config_file.save(self._disk, self._path, TopicConfigTable(data_version=version, topic_config_table=table))
+        self._table, self.version = table, version
         self.changed = True
         self.changes += 1
-        config_file.save(self._disk, self._path, self.wrapper())
 
 
 def check_queues(count: int) -> int:

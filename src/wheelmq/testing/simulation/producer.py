@@ -19,7 +19,9 @@ from wheelmq.testing.harness import Ask
 from wheelmq.testing.simulation.oracle import PAD, Sent
 from wheelmq.testing.simulation.world import World
 
-TOPICS: Final = ("A", "B")
+TOPICS: Final = ("A", "B", "C")
+TOPIC_WEIGHTS: Final = (10, 5, 1)
+"""The last is made late in a run, if at all."""
 QUEUES: Final = 4
 LEVELS_MS: Final = parse_levels(DEFAULT_LEVELS)
 DELAY_MS_MAX: Final = 24_000
@@ -63,7 +65,7 @@ class Producer:
     def send(self) -> None:
         """One message, now or later, in one of the ways in which that can be said."""
         world, r = self._world, self._world.randomness
-        topic, key = r.choice(TOPICS), None
+        (topic,), key = r.choices(TOPICS, TOPIC_WEIGHTS), None
         if world.oracle.sent and world.chance(0.05):  # keys need not be unique
             other = r.choice(list(world.oracle.sent.values()))
             topic, key = other.topic, other.key
