@@ -27,6 +27,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ticks": ("bench.ticks",),
     "idle": ("bench.idle",),
     "startup": ("bench.startup",),
+    "recovery": ("bench.recovery",),
     "sends_java": ("bench.sends_java",),
     "sends_raw_sync": ("bench.sends_raw", "--flush", "SYNC_FLUSH"),
     "sends_java_sync": ("bench.sends_java", "--flush", "SYNC_FLUSH"),

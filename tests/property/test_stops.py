@@ -13,11 +13,11 @@ import pytest
 
 from wheelmq.formats.disk import properties as props
 from wheelmq.testing import invariants
-from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 from wheelmq.testing.stops import Died, Stops
 
 from .profiles import IS_LONG
+from .twins import TwinHarness
 
 DELAYS_MS = [30, 2500, 5100, 7000, 12_000]
 """Near lane, then by a turn, then by a walk, then rolled: the window is 6 s."""
@@ -32,7 +32,7 @@ class Life:
         self.due_ms: dict[bytes, int] = {}
         self.answered: set[bytes] = set()
         self.cancel_is_answered = False
-        self.harness = BrokerHarness(
+        self.harness = TwinHarness(
             folder,
             flush_mode="SYNC_FLUSH",
             timer_roll_window_slots=6,
@@ -121,6 +121,8 @@ def test_a_life_passes_every_failpoint_of_the_timer() -> None:
         "cancel.appended",
         "recover.staged",
         "flush.log_synced",
+        "snapshot.before",
+        "snapshot.written",
     }, passed
 
 

@@ -91,6 +91,8 @@ class Timers(RuleBasedStateMachine):
     """The machine. In half of the runs the jobs beside the loop wait to be let go, in the others sends wait for the
     disk, and then the power may be cut."""
 
+    harness_type = BrokerHarness
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="wheelmq-")
@@ -118,7 +120,7 @@ class Timers(RuleBasedStateMachine):
         chunk_rows: int,
     ) -> None:
         self.held = held
-        self.harness = BrokerHarness(
+        self.harness = self.harness_type(
             Path(self.folder.name),
             offload=HeldOffload() if held else None,
             flush_mode="ASYNC_FLUSH" if held else "SYNC_FLUSH",

@@ -35,6 +35,7 @@ from wheelmq.delay.level_queues import LevelQueues
 from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.park import ParkSettings
 from wheelmq.delay.release import Releaser
+from wheelmq.delay.snapshots import Snapshots, SnapshotSettings
 from wheelmq.delay.timer.mark import save_check
 from wheelmq.delay.timer.recover import TimerRecovery
 from wheelmq.delay.timer.timer import Timer, TimerSettings
@@ -101,6 +102,7 @@ class Broker:
         self.clients = Clients()
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
+        self.snapshots = Snapshots(self.store, self.timer, self.background, _snapshot_settings(settings))
         self.ahead = self._open_ahead()
         self.index = self._open_index()
         self.expiry = self._open_expiry()
@@ -141,7 +143,7 @@ class Broker:
             timer.meet(rows, names)
             levels.meet(rows, names)
 
-        self.store.recover(meet)
+        self.store.recover(meet, timer.resume)
         timer.finish()
         levels.park(self.store, self.timer)
 
@@ -207,6 +209,7 @@ class Broker:
         self.holds.expire(monotonic_ms)
         self.calls.expire(monotonic_ms)
         self.flush.tick(monotonic_ms)
+        self.snapshots.look(monotonic_ms)
         self.ahead.look()
         if self.index is not None:
             self.index.look()
@@ -258,6 +261,7 @@ class Broker:
             self.pipeline.close()
             if self.index is not None:
                 self.index.close()
+            self.snapshots.close()
             self.store.close()
 
     # What handlers use ---------------------------------------------------------------------------------------------
@@ -382,3 +386,7 @@ def _timer_settings(settings: BrokerSettings) -> TimerSettings:
         log_file_bytes=settings.timer_log_file_bytes,
         lead_ms=settings.timer_lead_ms,
     )
+
+
+def _snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:
+    return SnapshotSettings(settings.snapshot_ms, settings.snapshot_log_bytes, settings.checkpoint_ms)

@@ -51,6 +51,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds that it waits for them at most."""
     sync_flush_timeout_ms: int = 5000
     checkpoint_ms: int = 3000
+    snapshot_ms: int = 30_000
+    snapshot_log_bytes: int = 16 << 20
+    """A snapshot for the next start is written when the log has grown since the last one for so long, or by so much;
+    no two of them in less than `checkpoint_ms`."""
     log_file_bytes: int = 1 << 30
     queue_file_bytes: int = 300_000 * 20
     log_files_ahead: int = 2

@@ -126,6 +126,36 @@ class IndexBits:
             self._fill_below_floor(number)
             self._give_back()
 
+    def copy(self) -> IndexBits:
+        """The bits as they are now."""
+        made = IndexBits()
+        made.floor = self.floor
+        made._segments = {number: segment.copy() for number, segment in self._segments.items()}
+        made._ones = dict(self._ones)
+        return made
+
+    def packed(self, end: int) -> tuple[int, bytes]:
+        """The bits from the segment of the floor to `end`, the lowest of a byte first, and the index of the first."""
+        first = self.floor // SEGMENT_BITS
+        numbers = range(first, -(-end // SEGMENT_BITS))
+        joined = np.concatenate([_ZEROS[:0], *(self._segments.get(number, _ZEROS) for number in numbers)])
+        _fill(joined, self.floor - first * SEGMENT_BITS)
+        return first * SEGMENT_BITS, joined[: -(-(end - first * SEGMENT_BITS) // 8)].tobytes()
+
+    def add_packed(self, first: int, packed: bytes) -> None:
+        """Set every bit below `first`, which begins a segment, and those of `packed` from there on."""
+        assert first % SEGMENT_BITS == 0, first
+        self.raise_floor(first)
+        found = np.frombuffer(packed, np.uint8)
+        for at in range(0, len(found), SEGMENT_BITS >> 3):
+            part = found[at : at + (SEGMENT_BITS >> 3)]
+            number = first // SEGMENT_BITS + at // (SEGMENT_BITS >> 3)
+            if (number + 1) * SEGMENT_BITS > self.floor:
+                segment = self._segment(number)
+                segment[: len(part)] |= part
+                self._ones[number] = _count_ones(segment)
+        self._give_back()
+
     def _set(self, number: int, at: Indices) -> None:
         segment = self._segment(number)
         np.bitwise_or.at(segment, at >> 3, np.left_shift(1, at & 7).astype(np.uint8))
@@ -142,10 +172,7 @@ class IndexBits:
     def _fill_below_floor(self, number: int) -> None:
         """Set the bits of one segment that are below the floor, so that it can become full."""
         segment = self._segments[number]
-        below = min(max(self.floor - number * SEGMENT_BITS, 0), SEGMENT_BITS)
-        segment[: below >> 3] = 0xFF
-        if below & 7:
-            segment[below >> 3] |= (1 << (below & 7)) - 1
+        _fill(segment, min(max(self.floor - number * SEGMENT_BITS, 0), SEGMENT_BITS))
         self._ones[number] = _count_ones(segment)
 
     def _give_back(self) -> None:
@@ -154,6 +181,13 @@ class IndexBits:
             del self._segments[number], self._ones[number]
             number += 1
             self.floor = number * SEGMENT_BITS
+
+
+def _fill(segment: npt.NDArray[np.uint8], count: int) -> None:
+    """Set the first `count` bits, as far as there are so many."""
+    segment[: count >> 3] = 0xFF
+    if count & 7 and count >> 3 < len(segment):
+        segment[count >> 3] |= (1 << (count & 7)) - 1
 
 
 def _count_ones(segment: npt.NDArray[np.uint8]) -> int:

@@ -1,7 +1,7 @@
 """Recovery: what the files say after a stop of any kind.
 
-The log is walked from its first record to the first bytes that are none; there it ends, unless the checkpoint says
-that more of it was on disk: then it is damaged. The walk hands out rows of
+The log is walked from its first record, or from where the snapshot ends, to the first bytes that are none; there it
+ends, unless the checkpoint says that more of it was on disk: then it is damaged. The walk hands out rows of
 integers (columns of `formats.kernels.scan`), many records at a time: the kernel fills them, and the plain code here
 fills those for the records that the kernel leaves, and all of them where kernels are off.
 """
@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 50_000
 UNITS_LATE_MS = 3000
+NEAR_BYTES = 4096
+"""To walk over so much costs less than to begin anew behind it."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -122,19 +124,32 @@ class LogDamaged(OSError):
     """Bytes in the midst of the log are no record; to end it there would lose what was on disk behind them."""
 
 
+def tell_damaged(position: LogPosition) -> None:
+    """Say that the record at `position` is set aside."""
+    log.critical("the body of the record at log position %d has changed since it was stored: nobody gets it", position)
+
+
 class LogScan:
     """One walk over the log. After `chunks` is through, `end` is where the log ends.
 
-    `whole_before_ms`: there is a record of that store time or a later one, and all before it were on disk.
+    `whole_before_ms`: there is a record of that store time or a later one, and all before it were on disk; `last_ms` is
+    the store time of the record before the start.
     """
 
     def __init__(
-        self, files: MappedSequence, start: LogPosition, *, check_bodies: bool = True, whole_before_ms: int = 0
+        self,
+        files: MappedSequence,
+        start: LogPosition,
+        *,
+        check_bodies: bool = True,
+        whole_before_ms: int = 0,
+        last_ms: int = 0,
     ) -> None:
         self._files = files
         self._check_bodies = check_bodies
         self._whole_before_ms = whole_before_ms
-        self._last_ms = 0
+        self._last_ms = last_ms
+        self._stop = files.end
         self.names = InternedNames()
         self.end = start
         self.damaged: set[LogPosition] = set()
@@ -147,18 +162,46 @@ class LogScan:
         written. One that is known to have been on disk counts with a body that has changed since. Raises LogDamaged.
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
-        while self.end < self._files.end:
-            count, more = self._fill(rows)
+        while self.end < self._stop:
+            count, more = self._fill(rows, 0)
             if count:
                 self._last_ms = int(rows[count - 1, col.STORE_MS])
                 yield rows[:count]
             if not more:
                 return
 
-    def _fill(self, rows: Rows) -> tuple[int, bool]:
-        """Fill `rows` as far as they or the log go: how many, and whether the log goes on."""
+    def records_at(self, positions: Rows, sizes: Rows) -> Iterator[Rows]:
+        """Rows of the records at `positions`, in order, all of which were on disk; they count as those of `chunks` do.
+
+        Raises LogDamaged when one is not there.
+        """
+        rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         count = 0
-        while count < len(rows) and self.end < self._files.end:
+        for start, stop in self._spans(positions, sizes):
+            self.end, self._stop = LogPosition(start), stop
+            while self.end < stop:
+                count, more = self._fill(rows, count)
+                if not more:
+                    raise LogDamaged(errno.EIO, f"the log ends at {self.end}, before a record that a queue names")
+                if count == len(rows):
+                    yield rows[_are_in(rows[:, col.POSITION], positions)]
+                    count = 0
+        yield rows[:count][_are_in(rows[:count, col.POSITION], positions)]
+
+    def _spans(self, positions: Rows, sizes: Rows) -> Iterator[tuple[int, int]]:
+        """From where to where records stand near each other, in one file."""
+        if not len(positions):
+            return
+        ends = positions + sizes
+        begins = positions[1:] - ends[:-1] > NEAR_BYTES
+        begins |= positions[1:] // self._files.file_bytes != positions[:-1] // self._files.file_bytes
+        first = np.concatenate(([0], np.flatnonzero(begins) + 1))
+        last = np.concatenate((first[1:] - 1, [len(positions) - 1]))
+        yield from zip(positions[first].tolist(), ends[last].tolist(), strict=True)
+
+    def _fill(self, rows: Rows, count: int) -> tuple[int, bool]:
+        """Fill `rows` behind the first `count` as far as they or the log go: how many, and whether the log goes on."""
+        while count < len(rows) and self.end < self._stop:
             file = self._files.file_at(self.end)
             base = self.end - self.end % self._files.file_bytes
             if jit.available():
@@ -181,7 +224,7 @@ class LogScan:
         names = self.names
         while True:
             outcome = col.scan_log(
-                file.array,
+                file.array[: self._stop - base],
                 base,
                 self._check_bodies,
                 self._whole_before_ms,
@@ -215,9 +258,7 @@ class LogScan:
         if not is_known:
             return False
         if record is not None and self._goes_on(file, at + record.size):
-            log.critical(
-                "the body of the record at log position %d has changed since it was stored: nobody gets it", self.end
-            )
+            tell_damaged(self.end)
             self.damaged.add(self.end)
             self._describe(record, row)
             return True
@@ -274,3 +315,11 @@ class LogScan:
         )
         row[col.REAL_TOPIC] = self.names.intern(real_topic) if real_topic else -1
         row[col.REAL_QUEUE_ID] = -1 if real_queue_id is None else real_queue_id
+
+
+def _are_in(values: Rows, known: Rows) -> npt.NDArray[np.bool_]:
+    """Which of `values` are among `known`, which are sorted."""
+    at = np.searchsorted(known, values)
+    found: npt.NDArray[np.bool_] = at < len(known)
+    found[found] = known[at[found]] == values[found]
+    return found

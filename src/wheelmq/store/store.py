@@ -24,6 +24,7 @@ from wheelmq.formats.disk.message import (
 from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, origin_text
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.snapshot import Snapshot
 from wheelmq.formats.java import java_long, tag_code
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.kernels.journal import (
@@ -99,23 +100,35 @@ class Store:
         self.last_stop_was_clean = disk.read(paths.abort) is None
         self.dispatched_to = self.log.start
         """Records before this log position have their queue units."""
+        self.last_position: LogPosition | None = None
+        """Where the last record stands that has a queue unit; None when there is none."""
         self.index_ms = Millis(0)
         """Store time of the last record whose index entries are on disk, as the checkpoint tells it."""
 
-    def recover(self, meet: Callable[[Rows, recovery.InternedNames], None]) -> None:
+    def recover(
+        self, meet: Callable[[Rows, recovery.InternedNames], None], resume: Callable[[], Snapshot | None] = lambda: None
+    ) -> None:
         """Find the end of the log and mend the queues; `meet` gets the rows of every record, in order.
 
-        Raises LogDamaged, DiskFull.
+        `resume` is asked once the queues are open: behind the snapshot that it gives, which must agree with this store,
+        the walk begins. Raises LogDamaged, DiskFull.
         """
+        began_s = self.clock.monotonic()
         self.queues.load()
         for remove in self.queues.drop_before(self.log.start) if self.log.start else ():
             if remove is not None:
                 remove()
         checkpoint = recovery.load_checkpoint(self.disk, self.paths)
         self.index_ms = Millis(checkpoint.index_ms)
-        synced = self.log.start
-        scan = recovery.LogScan(self.log.files, self.log.start, whole_before_ms=checkpoint.log_ms)
+        start = synced = self.log.start
+        snapshot = resume()
+        if snapshot is not None:
+            start, synced = snapshot.position, snapshot.record_position
+            self.last_position, self.log.last_store_ms = snapshot.record_position, snapshot.store_ms
+        whole_before_ms, last_ms = checkpoint.log_ms, self.log.last_store_ms
+        scan = recovery.LogScan(self.log.files, start, whole_before_ms=whole_before_ms, last_ms=last_ms)
         for rows in scan.chunks():
+            self._note_last(rows[(rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0, col.POSITION])
             self.log.last_store_ms = Millis(max(self.log.last_store_ms, int(rows[:, col.STORE_MS].max())))
             known = np.logical_and.accumulate(rows[:, col.STORE_MS] < checkpoint.log_ms)
             synced = LogPosition(max(synced, int(rows[known, col.POSITION].max(initial=0))))
@@ -124,13 +137,19 @@ class Store:
         reach("recover.scanned")
         self.log.files.cut(scan.end)
         self.log.end = self.dispatched_to = scan.end
-        self.log.damaged = frozenset(scan.damaged)
+        self.log.damaged |= frozenset(scan.damaged)
         for row, queue in enumerate(self.queues):
             queue.cut_log(scan.end)
             self.queues.next_offset[row] = queue.end
         reach("recover.cut")
         self._sync_tail(synced)
         self.disk.replace(self.paths.abort, str(self.disk.owner_id).encode())
+        elapsed_s = self.clock.monotonic() - began_s
+        log.info("the log ends at %d; it was walked from %d in %.3f s", self.log.end, start, elapsed_s)
+
+    def _note_last(self, positions: Rows) -> None:
+        if len(positions):
+            self.last_position = LogPosition(int(positions[-1]))
 
     def _redo(self, rows: Rows, from_ms: int, names: recovery.InternedNames) -> None:
         """Write the queue units of scanned records again: of those stored since `from_ms`, and of those that were not
@@ -254,6 +273,7 @@ class Store:
         self.appended += len(rows)
         self._dispatched_ms = self._last_ms()
         self.dispatched_to = self.log.end
+        self._note_last(rows[:, POSITION])
         self.journal.clear()
         return rows, grown
 

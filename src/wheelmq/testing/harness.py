@@ -40,6 +40,8 @@ SMALL: dict[str, Any] = {
     "log_file_bytes": 1 << 20,
     "queue_file_bytes": 300 * 20,
     "log_files_ahead": 0,
+    "checkpoint_ms": 1000,
+    "snapshot_ms": 2000,
     "max_hash_slot_num": 100,
     "max_index_num": 400,
     "timer_log_file_bytes": 52 * 100 + 16,

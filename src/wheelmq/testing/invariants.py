@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
+from wheelmq.delay.done import IndexBits
 from wheelmq.delay.timer.mark import MarkFile
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
@@ -17,6 +18,7 @@ from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import LogPosition
+from wheelmq.store.snapshot import load_snapshot
 
 
 class Log(NamedTuple):
@@ -87,6 +89,7 @@ def check(broker: Broker) -> Log:
     _check_durable(broker, log)
     _check_found_again(broker, log)
     _check_reachable(broker, log)
+    _check_snapshot(broker, log)
     return log
 
 
@@ -161,3 +164,23 @@ def _check_reachable(broker: Broker, log: Log) -> None:
         slots = [slot for slot in units.get(record.position, []) if slot > timer.walked_through_ms]
         hung = any(timer.wheel.last_position(slot) >= 0 for slot in slots)
         assert hung or timer.state_of(index) == "armed", f"queue offset {index} is out of sight until a restart"
+
+
+def _check_snapshot(broker: Broker, log: Log) -> None:
+    """What the next start may go on from is on disk, and says of the log before it what the log says."""
+    snapshot = load_snapshot(broker.disk, broker.paths)
+    if snapshot is None:
+        return
+    position, timer = snapshot.position, broker.timer
+    assert position <= broker.store.log.synced, "the snapshot is of what is not on disk"
+    before = [record for record in log.records if record.position < position]
+    assert not before or snapshot.store_ms == before[-1].store_ms
+    ends = {(one.message.topic, one.message.queue_id): one.queue_offset + 1 for one in before}
+    assert ends.items() <= snapshot.queue_ends.items()
+    done = IndexBits()
+    done.add_packed(snapshot.first_index, snapshot.done)
+    settled = {index for index, record in log.settled.items() if record.position < position}
+    parked = {index for index, record in log.parked.items() if record.position < position}
+    for index in range(timer.queue.start, snapshot.end_index):
+        expected = index not in parked or index in settled or index in log.adopted
+        assert (index in done) == expected, f"the snapshot's bit of queue offset {index} is {not expected}"

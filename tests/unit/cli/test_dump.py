@@ -45,9 +45,24 @@ def test_what_it_cannot_print(tmp_path: Path) -> None:
     assert dumped(tmp_path / "checkpoint").output == ""
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "config/timermark", "config/timerdone", "index/20261121080000250"])
+@pytest.mark.parametrize(
+    "name", ["checkpoint", "config/timermark", "config/timerdone", "config/snapshot", "index/20261121080000250"]
+)
 def test_a_file_that_is_cut_short(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"x" * 10)
     result = dumped(tmp_path / name)
     assert result.exit_code == 1 and "is cut short" in result.output
+
+
+def test_a_snapshot(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path) as harness:
+        harness.send("T")
+        end = harness.broker.store.log.end
+        harness.stop()
+    path = tmp_path / "config" / "snapshot"
+    head, queue = [json.loads(line) for line in dumped(path, "--json").output.splitlines()]
+    assert (head["log_position"], head["queues"]) == (end, 1)
+    assert (queue["topic"], queue["queue_id"], queue["end_queue_offset"]) == ("T", 0, 1)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "checksum is wrong" in dumped(path).output

@@ -48,6 +48,25 @@ def test_it_is_a_set(taken: list[tuple[str, object]], asked: list[int]) -> None:
         assert [index in bits for index in asked] == expected
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(indices, max_size=30), indices, st.integers(0, 3 * SEGMENT_BITS), st.lists(indices, max_size=10))
+def test_packed_and_back(first: list[int], floor: int, more: int, later: list[int]) -> None:
+    bits = IndexBits()
+    bits.update(array(first))
+    bits.update(np.arange(SEGMENT_BITS - 10, SEGMENT_BITS + more))
+    bits.raise_floor(floor)
+    end = max(floor, *first, SEGMENT_BITS + more, 0) + 1
+    copy = bits.copy()
+    bits.update(array([end + 1, *later]))
+    again = IndexBits()
+    again.update(array(later))
+    again.add_packed(*copy.packed(end))
+    copy.update(array(later))
+    asked = np.arange(6 * SEGMENT_BITS + 100)
+    assert np.array_equal(again.get(asked), copy.get(asked))
+    assert again.first_unset(1 << 40) == copy.first_unset(1 << 40)
+
+
 def test_of_nothing() -> None:
     bits = IndexBits()
     bits.update(array([]))

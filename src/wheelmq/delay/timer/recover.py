@@ -3,6 +3,9 @@
 While the store walks its log, this collects what was parked and what was settled. Then: cut the timer log at T, hang
 its units into an empty wheel, and stage what fires within the lead. What is indexed is found by its unit; what is
 not, by its place in the timer queue at or behind E. When a message is in neither, E goes back to it, which is told.
+
+With a snapshot of the log up to P the walk begins there. What was settled before stands in it as bits; what was not is
+looked up in the timer queue, and its records are read: so a start reads what is pending and what is new, no more.
 """
 
 from __future__ import annotations
@@ -26,14 +29,18 @@ from wheelmq.delay.timer.turns import Turns
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import KIND_TIMER, indices_of
 from wheelmq.formats.disk.parked import due_of, due_text
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE
+from wheelmq.formats.disk.snapshot import Snapshot
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL
 from wheelmq.formats.kernels import scan as col
-from wheelmq.formats.units import LogPosition
-from wheelmq.store.recovery import InternedNames, Rows
+from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.store.recovery import CHUNK_ROWS, InternedNames, LogDamaged, LogScan, Rows, tell_damaged
+from wheelmq.store.snapshot import disagreement, load_snapshot
 from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
 
+_EVER = 1 << 62
 _INDEX, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = range(8)
 
 
@@ -43,6 +50,8 @@ class TimerRecovery:
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._chunks: list[npt.NDArray[np.int64]] = []
+        self._rows_max = 2 * CHUNK_ROWS
+        """When the chunks hold so many rows, those that were settled meanwhile are dropped."""
         timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
         timer.done.update(settled)
 
@@ -68,13 +77,62 @@ class TimerRecovery:
             )
             kept[:, _FOREIGN_DELETE] = (parked[:, col.FLAGS] & col.FLAG_DELETES) != 0
             self._chunks.append(kept)
-        self._chunks = [pending for chunk in self._chunks if len(pending := chunk[~done.get(chunk[:, _INDEX])])]
+        if sum(map(len, self._chunks)) > self._rows_max:
+            self._rows_max = 2 * len(self._drop_settled()) + 2 * CHUNK_ROWS
+
+    def _drop_settled(self) -> npt.NDArray[np.int64]:
+        """Leave of the chunks what is pending, as one, which is returned."""
+        rows = np.concatenate([np.empty((0, 8), np.int64), *self._chunks])
+        self._chunks = [rows[~self._timer.done.get(rows[:, _INDEX])]]
+        return self._chunks[0]
+
+    def resume(self) -> Snapshot | None:
+        """The snapshot behind which the walk over the log is to begin, what it says taken; None without one to trust.
+
+        The queues of the store are open. Raises OSError.
+        """
+        timer, store = self._timer, self._timer.store
+        snapshot = load_snapshot(store.disk, store.paths)
+        if snapshot is None:
+            return None
+        why = disagreement(store, snapshot)
+        if why is None:
+            done = timer.done.copy()
+            timer.done.add_packed(snapshot.first_index, snapshot.done)
+            try:
+                damaged = self._meet_pending(QueueOffset(snapshot.end_index))
+                store.log.damaged = damaged | set(snapshot.damaged)
+                for position in snapshot.damaged:
+                    tell_damaged(position)
+                return snapshot
+            except LogDamaged as error:
+                timer.done, self._chunks = done, []
+                why = str(error)
+        log.warning("the snapshot is removed, and the whole log is walked: %s", why)
+        store.disk.remove(store.paths.snapshot)
+        return None
+
+    def _meet_pending(self, end: QueueOffset) -> frozenset[LogPosition]:
+        """Meet the records of the timer queue before `end` that are not done; which of them are damaged."""
+        timer = self._timer
+        positions, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        index = int(timer.queue.start)
+        for units in timer.queue.chunks():
+            waits = ~timer.done.get(np.arange(index, index + len(units))) & (units["size"] != BLANK_SIZE)
+            waits[max(0, end - index) :] = False
+            positions.append(units["position"][waits].astype(np.int64))
+            sizes.append(units["size"][waits].astype(np.int64))
+            index += len(units)
+        scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=_EVER)
+        for rows in scan.records_at(np.concatenate(positions), np.concatenate(sizes)):
+            self.meet(rows, scan.names)
+        return frozenset(scan.damaged)
 
     def finish(self) -> None:
         """Make the timer ready: bits, wheel, armed references, notes, keys, counts."""
         timer = self._timer
         timer.done.raise_floor(timer.queue.start)
-        pending = np.concatenate([np.empty((0, 8), np.int64), *self._chunks])
+        pending = self._drop_settled()
         pending = pending[pending[:, _INDEX] < timer.queue.end]
         damaged = np.isin(pending[:, _POSITION], list(timer.store.log.damaged))
         timer.done.update(pending[damaged, _INDEX])  # set aside: it is told at every start

@@ -14,6 +14,7 @@ from wheelmq.formats.disk.index import INDEX_HEADER, INDEX_UNIT, SLOT_BYTES, SLO
 from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Host, RecordError, decode_record
 from wheelmq.formats.disk.paths import file_start
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.disk.snapshot import SNAPSHOT, SNAPSHOT_QUEUE, Snapshot, SnapshotDamaged
 from wheelmq.formats.disk.timer import (
     TIMER_CHECK,
     TIMER_DONE,
@@ -155,6 +156,20 @@ def _done(view: memoryview, base: int) -> Iterator[Row]:
     yield {"at": 0, **TIMER_DONE.unpack(view), "settled": int(bits.sum())}
 
 
+def _snapshot(view: memoryview, base: int) -> Iterator[Row]:
+    """Head, then queues."""
+    yield {"at": 0, **SNAPSHOT.unpack(view)}
+    try:
+        found = Snapshot.decode(bytes(view))
+    except SnapshotDamaged as error:
+        yield {"at": 0, "problem": str(error)}
+        return
+    at = SNAPSHOT.size + len(found.done) + 8 * len(found.damaged)
+    for (topic, queue_id), end in found.queue_ends.items():
+        yield {"at": at, "topic": topic, "queue_id": queue_id, "end_queue_offset": end}
+        at += SNAPSHOT_QUEUE.size + len(topic.encode())
+
+
 def _one(layout: Layout) -> Reader:
     def read(view: memoryview, base: int) -> Iterator[Row]:
         yield {"at": 0, **layout.unpack(view)}
@@ -180,4 +195,5 @@ _SINGLE: Final[dict[str, Reader]] = {
     "timercheck": _one(TIMER_CHECK),
     "timermark": _mark,
     "timerdone": _done,
+    "snapshot": _snapshot,
 }

@@ -75,3 +75,8 @@ class StorePaths:
     def timer_done(self) -> Path:
         """Ours: what was settled when the store was adopted (see formats.disk.timer.TIMER_DONE)."""
         return self.config / "timerdone"
+
+    @property
+    def snapshot(self) -> Path:
+        """Ours: what is known of the log so far (see formats.disk.snapshot)."""
+        return self.config / "snapshot"

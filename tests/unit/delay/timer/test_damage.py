@@ -51,11 +51,14 @@ class TestBodies:
         harness.send("Other")
         harness.advance(4000)
 
-    def damaged(self, folder: Path, body: bytes) -> None:
+    def damaged(self, folder: Path, body: bytes, *, walk: bool = True) -> None:
+        """Flip a bit of `body`; the next start is to walk the whole log if that is so."""
         [path] = (folder / "commitlog").iterdir()
         raw = bytearray(path.read_bytes())
         raw[raw.index(body)] ^= 1
         path.write_bytes(raw)
+        if walk:
+            (folder / "config" / "snapshot").unlink(missing_ok=True)
 
     def test_of_a_message(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with BrokerHarness(tmp_path) as harness:
@@ -71,16 +74,37 @@ class TestBodies:
             view = Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(position)})
             assert harness.ask(view).code == 1
 
-    def test_of_one_that_waits(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("walk", [True, False], ids=["log walked", "snapshot"])
+    def test_of_one_that_waits(self, tmp_path: Path, walk: bool) -> None:
         with BrokerHarness(tmp_path) as harness:
             for body in (b"first", b"second", b"third"):
                 harness.send("T", body, delay_ms=8000)
             self.go_on(harness)
             now_ms = harness.clock.now_ms()
-        self.damaged(tmp_path, b"second")
+        self.damaged(tmp_path, b"second", walk=walk)
         with BrokerHarness(tmp_path, clock=ManualClock(now_ms)) as harness:
             harness.advance(5000)
             assert harness.bodies("T") == [b"first", b"third"]
+
+    def test_it_stays_aside_over_starts_that_do_not_walk_there(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            for body in (b"first", b"second", b"third"):
+                harness.send("T", body)
+            self.go_on(harness)
+        self.damaged(tmp_path, b"second")
+        for _ in range(2):
+            with BrokerHarness(tmp_path) as harness:
+                self.go_on(harness)
+                assert harness.bodies("T") == [b"first", b"third"]
+            assert "has changed since it was stored" in caplog.text
+            caplog.clear()
+        [path] = (tmp_path / "commitlog").iterdir()
+        path.write_bytes(path.read_bytes().replace(b"recond", b"second"))
+        with BrokerHarness(tmp_path) as harness:
+            assert harness.bodies("T") == [b"first", b"second", b"third"]
+        assert "not the damaged one that was there" in caplog.text
 
     def test_a_search_by_time_reads_its_time(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:

@@ -1,0 +1,154 @@
+"""Snapshots, so that a start walks little of the log: taken in a tick, written beside the loop.
+
+What the log says so far is noted at its end P, a copy of bits and of numbers. It is written once log and queue units
+are on disk up to there, so that a start may go on from P whatever the stop took. A snapshot that is lost costs a longer
+walk, nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay.done import IndexBits
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.snapshot import Snapshot
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.store.store import Store
+from wheelmq.system.failpoint import reach
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+RECORD_SIZE_BYTES: Final = 4
+"""A record begins with its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """When a snapshot is due: after so long with changes, or so many bytes of log; none sooner than `pause_ms`."""
+
+    after_ms: int
+    after_bytes: int
+    pause_ms: int
+
+
+class _Taken(NamedTuple):
+    """What a tick notes for a snapshot."""
+
+    position: LogPosition
+    record_position: LogPosition
+    record: memoryview
+    store_ms: Millis
+    damaged: frozenset[LogPosition]
+    queue_ends: npt.NDArray[np.int64]
+    """By the row of the queue."""
+    done: IndexBits
+    end_index: QueueOffset
+
+
+class Snapshots:
+    """Takes and writes the snapshots of a store."""
+
+    def __init__(self, store: Store, timer: Timer, background: Offload, settings: SnapshotSettings) -> None:
+        self._store = store
+        self._timer = timer
+        self._background = background
+        self._settings = settings
+        self._taken: _Taken | None = None
+        self._is_busy = False
+        self._last_position = store.log.start
+        self._last_ms = int(store.clock.monotonic() * 1000)
+
+    def look(self, monotonic_ms: int) -> None:
+        """Take one if it is due, have it written if the log is on disk that far; called at the end of every tick."""
+        if self._is_busy:
+            return
+        if self._taken is None:
+            if self._is_due(monotonic_ms):
+                self._taken = self._take()
+                self._last_ms = monotonic_ms if self._taken is not None else self._last_ms
+        elif self._store.log.synced >= self._taken.position:
+            job = self._job(self._taken)
+            self._is_busy, self._taken = True, None
+            self._background.submit(job, self._written)
+
+    def close(self) -> None:
+        """Bring the log to disk and write a last one; no job may run any more. Raises OSError of the log."""
+        upto, flush = self._store.flush_job()
+        flush()
+        self._store.note_flushed(upto)
+        taken = self._take()
+        if taken is not None:
+            try:
+                self._job(taken)()
+            except OSError as error:
+                self._written(error)
+
+    def _is_due(self, monotonic_ms: int) -> bool:
+        grown = self._store.log.end - self._last_position
+        waited_ms = monotonic_ms - self._last_ms
+        if not grown or waited_ms < self._settings.pause_ms:
+            return False
+        return grown >= self._settings.after_bytes or waited_ms >= self._settings.after_ms
+
+    def _take(self) -> _Taken | None:
+        """Note what the log says up to its end; None while queue units are missing, or when there is no record."""
+        store, timer = self._store, self._timer
+        if store.journal.count or store.last_position is None:
+            return None
+        self._last_position = store.log.end
+        position = store.last_position
+        record_bytes = int.from_bytes(store.log.read(position, RECORD_SIZE_BYTES), "big")
+        return _Taken(
+            store.log.end,
+            position,
+            store.log.read(position, record_bytes),
+            store.log.last_store_ms,
+            store.log.damaged,
+            store.queues.next_offset[: len(store.queues)].copy(),
+            timer.done.copy(),
+            timer.queue.end,
+        )
+
+    def _job(self, taken: _Taken) -> Callable[[], None]:
+        """What brings the queues to disk and writes a snapshot of what was taken. Raises OSError."""
+        store = self._store
+        assert store.log.files.synced(taken.position)
+        checkpoint = store.checkpoint_job()
+
+        def job() -> None:
+            if checkpoint is not None:
+                checkpoint()
+            reach("snapshot.before")
+            store.disk.replace(store.paths.snapshot, self._snapshot_of(taken).encode())
+            reach("snapshot.written")
+
+        return job
+
+    def _snapshot_of(self, taken: _Taken) -> Snapshot:
+        queues = self._store.queues
+        first, done = taken.done.packed(taken.end_index)
+        ends = enumerate(taken.queue_ends.tolist())
+        return Snapshot(
+            position=taken.position,
+            record_position=taken.record_position,
+            record_crc=zlib.crc32(taken.record),
+            store_ms=taken.store_ms,
+            damaged=tuple(sorted(taken.damaged)),
+            queue_ends={queues.key(row): QueueOffset(end) for row, end in ends if end},
+            first_index=first,
+            end_index=taken.end_index,
+            done=done,
+        )
+
+    def _written(self, result: object) -> None:
+        self._is_busy = False
+        if isinstance(result, BaseException):
+            log.error("the snapshot for the next start could not be written: %s", result)

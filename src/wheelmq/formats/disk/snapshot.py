@@ -1,0 +1,106 @@
+"""`snapshot`: what a walk over the log up to a position finds, so that a start need not walk that far (ours).
+
+    +------+------------------+---------------------+--------------------------+
+    | head | one bit for each | 8 bytes for each    | for each queue: 16 bytes |
+    |      | timer index      | damaged record      | and its topic            |
+    +------+------------------+---------------------+--------------------------+
+
+Nothing is in it that the log does not say. A change of the format takes another magic: what does not read is made anew.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+
+from wheelmq.formats.field import Field, Layout
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+
+SNAPSHOT: Final = Layout(
+    "snapshot",
+    Field("magic", "int32", "0x574D5153, WMQS"),
+    Field("crc", "uint32", "crc32 of all that stands behind this field"),
+    Field("log_position", "int64", "P: all of this holds for the log before"),
+    Field("record_position", "int64", "log position of the last record before P that has a queue unit"),
+    Field("record_crc", "uint32", "crc32 of that record: by it the log is known again"),
+    Field("queues", "int32", "how many queues are named"),
+    Field("store_ms", "int64", "store time of the last record before P"),
+    Field("damaged", "int64", "how many records before P are known to be damaged"),
+    Field("first_queue_offset", "int64", "queue offset in the timer queue of the first bit; all before it are done"),
+    Field("end_queue_offset", "int64", "end of the timer queue"),
+)
+SNAPSHOT_QUEUE: Final = Layout(
+    "queue in a snapshot",
+    Field("end_queue_offset", "int64", "end of the queue"),
+    Field("queue_id", "int32", "its id"),
+    Field("topic_bytes", "int32", "length of its topic, which follows"),
+)
+SNAPSHOT_MAGIC: Final = 0x574D5153
+
+
+class SnapshotDamaged(ValueError):
+    """The bytes are no snapshot, or not all of one."""
+
+
+class Snapshot(NamedTuple):
+    """What is known of the log before `position`."""
+
+    position: LogPosition
+    record_position: LogPosition
+    record_crc: int
+    store_ms: Millis
+    damaged: tuple[LogPosition, ...]
+    """Positions of records whose bodies have changed."""
+    queue_ends: dict[tuple[str, int], QueueOffset]
+    """Of every queue that has units, by topic and queue id."""
+    first_index: int
+    end_index: QueueOffset
+    done: bytes
+    """A bit for each index from `first_index` to `end_index`, the lowest of a byte first."""
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        parts = [self.done, np.array(self.damaged, ">i8").tobytes()]
+        for (topic, queue_id), end in self.queue_ends.items():
+            name = topic.encode()
+            parts += (SNAPSHOT_QUEUE.pack(end, queue_id, len(name)), name)
+        counts = (len(self.queue_ends), self.store_ms, len(self.damaged))
+        bounds = (self.first_index, self.end_index)
+        head = SNAPSHOT.pack(0, 0, self.position, self.record_position, self.record_crc, *counts, *bounds)
+        body = head[_CHECKED_FROM:] + b"".join(parts)
+        return struct.pack(">iI", SNAPSHOT_MAGIC, zlib.crc32(body)) + body
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """The snapshot in `raw`. Raises SnapshotDamaged."""
+        if len(raw) < SNAPSHOT.size:
+            raise SnapshotDamaged(f"{len(raw)} bytes are no snapshot")
+        head = SNAPSHOT.unpack(raw)
+        if head["magic"] != SNAPSHOT_MAGIC or head["crc"] != zlib.crc32(memoryview(raw)[_CHECKED_FROM:]):
+            raise SnapshotDamaged("its checksum is wrong")
+        at = SNAPSHOT.size + -(-(head["end_queue_offset"] - head["first_queue_offset"]) // 8)
+        done = raw[SNAPSHOT.size : at]
+        damaged = np.frombuffer(raw, ">i8", head["damaged"], at).tolist()
+        at += 8 * len(damaged)
+        ends: dict[tuple[str, int], QueueOffset] = {}
+        for _ in range(head["queues"]):
+            queue = SNAPSHOT_QUEUE.unpack(raw, at)
+            at += SNAPSHOT_QUEUE.size + queue["topic_bytes"]
+            ends[raw[at - queue["topic_bytes"] : at].decode(), queue["queue_id"]] = queue["end_queue_offset"]
+        return cls(
+            head["log_position"],
+            head["record_position"],
+            head["record_crc"],
+            head["store_ms"],
+            tuple(damaged),
+            ends,
+            head["first_queue_offset"],
+            head["end_queue_offset"],
+            done,
+        )
+
+
+_CHECKED_FROM: Final = SNAPSHOT.position_of("log_position")

@@ -1,0 +1,58 @@
+"""A harness each of whose starts is done twice: with the snapshot, and on a copy of the store without it.
+
+Both must come to the same: a snapshot saves a walk over the log and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wheelmq.broker.broker import Broker
+from wheelmq.delay import refs as ref
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.harness import BrokerHarness
+
+
+def recovered(broker: Broker) -> dict[str, Any]:
+    """What a start has found out, by name."""
+    store, timer = broker.store, broker.timer
+    keys = {key: row for row, (key, _) in enumerate(store.queues.items())}
+    hashes = sorted(set(timer.keys._hashes.tolist()) - {0})
+    armed = sorted(tuple(row) for _, _, refs in timer.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
+    noted = [refs[:, : ref.ENQUEUE_MS].tolist() for refs in (*timer.notes._near, *timer.notes._chunks)]
+    return {
+        "log": (store.log.end, store.log.last_store_ms, store.log.damaged, store.last_position),
+        "queue ends": {key: queue.end for key, queue in store.queues.items() if queue.end},
+        "done": timer.done.get(np.arange(timer.queue.end + 1)).tolist(),
+        "pending": {key: int(timer.pending_by_queue[row]) for key, row in keys.items() if timer.pending_by_queue[row]},
+        "armed": armed,
+        "noted": sorted(row for rows in noted for row in rows),
+        "keys": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in hashes},
+        "E and S": (timer.indexed_to, timer.walked_through_ms),
+        "units": timer.log.end,
+    }
+
+
+class TwinHarness(BrokerHarness):
+    """Compares the two ways at each start."""
+
+    snapshots_used = 0
+
+    def start(self, **settings: Any) -> None:
+        if not (self._folder / "config" / "snapshot").exists():
+            super().start(**settings)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "store"
+            shutil.copytree(self._folder, copy)
+            (copy / "config" / "snapshot").unlink()
+            chosen = {**self._settings, **settings}
+            super().start(**settings)
+            with BrokerHarness(copy, clock=ManualClock(self.now_ms), **chosen) as twin:
+                assert recovered(self.broker) == recovered(twin.broker)
+        self.snapshots_used += 1

@@ -1,0 +1,251 @@
+"""A start goes on from a snapshot when there is one to be believed, and walks the whole log when not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.snapshot import SNAPSHOT, Snapshot
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.units import QueueOffset
+from wheelmq.store.snapshot import load_snapshot
+from wheelmq.testing import invariants
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import PipelineModel
+
+WAITS_MS = 60_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture(autouse=True)
+def told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "wheelmq.store")
+
+
+def walked_from(caplog: pytest.LogCaptureFixture) -> int:
+    """Where the last start began to walk the log."""
+    return int(re.findall(r"it was walked from (\d+)", caplog.text)[-1])
+
+
+def snapshot_of(harness: BrokerHarness) -> Snapshot:
+    found = load_snapshot(harness.disk, harness.broker.paths)
+    assert found is not None
+    return found
+
+
+def live(harness: BrokerHarness) -> None:
+    """Messages, timers that are out, that wait, that were cancelled; a snapshot of them, and some more behind it."""
+    for i in range(8):
+        unique = {props.UNIQ_KEY: f"K{i}"}
+        assert harness.send("T", b"plain %d" % i).code == 0
+        assert harness.send("T", b"timer %d" % i, delay_ms=500 if i < 4 else WAITS_MS, properties=unique).code == 0
+    assert cancel(harness, 7) == "cancelled"
+    harness.advance(4000, PipelineModel(harness).work, 500)
+    assert snapshot_of(harness).position == harness.broker.store.log.end
+    harness.send("T", b"behind")
+    assert cancel(harness, 6) == "cancelled"
+
+
+def cancel(harness: BrokerHarness, number: int) -> str:
+    properties = {props.TIMER_DEL_UNIQKEY: f"T+K{number}"}
+    return harness.send("T", b"-", delay_ms=1000, properties=properties).ext["cancelResult"]
+
+
+def check(harness: BrokerHarness) -> None:
+    """All is there after a start on what `live` left."""
+    invariants.check(harness.broker)
+    assert harness.broker.timer.pending_by_queue.sum() == 2
+    assert [cancel(harness, number) for number in (7, 5)] == ["not found", "cancelled"]
+    harness.advance(WAITS_MS, PipelineModel(harness).work, 500)
+    expected = [*(b"plain %d" % i for i in range(8)), *(b"timer %d" % i for i in range(5)), b"behind"]
+    assert sorted(harness.bodies("T")) == sorted(expected)
+    invariants.check(harness.broker)
+
+
+def test_after_a_kill_only_what_is_behind_is_walked(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    live(harness)
+    position = snapshot_of(harness).position
+    harness.restart(clean=False)
+    assert walked_from(caplog) == position < harness.broker.store.log.end
+    check(harness)
+
+
+def test_after_a_stop_nothing_is_walked(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    live(harness)
+    harness.restart(clean=True)
+    assert walked_from(caplog) == harness.broker.store.log.end
+    check(harness)
+
+
+def remove_queue(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue" / "T" / "0")
+
+
+def remove_timer_queue(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue" / TIMER_TOPIC)
+
+
+def remove_queues(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue")
+
+
+def cut_queue(store: Path) -> None:
+    path = store / "consumequeue" / "T" / "0" / f"{0:020d}"
+    path.write_bytes(path.read_bytes()[: 3 * 20].ljust(path.stat().st_size, b"\0"))
+
+
+def remove_all_that_follows(store: Path) -> None:
+    for name in ("consumequeue", "index", "timerlog"):
+        shutil.rmtree(store / name)
+    for name in ("timerwheel", "checkpoint", "config/timermark", "config/snapshot"):
+        (store / name).unlink()
+
+
+def remove_snapshot(store: Path) -> None:
+    (store / "config" / "snapshot").unlink()
+
+
+def flip(at: int) -> Callable[[Path], None]:
+    def damage(store: Path) -> None:
+        path = store / "config" / "snapshot"
+        raw = bytearray(path.read_bytes())
+        raw[at] ^= 1
+        path.write_bytes(raw)
+
+    return damage
+
+
+def cut_snapshot(store: Path) -> None:
+    path = store / "config" / "snapshot"
+    path.write_bytes(path.read_bytes()[: SNAPSHOT.size - 1])
+
+
+def add_queue(store: Path) -> None:
+    path = store / "config" / "snapshot"
+    snapshot = Snapshot.decode(path.read_bytes())
+    path.write_bytes(snapshot._replace(queue_ends={**snapshot.queue_ends, ("U", 0): QueueOffset(1)}).encode())
+
+
+def change(**fields: object) -> Callable[[Path], None]:
+    def damage(store: Path) -> None:
+        path = store / "config" / "snapshot"
+        path.write_bytes(Snapshot.decode(path.read_bytes())._replace(**fields).encode())
+
+    return damage
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "its first byte": (flip(0), "its checksum is wrong"),
+    "a bit of it": (flip(SNAPSHOT.size), "its checksum is wrong"),
+    "its end": (flip(-1), "its checksum is wrong"),
+    "cut": (cut_snapshot, "are no snapshot"),
+    "gone": (remove_snapshot, ""),
+    "of another log": (change(record_crc=1), "the log has another record"),
+    "of a longer log": (change(position=1 << 40), "the log has no record"),
+    "of a log elsewhere": (change(record_position=3), "the log has no record"),
+    "of other queues": (change(queue_ends={("T", 0): 3}), "has other units than then"),
+    "of more queues": (add_queue, "of topic U is gone"),
+    "a queue gone": (remove_queue, "queue 0 of topic T is gone"),
+    "the timer queue gone": (remove_timer_queue, "has other units than then"),
+    "queues gone": (remove_queues, "than then"),
+    "a queue cut": (cut_queue, "queue 0 of topic T has other units than then"),
+    "all that follows gone": (remove_all_that_follows, ""),
+}
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_does_not_agree_is_told_and_all_is_walked(
+    harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture, clean: bool, name: str
+) -> None:
+    live(harness)
+    harness.stop() if clean else harness.crash()
+    damage, text = DAMAGE[name]
+    damage(store)
+    harness.start()
+    assert walked_from(caplog) == 0
+    assert text in caplog.text
+    check(harness)
+
+
+def test_a_pending_record_that_is_gone_is_looked_for_by_a_walk(
+    harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    live(harness)
+    index = harness.broker.timer.done.first_unset(100)
+    position = int(harness.broker.timer.queue.read(index, 1)["position"][0])  # type: ignore[arg-type]
+    harness.crash()
+    (store / "checkpoint").unlink()  # so that the walk ends the log there
+    with open(store / "commitlog" / f"{0:020d}", "r+b") as file:
+        file.seek(position)
+        file.write(bytes(8))
+    harness.start()
+    assert f"the log ends at {position}; it was walked from 0" in caplog.text
+    invariants.check(harness.broker)
+
+
+class TestWhenItIsWritten:
+    def test_not_before_log_and_units_are_on_disk(self, tmp_path: Path) -> None:
+        offload = HeldOffload()
+        with BrokerHarness(tmp_path, offload=offload) as harness:
+            harness.send("T")
+            end = harness.broker.store.log.end
+            for _ in range(20):
+                harness.advance(500)
+                assert not harness.broker.paths.snapshot.exists() or harness.broker.store.log.synced >= end
+                harness.run_jobs(1)
+                invariants.check(harness.broker)
+            assert snapshot_of(harness).position == end
+
+    def test_a_log_that_does_not_grow_has_one(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        harness.send("T")
+        harness.advance(5000)
+        path = harness.broker.paths.snapshot
+        path.unlink()
+        harness.advance(60_000)
+        assert not path.exists()
+        harness.send("T")
+        harness.advance(5000)
+        assert path.exists()
+
+    def test_soon_when_much_is_written(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, snapshot_ms=60_000, snapshot_log_bytes=50_000) as harness:
+            harness.send("T", bytes(40_000))
+            harness.advance(5000)
+            assert not harness.broker.paths.snapshot.exists()
+            harness.send("T", bytes(40_000))
+            harness.advance(2000)
+            assert snapshot_of(harness).position == harness.broker.store.log.end
+
+    def test_units_that_could_not_be_synced(
+        self, harness: BrokerHarness, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        harness.send("T")
+        harness.advance(600)
+        assert harness.broker.store.log.synced == harness.broker.store.log.end
+        disk.sync_error = OSError(5, "Input/output error")
+        harness.advance(10_000)
+        disk.sync_error = None
+        harness.advance(10_000)
+        harness.stop()
+        assert not (harness._folder / "config" / "snapshot").exists()
+        assert "the snapshot for the next start could not be written" in caplog.text
+        harness.start()
+        assert harness.bodies("T") == [b"body"]
+
+    def test_an_empty_store(self, harness: BrokerHarness) -> None:
+        harness.advance(5000)
+        harness.restart(clean=True)
+        assert not harness.broker.paths.snapshot.exists()
+        invariants.check(harness.broker)

@@ -1,0 +1,60 @@
+"""The snapshot's bytes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wheelmq.formats.disk.snapshot import SNAPSHOT, SNAPSHOT_QUEUE, Snapshot, SnapshotDamaged
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+
+positions = st.integers(0, (1 << 63) - 1).map(LogPosition)
+queues = st.tuples(st.text(st.characters(codec="utf-8"), max_size=20), st.integers(0, (1 << 31) - 1))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    done = draw(st.binary(max_size=20))
+    first = draw(st.integers(0, 1 << 40))
+    return Snapshot(
+        position=draw(positions),
+        record_position=draw(positions),
+        record_crc=draw(st.integers(0, (1 << 32) - 1)),
+        store_ms=Millis(draw(positions)),
+        damaged=tuple(draw(st.lists(positions, max_size=3))),
+        queue_ends=draw(st.dictionaries(queues, positions.map(QueueOffset), max_size=4)),
+        first_index=first,
+        end_index=QueueOffset(first + max(0, 8 * len(done) - draw(st.integers(0, 7)))),
+        done=done,
+    )
+
+
+@given(snapshots())
+@settings(deadline=None)
+def test_there_and_back(snapshot: Snapshot) -> None:
+    assert Snapshot.decode(snapshot.encode()) == snapshot
+
+
+@given(snapshots(), st.data())
+@settings(deadline=None)
+def test_what_is_not_whole_is_none(snapshot: Snapshot, data: st.DataObject) -> None:
+    raw = snapshot.encode()
+    at = data.draw(st.integers(0, len(raw) - 1))
+    flipped = raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :]
+    for damaged in (flipped, raw[:at]):
+        with pytest.raises(SnapshotDamaged):
+            Snapshot.decode(damaged)
+
+
+def test_a_byte_stands_where_the_tables_say() -> None:
+    ends = {("topic", 3): QueueOffset(0x0102)}
+    raw = Snapshot(
+        LogPosition(9), LogPosition(7), 5, Millis(6), (LogPosition(4),), ends, 16, QueueOffset(27), b"\x01\x02"
+    )
+    encoded = raw.encode()
+    at = SNAPSHOT.size
+    assert encoded[at : at + 2] == b"\x01\x02"
+    assert encoded[at + 2 : at + 10] == (4).to_bytes(8, "big")
+    assert SNAPSHOT_QUEUE.unpack(encoded, at + 10) == {"end_queue_offset": 0x0102, "queue_id": 3, "topic_bytes": 5}
+    assert encoded[at + 26 :] == b"topic"
