@@ -24,14 +24,13 @@ def recovered(broker: Broker) -> dict[str, Any]:
     keys = {key: row for row, (key, _) in enumerate(store.queues.items())}
     hashes = sorted(set(timer.keys._hashes.tolist()) - {0})
     armed = sorted(tuple(row) for _, _, refs in timer.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
-    noted = [refs[:, : ref.ENQUEUE_MS].tolist() for refs in (*timer.notes._near, *timer.notes._chunks)]
     return {
         "log": (store.log.end, store.log.last_store_ms, store.log.damaged, store.last_position),
         "queue ends": {key: queue.end for key, queue in store.queues.items() if queue.end},
         "done": timer.done.get(np.arange(timer.queue.end + 1)).tolist(),
         "pending": {key: int(timer.pending_by_queue[row]) for key, row in keys.items() if timer.pending_by_queue[row]},
         "armed": armed,
-        "noted": sorted(row for rows in noted for row in rows),
+        "noted": (timer.notes.count, timer.notes.next_fire_ms),
         "keys": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in hashes},
         "E and S": (timer.indexed_to, timer.walked_through_ms),
         "units": timer.log.end,

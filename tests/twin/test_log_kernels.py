@@ -24,6 +24,7 @@ from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_UNIT
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.frame import FrameError
+from wheelmq.store import recovery
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import LogScan
@@ -93,6 +94,31 @@ def test_the_log_is_scanned_alike(
     kernel, twin = both_ways(plain, lambda: scanned(log.files, log.start))
     harness.crash()
     assert kernel == twin
+
+
+@given(stream=streams(), chosen=st.sets(st.integers(0, 60)), step=st.sampled_from([1, 300, 8 << 20]))
+@settings(fixture_is_shared, max_examples=60)
+def test_chosen_records_are_read_alike(
+    tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, stream: bytes, chosen: set[int], step: int
+) -> None:
+    """The rows are those of a walk over the whole log, whatever is walked at once and however far apart they are."""
+    harness = filled(tmp_path_factory.mktemp("chosen"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
+    log = harness.broker.store.log
+    plain.setattr(recovery, "AHEAD_BYTES", step)
+    plain.setattr(recovery, "NEAR_BYTES", step)
+    walked = [row.copy() for rows in LogScan(log.files, log.start).chunks() for row in rows]
+    wanted = np.array([row for i, row in enumerate(walked) if i in chosen], np.int64).reshape(-1, recovery.col.COLUMNS)
+    columns = [recovery.col.POSITION, recovery.col.SIZE, recovery.col.DUE_MS, recovery.col.SETTLES, recovery.col.FLAGS]
+
+    def read() -> list[object]:
+        scan = LogScan(log.files, log.start, whole_before_ms=1 << 62)
+        found = [row[columns].tolist() for rows in scan.records_at(wanted[:, 0], wanted[:, 1]) for row in rows]
+        assert not scan.damaged
+        return found
+
+    kernel, twin = both_ways(plain, read)
+    harness.crash()
+    assert kernel == twin == wanted[:, columns].tolist()
 
 
 @given(stream=streams())

@@ -90,6 +90,7 @@ class ConsumeQueue:
         """All units from `start` on, file by file."""
         offset = self.start
         while offset < self.end:
+            self.files.file_at(offset * QUEUE_UNIT.size).read_ahead(0, self.files.file_bytes)
             units = self.read(offset, self.units_per_file)
             yield units
             offset = QueueOffset(offset + len(units))

@@ -9,6 +9,7 @@ fills those for the records that the kernel leaves, and all of them where kernel
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -45,6 +46,10 @@ CHUNK_ROWS = 50_000
 UNITS_LATE_MS = 3000
 NEAR_BYTES = 4096
 """To walk over so much costs less than to begin anew behind it."""
+AHEAD_BYTES = 8 << 20
+"""What is walked at once, while as much behind it is read from disk."""
+AHEAD_SPANS = 256
+"""So many places are read from disk at once."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -177,7 +182,7 @@ class LogScan:
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         count = 0
-        for start, stop in self._spans(positions, sizes):
+        for start, stop in self._read_ahead_of(self._spans(positions, sizes)):
             self.end, self._stop = LogPosition(start), stop
             while self.end < stop:
                 count, more = self._fill(rows, count)
@@ -187,6 +192,14 @@ class LogScan:
                     yield rows[_are_in(rows[:, col.POSITION], positions)]
                     count = 0
         yield rows[:count][_are_in(rows[:count, col.POSITION], positions)]
+
+    def _read_ahead_of(self, spans: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """The same spans, many of which are being read from disk when the first of them is given."""
+        while chosen := list(itertools.islice(spans, AHEAD_SPANS)):
+            for start, stop in chosen:
+                at = start % self._files.file_bytes
+                self._files.file_at(start).read_ahead(at, at + stop - start)
+            yield from chosen
 
     def _spans(self, positions: Rows, sizes: Rows) -> Iterator[tuple[int, int]]:
         """From where to where records stand near each other, in one file."""
@@ -206,7 +219,7 @@ class LogScan:
             base = self.end - self.end % self._files.file_bytes
             if jit.available():
                 count = self._run_kernel(file, base, rows, count)
-                if count == len(rows):
+                if count == len(rows) or self.end == self._stop:
                     return count, True
             at = self.end - base
             if self._at_blank(file, at):
@@ -220,11 +233,15 @@ class LogScan:
         return count, True
 
     def _run_kernel(self, file: MappedFile, base: int, rows: Rows, count: int) -> int:
-        state = np.array([self.end - base, count], np.int64)
+        """Fill `rows` by the kernel as far as it goes, which is not over the border of what is walked at once."""
+        at = self.end - base
+        stop = min(self._stop - base, file.size, at + AHEAD_BYTES)
+        file.read_ahead(at, min(self._stop - base, file.size, stop + AHEAD_BYTES))
+        state = np.array([at, count], np.int64)
         names = self.names
         while True:
             outcome = col.scan_log(
-                file.array[: self._stop - base],
+                file.array[:stop],
                 base,
                 self._check_bodies,
                 self._whole_before_ms,

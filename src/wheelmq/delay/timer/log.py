@@ -93,6 +93,7 @@ class TimerLog:
     def _pieces(self, start: int, end: int) -> Iterator[tuple[int, Units]]:
         for position, file, at, stop in self.files.pieces(start, end):
             count = (min(stop, self.files.file_bytes - BLANK_BYTES) - at) // TIMER_UNIT.size
+            file.read_ahead(at, stop)
             yield position, np.frombuffer(file.view, TIMER_UNIT.dtype, max(count, 0), at)
 
     def _whole_until(self, end: int) -> int:

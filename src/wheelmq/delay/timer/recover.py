@@ -40,7 +40,7 @@ from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
 
-_EVER = 1 << 62
+_EVER_MS = 1 << 62
 _INDEX, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = range(8)
 
 
@@ -123,7 +123,7 @@ class TimerRecovery:
             positions.append(units["position"][waits].astype(np.int64))
             sizes.append(units["size"][waits].astype(np.int64))
             index += len(units)
-        scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=_EVER)
+        scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=_EVER_MS)
         for rows in scan.records_at(np.concatenate(positions), np.concatenate(sizes)):
             self.meet(rows, scan.names)
         return frozenset(scan.damaged)
