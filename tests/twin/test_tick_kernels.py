@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.twin.test_log_kernels import both_ways, fixture_is_shared
+from tests.twin.test_send_and_release import START_MS
 from wheelmq.delay.done import SEGMENT_BITS, IndexBits
 from wheelmq.delay.timer import intake
 from wheelmq.delay.timer import rows as turn_rows
@@ -24,6 +25,8 @@ from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.units import QueueOffset
 from wheelmq.store.queues import QueueTable
 from wheelmq.system.disk import Disk
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.harness import BrokerHarness
 
 SLOTS = 8
 PRECISION_MS = 1000
@@ -156,3 +159,30 @@ def test_bits(plain: pytest.MonkeyPatch, data: st.DataObject) -> None:
 
     compiled, by_hand = both_ways(plain, run)
     assert compiled == by_hand
+
+
+@pytest.mark.parametrize("names", [["DELAY"], ["DELAY", "KEYS"], ["KEYS", "DELAY"], ["KEYS", "DELAY", "TAGS"]])
+def test_a_level_is_released(
+    tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    served = []
+
+    def run() -> object:
+        with BrokerHarness(tmp_path_factory.mktemp("store"), clock=ManualClock(START_MS)) as harness:
+            for i in range(3):
+                properties = {name: "1" if name == "DELAY" else f"{name}{i}" for name in names}
+                assert harness.send("T", b"%d" % i, properties=properties).code == 0
+            if harness.broker.fast_send is not None:
+                bulk = harness.broker.releaser._bulk
+                assert bulk is not None
+                harness.broker.releaser._bulk = lambda refs, now_ms: served.append(bulk(refs, now_ms)) or served[-1]
+            harness.advance(1100)
+            records = harness.read_queue("T")
+            assert [record.message.body for record in records] == [b"0", b"1", b"2"]
+            assert all(record.message.properties["DELAY"] == "1" for record in records)
+            log = harness.broker.store.log
+            return bytes(log.read(log.start, log.end))
+
+    compiled, by_hand = both_ways(plain, run)
+    assert compiled == by_hand
+    assert served == [3], "the kernel left one"

@@ -85,8 +85,10 @@ def command(
     """List the delayed messages that wait for their time, count them, or find one."""
     if store is not None and broker is not None:
         raise click.UsageError("--store and --broker name two places to look in: give one of them")
-    if key is not None and (topic is None or store is not None or per_minute):
-        raise click.UsageError("--key asks a running broker and needs --topic: give both, no --store, no --per-minute")
+    if key is not None and (
+        topic is None or store is not None or per_minute or from_ms is not None or to_ms is not None
+    ):
+        raise click.UsageError("--key asks a running broker and takes --topic, which it needs, and --json alone")
     asked = Asked(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
     with told_plainly(namesrv):
         addresses = [] if store is not None else _addresses(namesrv, broker)
@@ -151,6 +153,8 @@ def find(address: str, topic: str, key: str) -> Iterator[bytes]:
     with closing(Link(address)) as link:
         answer = _call(link, RequestCode.WMQ_FIND_TIMERS, headers.FindTimersHeader(topic=topic, key=key))
         yield from filter(None, bytes(answer.body).split(b"\n"))
+        if answer.ext["truncated"] == "true":
+            click.echo(f"{address}: there may be more; these are of the newest with this key", err=True)
 
 
 def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[bytes]:

@@ -6,13 +6,15 @@ carries that one's origin, and so settles it; it is never delivered itself.
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
 from wheelmq.formats.disk.timer import TIMER_TOPIC
-from wheelmq.store.store import Appended, Store
+from wheelmq.store.store import Appended, BatchTooLong, Store
 from wheelmq.system.failpoint import reach
 
 
@@ -25,14 +27,31 @@ class Cancelled(StrEnum):
 
 
 def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appended, Cancelled]:
-    """Append the parked cancel `message`, once for each pending message that it names. Raises as Store.append."""
+    """Append the parked cancel `message`, once for each pending message that it names: all or none, as long as they fit
+    into one file of the log. Raises as Store.append.
+
+    What it cancels is added to its keys: so the message index tells what became of that.
+    """
     assert message.topic == TIMER_TOPIC and props.WMQ_DUE in message.properties
     pending, settled = timer.find_parked(message.properties[props.TIMER_DEL_UNIQKEY])
     if not pending:
         return store.append(message), Cancelled.ALREADY_SETTLED if settled else Cancelled.NOT_FOUND
+    message = _with_key_of_cancelled(message)
+    with contextlib.suppress(BatchTooLong):
+        store.reserve([message] * len(pending), settles=pending[0][0])
     appended = []
     for origin, real_queue in pending:
         appended.append(store.append(message, settles=origin, real_queue=real_queue))
         reach("cancel.appended")
         timer.settle(origin)
     return appended[0], Cancelled.CANCELLED
+
+
+def _with_key_of_cancelled(message: Message) -> Message:
+    properties = dict(message.properties)
+    unique_key = properties[props.TIMER_DEL_UNIQKEY].partition("+")[2]
+    keys = properties.pop(props.KEYS, "").split()
+    properties[props.KEYS] = " ".join(dict.fromkeys([*keys, unique_key]))
+    if len(props.encode(properties)) + ORIGIN_PROPERTY_BYTES > props.PROPERTIES_BYTES_MAX:
+        return message
+    return message.again(message.topic, message.queue_id, properties)

@@ -12,7 +12,7 @@ from wheelmq.delay.release import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.disk.origin import Origin, parse_origin, timer_origin
+from wheelmq.formats.disk.origin import parse_origin, timer_origin
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 
 
@@ -26,7 +26,7 @@ class End(StrEnum):
     DEAD_LETTER = "dead letter"
     """It could never be delivered."""
     SETTLED = "settled"
-    """One of these: the message index has not come to it yet."""
+    """One of these, which the message index does not tell (yet), or delivered by Apache RocketMQ before."""
 
 
 class Fate(msgspec.Struct):
@@ -37,44 +37,40 @@ class Fate(msgspec.Struct):
     end: End | None = None
     """None while it is pending."""
     ended_ms: int | None = None
-    """Store time of the record that ended it, where that is one with its key."""
+    """Store time of the record that ended it, where that was found."""
     end_position: int | None = None
     """And the log position of that."""
 
 
-FindRecords = Callable[[str], Iterable[Record]]
-"""The records of a topic that have the key asked for."""
+FindRecords = Callable[[str, str], Iterable[Record]]
+"""The newest records of a topic (first) that have a key (second)."""
+
+_PLACES = ((TIMER_TOPIC, End.ROLLED), (DEAD_LETTER_TOPIC, End.DEAD_LETTER))
 
 
-def fates(timer: Timer, topic: str, key: str, find: FindRecords, *, is_indexed: bool) -> list[Fate]:
-    """What became of the messages for `topic` that have `key` as their unique key or among their keys, oldest first.
-
-    `is_indexed`: `find` knows every record there is.
-    """
-    parked: list[Record] = []
-    ends: dict[Origin, tuple[Record, End]] = {}
-    for place, end in ((TIMER_TOPIC, End.ROLLED), (topic, End.RELEASED), (DEAD_LETTER_TOPIC, End.DEAD_LETTER)):
-        for record in find(place):
-            properties = record.message.properties
-            deletes = props.TIMER_DEL_UNIQKEY in properties
-            origin = parse_origin(properties.get(props.WMQ_ORIGIN, ""))
-            if origin is not None:
-                ends[origin] = record, End.CANCELLED if deletes else end
-            if place == TIMER_TOPIC and not deletes and _has(properties, key):
-                parked.append(record)
-    unseen = End.CANCELLED if is_indexed else End.SETTLED
-    mine = (record for record in parked if record.message.properties.get(props.REAL_TOPIC) == topic)
-    return [_fate(timer, record, ends.get(timer_origin(record.queue_offset)), unseen) for record in mine]
+def fates(timer: Timer, topic: str, key: str, find: FindRecords) -> list[Fate]:
+    """What became of the messages for `topic` that have `key` as their unique key or among their keys, oldest first."""
+    parked = [record for record in find(TIMER_TOPIC, key) if _is_asked_for(record.message.properties, topic, key)]
+    return [_fate(timer, record, find) for record in parked]
 
 
-def _has(properties: dict[str, str], key: str) -> bool:
-    return properties.get(props.UNIQ_KEY) == key or key in properties.get(props.KEYS, "").split()
+def _is_asked_for(properties: dict[str, str], topic: str, key: str) -> bool:
+    return (
+        properties.get(props.REAL_TOPIC) == topic
+        and props.TIMER_DEL_UNIQKEY not in properties
+        and (properties.get(props.UNIQ_KEY) == key or key in properties.get(props.KEYS, "").split())
+    )
 
 
-def _fate(timer: Timer, record: Record, end: tuple[Record, End] | None, unseen: End) -> Fate:
+def _fate(timer: Timer, record: Record, find: FindRecords) -> Fate:
     if record.queue_offset not in timer.done:
         return Fate(describe(record, timer.state_of(record.queue_offset)))
     message = describe(record, State.INDEXED if record.queue_offset < timer.indexed_to else State.PARKED)
-    if end is None:
-        return Fate(message, unseen)
-    return Fate(message, end[1], end[0].store_ms, end[0].position)
+    origin = timer_origin(record.queue_offset)
+    for place, end in ((message.topic, End.RELEASED), *_PLACES):
+        for last in find(place, message.unique_key or ""):
+            properties = last.message.properties
+            if parse_origin(properties.get(props.WMQ_ORIGIN, "")) == origin:
+                how = End.CANCELLED if props.TIMER_DEL_UNIQKEY in properties else end
+                return Fate(message, how, last.store_ms, last.position)
+    return Fate(message, End.SETTLED)

@@ -36,14 +36,14 @@ class _Chunk:
     def __len__(self) -> int:
         return self._stop - self._start
 
-    def add(self, refs: Refs, least_ms: int) -> int:
-        """Take as many of `refs`, of which none fires before `least_ms`, as there is room for; how many."""
+    def add(self, refs: Refs) -> int:
+        """Take as many of `refs` from the front as there is room for; how many."""
         count = min(len(refs), len(self._rows) - self._stop)
-        if count < len(refs):
-            least_ms = int(refs[:count, FIRE_MS].min(initial=_NEVER))
+        if count == 0:
+            return 0
         self._rows[self._stop : self._stop + count] = refs[:count]
         self._stop += count
-        self.least_ms = min(self.least_ms, least_ms)
+        self.least_ms = min(self.least_ms, int(refs[:count, FIRE_MS].min()))
         return count
 
     def take_until(self, horizon_ms: int) -> Refs:
@@ -86,13 +86,12 @@ class Notes:
             refs = refs[~near]
         if not len(refs):
             return
-        least_ms = int(refs[:, FIRE_MS].min())
-        self.next_fire_ms = min(self.next_fire_ms, least_ms)
         self.count += len(refs)
-        added = self._chunks[-1].add(refs, least_ms) if self._chunks else 0
+        added = self._chunks[-1].add(refs) if self._chunks else 0
         while added < len(refs):
             self._chunks.append(_Chunk())
-            added += self._chunks[-1].add(refs[added:], int(refs[added:, FIRE_MS].min()))
+            added += self._chunks[-1].add(refs[added:])
+        self.next_fire_ms = min(self.next_fire_ms, int(refs[:, FIRE_MS].min()))
 
     def _note_near(self, refs: Refs) -> None:
         self._near.append(refs)

@@ -57,12 +57,16 @@ class _Bucket:
         self.fire_ms = fire_ms
         self.parts: deque[Refs] = deque()
 
-    def take(self, count: int) -> Refs:
-        """At most `count` references from the front."""
-        part = self.parts.popleft()
-        if len(part) > count:
-            self.parts.appendleft(part[count:])
-        return part[:count]
+    def take(self, count: int) -> list[Refs]:
+        """`count` references from the front, or all of them, in their parts."""
+        taken: list[Refs] = []
+        while count and self.parts:
+            part = self.parts.popleft()
+            if len(part) > count:
+                self.parts.appendleft(part[count:])
+            taken.append(part[:count])
+            count -= len(taken[-1])
+        return taken
 
 
 class Releaser:
@@ -133,7 +137,7 @@ class Releaser:
             try:
                 released += self._append(np.concatenate(parts) if len(parts) > 1 else parts[0], now_ms)
             except BaseException:
-                for part in parts:
+                for part in reversed(parts):
                     self._bucket_of(part).parts.appendleft(part)  # what of it is out has its done bit set
                 raise
             for part in parts:
@@ -148,8 +152,9 @@ class Releaser:
         left = QUANTUM
         for _ in range(len(self._ring)):
             bucket = self._ring.popleft()
-            parts.append(bucket.take(left))
-            left -= len(parts[-1])
+            taken = bucket.take(left)
+            parts += taken
+            left -= sum(map(len, taken))
             if bucket.parts:
                 self._ring.append(bucket)
             else:

@@ -239,12 +239,13 @@ class Store:
             )
         return Appended(position, len(record), queue_offset, store_ms)
 
-    def reserve(self, messages: list[Message]) -> None:
+    def reserve(self, messages: list[Message], *, settles: Origin = NO_ORIGIN) -> None:
         """Make room in one file for `messages`, to be appended next: then none of them can be refused any more.
 
+        `settles` is an origin like those that they will settle.
         Raises PropertiesTooLong, BatchTooLong, DiskFull.
         """
-        size = sum(self._record_bytes(one, len(_encode_properties(one, NO_ORIGIN))) for one in messages)
+        size = sum(self._record_bytes(one, len(_encode_properties(one, settles))) for one in messages)
         if size + BLANK_BYTES > self.settings.log_file_bytes:
             raise BatchTooLong(f"{size} bytes of records; a file of the log has {self.settings.log_file_bytes}")
         for one in messages:

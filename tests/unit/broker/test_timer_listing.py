@@ -113,6 +113,34 @@ def test_what_is_settled_and_not_indexed_by_key_yet(tmp_path: Path) -> None:
         assert [end for _, end in fates(harness, "K")] == ["released"]
 
 
+def test_one_with_a_busy_key(harness: BrokerHarness) -> None:
+    harness.send("T", delay_ms=500, properties={props.UNIQ_KEY: "U", props.KEYS: "busy"})
+    for _ in range(70):
+        harness.send("T", properties={props.KEYS: "busy"})
+    harness.advance(1000)
+    assert [end for _, end in fates(harness, "busy")] == ["released"]
+    for _ in range(70):
+        harness.send("T", delay_ms=9000, properties={props.KEYS: "busy"})
+    answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="busy")
+    assert answer.ext["truncated"] == "true"
+
+
+def test_a_count_of_nothing(harness: BrokerHarness) -> None:
+    for count in (0, -1):
+        answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, count=count)
+        assert answer.code == ResponseCode.INVALID_PARAMETER and "count" in (answer.remark or "")
+
+
+def test_records_that_the_kernel_leaves(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PLAIN_MAX", 3)
+    for i in range(10):
+        harness.send("T", delay_ms=5000, properties={props.KEYS: "\u20ac" if i % 2 else "k"})
+    first = harness.ask_code(RequestCode.WMQ_LIST_TIMERS)
+    assert int(first.ext["nextQueueOffset"]) < 10
+    assert listed(harness) == list(range(10))
+    assert sum(counts(harness, stepMs=1000).values()) == 10
+
+
 def test_without_an_index(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, message_index_enable=False) as harness:
         answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="K")

@@ -83,6 +83,26 @@ def test_two_with_one_key(harness: BrokerHarness) -> None:
     assert set(log.settled) == {0, 1}
 
 
+@pytest.mark.parametrize("left", [500, 700, 900, 1100])
+def test_two_with_one_key_are_cancelled_both_or_none(harness: BrokerHarness, disk: SimulatedDisk, left: int) -> None:
+    """The log file ends between the two records, and there is no room for the next file."""
+    file_bytes = harness.broker.settings.log_file_bytes
+    harness.send("T", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
+    harness.send("T", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
+    while file_bytes - harness.broker.store.log.end % file_bytes > 30_000:
+        assert harness.send("P", b"x" * 20_000).code == 0
+    while (room := file_bytes - harness.broker.store.log.end % file_bytes) > left + 400:
+        assert harness.send("P", b"x" * 100).code == 0
+    assert harness.send("P", b"x" * max(1, room - left - 270)).code == 0
+    disk.is_full = lambda path: True
+    answer = harness.ask(cancel_command(harness, "U"))
+    pending = harness.broker.timer.find_parked("T+U")[0]
+    assert (answer.code == 0, len(pending)) in ((True, 0), (False, 2))
+    disk.is_full = lambda path: False
+    harness.advance(10_000)
+    assert len(harness.bodies("T")) == len(pending)
+
+
 def test_one_of_two_is_out_already(harness: BrokerHarness) -> None:
     send(harness, "K", 2000, b"first")
     send(harness, "K", 5000, b"second")

@@ -57,6 +57,8 @@ def pending_by_topic(broker: Broker) -> dict[str, int]:
 def list_timers(request: Request, broker: Broker) -> Answer:
     """Pending messages from a queue offset on, one JSON object a line; `nextQueueOffset` says where to go on."""
     header = request.header(ListTimersHeader)
+    if header.count <= 0:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"count is {header.count}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
     seen = listing.glance(broker.store, broker.timer, QueueOffset(header.queue_offset), wanted)
     next_offset = seen.next_offset
@@ -90,16 +92,21 @@ def count_timers(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.WMQ_FIND_TIMERS)
 def find_timers(request: Request, broker: Broker) -> Answer:
-    """What became of the timers for a topic with a key, one JSON object a line, oldest first."""
+    """What became of the timers for a topic with a key, one JSON object a line, oldest first.
+
+    Looked at are the newest records with the key; `truncated` says that there may be more.
+    """
     header = request.header(FindTimersHeader)
     index, log = broker.index, broker.store.log
     if index is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "messageIndexEnable is off: nothing can be found by its key")
-    is_indexed = index.indexed_to >= broker.store.dispatched_to
+    is_truncated = False
 
-    def find(topic: str) -> Iterator[Record]:
-        found = index.find(topic, header.key, Millis(0), Millis((1 << 63) - 1), FOUND_MAX)
+    def find(topic: str, key: str) -> Iterator[Record]:
+        nonlocal is_truncated
+        found = index.find(topic, key, Millis(0), Millis((1 << 63) - 1), FOUND_MAX)
+        is_truncated |= key == header.key and len(found.positions) == FOUND_MAX
         return (record for position in found.positions if (record := log.record_at(position)) is not None)
 
-    found = fates(broker.timer, header.topic, header.key, find, is_indexed=is_indexed)
-    return reply(body=b"\n".join(map(msgspec.json.encode, found)))
+    found = fates(broker.timer, header.topic, header.key, find)
+    return reply(body=b"\n".join(map(msgspec.json.encode, found)), truncated=is_truncated)

@@ -13,7 +13,7 @@ import numpy as np
 from wheelmq.formats.disk.message import BLANK_BYTES
 from wheelmq.formats.disk.origin import INDEX_BITS, KIND_TIMER, ORIGIN_PROPERTY_BYTES, STREAM_BITS
 from wheelmq.formats.disk.parked import DUE_DIGITS
-from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX
+from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX, TIMER_DELAY_LEVEL
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import properties as prop
@@ -58,6 +58,8 @@ PARAMETERS: Final = 6
 _TIMER_TOPIC = literal(TIMER_TOPIC)
 _ENQUEUE = literal("TIMER_ENQUEUE_MS\x01")
 _DEQUEUE = literal("\x02TIMER_DEQUEUE_MS\x01")
+_LEVEL = literal("\x02DELAY\x01")
+_PARKED_LEVEL = literal(TIMER_DELAY_LEVEL)
 _ORIGIN = literal("\x02__WMQ_ORIGIN\x01")
 _ADDED_BYTES_MAX: Final = 128
 _ORIGIN_TOP: Final = KIND_TIMER << (STREAM_BITS + INDEX_BITS)
@@ -73,11 +75,12 @@ def _is_plain(source: Bytes, spans: Integers, now_ms: int) -> bool:
         prop.TIMER_DEQUEUE_MS,
         prop.TIMER_ROLL_TIMES,
         prop.TIMER_DEL_UNIQKEY,
-        prop.TIMER_DELAY_LEVEL,
         prop.WMQ_ORIGIN,
     ):
         if spans[2 * name] >= 0:
             return False
+    if spans[2 * prop.TIMER_DELAY_LEVEL] >= 0 and spans[2 * prop.DELAY] >= 0:
+        return False
     due, due_end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
     if due < 0 or due_end - due != DUE_DIGITS or source[due] == 48:
         return False
@@ -109,14 +112,24 @@ def _write(
     p = copy(source, r[rec.BODY_AT], r[rec.BODY_AT] + r[rec.BODY_BYTES], log, at + rec.FIXED)
     log[p] = np.uint8(topic_end - topic)
     block = copy(source, topic, topic_end, log, p + 1) + 2
-    end = copy(source, r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES], log, block)
-    if log[end - 1] != 2:
+    block_end = r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
+    level, level_end = spans[2 * prop.TIMER_DELAY_LEVEL], spans[2 * prop.TIMER_DELAY_LEVEL + 1]
+    if level < 0:
+        end = copy(source, r[rec.PROPERTIES_AT], block_end, log, block)
+    else:  # all but the pair that holds the level, and what separates it from the next
+        end = copy(source, r[rec.PROPERTIES_AT], level - 1 - _PARKED_LEVEL.shape[0], log, block)
+        if level_end + 1 < block_end:
+            end = copy(source, level_end + 1, block_end, log, end)
+    if end > block and log[end - 1] != 2:
         log[end] = 2
         end += 1
     end = put_text(log, end, _ENQUEUE)
     end = put_decimal(log, end, enqueue_ms)
     end = put_text(log, end, _DEQUEUE)
     end = put_decimal(log, end, now_ms)
+    if level >= 0:
+        end = put_text(log, end, _LEVEL)
+        end = copy(source, level, level_end, log, end)
     end = put_text(log, end, _ORIGIN)
     end = put_hex(log, end, _ORIGIN_TOP | index)
     log[end] = 2
