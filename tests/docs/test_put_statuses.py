@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tests.unit.broker import test_put_statuses
-from wheelmq.broker.put_status import PutStatus
+from wheelmq.broker.put_status import CODES, PutStatus
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "put-statuses.md"
 ROWS = re.findall(r"^\| ([A-Z_]+) \|.*\| (\d+) \|.*\| `(\w+)` \|$", PAGE.read_text(), re.MULTILINE)
@@ -14,6 +14,11 @@ ROWS = re.findall(r"^\| ([A-Z_]+) \|.*\| (\d+) \|.*\| `(\w+)` \|$", PAGE.read_te
 
 def test_every_status_has_its_row() -> None:
     assert {name for name, _, _ in ROWS} == {"PUT_OK", *PutStatus}
+
+
+def test_the_codes_are_those_that_are_answered() -> None:
+    found = {name: int(code) for name, code, _ in ROWS if name != "PUT_OK"}
+    assert found == {status.value: int(code) for status, code in CODES.items()}
 
 
 def test_the_tests_that_rows_name_are_there() -> None:

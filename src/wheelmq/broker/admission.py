@@ -41,15 +41,23 @@ class Admission:
     def problem(self) -> PeerError | None:
         """The answer to a put that is not admitted; None when it is."""
         broker = self._broker
-        if broker.clock.now_ms() < self._opens_ms:
-            remark = f"broker unable to service, until {_local(self._opens_ms)}"
-            return PeerError(ResponseCode.SYSTEM_ERROR, remark)
         refusal = self.refusal()
         if refusal is not None:
             return PutFailed(broker, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
         if broker.ticks.elapsed_s > self._busy_s:
             return PutFailed(broker, PutStatus.OS_PAGE_CACHE_BUSY)
         return None
+
+    def before_opening(self) -> PeerError | None:
+        """The answer to a send before the time at which sends are taken; None from then on."""
+        if self._broker.clock.now_ms() >= self._opens_ms:
+            return None
+        return PeerError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local(self._opens_ms)}")
+
+    @property
+    def takes_sends(self) -> bool:
+        """Whether a send that is in order is stored now."""
+        return self.before_opening() is None and self.refusal() is None and self._broker.failure is None
 
     def stop(self) -> None:
         """The broker stops: nothing more is stored for clients."""

@@ -75,7 +75,9 @@ class FastSend:
         broker = self._broker
         log = broker.store.log
         has_room = log.files.has_room(log.end)
-        if not has_room or len(connection.peer.address) != 4 or broker.admission.problem() is not None:
+        if not has_room or len(connection.peer.address) != 4:
+            return at
+        if broker.admission.problem() is not None or broker.admission.before_opening() is not None:
             return at
         self._arrays.refresh()
         state, parameters, journal = self._state, self._parameters, broker.store.journal

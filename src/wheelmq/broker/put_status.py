@@ -26,7 +26,7 @@ class PutStatus(StrEnum):
     WHEEL_TIMER_NOT_ENABLE = "WHEEL_TIMER_NOT_ENABLE"
 
 
-_CODES: Final = {
+CODES: Final = {
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
@@ -44,7 +44,7 @@ class PutFailed(PeerError):
 
     def __init__(self, broker: Broker, status: PutStatus, detail: object = "") -> None:
         remark = _remark(broker, status)
-        super().__init__(_CODES[status], f"{remark} ({detail})" if detail else remark)
+        super().__init__(CODES[status], f"{remark} ({detail})" if detail else remark)
         self.status = status
 
 

@@ -2,7 +2,7 @@
 
 A page that is touched for the first time is a fault, and for a file that was only allocated a costly one; a file that
 has to be made is an allocation and an fsync. Neither belongs into the tick that appends. (A file of a consume queue is
-sparse and synced later, so it costs its tick 0.1 ms; one of the timer log costs 2 ms for two million timers.)
+sparse and synced later, so it costs its tick little; one of the timer log is needed once in two million timers.)
 """
 
 from __future__ import annotations

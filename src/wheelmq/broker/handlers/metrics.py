@@ -26,7 +26,7 @@ def metrics(broker: Broker) -> dict[str, Any]:
         "broker": broker.settings.broker_name,
         "boot_ms": broker.boot_ms,
         "now_ms": broker.clock.now_ms(),
-        "takes_sends": broker.admission.refusal() is None and broker.failure is None,
+        "takes_sends": broker.admission.takes_sends,
         "refusal": broker.admission.refusal(),
         "log": {"start": broker.store.log.start, "end": broker.store.log.end, "synced": broker.store.log.synced},
         "requests": dict(broker.dispatch.counts),

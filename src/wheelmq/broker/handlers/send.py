@@ -36,6 +36,9 @@ def send(request: Request, broker: Broker) -> Answer:
         request.header(SendHeader) if code == RequestCode.SEND_MESSAGE else headers.read_send_v2(request.command.ext)
     )
     try:
+        too_early = broker.admission.before_opening()
+        if too_early is not None:
+            raise too_early
         topic = check_topic(request, broker, header)
         if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
             return _send_batch(request, broker, header, topic)

@@ -1,6 +1,6 @@
 """Queue units of the records that a tick appended, put together by queue.
 
-Twin: `store.queues.Queues.write`.
+Twin: `store.queues.QueueTable.write`.
 """
 
 from __future__ import annotations
