@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint compat crash states sim bench lock clean
+.PHONY: help install demo test lint compat crash states sweeps sim bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ crash: install ## Kill every part 60 times under load, and a broker 600 times un
 
 states: install ## Cut the power in the midst of a run and recover 10,000 states of the disk (COUNT=n SEED=n; 10 min).
 	$(BIN)/python -m tests.crash.states --count $(or $(COUNT),10000) $(if $(SEED),--seed $(SEED))
+
+sweeps: install ## Damage every file of a store byte by byte, and see what is served then (ARGS="--every 101": some bytes; else hours).
+	$(BIN)/python -m tests.crash.sweeps $(ARGS)
 
 # Compiled, it would take longer to load the kernels than to do without; WHEELMQ_KERNELS=compiled runs them.
 sim: install ## Simulate everything under 2,000 seeds, with faults, then with planted bugs (SEEDS=n FROM=n, SEED=n STEPS=n: one; 20 min).

@@ -1,0 +1,386 @@
+"""Damage every file of a store, byte by byte, and look at what a broker makes of it.
+
+    python -m tests.crash.sweeps [--every 37] [--only commitlog,timermark] [--how torn|flipped]
+
+For each kind of file: its tail torn off at every byte of the last 64 KiB, and one bit flipped in every byte of the last
+16 KiB, or of all it has. What is mapped ends in zeros then; what is replaced as a whole is cut short. The broker either
+refuses the store, naming a file, or serves it; what it serves is held against what it served before. Whatever comes of
+damage has a name here, and docs/operations/damage.md says why; all else is a violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+from wheelmq.formats.disk.message import RecordError, decode_record
+from wheelmq.formats.names import TIMER_TOPIC
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.bodies import BodyError
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+TAIL_BYTES: Final = 64 << 10
+FLIPPED_BYTES: Final = 16 << 10
+TOPICS: Final = ("T", "U")
+GROUP: Final = "consumers"
+SETTINGS: Final[dict[str, Any]] = {"log_file_bytes": 1 << 17, "queue_file_bytes": 20 * 400, "transfer_count_max": 1000}
+PLAIN: Final = 200
+WAITING: Final = 24
+"""Timers that are pending when the broker is killed."""
+WAIT_MS: Final = 15_000
+CASE_S: Final = 60
+"""A broker that takes longer over one case hangs."""
+EXAMPLES: Final = 3
+NOT_OF_DAMAGE: Final = "is removed and made anew from the log"
+"""What is told of the last index file after any kill."""
+
+
+class Class(StrEnum):
+    """What came of damage."""
+
+    AS_BEFORE = "as before"
+    REFUSED = "refused, with the file's name"
+    SHORTER = "the log ends sooner"
+    SET_ASIDE = "a damaged record is served to nobody"
+    UNSEEN = "changed where no checksum is"
+    REPEATED = "delivered again"
+    NO_TOPIC = "the newest topic is unknown until it is made again"
+    OUT_OF_SIGHT = "in the log, and not in its queue"
+    VIOLATION = "VIOLATION"
+
+
+class Case(NamedTuple):
+    """One way to damage one file."""
+
+    path: Path
+    """From the store's root."""
+    how: str
+    at: int
+
+
+@dataclass
+class Seen:
+    """What a broker serves."""
+
+    queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    """Records by topic and queue id, in the order of the queue."""
+    waiting: dict[bytes, int] = field(default_factory=dict)
+    """How often a body is parked and not done."""
+    committed: int = -1
+    by_key: int = 0
+    """Records found by a key of the index."""
+    log_end: int = 0
+    damaged: int = 0
+    """Records set aside."""
+    topics: int = 0
+    """Topics that are known."""
+    wrong: list[str] = field(default_factory=list)
+
+
+class Telling(logging.Handler):
+    """Keeps what the broker warned of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+# The store ------------------------------------------------------------------------------------------------------------
+
+
+def build(folder: Path) -> int:
+    """A store of 200 messages and 48 timers, half of them delivered, that was killed after a checkpoint; the time."""
+    with BrokerHarness(folder, **SETTINGS) as harness:
+        model = PipelineModel(harness)
+        for i in range(PLAIN):
+            harness.send(TOPICS[i % 2], b"plain %d " % i * 12, queue_id=i % 3, properties={"KEYS": f"key{i}"})
+            if i % 4 == 0 and i < 4 * WAITING:
+                harness.send(TOPICS[0], b"soon %d" % i, delay_ms=1500 + i)
+        harness.advance(4000, model.work, 500)
+        for i in range(WAITING):
+            harness.send(TOPICS[1], b"waits %d" % i, delay_ms=9000 + i * 100)
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        harness.ask_code(code, consumerGroup=GROUP, topic=TOPICS[0], queueId=0, commitOffset=7)
+        harness.advance(5500, model.work, 500)
+        harness.send(TOPICS[0], b"after the checkpoint", queue_id=0)
+        harness.tick()
+        harness.crash()
+        return harness.now_ms
+
+
+def kind_of(path: Path) -> str:
+    """The kind of a file, by its path from the store's root."""
+    if TIMER_TOPIC in path.parts:
+        return "timer queue"
+    return path.parts[0] if len(path.parts) > 1 and path.parts[0] != "config" else path.name
+
+
+def cases(root: Path, every: int, only: tuple[str, ...] = (), how: str = "") -> Iterator[Case]:
+    """Each file of each kind, the largest of several; each `every`-th byte."""
+    chosen: dict[str, Path] = {}
+    for path in sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file()):
+        best = chosen.get(kind_of(path))
+        if best is None or written(root / best) < written(root / path):
+            chosen[kind_of(path)] = path
+    for kind, path in sorted(chosen.items()):
+        if only and kind not in only:
+            continue
+        end = written(root / path)
+        if how in ("", "torn"):
+            yield from (Case(path, "torn", at) for at in range(max(0, end - TAIL_BYTES), end, every))
+        if how in ("", "flipped"):
+            yield from (Case(path, "flipped", at) for at in range(max(0, end - FLIPPED_BYTES), end, every))
+
+
+def written(path: Path) -> int:
+    """Bytes of a file up to the last that is not zero; all of them in a file that is replaced as a whole."""
+    raw = path.read_bytes()
+    return len(raw.rstrip(b"\0")) if is_mapped(path) else len(raw)
+
+
+def is_mapped(path: Path) -> bool:
+    """Whether the broker maps the file, which keeps its size then."""
+    return path.name.isdigit() or path.name in ("timerwheel", "timermark")
+
+
+def damage(root: Path, case: Case) -> None:
+    """Damage the file of a store."""
+    path = root / case.path
+    raw = bytearray(path.read_bytes())
+    if case.how == "flipped":
+        raw[case.at] ^= 1 << case.at % 8
+    elif is_mapped(path):
+        raw[case.at :] = bytes(len(raw) - case.at)
+    else:
+        del raw[case.at :]
+    path.write_bytes(raw)
+
+
+# What a broker makes of it --------------------------------------------------------------------------------------------
+
+
+def look(harness: BrokerHarness) -> Seen:
+    """Everything a broker serves."""
+    log = harness.broker.store.log
+    seen = Seen(log_end=log.end, damaged=len(log.damaged))
+    seen.topics = sum(harness.broker.topics.get(topic) is not None for topic in TOPICS)
+    for topic in TOPICS:
+        for queue_id in range(4):
+            seen.queues[topic, queue_id] = list(_read_queue(harness, topic, queue_id, seen.wrong))
+    broker = harness.broker
+    for units in broker.timer.queue.chunks():
+        for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
+            record = log.record_at(LogPosition(position))
+            if record is None or record.size != size:
+                continue
+            if record.queue_offset not in broker.timer.done:
+                payload = record.message.body
+                seen.waiting[payload] = seen.waiting.get(payload, 0) + 1
+    committed = broker.consumer_offsets.get(GROUP, TOPICS[0], 0)
+    seen.committed = -1 if committed is None else committed
+    if broker.index is not None:
+        seen.by_key = len(broker.index.find(TOPICS[0], "key8", 0, 1 << 62, 64).positions)  # type: ignore[arg-type]
+    return seen
+
+
+def _read_queue(harness: BrokerHarness, topic: str, queue_id: int, wrong: list[str]) -> Iterator[bytes]:
+    at = 0
+    for _ in range(1000):
+        answer = harness.ask(harness.pull_command(topic, queue_id, at, maxMsgNums=1000))
+        following = int(answer.ext.get("nextBeginOffset", "0"))
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED and following > at:
+            at = following
+            continue
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > at:
+            at = following
+            continue
+        if answer.code != ResponseCode.SUCCESS:
+            return
+        raw, start = bytes(answer.body), 0
+        while start < len(raw):
+            try:
+                record = decode_record(raw, start)
+            except RecordError as error:
+                wrong.append(f"{topic}/{queue_id}#{at} and behind are served, and are no records: {error}")
+                break
+            if not record.body_is_intact:
+                wrong.append(f"{topic}/{queue_id}#{at} is served with a damaged body")
+            yield raw[start : start + record.size]
+            start += record.size
+        at = following
+    wrong.append(f"{topic}/{queue_id} does not end")
+
+
+class Sweep:
+    """Works cases off. `counts` has the classes by kind of file and way of damage."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._good = scratch / "good"
+        self._scratch = scratch / "case"
+        self._now_ms = build(self._good)
+        self.counts: defaultdict[tuple[str, str], Counter[Class]] = defaultdict(Counter)
+        self.stories: defaultdict[tuple[str, str, Class], list[str]] = defaultdict(list)
+        self.untold: Counter[Class] = Counter()
+        """Of those that are not as before: what the broker did not warn of."""
+        self._expected, self._later = self._open(None)
+
+    @property
+    def root(self) -> Path:
+        """The store before it is damaged."""
+        return self._good
+
+    def run(self, chosen: Iterator[Case], tell: Callable[[str], None]) -> None:
+        """Try every case."""
+        last = ""
+        for case in chosen:
+            kind = kind_of(case.path)
+            if kind != last:
+                tell(kind)
+                last = kind
+            found, story = self.judge(case)
+            self.counts[kind, case.how][found] += 1
+            stories = self.stories[kind, case.how, found]
+            if story and len(stories) < EXAMPLES:
+                stories.append(f"byte {case.at}: {story}")
+
+    @property
+    def violations(self) -> int:
+        return sum(counts[Class.VIOLATION] for counts in self.counts.values())
+
+    def _open(self, case: Case | None) -> tuple[Seen, Seen]:
+        """What a broker on a copy serves at once, and when all timers are out. Raises what the broker raises."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        shutil.copytree(self._good, self._scratch)
+        if case is not None:
+            damage(self._scratch, case)
+        with BrokerHarness(self._scratch, clock=ManualClock(self._now_ms), **SETTINGS) as harness:
+            first = look(harness)
+            harness.advance(WAIT_MS, PipelineModel(harness, "after").work, 1000)
+            return first, look(harness)
+
+    def judge(self, case: Case) -> tuple[Class, str]:
+        """The class of what comes of a case, and a story of it."""
+        telling = Telling()
+        logging.getLogger("wheelmq").addHandler(telling)
+        try:
+            with _no_longer_than(CASE_S):
+                first, later = self._open(case)
+        except (OSError, BodyError) as error:
+            text = str(error)
+            if isinstance(error, TimeoutError) or str(self._scratch) not in text:
+                return Class.VIOLATION, f"{type(error).__name__}: {text}"
+            return Class.REFUSED, text.replace(str(self._scratch), "")
+        except Exception as error:
+            return Class.VIOLATION, f"{type(error).__name__}: {error}"
+        finally:
+            logging.getLogger("wheelmq").removeHandler(telling)
+        found, story = self._compare(first, later)
+        told = [line for line in telling.lines if NOT_OF_DAMAGE not in line]
+        if found is not Class.AS_BEFORE and not told:
+            self.untold[found] += 1
+        return found, story + (f"; told: {told[0][:160]}" if told else "; not told")
+
+    def _compare(self, first: Seen, later: Seen) -> tuple[Class, str]:
+        """The class of what is served, the worst first."""
+        wrong = [*first.wrong, *later.wrong]
+        if wrong:
+            return Class.VIOLATION, wrong[0]
+        bodies, expected = _bodies(later), _bodies(self._later)
+        invented = set(bodies) - set(expected)
+        if invented:
+            return Class.VIOLATION, f"invented: {sorted(invented)[0][:40]!r}"
+        again = [body for body, count in bodies.items() if count > expected[body]]
+        if again:
+            return Class.REPEATED, f"{len(again)}, such as {again[0][:40]!r}"
+        missing = sum((expected - bodies).values())
+        before = self._expected
+        if missing == 0:
+            same = first.queues == before.queues and first.committed == before.committed
+            if same and first.by_key == before.by_key:
+                return Class.AS_BEFORE, ""
+            return Class.UNSEEN, f"committed {first.committed}, by key {first.by_key}"
+        text = f"{missing} messages fewer"
+        if first.topics < before.topics:
+            return Class.NO_TOPIC, text
+        if first.log_end < before.log_end:
+            return Class.SHORTER, text
+        if missing == first.damaged:
+            return Class.SET_ASIDE, text
+        return Class.OUT_OF_SIGHT, text
+
+
+def _bodies(seen: Seen) -> Counter[bytes]:
+    """Bodies that are served or wait."""
+    found = Counter(seen.waiting)
+    for records in seen.queues.values():
+        found.update(decode_record(raw).message.body for raw in records)
+    return found
+
+
+@contextlib.contextmanager
+def _no_longer_than(seconds: float) -> Iterator[None]:
+    """Inside, a broker that hangs is ended by TimeoutError."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"a broker hangs for {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def report(sweep: Sweep, seconds: float) -> list[str]:
+    """Lines for people."""
+    total = sum(sum(counts.values()) for counts in sweep.counts.values())
+    lines = [f"{total} damaged stores in {seconds:.0f} s"]
+    lines += [f"  not told: {found.value:28s} {count:7d}" for found, count in sorted(sweep.untold.items())]
+    for (kind, how), counts in sorted(sweep.counts.items()):
+        lines.append(f"{kind}, {how}: {sum(counts.values())}")
+        for found, count in sorted(counts.items()):
+            lines.append(f"  {found.value:38s} {count:7d}")
+            lines += [f"      {story}" for story in sweep.stories[kind, how, found] if found is not Class.AS_BEFORE]
+    lines.append("FAILED" if sweep.violations else "everything was recovered, refused or has a name")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.crash.sweeps", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th byte only")
+    parser.add_argument("--only", default="", metavar="KIND,KIND", help="commitlog, consumequeue, index, timerlog, ...")
+    parser.add_argument("--how", choices=("torn", "flipped"), default="")
+    options = parser.parse_args()
+    logging.getLogger("wheelmq").addHandler(logging.NullHandler())
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="wheelmq-sweeps-") as folder:
+        sweep = Sweep(Path(folder))
+        only = tuple(filter(None, options.only.split(",")))
+        sweep.run(cases(sweep.root, options.every, only, options.how), lambda text: print(text, flush=True))
+    print("\n".join(report(sweep, time.monotonic() - began)))
+    return 1 if sweep.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""A sample of all damage in every run of the tests (`make sweeps` has every byte)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.sweeps import Case, Class, Sweep, cases, kind_of, report
+
+EVERY = 1999
+"""Of the bytes of a file; its first damaged one is always there."""
+KINDS = {"abort", "checkpoint", "commitlog", "consumequeue", "consumerOffset.json", "index", "lock", "timer queue"}
+KINDS |= {"timercheck", "timerlog", "timermark", "timerwheel", "topics.json", "topics.json.bak"}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    return Sweep(tmp_path_factory.mktemp("sweeps"))
+
+
+@pytest.mark.timeout(400)
+def test_all_damage_is_recovered_refused_or_has_a_name(sweep: Sweep) -> None:
+    sweep.run(cases(sweep.root, EVERY), print)
+    print("\n".join(report(sweep, 0.0)))
+    assert sweep.violations == 0
+    assert {kind for kind, _ in sweep.counts} >= KINDS
+    assert sum(counts[Class.AS_BEFORE] for counts in sweep.counts.values()) > 0
+
+
+def body_at(sweep: Sweep, text: bytes) -> Case:
+    """A flipped bit in the midst of a body."""
+    [path] = (sweep.root / "commitlog").iterdir()
+    return Case(path.relative_to(sweep.root), "flipped", path.read_bytes().index(text) + 2)
+
+
+def test_a_body_that_was_on_disk_is_set_aside(sweep: Sweep) -> None:
+    assert sweep.judge(body_at(sweep, b"plain 100 "))[0] is Class.SET_ASIDE
+
+
+def test_a_body_behind_the_checkpoint_ends_the_log(sweep: Sweep) -> None:
+    assert sweep.judge(body_at(sweep, b"after the checkpoint"))[0] is Class.SHORTER
+
+
+def test_a_property_has_no_checksum(sweep: Sweep) -> None:
+    found, story = sweep.judge(body_at(sweep, b"key150"))
+    assert found is Class.UNSEEN, story
+
+
+def test_kinds() -> None:
+    assert kind_of(Path("config/topics.json.bak")) == "topics.json.bak"
+    assert kind_of(Path("consumequeue/rmq_sys_wheel_timer/0/00000000000000000000")) == "timer queue"
