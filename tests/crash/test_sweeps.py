@@ -47,6 +47,12 @@ def test_a_property_has_no_checksum(sweep: Sweep) -> None:
     assert found is Class.UNSEEN, story
 
 
+def test_a_unit_of_the_timer_queue_that_names_no_record_delays_nothing(sweep: Sweep) -> None:
+    path = Path("consumequeue/rmq_sys_wheel_timer/0/00000000000000000000")
+    found, story = sweep.judge(Case(path, "flipped", 0))
+    assert found in (Class.AS_BEFORE, Class.OUT_OF_SIGHT), story
+
+
 def test_kinds() -> None:
     assert kind_of(Path("config/topics.json.bak")) == "topics.json.bak"
     assert kind_of(Path("consumequeue/rmq_sys_wheel_timer/0/00000000000000000000")) == "timer queue"

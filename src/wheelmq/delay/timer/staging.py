@@ -209,9 +209,12 @@ _READ: Final = ("due_ms", "out_ms", "store_ms", "queue_offset", "topic_hash", "m
 
 
 def _read_one(view: StoreView, row: Any) -> None:
-    position = int(row["position"])
+    position, size = int(row["position"]), int(row["size"])
+    files = view.log
+    if not files.start <= position < files.end or not 0 < size <= files.file_bytes - position % files.file_bytes:
+        raise StoreUnreadable(f"{size} bytes at log position {position}, which the timer queue names, are no record")
     try:
-        record = decode_record(view.log.read(position, int(row["size"])))
+        record = decode_record(files.read(position, size))
     except RecordError as error:
         raise StoreUnreadable(f"log position {position} holds no record: {error}") from None
     if record.position != position or record.message.topic != TIMER_TOPIC:
