@@ -58,6 +58,7 @@ class Class(StrEnum):
     REFUSED = "refused, with the file's name"
     SHORTER = "the log ends sooner"
     SET_ASIDE = "a damaged record is served to nobody"
+    UNCHECKED = "a damaged body is served, with the checksum it was stored with"
     UNSEEN = "changed where no checksum is"
     REPEATED = "delivered again"
     NO_TOPIC = "the newest topic is unknown until it is made again"
@@ -90,6 +91,8 @@ class Seen:
     """Records set aside."""
     topics: int = 0
     """Topics that are known."""
+    unchecked: int = 0
+    """Records whose body has not its checksum."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -185,7 +188,7 @@ def look(harness: BrokerHarness) -> Seen:
     seen.topics = sum(harness.broker.topics.get(topic) is not None for topic in TOPICS)
     for topic in TOPICS:
         for queue_id in range(4):
-            seen.queues[topic, queue_id] = list(_read_queue(harness, topic, queue_id, seen.wrong))
+            seen.queues[topic, queue_id] = list(_read_queue(harness, topic, queue_id, seen))
     broker = harness.broker
     for units in broker.timer.queue.chunks():
         for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
@@ -202,7 +205,7 @@ def look(harness: BrokerHarness) -> Seen:
     return seen
 
 
-def _read_queue(harness: BrokerHarness, topic: str, queue_id: int, wrong: list[str]) -> Iterator[bytes]:
+def _read_queue(harness: BrokerHarness, topic: str, queue_id: int, seen: Seen) -> Iterator[bytes]:
     at = 0
     for _ in range(1000):
         answer = harness.ask(harness.pull_command(topic, queue_id, at, maxMsgNums=1000))
@@ -220,14 +223,13 @@ def _read_queue(harness: BrokerHarness, topic: str, queue_id: int, wrong: list[s
             try:
                 record = decode_record(raw, start)
             except RecordError as error:
-                wrong.append(f"{topic}/{queue_id}#{at} and behind are served, and are no records: {error}")
+                seen.wrong.append(f"{topic}/{queue_id}#{at} and behind are served, and are no records: {error}")
                 break
-            if not record.body_is_intact:
-                wrong.append(f"{topic}/{queue_id}#{at} is served with a damaged body")
+            seen.unchecked += not record.body_is_intact
             yield raw[start : start + record.size]
             start += record.size
         at = following
-    wrong.append(f"{topic}/{queue_id} does not end")
+    seen.wrong.append(f"{topic}/{queue_id} does not end")
 
 
 class Sweep:
@@ -304,6 +306,8 @@ class Sweep:
         wrong = [*first.wrong, *later.wrong]
         if wrong:
             return Class.VIOLATION, wrong[0]
+        if first.unchecked:
+            return Class.UNCHECKED, f"{first.unchecked} behind the snapshot"
         bodies, expected = _bodies(later), _bodies(self._later)
         invented = set(bodies) - set(expected)
         if invented:
