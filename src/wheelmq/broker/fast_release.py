@@ -48,11 +48,11 @@ class FastRelease:
         state[release.LOG_AT] = log.end - base
         state[release.ROWS] = journal.count
         parameters[release.NOW_MS] = now_ms
-        parameters[release.STORE_MS] = log.store_ms()
+        parameters[release.STORE_MS] = store_ms = log.store_ms()
         parameters[release.LOG_BASE] = base
         parameters[release.SOURCE_BASE] = source_base
         self._call(refs[:here], log.files.file_at(source_base).array, log.files.file_at(log.end).array)
-        log.end = LogPosition(base + int(state[release.LOG_AT]))
+        log.advance(LogPosition(base + int(state[release.LOG_AT])), store_ms)
         journal.count = int(state[release.ROWS])
         return int(state[release.NEXT])
 

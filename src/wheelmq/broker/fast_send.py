@@ -88,13 +88,13 @@ class FastSend:
         state[send.ROWS] = journal.count
         state[send.OUT] = 0
         parameters[fields.NOW_MS] = broker.clock.now_ms()
-        parameters[fields.STORE_MS] = log.store_ms()
+        parameters[fields.STORE_MS] = store_ms = log.store_ms()
         parameters[fields.PEER_IP] = int.from_bytes(connection.peer.address, "big")
         parameters[fields.PEER_PORT] = connection.peer.port
         parameters[fields.LOG_BASE] = base
         while True:
             outcome = self._call(buffer, end, file.array)
-            log.end = LogPosition(base + int(state[send.LOG_AT]))
+            log.advance(LogPosition(base + int(state[send.LOG_AT])), store_ms)
             journal.count = int(state[send.ROWS])
             reach("send.appended")
             self._answer(connection, int(state[send.OUT]))

@@ -35,6 +35,7 @@ class CommitLog:
         self.end = LogPosition(files.start)
         self.synced = LogPosition(files.start)
         self.last_store_ms = Millis(0)
+        """Of the last record."""
         self.damaged: frozenset[LogPosition] = frozenset()
         """Positions of records that are not to be handed out: their bodies are not what was stored."""
 
@@ -45,8 +46,12 @@ class CommitLog:
 
     def store_ms(self) -> Millis:
         """The store time of a record appended now: the clock, but never less than that of the record before."""
-        self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
-        return self.last_store_ms
+        return max(self.last_store_ms, self._clock.now_ms())
+
+    def advance(self, end: LogPosition, store_ms: Millis) -> None:
+        """Records were written up to `end`, the last of them stored at `store_ms`."""
+        if end > self.end:
+            self.end, self.last_store_ms = end, store_ms
 
     def reserve(self, size: int) -> MappedFile:
         """The file in which `size` bytes fit at `end`; begins the next one if need be. Raises DiskFull.
@@ -67,8 +72,9 @@ class CommitLog:
         self.end = LogPosition(self.end + left)
         return following
 
-    def append(self, record: bytes) -> LogPosition:
-        """Write an encoded record whose own position is `end`, in the file that `reserve` gave. Its position.
+    def append(self, record: bytes, store_ms: Millis) -> LogPosition:
+        """Write an encoded record that names `end` as its position and `store_ms`, in the file that `reserve` gave.
+        Its position.
 
         Size and magic go last: what a kill cuts short has neither.
         """
@@ -77,7 +83,7 @@ class CommitLog:
         view = self.files.file_at(position).view
         view[at + HEAD_BYTES : at + len(record)] = record[HEAD_BYTES:]
         view[at : at + HEAD_BYTES] = record[:HEAD_BYTES]
-        self.end = LogPosition(position + len(record))
+        self.advance(LogPosition(position + len(record)), store_ms)
         return position
 
     def read(self, position: LogPosition, size: int) -> memoryview:

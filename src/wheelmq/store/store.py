@@ -220,7 +220,7 @@ class Store:
             store_ms=store_ms,
             store_host=self.settings.store_host,
         )
-        position = self.log.append(record)
+        position = self.log.append(record, store_ms)
         if dispatched:
             self.queues.next_offset[row] = queue_offset + 1
             facts = delay_facts(message.topic, message.properties, store_ms)

@@ -28,11 +28,12 @@ def append(log: CommitLog, size: int) -> LogPosition:
     """Append a record of `size` bytes."""
     message = Message("T", 0, bytes(size - 88 - 2 - 2), {})
     log.reserve(size)
+    store_ms = log.store_ms()
     record = encode_record(
-        message, b"", queue_offset=QueueOffset(0), position=log.end, store_ms=log.store_ms(), store_host=HOST
+        message, b"", queue_offset=QueueOffset(0), position=log.end, store_ms=store_ms, store_host=HOST
     )
     assert len(record) == size
-    return log.append(record)
+    return log.append(record, store_ms)
 
 
 def test_records_stand_end_to_end(log: CommitLog) -> None:
@@ -77,14 +78,16 @@ def test_a_full_disk_changes_nothing(log: CommitLog, disk: SimulatedDisk) -> Non
 
 
 def test_store_time_never_decreases(log: CommitLog, clock: ManualClock) -> None:
-    times = [log.store_ms()]
-    for step in (5, -3, -10_000, 10_001, 1):
+    times = []
+    for step in (0, 5, -3, -10_000, 10_001, 1):
         clock.step(step)
-        times.append(log.store_ms())
+        append(log, 100)
+        times.append(log.last_store_ms)
     assert times == sorted(times)
     assert times == [START_MS, START_MS + 5, START_MS + 5, START_MS + 5, START_MS + 5, START_MS + 5]
     clock.step(100_000)
     assert log.store_ms() == clock.now_ms()
+    assert log.last_store_ms == times[-1], "nothing was stored since"
 
 
 def test_record_at_what_is_no_record(log: CommitLog) -> None:
@@ -98,10 +101,10 @@ def test_record_at_bytes_that_name_another_position(log: CommitLog) -> None:
     inner = bytes(log.read(LogPosition(0), 100))  # a record inside a record's body
     message = Message("T", 0, inner, {})
     log.reserve(300)
+    store_ms = log.store_ms()
     log.append(
-        encode_record(
-            message, b"", queue_offset=QueueOffset(0), position=log.end, store_ms=log.store_ms(), store_host=HOST
-        )
+        encode_record(message, b"", queue_offset=QueueOffset(0), position=log.end, store_ms=store_ms, store_host=HOST),
+        store_ms,
     )
     assert log.record_at(LogPosition(188)) is None
     assert log.record_at(LogPosition(100)) is not None

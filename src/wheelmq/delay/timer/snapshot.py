@@ -1,8 +1,8 @@
 """The snapshot of done bits: what was settled when a store of Apache RocketMQ was adopted.
 
 What Apache delivered has left no origin in the log, so a walk over the log cannot tell it again, and timercheck is ours
-from then on. Everything that we settle stands in the log: the snapshot is written when a store is adopted, and again when Apache had
-it in between.
+from then on. Everything that we settle stands in the log: so it is written when a store is adopted, and again when
+Apache had it in between.
 """
 
 from __future__ import annotations
