@@ -1,7 +1,8 @@
 """A store goes from Apache RocketMQ to WheelMQ and back, stopped or killed, and nothing is missing.
 
 One fills a store and ends; the other opens it. Every message is found by offset, key and id; groups go on where they
-were; what was pending comes once at its time, and what was cancelled does not. `make compat` runs every way.
+were; what was pending comes once at its time, timers, levels and compressed bodies; what was cancelled, or is half a
+transaction, does not. Then the first one has the store again, and nothing comes twice. `make compat` runs every way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import re
 import subprocess
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -20,10 +22,12 @@ from typing import NamedTuple
 
 import pytest
 
-from compat.apache.apache import ApacheBroker, ApacheNameServer
+from compat.apache.apache import ApacheBroker, ApacheNameServer, free_port, mqadmin
+from compat.golden.life import SYS_ZLIB, Sender
 from tests.running import START_DEADLINE_S, STOP_DEADLINE_S, wheelmq
 from wheelmq.client import CancelResult, OutgoingMessage, Producer, PushConsumer
 from wheelmq.delay.offline import pending_in
+from wheelmq.formats.disk.message_id import offset_message_id
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -32,7 +36,7 @@ from wheelmq.net.link import Link
 from wheelmq.system.clock import SystemClock
 from wheelmq.testing.harness import records_in
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(360)]
 
 LOG_FILE_BYTES = 1 << 26
 DUE_S = 20
@@ -42,9 +46,14 @@ CONSUMING_MS = 5000
 """Until new consumers have their share of the queues."""
 APACHE_LATE_MS = 3000
 OURS_LATE_MS = 1000
+FAR_S = 3600
+LEVEL_4_MS = 30_000
 PLAIN = {b"plain", b"b0", b"b1", b"b2", b"large" * 4000}
+COMMITTED = b"committed"
+PENDING = {b"pending", b"small", b"level"}
 WAYS = [("apache", "stopped"), ("ours", "killed")]
-if os.environ.get("COMPAT") == "whole":
+IS_WHOLE = os.environ.get("COMPAT") == "whole"
+if IS_WHOLE:
     WAYS += [("apache", "killed"), ("ours", "stopped")]
 
 
@@ -57,18 +66,16 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def apache(home: Path, store: Path, namesrv: str) -> Iterator[Running]:
+def apache(home: Path, store: Path, namesrv: str, port: int) -> Iterator[Running]:
     config = {"mappedFileSizeCommitLog": LOG_FILE_BYTES, "storePathRootDir": store}
-    with ApacheBroker(home, namesrv, config=config) as broker:
+    with ApacheBroker(home, namesrv, port=port, config=config) as broker:
         yield Running(broker.address, lambda kill: broker.kill() if kill else bool(broker.stop()))  # type: ignore[arg-type]
 
 
 @contextmanager
-def ours(home: Path, store: Path, namesrv: str) -> Iterator[Running]:
-    command = wheelmq(
-        "broker", "--home", str(home), "--store", str(store), "--port", "0", "--namesrv", namesrv, "--json"
-    )
-    command += ["--set", f"log_file_bytes={LOG_FILE_BYTES}"]
+def ours(home: Path, store: Path, namesrv: str, port: int) -> Iterator[Running]:
+    command = wheelmq("broker", "--home", str(home), "--store", str(store), "--port", str(port), "--json")
+    command += ["--namesrv", namesrv, "--set", f"log_file_bytes={LOG_FILE_BYTES}"]
     home.mkdir(parents=True, exist_ok=True)
     with (home / "ours.log").open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -109,6 +116,7 @@ class Group:
     def __init__(self, namesrv: str, name: str) -> None:
         self.came: Counter[bytes] = Counter()
         self.late_ms: dict[bytes, int | None] = {}
+        self.came_ms: dict[bytes, int] = {}
         self.consumer = PushConsumer(namesrv, name)
         self.consumer.subscribe("T", self._take)
 
@@ -116,6 +124,7 @@ class Group:
         body, late_ms = message.body, message.lateness_ms  # type: ignore[attr-defined]
         self.came[body] += 1
         self.late_ms[body] = late_ms
+        self.came_ms[body] = message.received_ms  # type: ignore[attr-defined]
 
 
 def offset_sum(store: Path) -> int:
@@ -126,22 +135,45 @@ def offset_sum(store: Path) -> int:
     return 0
 
 
-async def fill(namesrv: str, store: Path) -> tuple[str, int]:
-    """Send everything, consume what comes at once; of what stays pending the unique key and when it is due."""
+class Filled(NamedTuple):
+    """What a store was filled with."""
+
+    at_once: set[bytes]
+    pending_keys: set[str]
+    """Unique keys of what is pending, but for the one that is far off."""
+    far_key: str
+    due_ms: int
+    level_due_ms: int
+
+
+async def fill(namesrv: str, address: str, store: Path, *, by_apache: bool) -> Filled:
+    """Send everything, and consume what comes at once."""
     group = Group(namesrv, "old")
+    at_once = PLAIN | {COMMITTED} if by_apache else PLAIN
     async with Producer(namesrv) as producer:
         await producer.send("T", b"plain", keys=["a", "both"], tags="t")
-        async with group.consumer:
-            await producer.send_batch("T", [OutgoingMessage(body=b"b%d" % i, keys=[f"k{i}", "both"]) for i in range(3)])
-            await producer.send("T", b"large" * 4000, keys="l")
-            await until(lambda: set(group.came) == PLAIN)
-        due_ms = SystemClock().now_ms() + DUE_S * 1000
-        pending = await producer.send("T", b"pending", keys="p", deliver_at_ms=due_ms)
-        gone = await producer.send("T", b"gone", deliver_at_ms=due_ms)
-        cancelled = await producer.cancel("T", gone.unique_key, due_ms)
-        assert cancelled in (CancelResult.ACCEPTED, CancelResult.CANCELLED)  # Apache's, and ours
-        await until(lambda: offset_sum(store) == len(PLAIN))
-    return pending.unique_key, due_ms
+        with closing(Link(address)) as link:
+            sender = Sender(link, 0)
+            if by_apache:  # ours refuses transactions
+                sender.transaction(b"half", None)
+                sender.transaction(COMMITTED, 8)
+            async with group.consumer:
+                inner = [OutgoingMessage(body=b"b%d" % i, keys=[f"k{i}", "both"]) for i in range(3)]
+                await producer.send_batch("T", inner)
+                await producer.send("T", b"large" * 4000, keys="l")
+                await until(lambda: set(group.came) == at_once)
+            due_ms = SystemClock().now_ms() + DUE_S * 1000
+            pending = await producer.send("T", b"pending", keys="p", deliver_at_ms=due_ms)
+            far = await producer.send("T", b"far", deliver_at_ms=due_ms + FAR_S * 1000)
+            gone = await producer.send("T", b"gone", deliver_at_ms=due_ms)
+            cancelled = await producer.cancel("T", gone.unique_key, due_ms)
+            assert cancelled in (CancelResult.ACCEPTED, CancelResult.CANCELLED)  # Apache's, and ours
+            sender.send(zlib.compress(b"small"), sys_flag=SYS_ZLIB, due_ms=due_ms, TIMER_DELIVER_MS=str(due_ms))
+            level_due_ms = SystemClock().now_ms() + LEVEL_4_MS
+            sender.send(b"level", due_ms=level_due_ms, DELAY="4")
+        await until(lambda: offset_sum(store) == len(at_once))
+    keys = {pending.unique_key, *(one.keys[1] for one in sender.sent if one.due_ms is not None)}
+    return Filled(at_once, keys, far.unique_key, due_ms, level_due_ms)
 
 
 def found_by_key(address: str, key: str) -> set[bytes]:
@@ -161,32 +193,84 @@ def found_by_key(address: str, key: str) -> set[bytes]:
     return bodies
 
 
-async def look(namesrv: str, address: str, due_ms: int, late_max_ms: int) -> None:
+async def look(namesrv: str, address: str, filled: Filled, late_max_ms: int) -> None:
     """See that all is there, and goes on; what was due while nobody served may be late by that."""
-    late_max_ms += max(0, SystemClock().now_ms() + CONSUMING_MS - due_ms)
+    late_max_ms += max(0, SystemClock().now_ms() + CONSUMING_MS - filled.due_ms)
     old, new = Group(namesrv, "old"), Group(namesrv, "new")
     async with Producer(namesrv) as producer, old.consumer, new.consumer:
-        await until(lambda: set(new.came) >= PLAIN)
+        await until(lambda: set(new.came) >= filled.at_once)
         for key, bodies in {"a": {b"plain"}, "k1": {b"b1"}, "both": {b"plain", b"b0", b"b1", b"b2"}}.items():
-            await until(lambda key=key, bodies=bodies: found_by_key(address, key) == bodies)  # type: ignore[misc]
+            await until(lambda key=key, bodies=bodies: found_by_key(address, key) >= bodies)  # type: ignore[misc]
         await producer.send("T", b"after", keys="z")
-        await until(lambda: b"pending" in old.came and b"pending" in new.came)
+        await until(lambda: set(old.came) >= PENDING and set(new.came) >= PENDING)
         await until(lambda: found_by_key(address, "p") == {b"pending"} and found_by_key(address, "z") == {b"after"})
-    assert old.came == Counter({b"pending": 1, b"after": 1})
-    assert new.came == Counter([*PLAIN, b"pending", b"after"])
+    assert old.came == Counter([*PENDING, b"after"])
+    assert new.came == Counter([*filled.at_once, *PENDING, b"after"])
     late_ms = new.late_ms[b"pending"]
     assert late_ms is not None and -1000 < late_ms < late_max_ms
+    level_late_ms = new.came_ms[b"level"] - filled.level_due_ms
+    assert -1000 < level_late_ms < late_max_ms + LEVEL_4_MS // 2  # not delayed by its level once more
+
+
+async def look_again(namesrv: str, filled: Filled) -> None:
+    """The first broker has the store again: all is there once."""
+    old, third = Group(namesrv, "old"), Group(namesrv, "third")
+    expected = Counter([*filled.at_once, *PENDING, b"after", b"again"])
+    async with Producer(namesrv) as producer, old.consumer, third.consumer:
+        await producer.send("T", b"again")
+        await until(lambda: set(third.came) >= set(expected) and set(old.came) == {b"again"})
+    assert third.came == expected
+    assert old.came == Counter([b"again"])
+
+
+def ask_the_tool(namesrv: str, address: str) -> None:
+    """Apache's mqadmin reads what is in the store through the broker that has it now."""
+    with closing(Link(address)) as link:
+        ext = headers.texts(topic="T", key="a", maxNum=32, beginTimestamp=0, endTimestamp=1 << 62)
+        answer = link.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=ext))
+    [record] = records_in(bytes(answer.body))
+    message_id = offset_message_id(record.store_host, record.position)
+    queue_id, offset = str(record.message.queue_id), str(record.queue_offset)
+    told = {
+        name: mqadmin([name, *arguments], namesrv).stdout
+        for name, arguments in {
+            "queryMsgById": ["-i", message_id, "-t", "T"],
+            "queryMsgByKey": ["-t", "T", "-k", "a"],
+            "queryMsgByOffset": ["-t", "T", "-b", "broker-a", "-i", queue_id, "-o", offset],
+            "topicStatus": ["-t", "T"],
+            "consumerProgress": ["-g", "old"],
+        }.items()
+    }
+    unique_key = record.message.properties["UNIQ_KEY"]
+    for name in ("queryMsgById", "queryMsgByKey", "queryMsgByOffset"):
+        assert unique_key in told[name], told[name]
+    ends = re.findall(r"broker-a\s+(\d+)\s+(\d+)\s+(\d+)", told["topicStatus"])
+    assert len(ends) == 4 and sum(int(end) for _, _, end in ends) > len(PLAIN), told["topicStatus"]
+    assert re.search(r"Consume Inflight Total|Diff Total: 0", told["consumerProgress"]), told["consumerProgress"]
+
+
+def pending_keys(store: Path) -> Counter[str]:
+    return Counter(pending.unique_key or "" for pending in pending_in(store))
 
 
 @pytest.mark.parametrize(("first", "end"), WAYS)
 def test_a_store_is_handed_over(tmp_path: Path, first: str, end: str) -> None:
     store, second = tmp_path / "store", "ours" if first == "apache" else "apache"
+    port = free_port(beside=(-2, 1))  # the id of a message names its broker's address: who takes over has it too
     with ApacheNameServer(tmp_path / "names") as names:
-        with BROKERS[first](tmp_path / "first", store, names.address) as broker:
-            key, due_ms = asyncio.run(fill(names.address, store))
+        with BROKERS[first](tmp_path / "first", store, names.address, port) as broker:
+            filled = asyncio.run(fill(names.address, broker.address, store, by_apache=first == "apache"))
             broker.end(end == "killed")
-        assert [pending.unique_key for pending in pending_in(store)] == [key]
-        with BROKERS[second](tmp_path / "second", store, names.address) as broker:
+        assert pending_keys(store) == Counter([*filled.pending_keys, filled.far_key])
+        with BROKERS[second](tmp_path / "second", store, names.address, port) as broker:
             late_max_ms = OURS_LATE_MS if second == "ours" else APACHE_LATE_MS
-            asyncio.run(look(names.address, broker.address, due_ms, late_max_ms))
-            broker.end(False)
+            asyncio.run(look(names.address, broker.address, filled, late_max_ms))
+            if IS_WHOLE:
+                ask_the_tool(names.address, broker.address)
+            broker.end(end == "killed")
+        assert pending_keys(store) == Counter([filled.far_key])
+        if first == "ours" or IS_WHOLE:
+            with BROKERS[first](tmp_path / "first", store, names.address, port) as broker:
+                asyncio.run(look_again(names.address, filled))
+                broker.end(False)
+            assert pending_keys(store) == Counter([filled.far_key])
