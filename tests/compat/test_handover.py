@@ -2,7 +2,7 @@
 
 One fills a store and ends; the other opens it. Every message is found by offset, key and id; groups go on where they
 were; what was pending comes once at its time, timers, levels and compressed bodies; what was cancelled, or is half a
-transaction, does not. Then the first one has the store again, and nothing comes twice. `make compat` runs every way.
+transaction, does not. When ours has it again nothing comes twice. `make compat` runs every way.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ LOG_FILE_BYTES = 1 << 26
 DUE_S = 20
 """From the last send to what is pending: the other broker is up by then."""
 DEADLINE_S = 60.0
+TOOL_DEADLINE_S = 120.0
 CONSUMING_MS = 5000
 """Until new consumers have their share of the queues."""
 APACHE_LATE_MS = 3000
@@ -193,7 +194,7 @@ def found_by_key(address: str, key: str) -> set[bytes]:
     return bodies
 
 
-async def look(namesrv: str, address: str, filled: Filled, late_max_ms: int) -> None:
+async def look(namesrv: str, address: str, store: Path, filled: Filled, late_max_ms: int) -> None:
     """See that all is there, and goes on; what was due while nobody served may be late by that."""
     late_max_ms += max(0, SystemClock().now_ms() + CONSUMING_MS - filled.due_ms)
     old, new = Group(namesrv, "old"), Group(namesrv, "new")
@@ -204,6 +205,8 @@ async def look(namesrv: str, address: str, filled: Filled, late_max_ms: int) -> 
         await producer.send("T", b"after", keys="z")
         await until(lambda: set(old.came) >= PENDING and set(new.came) >= PENDING)
         await until(lambda: found_by_key(address, "p") == {b"pending"} and found_by_key(address, "z") == {b"after"})
+        seen = len(filled.at_once) + len(PENDING) + 1
+        await until(lambda: offset_sum(store) == seen)
     assert old.came == Counter([*PENDING, b"after"])
     assert new.came == Counter([*filled.at_once, *PENDING, b"after"])
     late_ms = new.late_ms[b"pending"]
@@ -232,7 +235,7 @@ def ask_the_tool(namesrv: str, address: str) -> None:
     message_id = offset_message_id(record.store_host, record.position)
     queue_id, offset = str(record.message.queue_id), str(record.queue_offset)
     told = {
-        name: mqadmin([name, *arguments], namesrv).stdout
+        name: mqadmin([name, *arguments], namesrv, timeout_s=TOOL_DEADLINE_S).stdout
         for name, arguments in {
             "queryMsgById": ["-i", message_id, "-t", "T"],
             "queryMsgByKey": ["-t", "T", "-k", "a"],
@@ -265,12 +268,12 @@ def test_a_store_is_handed_over(tmp_path: Path, first: str, end: str) -> None:
         assert pending_keys(store) == Counter([*filled.pending_keys, filled.far_key])
         with BROKERS[second](tmp_path / "second", store, names.address, port) as broker:
             late_max_ms = OURS_LATE_MS if second == "ours" else APACHE_LATE_MS
-            asyncio.run(look(names.address, broker.address, filled, late_max_ms))
+            asyncio.run(look(names.address, broker.address, store, filled, late_max_ms))
             if IS_WHOLE and second == "apache":
                 ask_the_tool(names.address, broker.address)
             broker.end(end == "killed")
         assert pending_keys(store) == Counter([filled.far_key])
-        if first == "ours" or IS_WHOLE:
+        if first == "ours":  # the other way Apache would not know what left here without a pipeline (FINDINGS.md)
             with BROKERS[first](tmp_path / "first", store, names.address, port) as broker:
                 asyncio.run(look_again(names.address, filled))
                 broker.end(False)
