@@ -6,7 +6,8 @@ parked record: a record of its real queue with the same body, birth and properti
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import hashlib
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,7 +25,8 @@ _ADDED: Final = frozenset((props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS))
 class Waiting(NamedTuple):
     """A parked record, and the time before which Apache does not deliver it."""
 
-    record: Record
+    position: int
+    """Of the record in the log."""
     from_ms: int
 
 
@@ -35,22 +37,24 @@ def read(files: MappedSequence, position: int) -> Record:
 
 def delivered(files: MappedSequence, waiting: Iterable[Waiting]) -> set[LogPosition]:
     """Log positions of those of `waiting` behind which a copy stands: each copy speaks for one of them."""
-    without: dict[Hashable, list[Waiting]] = {}
-    for one in sorted(waiting, key=lambda one: one.record.position):
-        without.setdefault(_key(one.record), []).append(one)
+    without: dict[bytes, list[Waiting]] = {}
+    topics: set[str] = set()
     found: set[LogPosition] = set()
-    if not without:
+    in_order = sorted(waiting)
+    if not in_order:
         return found
-    topics = {one.record.message.properties.get(props.REAL_TOPIC, "") for ones in without.values() for one in ones}
-    first = min(one.record.position for ones in without.values() for one in ones)
-    scan = LogScan(files, first, check_bodies=False)
+    for one in in_order:
+        record = read(files, one.position)
+        without.setdefault(_key(record), []).append(one)
+        topics.add(record.message.properties.get(props.REAL_TOPIC, ""))
+    scan = LogScan(files, LogPosition(in_order[0].position), check_bodies=False)
     for rows in scan.chunks():
         wanted = np.isin(rows[:, col.TOPIC], [scan.names.intern(topic) for topic in topics])
         for position in rows[wanted, col.POSITION].tolist():
             copy = read(files, position)
             ones = without.get(_key(copy)) if _is_in_its_own_queue(copy) else None
             if ones and ones[0].from_ms <= copy.store_ms:
-                found.add(ones.pop(0).record.position)
+                found.add(LogPosition(ones.pop(0).position))
     return found
 
 
@@ -60,8 +64,9 @@ def _is_in_its_own_queue(record: Record) -> bool:
     return real == (message.topic, str(message.queue_id))
 
 
-def _key(record: Record) -> Hashable:
-    """What a parked record and its copy have in common."""
+def _key(record: Record) -> bytes:
+    """A digest of what a parked record and its copy have in common."""
     message = record.message
-    properties = frozenset(pair for pair in message.properties.items() if pair[0] not in _ADDED)
-    return message.born_ms, message.born_host, message.reconsume_times, record.body_crc, properties
+    properties = sorted(pair for pair in message.properties.items() if pair[0] not in _ADDED)
+    common = (message.born_ms, message.born_host, message.reconsume_times, record.body_crc, properties)
+    return hashlib.blake2b(repr(common).encode(), digest_size=16).digest()

@@ -55,7 +55,8 @@ class Level(NamedTuple):
 
     level: int
     queue_offset: QueueOffset
-    record: Record
+    position: LogPosition
+    store_ms: Millis
     due_ms: Millis
     """By the level table; its queue unit may say otherwise."""
 
@@ -83,10 +84,11 @@ class LevelQueues:
             mine = (queued[:, _QUEUE_ID] == queue_id) & (queued[:, _QUEUE_OFFSET] >= first)
             self._chunks.append(queued[mine])
 
-    def waiting(self, files: MappedSequence, last_ms: int, damaged: frozenset[LogPosition]) -> list[Level]:
+    def waiting(self, files: MappedSequence, damaged: frozenset[LogPosition]) -> list[Level]:
         """What waits in the log that `files` hold, in log order.
 
-        `last_ms` is the store time of the last record; a record at a position in `damaged` is set aside.
+        A record at a position in `damaged` is set aside. A copy behind a record tells that it is out, whenever it came:
+        Apache's level table may have been another one.
         """
         kept = np.concatenate([np.empty((0, len(_KEPT)), np.int64), *self._chunks])
         found = []
@@ -95,16 +97,16 @@ class LevelQueues:
             if position in damaged or (done is not None and queue_offset in done):
                 continue
             due_ms = Millis(store_ms + level_delay_ms(self._levels_ms, queue_id + 1))
-            found.append(Level(queue_id + 1, queue_offset, read(files, position), due_ms))
-        out = delivered(files, (Waiting(one.record, one.due_ms) for one in found if one.due_ms <= last_ms))
-        return [one for one in found if one.record.position not in out]
+            found.append(Level(queue_id + 1, queue_offset, LogPosition(position), Millis(store_ms), due_ms))
+        out = delivered(files, (Waiting(one.position, one.store_ms) for one in found))
+        return [one for one in found if one.position not in out]
 
     def park(self, store: Store, timer: Timer) -> None:
         """Park what waits in the timer queue, all of it on disk before delayOffset.json says that it is out.
 
         Raises DiskFull, OSError.
         """
-        waiting = self.waiting(store.log.files, store.log.last_store_ms, store.log.damaged)
+        waiting = self.waiting(store.log.files, store.log.damaged)
         if waiting:
             log.warning("timer: %d messages that wait in %s are parked in the timer", len(waiting), SCHEDULE_TOPIC)
         for number, one in enumerate(waiting, 1):
@@ -131,12 +133,13 @@ def _park(store: Store, timer: Timer, one: Level) -> None:
     """Append the record that settles `one`: parked in the timer, or a dead letter when that cannot be."""
     origin = level_origin(one.level, one.queue_offset)
     due_ms = _due_ms(store, one)
-    real_queue = store.real_queue(one.record.message.properties)
+    record = read(store.log.files, one.position)
+    real_queue = store.real_queue(record.message.properties)
     try:
-        store.append(parked(one.record, due_ms, timer.settings.precision_ms), settles=origin, real_queue=real_queue)
+        store.append(parked(record, due_ms, timer.settings.precision_ms), settles=origin, real_queue=real_queue)
     except PropertiesTooLong as error:
         log.error("timer: the message at %d of level %d is a dead letter: %s", one.queue_offset, one.level, error)
-        store.append(dead_letter(one.record), settles=origin)
+        store.append(dead_letter(record), settles=origin)
 
 
 def _due_ms(store: Store, one: Level) -> Millis:
@@ -145,13 +148,13 @@ def _due_ms(store: Store, one: Level) -> Millis:
     if queue is None or not queue.start <= one.queue_offset < queue.end:
         return one.due_ms
     due_ms = int(queue.read(one.queue_offset, 1)["tag_code"][0])
-    return Millis(due_ms) if one.record.store_ms <= due_ms <= _DUE_MAX else one.due_ms
+    return Millis(due_ms) if one.store_ms <= due_ms <= _DUE_MAX else one.due_ms
 
 
 def parked(record: Record, due_ms: Millis, precision_ms: int) -> Message:
     """The message of a level queue as it is parked in the timer queue."""
     properties = dict(record.message.properties)
-    for name in (*props.TIMER_REQUESTS, *props.OWN):
+    for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY, *props.OWN):
         properties.pop(name, None)
     if props.DELAY in properties:
         properties[props.TIMER_DELAY_LEVEL] = properties.pop(props.DELAY)

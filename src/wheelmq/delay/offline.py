@@ -66,8 +66,8 @@ def pending_in(root: Path) -> Iterator[Pending]:
             properties = record.message.properties
             if delete_key(properties.get(props.REAL_TOPIC, ""), properties.get(props.UNIQ_KEY, "")) not in cancelled:
                 yield describe(record, State.INDEXED if index < indexed_to else State.PARKED)
-        for one in levels.waiting(log, last_ms, frozenset(scan.damaged)):
-            yield describe(one.record, State.LEVEL, one.due_ms)
+        for one in levels.waiting(log, frozenset(scan.damaged)):
+            yield describe(read(log, one.position), State.LEVEL, one.due_ms)
     finally:
         if lock is not None:
             lock.close()

@@ -113,14 +113,23 @@ class Expiry:
         return store_ms is not None and store_ms < oldest_ms
 
     def drop_before(self, position: LogPosition) -> None:
-        """Give up the log before `position`, and what names it; the files go off the loop."""
-        store = self._store
-        jobs = [store.log.files.drop_before(position), *store.queues.drop_before(store.log.start)]
+        """Give up the log before `position`, and what names it; the files go off the loop.
+
+        What names records goes when these are gone for good: a record that came back after a power cut would have no
+        place in its queue.
+        """
+        store, folder = self._store, self._store.log.files.folder
+        jobs = [store.log.files.drop_before(position), lambda: store.disk.sync_folder(folder)]
+        jobs += store.queues.drop_before(store.log.start)
         if self._index is not None:
             jobs.append(self._index.drop_before(store.log.start))
-        for job in jobs:
-            if job is not None:
-                self._background.submit(job, _told)
+
+        def job() -> None:
+            for one in jobs:
+                if one is not None:
+                    one()
+
+        self._background.submit(job, _told)
 
 
 def _told(result: object) -> None:

@@ -156,6 +156,23 @@ class TestWhatFollows:
         fill(harness, 1, "Old")
         assert harness.pull("Old", 0, 3).records[0].queue_offset == 3
 
+    def test_the_log_goes_for_good_before_what_names_it(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gone: list[str] = []
+        remove, sync_folder = harness.disk.remove, harness.disk.sync_folder
+        monkeypatch.setattr(harness.disk, "remove", lambda path: (gone.append(path.parent.name), remove(path)))
+        monkeypatch.setattr(
+            harness.disk, "sync_folder", lambda path: (gone.append(f"sync {path.name}"), sync_folder(path))
+        )
+        fill(harness, 400)
+        harness.disk.used = 0.9
+        gone.clear()
+        look(harness)
+        log_is_gone = gone.index("sync commitlog")
+        assert "commitlog" not in gone[log_is_gone:] and "commitlog" in gone[:log_is_gone]
+        assert "index" in gone[log_is_gone:] and not {"0", "index"} & set(gone[:log_is_gone])
+
     def test_index_files_go_too(self, harness: BrokerHarness) -> None:
         fill(harness, 100)
         before = len(list(harness.broker.paths.index.iterdir()))

@@ -49,8 +49,8 @@ def what_is_out(parked: Parked, check: TimerCheck | None, files: MappedSequence,
     for i in _rolled(parked, np.flatnonzero(~out), files):
         out[i] = True
     passed = ~out & (parked.due_ms - APACHE_PRECISION_MS <= last_ms)
-    records = (read(files, position) for position in parked.positions[passed].tolist())
-    copied = delivered(files, (Waiting(record, _slot_ms(record)) for record in records))
+    positions = parked.positions[passed].tolist()
+    copied = delivered(files, (Waiting(position, _slot_ms(read(files, position))) for position in positions))
     return out | np.isin(parked.positions, list(copied))
 
 
