@@ -146,6 +146,11 @@ class Store:
         self.disk.replace(self.paths.abort, str(self.disk.owner_id).encode())
         elapsed_s = self.clock.monotonic() - began_s
         log.info("the log ends at %d; it was walked from %d in %.3f s", self.log.end, start, elapsed_s)
+        if self.log.last_store_ms < checkpoint.log_ms:
+            log.critical(
+                "the log ends %d ms before records that the checkpoint says were on disk: they are missing",
+                checkpoint.log_ms - self.log.last_store_ms,
+            )
 
     def _note_last(self, positions: Rows) -> None:
         if len(positions):

@@ -204,6 +204,21 @@ def test_an_old_record_that_is_none_any_more_stops_the_start(harness: BrokerHarn
     assert harness.bodies("T") == bodies(4)
 
 
+def test_records_that_are_gone_without_a_trace_are_told_of(
+    harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = send_all(harness, 9)
+    harness.advance(5000)
+    harness.send("T", b"later")
+    harness.advance(5000)
+    harness.stop()
+    write(store / LOG, records[4].position, bytes((store / LOG).stat().st_size - records[4].position))
+    (store / "config" / "snapshot").unlink()
+    harness.start()
+    assert harness.bodies("T") == bodies(4)
+    assert "they are missing" in caplog.text
+
+
 def test_a_sector_that_is_missing_among_the_last_properties(harness: BrokerHarness, store: Path) -> None:
     send_all(harness, 9)
     harness.send("T", b"last", properties={"long": "x" * 2000})
