@@ -41,9 +41,12 @@ BROKER_SETTINGS: Final = {
     "timer_log_file_bytes": 52 * 20_000 + 16,
     "timer_slots": 60,
     "timer_roll_window_slots": 35,
+    "checkpoint_ms": 1000,
+    "snapshot_log_bytes": 1 << 20,
     **NOTHING_EXPIRES,
 }
-"""Files that fill within seconds, a wheel that comes round within minutes, a roll window that the load exceeds."""
+"""Files that fill within seconds, a wheel that comes round within minutes, a roll window that the load exceeds; a
+snapshot each second or so."""
 
 LEAD_S: Final = 30.0
 """What is armed lasts so long: within it the pipeline turns again after it, or a part of it, was killed."""

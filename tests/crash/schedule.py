@@ -39,6 +39,8 @@ BROKER_POINTS: Final = {
     "replace.written": 9,
     "roll.after": 10,
     "send.appended": 500,
+    "snapshot.before": 1,
+    "snapshot.written": 1,
     "upload.taken": 4,
 }
 """Where a broker may end, and the latest passage at which it is asked to."""

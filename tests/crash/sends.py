@@ -74,6 +74,7 @@ MIX: Final = Mix(
     batch_share=0.05,
 )
 SETTINGS: Final = {
+    "snapshot_log_bytes": 1 << 18,
     "log_file_bytes": 512 << 10,
     "queue_file_bytes": 20 * 3000,
     "timer_log_file_bytes": 52 * 5000 + 16,

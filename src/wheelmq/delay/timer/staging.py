@@ -190,6 +190,8 @@ def _read_many(view: StoreView, rows: StagedRows) -> int:
     """Fill in the rows at the front whose records stand in one log file; how many that are."""
     file_bytes = view.log.file_bytes
     base = int(rows["position"][0]) // file_bytes * file_bytes
+    if not view.log.start <= base < view.log.end:
+        return 0
     count = int(np.searchsorted(rows["position"], base + file_bytes))
     rows = rows[:count]
     read = {name: np.zeros(count, np.int64) for name in _READ}
