@@ -69,9 +69,12 @@ class Expiry:
         self._noted = (store.log.start, store.log.start)
 
     def note(self) -> None:
-        """Note what is needed now: it counts once the log is on disk up to here, for what settled a message that waited
-        may still stand in memory alone."""
-        if self._store.log.synced >= self._noted[1]:
+        """Note what is needed now: it counts once log and queue units are on disk up to here.
+
+        What settled a message that waited may still stand in memory alone; and the unit of a record that goes cannot be
+        made anew, without which its queue would begin again at an offset that was given.
+        """
+        if min(self._store.log.synced, self._store.units_synced_to) >= self._noted[1]:
             self._free_to = self._noted[0]
             self._noted = (self._needed_from(), self._store.log.end)
 

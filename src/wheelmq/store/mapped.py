@@ -94,7 +94,8 @@ class MappedSequence:
         """Files behind the end that were made ahead, by start."""
         self._room = (0, 0)
         """Bytes of one file, from and to, that are known to have room on the disk."""
-        self._has_new_names = False
+        self._has_new_names = bool(starts)
+        """Whether names may not be on disk: also of files that were found, which a process that was killed made."""
         self.start = starts[0] if starts else 0
         self.end = starts[-1] + file_bytes if starts else 0
         """Byte behind the last file."""

@@ -100,6 +100,8 @@ class Store:
         self.last_stop_was_clean = disk.read(paths.abort) is None
         self.dispatched_to = self.log.start
         """Records before this log position have their queue units."""
+        self.units_synced_to = self.log.start
+        """The units of records before this log position are on disk."""
         self.last_position: LogPosition | None = None
         """Where the last record stands that has a queue unit; None when there is none."""
         self.index_ms = Millis(0)
@@ -315,7 +317,9 @@ class Store:
         may have dropped what it could not write, so the next start must write it again.
         """
         sync_queues = [queue.sync_job() for queue in self.queues if queue.unsynced]
+        upto = self.dispatched_to
         if not sync_queues:
+            self.units_synced_to = upto
             return None
         body = CHECKPOINT.pack(self._flushed_ms, self._dispatched_ms, self.index_ms, 0, 0)
 
@@ -328,6 +332,7 @@ class Store:
             except OSError:
                 self._sync_has_failed = True
                 raise
+            self.units_synced_to = upto
             reach("checkpoint.before")
             self.disk.replace(self.paths.checkpoint, body.ljust(CHECKPOINT_FILE_BYTES, b"\0"))
             reach("checkpoint.written")

@@ -173,6 +173,21 @@ class TestWhatFollows:
         assert "commitlog" not in gone[log_is_gone:] and "commitlog" in gone[:log_is_gone]
         assert "index" in gone[log_is_gone:] and not {"0", "index"} & set(gone[:log_is_gone])
 
+    def test_a_record_whose_unit_is_in_memory_alone_stays(self, tmp_path: Path) -> None:
+        """The file of its queue may be gone after a power cut, and with it the offsets that were given."""
+        chosen = {"log_file_bytes": LOG_FILE_BYTES, "file_reserved_time": RESERVED_HOURS}
+        with BrokerHarness(tmp_path, background=HeldOffload(), **chosen) as harness:
+            fill(harness, 100)
+            harness.disk.used = 0.9
+            look(harness)
+            look(harness)
+            assert harness.broker.store.log.start == 0
+            harness.advance(10_000)
+            for _ in range(4):
+                harness.run_jobs()
+                harness.advance(10_000)
+            assert harness.broker.store.log.start > 0
+
     def test_index_files_go_too(self, harness: BrokerHarness) -> None:
         fill(harness, 100)
         before = len(list(harness.broker.paths.index.iterdir()))

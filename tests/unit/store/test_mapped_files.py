@@ -164,6 +164,12 @@ class TestRoom:
         files.grow(10)
         files.sync_job(1, 11)()
         assert len(synced) == 3
+        again = MappedSequence(
+            disk, tmp_path / "topic" / "0", SIZE, step_bytes=STEP
+        )  # whoever made it was killed, maybe
+        again.grow(20)
+        again.sync_job(0, 21)()
+        assert len(synced) == 6
 
 
 class TestAhead:
