@@ -60,6 +60,7 @@ class ConsumeQueue:
             count = min(len(raw) - done, self.files.file_bytes - at)
             file = self.files.grow(position + done, count)
             file.array[at : at + count] = raw[done : done + count]
+            file.is_written = True  # a sync that began meanwhile may have said otherwise
             done += count
         self._synced = min(self._synced, offset)
         self.end = max(self.end, QueueOffset(offset + len(units)))
@@ -86,12 +87,15 @@ class ConsumeQueue:
         count = min(count, self.end - offset, (self.files.file_bytes - at) // QUEUE_UNIT.size)
         return np.frombuffer(self.files.file_at(position).view, QUEUE_UNIT.dtype, count, at)
 
-    def chunks(self) -> Iterator[Units]:
-        """All units from `start` on, file by file."""
+    def chunks(self, *, ahead: bool = False) -> Iterator[Units]:
+        """All units from `start` on, file by file; `ahead` has each file read at once, for who reads it all."""
         offset = self.start
         while offset < self.end:
-            self.files.file_at(offset * QUEUE_UNIT.size).read_ahead(0, self.files.file_bytes)
             units = self.read(offset, self.units_per_file)
+            if ahead:
+                at = offset * QUEUE_UNIT.size % self.files.file_bytes
+                stop = at + len(units) * QUEUE_UNIT.size
+                self.files.file_at(offset * QUEUE_UNIT.size).read_ahead(at, stop)
             yield units
             offset = QueueOffset(offset + len(units))
 

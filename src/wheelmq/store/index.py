@@ -70,6 +70,7 @@ class MessageIndex:
         self.indexed_to = store.log.start
         """Records before this position are in the index."""
         self._load()
+        self._may_lack_room = bool(self._files)
 
     # Following -----------------------------------------------------------------------------------------------------
 
@@ -108,7 +109,10 @@ class MessageIndex:
         return partial(self._follow, files.file_at(at), base, at - base, stop)
 
     def _follow(self, source: MappedFile, base: int, at: int, stop: int) -> None:
-        """Add the records of a log file from byte `at` to byte `stop`. Raises OSError."""
+        """Add the records of a log file from byte `at` to byte `stop`. Raises OSError, DiskFull."""
+        if self._may_lack_room:  # Apache's are sparse, and a store into a hole of a full disk is SIGBUS
+            self._store.disk.give_room(self._files[-1].path, 0, self._size.file_bytes)
+            self._may_lack_room = False
         self._reached = LogPosition(base + at)
         while at < stop:
             at, outcome = self._add_many(source, base, at, stop)

@@ -232,8 +232,8 @@ class MappedSequence:
     def drop_before(self, position: int) -> Callable[[], None] | None:
         """Give up the files that end at or before `position`, but for the last one; None when there is none.
 
-        What removes them is given back and may run off the loop. The oldest goes first, so that a stop in between
-        leaves files that join; who still holds bytes of one may read on.
+        What removes them is given back and may run off the loop; with them goes what an earlier one failed to remove.
+        The oldest goes first, so that a stop in between leaves files that join. Who holds bytes of one may read on.
         """
         start = min(position - position % self.file_bytes, self.end - self.file_bytes)
         gone = range(self.start, start, self.file_bytes)
@@ -244,7 +244,8 @@ class MappedSequence:
         self.start = start
 
         def job() -> None:
-            for first in gone:
+            found = (file_start(name) for name in self._disk.list(self.folder))
+            for first in sorted(first for first in found if first is not None and first < start):
                 self._disk.remove(self.folder / file_name(first))
 
         return job

@@ -45,6 +45,8 @@ def _disagreements(store: Store, snapshot: Snapshot) -> Iterator[str]:
     elif zlib.crc32(store.log.read(record.position, record.size)) != snapshot.record_crc:
         yield f"the log has another record at {record.position}"
     for position in snapshot.damaged:
+        if position < store.log.start:
+            continue  # it has expired
         record = _record_at(store, position)
         if record is None or record.body_is_intact:
             yield f"the record at {position} is not the damaged one that was there"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.snapshot import SNAPSHOT, Snapshot
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import QueueOffset
@@ -249,3 +250,38 @@ class TestWhenItIsWritten:
         harness.restart(clean=True)
         assert not harness.broker.paths.snapshot.exists()
         invariants.check(harness.broker)
+
+
+@pytest.mark.parametrize("damage", ["zeroed", "its neighbour's", "far", "large"])
+def test_a_unit_of_the_timer_queue_that_names_another_record(harness: BrokerHarness, store: Path, damage: str) -> None:
+    for i in range(60):
+        harness.send("T", b"%d" % i, delay_ms=WAITS_MS)
+    harness.advance(4000, PipelineModel(harness).work, 500)
+    harness.stop()
+    path = store / "consumequeue" / TIMER_TOPIC / "0" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    at = QUEUE_UNIT.size * 37
+    match damage:
+        case "zeroed":
+            raw[at : at + QUEUE_UNIT.size] = bytes(QUEUE_UNIT.size)
+        case "its neighbour's":
+            raw[at : at + QUEUE_UNIT.size] = raw[at + QUEUE_UNIT.size : at + 2 * QUEUE_UNIT.size]
+        case "far":
+            raw[at : at + 8] = (1 << 40).to_bytes(8, "big")
+        case "large":
+            raw[at + 8 : at + 12] = (1 << 30).to_bytes(4, "big")
+    path.write_bytes(raw)
+    harness.start()
+    harness.advance(WAITS_MS + 5000, PipelineModel(harness).work, 500)
+    assert sorted(map(int, harness.bodies("T"))) == list(range(60))
+
+
+def test_after_apache_had_the_store(harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    live(harness)
+    harness.stop()
+    check = store / "config" / "timercheck"
+    raw = bytearray(check.read_bytes())
+    raw[7] ^= 1  # it writes its fields, and not our copy of them
+    check.write_bytes(raw)
+    harness.start()
+    assert "Apache RocketMQ had the store" in caplog.text and walked_from(caplog) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from wheelmq.delay.cancel import Cancelled
 from wheelmq.delay.done import SEGMENT_BITS, IndexBits
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store.expiry import HOUR_MS, delete_hours
+from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -172,6 +175,16 @@ class TestWhatFollows:
         log_is_gone = gone.index("sync commitlog")
         assert "commitlog" not in gone[log_is_gone:] and "commitlog" in gone[:log_is_gone]
         assert "index" in gone[log_is_gone:] and not {"0", "index"} & set(gone[:log_is_gone])
+
+    def test_what_could_not_be_removed_goes_the_next_time(self, harness: BrokerHarness) -> None:
+        fill(harness, 100)
+        harness.disk.fail_call(1, OSError(errno.EIO, "no"), [Call.REMOVE])
+        harness.broker.expiry.drop_before(LogPosition(2 * LOG_FILE_BYTES))
+        assert len(log_files(harness)) == harness.broker.store.log.files.end // LOG_FILE_BYTES
+        harness.broker.expiry.drop_before(LogPosition(3 * LOG_FILE_BYTES))
+        assert log_files(harness)[0] == f"{3 * LOG_FILE_BYTES:020d}"
+        harness.restart(clean=False)
+        assert harness.broker.store.log.start == 3 * LOG_FILE_BYTES
 
     def test_a_record_whose_unit_is_in_memory_alone_stays(self, tmp_path: Path) -> None:
         """The file of its queue may be gone after a power cut, and with it the offsets that were given."""

@@ -10,6 +10,7 @@ looked up in the timer queue, and its records are read: so a start reads what is
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import NamedTuple
 
@@ -31,9 +32,10 @@ from wheelmq.formats.disk.origin import KIND_TIMER, indices_of
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.snapshot import Snapshot
-from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_TOPIC
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import CHUNK_ROWS, InternedNames, LogDamaged, LogScan, Rows, tell_damaged
 from wheelmq.store.snapshot import disagreement, load_snapshot
 from wheelmq.system.failpoint import reach
@@ -95,12 +97,13 @@ class TimerRecovery:
         snapshot = load_snapshot(store.disk, store.paths)
         if snapshot is None:
             return None
-        why = disagreement(store, snapshot)
+        is_apaches = check_is_apaches(store.disk, store.paths)
+        why = "Apache RocketMQ had the store since" if is_apaches else disagreement(store, snapshot)
         if why is None:
             done = timer.done.copy()
             timer.done.add_packed(snapshot.first_index, snapshot.done)
             try:
-                damaged = self._meet_pending(QueueOffset(snapshot.end_index))
+                damaged = self._meet_pending(QueueOffset(snapshot.end_index), snapshot.position)
                 store.log.damaged = damaged | set(snapshot.damaged)
                 for position in snapshot.damaged:
                     tell_damaged(position)
@@ -112,20 +115,31 @@ class TimerRecovery:
         store.disk.remove(store.paths.snapshot)
         return None
 
-    def _meet_pending(self, end: QueueOffset) -> frozenset[LogPosition]:
-        """Meet the records of the timer queue before `end` that are not done; which of them are damaged."""
+    def _meet_pending(self, end: QueueOffset, log_end: LogPosition) -> frozenset[LogPosition]:
+        """Meet the records of the timer queue before `end`, which stand before `log_end`, that are not done; which of
+        them are damaged. Raises LogDamaged when one is not where its unit says."""
         timer = self._timer
         positions, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         index = int(timer.queue.start)
-        for units in timer.queue.chunks():
+        indices = [np.empty(0, np.int64)]
+        for units in timer.queue.chunks(ahead=True):
             waits = ~timer.done.get(np.arange(index, index + len(units))) & (units["size"] != BLANK_SIZE)
             waits[max(0, end - index) :] = False
             positions.append(units["position"][waits].astype(np.int64))
             sizes.append(units["size"][waits].astype(np.int64))
+            indices.append(index + np.flatnonzero(waits))
             index += len(units)
+        spans = np.stack((np.concatenate(positions), np.concatenate(sizes)))
+        if not _can_be_records(spans, timer.store.log.files, log_end):
+            raise LogDamaged(errno.EIO, "units of the timer queue name no records")
         scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=_EVER_MS)
-        for rows in scan.records_at(np.concatenate(positions), np.concatenate(sizes)):
+        met = [np.empty(0, np.int64)]
+        for rows in scan.records_at(*spans):
+            parked = rows[rows[:, col.TOPIC] == scan.names.intern(TIMER_TOPIC)]
+            met.append(parked[:, col.QUEUE_OFFSET].copy())
             self.meet(rows, scan.names)
+        if not np.array_equal(np.concatenate(met), np.concatenate(indices)):
+            raise LogDamaged(errno.EIO, "units of the timer queue name other records than theirs")
         return frozenset(scan.damaged)
 
     def finish(self) -> None:
@@ -189,7 +203,7 @@ class TimerRecovery:
         """Whether every unit names a record of the timer queue, or one that has expired: a walk reads them all."""
         timer = self._timer
         log_start = timer.store.log.start
-        queued = list(timer.queue.chunks())
+        queued = list(timer.queue.chunks(ahead=True))
         positions = np.concatenate([np.array([-1]), *(units["position"].astype(np.int64) for units in queued)])
         sizes = np.concatenate([np.array([0]), *(units["size"].astype(np.int64) for units in queued)])
         for _, units in timer.log.chunks(timer.log.files.start, timer.log.end):
@@ -297,3 +311,12 @@ def _refs(pending: npt.NDArray[np.int64]) -> Refs:
     long = pending[:, _DUE] - pending[:, _STORE] > ref.LONG_DELAY_MS
     made[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
     return made
+
+
+def _can_be_records(spans: npt.NDArray[np.int64], files: MappedSequence, log_end: LogPosition) -> bool:
+    """Whether positions and sizes, the rows of `spans`, can be those of records in order before `log_end`."""
+    positions, sizes = spans
+    ends = positions + sizes
+    is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= log_end)
+    is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes
+    return bool((is_in_log & is_in_one_file).all() and (positions[1:] >= ends[:-1]).all())
