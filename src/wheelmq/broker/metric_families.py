@@ -6,12 +6,9 @@ Read on the loop: the figures of one answer are of one moment.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from wheelmq.delay.timer import intake
@@ -76,16 +73,9 @@ class Families:
             ("rocketmq_timer_dequeue", "Settled since the start", intake.SETTLED, CounterMetricFamily),
         ):
             family = kind(name, text, labels=[*self._labels, "topic"])
-            for topic, count in sorted(self._topics(timer.counts[:, column]).items()):
+            for topic, count in sorted(self._broker.store.queues.by_topic(timer.counts[:, column]).items()):
                 family.add_metric([*self._labels.values(), topic], count)
             yield family
-
-    def _topics(self, counts: npt.NDArray[np.int64]) -> dict[str, int]:
-        """Counts by the row of a queue, as counts by topic."""
-        found: Counter[str] = Counter()
-        for row in np.flatnonzero(counts).tolist():
-            found[self._broker.store.queues.key(row)[0]] += int(counts[row])
-        return dict(found)
 
     def _snapshot(self) -> Metric:
         """What is in the slots of the wheel up to each bound, from the bound before it on."""

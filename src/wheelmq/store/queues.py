@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -83,6 +84,13 @@ class QueueTable:
 
     def items(self) -> Iterator[tuple[QueueKey, ConsumeQueue]]:
         return zip(self._keys, self._queues, strict=True)
+
+    def by_topic(self, counts: npt.NDArray[np.int64]) -> dict[str, int]:
+        """Counts by the row of a queue, summed up by topic; topics without any are left out."""
+        found: Counter[str] = Counter()
+        for row in np.flatnonzero(counts).tolist():
+            found[self._keys[row][0]] += int(counts[row])
+        return dict(found)
 
     def _open(self, key: QueueKey) -> int:
         folder = self._paths.consume_queue(*key)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import numpy as np
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
@@ -37,20 +35,12 @@ def get_check_point(request: Request, broker: Broker) -> Answer:
 def get_metrics(request: Request, broker: Broker) -> Answer:
     """Messages pending, by real topic (RocketMQ: TimerMetrics)."""
     now_ms = broker.clock.now_ms()
-    counts = pending_by_topic(broker)
+    counts = broker.store.queues.by_topic(broker.timer.pending_by_queue)
     body = {
         "dataVersion": {"counter": broker.timer.turns.turn, "stateVersion": 0, "timestamp": now_ms},
         "timingCount": {topic: {"count": count, "timeStamp": now_ms} for topic, count in counts.items()},
     }
     return reply(body=msgspec.json.encode(body))
-
-
-def pending_by_topic(broker: Broker) -> dict[str, int]:
-    """How many messages wait for each topic."""
-    counts: Counter[str] = Counter()
-    for row in np.flatnonzero(broker.timer.pending_by_queue).tolist():
-        counts[broker.store.queues.key(row)[0]] += int(broker.timer.pending_by_queue[row])
-    return dict(counts)
 
 
 @serves(RequestCode.WMQ_LIST_TIMERS)
