@@ -16,7 +16,7 @@ from bench.targets import Target
 
 TOPIC = "Burst"
 COUNT = 50_000
-READ_AGAIN = 8
+READ_AGAIN = 12
 """Times that the client reads the first burst, so that its compiler is through."""
 
 METRICS = [

@@ -1,4 +1,4 @@
-"""A histogram of durations or lateness in buckets that grow by a quarter: percentiles to 25 % at any scale."""
+"""A histogram of durations or lateness in buckets that grow by a twentieth: percentiles to 5 % at any scale."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-_GROWTH = 1.25
-_BUCKETS = 128
+_GROWTH = 1.05
+_BUCKETS = 512
 
 
 class Histogram:
