@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from tests.twin.frames import streams
 from tests.twin.test_send_and_release import START_MS, Peer
+from wheelmq.broker.pipeline_desk import store_sizes
 from wheelmq.delay.done import IndexBits
 from wheelmq.delay.keys import KeyIndex
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.log import TimerLog
+from wheelmq.delay.timer.view import StoreView
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_UNIT
@@ -133,13 +135,7 @@ def test_parked_records_are_staged_alike(
     start = harness.broker.timer.queue.start
 
     def read() -> list[object]:
-        view = staging.StoreView(
-            folder,
-            log_file_bytes=chosen.log_file_bytes,
-            queue_file_bytes=chosen.queue_file_bytes,
-            timer_log_file_bytes=chosen.timer_log_file_bytes,
-            timer_slots=chosen.timer_slots,
-        )
+        view = StoreView(folder, store_sizes(chosen))
         return staging.read_index(view, start, end, write_ms=START_MS, turn=1).tolist()
 
     kernel, twin = both_ways(plain, read)

@@ -37,8 +37,7 @@ class BrokerApp:
         self.settings = settings
         self._host = host
         self._server: Server | None = None
-        self._offload: ThreadOffload | None = None
-        self._background: ThreadOffload | None = None
+        self._offloads: list[ThreadOffload] = []
         self.broker: Broker | None = None
         self.registration: Registration | None = None
         self.exporter: Exporter | None = None
@@ -48,14 +47,17 @@ class BrokerApp:
     async def start(self) -> None:
         """Compile or load the kernels, recover the store, listen, register. Raises StoreLocked, OSError."""
         loop = asyncio.get_running_loop()
-        self._offload = ThreadOffload("offload", lambda callback: self._on_loop(loop, callback))
-        self._background = ThreadOffload("background", lambda callback: self._on_loop(loop, callback))
+        offload, background, reading = self._offloads = [
+            ThreadOffload(name, lambda callback: self._on_loop(loop, callback))
+            for name in ("offload", "background", "reading")
+        ]
         self.broker = Broker(
             self.settings,
             disk=Disk(),
             clock=SystemClock(),
-            offload=self._offload,
-            background=self._background,
+            offload=offload,
+            background=background,
+            reading=reading,
             randomness=random.Random(),
         )
         self._server = Server(
@@ -99,9 +101,8 @@ class BrokerApp:
             await self.registration.stop()
         if self._server is not None:
             await self._server.close()
-        for offload in (self._offload, self._background):
-            if offload is not None:
-                await asyncio.get_running_loop().run_in_executor(None, offload.close)
+        for offload in self._offloads:
+            await asyncio.get_running_loop().run_in_executor(None, offload.close)
         await asyncio.sleep(0)  # what the offload finished last is told on the loop
         if self.broker is not None:
             self.broker.close()

@@ -80,6 +80,7 @@ class Broker:
         offload: Offload,
         randomness: Random,
         background: Offload | None = None,
+        reading: Offload | None = None,
     ) -> None:
         warm(log.warning)
         self.settings = settings
@@ -88,6 +89,8 @@ class Broker:
         self.offload = offload
         self.background = offload if background is None else background
         """For work that nobody waits for; `offload` is for flushes and marks, which somebody does."""
+        self.reading = self.background if reading is None else reading
+        """For what tasks of the pipeline read over the wire: it may have to come from a cold disk."""
         self.randomness = randomness
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)

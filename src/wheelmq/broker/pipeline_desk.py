@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.timer.mark import Mark, save_check
+from wheelmq.delay.timer.portions import PortionReader
 from wheelmq.delay.timer.turns import Part, Proposal, Stale, TurnPlan
+from wheelmq.delay.timer.view import StoreSizes
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
 from wheelmq.system.failpoint import reach
@@ -32,6 +35,13 @@ LOOK_MS: Final = 50
 """How often it is looked at whether a turn is due."""
 URGENT_MS: Final = 5000
 """An un-indexed message that is due within this is reason for a turn at the next pace."""
+
+
+def store_sizes(settings: BrokerSettings) -> StoreSizes:
+    """Sizes of the files that tasks read."""
+    return StoreSizes(
+        settings.log_file_bytes, settings.queue_file_bytes, settings.timer_log_file_bytes, settings.timer_slots
+    )
 
 
 class TurnDone(msgspec.Struct, frozen=True):
@@ -65,6 +75,8 @@ class PipelineDesk:
         """Rows indexed, walked and armed by turns since the start."""
         self.turn_seconds = Histogram(least=0.001)
         """From plan to commit."""
+        self.reader = PortionReader(broker.paths.root, store_sizes(broker.settings))
+        """For tasks that cannot map the store."""
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
 

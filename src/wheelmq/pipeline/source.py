@@ -1,11 +1,13 @@
 """The streaming source of the pipeline: a micro-batch is a turn, and its end offset is the broker's plan.
 
 `latestOffset` is a long poll at the broker; when there is nothing to do it gives the start back, and Spark runs no
-batch. `partitions` computes ranges from the plan alone. `read` runs in tasks, over the mapped store.
+batch. `partitions` computes ranges from the plan alone. `read` runs in tasks, over the mapped store where a task sees
+the broker's own folder, else over the wire.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.view import StoreSizes, StoreView, View, sees_store
+from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.portions import FileKind, Ranges
 from wheelmq.net.errors import Refused
 from wheelmq.net.link import Link
 from wheelmq.pipeline.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
@@ -43,11 +48,13 @@ class TimerSource(DataSource):  # type: ignore[misc]
 
 
 class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Options: `broker` (host:port), `terms` (JSON: what the broker answered when it gave the lease)."""
+    """Options: `broker` (host:port), `terms` (JSON: what the broker answered when it gave the lease), `overTheWire`
+    (true: no task maps the store)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._broker = options["broker"]
         self._terms: dict[str, Any] = msgspec.json.decode(options["terms"])
+        self._over_the_wire = options.get("overTheWire", "false") == "true"
         self._link: Link | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -83,24 +90,36 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             yield batch
 
     def _rows(self, partition: Range) -> staging.StagedRows:
-        terms, plan = self._terms, partition.plan
-        view = staging.StoreView(
-            Path(terms["store_path"]),
-            log_file_bytes=terms["log_file_bytes"],
-            queue_file_bytes=terms["queue_file_bytes"],
-            timer_log_file_bytes=terms["timer_log_file_bytes"],
-            timer_slots=terms["timer_slots"],
-        )
-        if not partition.walk:
-            return staging.read_index(
-                view, partition.first, partition.end, write_ms=plan["write_ms"], turn=plan["turn"]
+        plan = partition.plan
+        with contextlib.closing(Link(self._broker)) as link:
+            view = self._view(link, plan["turn"])
+            if not partition.walk:
+                return staging.read_index(
+                    view, partition.first, partition.end, write_ms=plan["write_ms"], turn=plan["turn"]
+                )
+            return staging.read_walk(
+                view,
+                partition.first,
+                partition.end,
+                log_end=plan["timer_log_end"],
+                precision_ms=self._terms["precision_ms"],
+                write_ms=plan["write_ms"],
+                turn=plan["turn"],
             )
-        return staging.read_walk(
-            view,
-            partition.first,
-            partition.end,
-            log_end=plan["timer_log_end"],
-            precision_ms=terms["precision_ms"],
-            write_ms=plan["write_ms"],
-            turn=plan["turn"],
-        )
+
+    def _view(self, link: Link, turn: int) -> View:
+        """The store: its files where this process sees the broker's own folder, else over the wire."""
+        sizes = msgspec.convert(self._terms, StoreSizes)
+        root = Path(self._terms["store_path"])
+        if not self._over_the_wire and sees_store(root, self._terms["store_identity"]):
+            return StoreView(root, sizes)
+
+        def ask(kind: FileKind, name: str, ranges: Ranges) -> Told:
+            ext = headers.texts(epoch=self._terms["epoch"], turn=turn, kind=kind, name=name)
+            answer = link.call(Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=ranges.tobytes()))
+            if answer.code not in (ResponseCode.SUCCESS, *UNREADABLE):
+                raise Refused(answer)
+            reach("task.portion")
+            return told_by(answer)
+
+        return WireView(ask, sizes)

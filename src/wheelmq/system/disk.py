@@ -308,6 +308,17 @@ class Disk:
         finally:
             os.close(handle)
 
+    def identity(self, path: Path) -> str:
+        """What tells the file at `path` from any other, its copies and those of other machines too; empty without it.
+
+        A copy has another time of change; another machine, or another mount of the network's, another device number.
+        """
+        try:
+            found = path.stat()
+        except OSError:
+            return ""
+        return f"{found.st_dev}-{found.st_ino}-{found.st_ctime_ns}"
+
     def lock(self, path: Path) -> Any:
         """Hold the store whose lock file is `path` until the process ends or the result is closed."""
         self.make_folder(path.parent)

@@ -24,10 +24,13 @@ import numpy as np
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.turns import Part, TurnPlan
+from wheelmq.delay.timer.view import StoreSizes, StoreUnreadable, StoreView, View
+from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.portions import FileKind, Ranges
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import BrokerHarness
@@ -86,6 +89,7 @@ class PipelineModel:
         walk_parts: int = 1,
         chunk_rows: int = 100_000,
         attempts: int = 1,
+        over_the_wire: bool = False,
     ) -> None:
         self.harness = harness
         self.name = name
@@ -93,6 +97,10 @@ class PipelineModel:
         self.walk_parts = walk_parts
         self.chunk_rows = chunk_rows
         self.attempts = attempts
+        self.over_the_wire = over_the_wire
+        """Whether tasks ask for the store's bytes in place of mapping them."""
+        self.portions = 0
+        """Portions that were asked for."""
         self.fate: Chooser = lambda code, command: Fate.DELIVER
         self.bend: Callable[[Task], Task] = lambda task: task
         """Applied to what a task read, before it is uploaded."""
@@ -117,7 +125,7 @@ class PipelineModel:
         except Refused as refused:
             self.terms = None
             return Done.WAITING if refused.code == ResponseCode.NO_PERMISSION else Done.BROKEN
-        except (CallError, staging.StoreUnreadable):
+        except (CallError, StoreUnreadable):
             self.terms = None
             return Done.BROKEN
 
@@ -170,18 +178,33 @@ class PipelineModel:
 
     # The tasks -----------------------------------------------------------------------------------------------------
 
-    def view(self) -> staging.StoreView:
-        """The broker's store as a task sees it."""
+    def view(self) -> StoreView:
+        """The broker's store as a task sees it that maps it."""
         assert self.terms is not None
-        sizes = ("log_file_bytes", "queue_file_bytes", "timer_log_file_bytes", "timer_slots")
-        return staging.StoreView(Path(self.terms["store_path"]), **{name: self.terms[name] for name in sizes})
+        return StoreView(Path(self.terms["store_path"]), msgspec.convert(self.terms, StoreSizes))
+
+    def wire_view(self, turn: int) -> WireView:
+        """The broker's store as a task of this turn sees it over the wire."""
+        assert self.terms is not None
+
+        def ask(kind: FileKind, name: str, ranges: Ranges) -> Told:
+            self.portions += 1
+            try:
+                ext = {"epoch": self.epoch, "turn": turn, "kind": kind, "name": name}
+                return told_by(self._ask(RequestCode.WMQ_PIPELINE_READ, ranges.tobytes(), **ext))
+            except Refused as refused:
+                if refused.code not in UNREADABLE:
+                    raise
+                return told_by(refused.answer)
+
+        return WireView(ask, msgspec.convert(self.terms, StoreSizes))
 
     def read(self, plan: TurnPlan) -> list[Task]:
         """What the tasks of a plan read and decide. Raises StoreUnreadable."""
         assert self.terms is not None
         precision_ms = int(self.terms["precision_ms"])
         window_ms = int(self.terms["roll_window_slots"]) * precision_ms
-        view = self.view()
+        view: View = self.wire_view(plan.turn) if self.over_the_wire else self.view()
         tasks: list[Task] = []
         for first, end in _shares(plan.index_from, plan.index_to, self.index_parts, 1):
             staged = staging.read_index(view, first, end, write_ms=plan.write_ms, turn=plan.turn)

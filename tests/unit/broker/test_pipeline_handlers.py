@@ -42,6 +42,7 @@ class TestLease:
             "epoch": 2,
             "broker": "broker-a",
             "store_path": str(harness._folder.resolve()),
+            "store_identity": harness.disk.identity(harness.broker.paths.lock),
             "log_file_bytes": 1 << 20,
             "queue_file_bytes": 6000,
             "timer_log_file_bytes": 5216,
@@ -97,7 +98,7 @@ class TestLease:
         answer = harness.ask_code(code, epoch=epoch)
         assert (answer.code, (answer.remark or "")[:6]) == (ResponseCode.INVALID_PARAMETER, "STALE:")
 
-    @pytest.mark.parametrize("code", [9100, 9101, 9102, 9103, 9104])
+    @pytest.mark.parametrize("code", [9100, 9101, 9102, 9103, 9104, 9105])
     def test_fields_that_must_be_there(self, harness: BrokerHarness, code: int) -> None:
         assert harness.ask(Command(code=code)).code == ResponseCode.SYSTEM_ERROR
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from wheelmq.broker.dispatch import serves
+from wheelmq.broker.pipeline_desk import store_sizes
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.delay.timer.turns import LeaseHeld, Part, Stale, TurnRefused
 from wheelmq.formats.wire import bodies
@@ -53,10 +54,8 @@ def _terms(broker: Broker, epoch: int) -> dict[str, object]:
         "epoch": epoch,
         "broker": settings.broker_name,
         "store_path": str(settings.store_path.resolve()),
-        "log_file_bytes": settings.log_file_bytes,
-        "queue_file_bytes": settings.queue_file_bytes,
-        "timer_log_file_bytes": settings.timer_log_file_bytes,
-        "timer_slots": settings.timer_slots,
+        "store_identity": broker.disk.identity(broker.paths.lock),
+        **msgspec.structs.asdict(store_sizes(settings)),
         "precision_ms": settings.timer_precision_ms,
         "roll_window_slots": settings.timer_roll_window_slots,
     }

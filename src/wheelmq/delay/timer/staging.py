@@ -1,4 +1,4 @@
-"""Staging: what the tasks of a turn compute, over a read-only view of the store.
+"""Staging: what the tasks of a turn compute, over a read-only view of the store (view.View).
 
     index   queue offsets [E, E') -> a row for each, read from its record
     walk    slots (S, S'] -> a row for each unit of their chains, the exact due time read from its record
@@ -9,24 +9,21 @@ Pure of Spark. The pipeline runs `decide` as DataFrame operations; the one here 
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, View, chain, units_at
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
 from wheelmq.formats.disk.parked import due_of
-from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
-from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_TOPIC, TIMER_UNIT
+from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_TOPIC
 from wheelmq.formats.disk.turn_row import TURN_ROW
 from wheelmq.formats.java import java_hash, java_long
-from wheelmq.formats.kernels import jit, scan, timer
-from wheelmq.store.mapped import MappedSequence
-from wheelmq.system.disk import ReadOnlyDisk
+from wheelmq.formats.kernels import jit, scan
+from wheelmq.formats.wire.portions import FileKind
 
 STAGED_ROW: Final = np.dtype(
     [
@@ -47,42 +44,18 @@ STAGED_ROW: Final = np.dtype(
 
 StagedRows = npt.NDArray[Any]
 
-
-class StoreView:
-    """The files of a store that a task reads. Made anew for each task: files come and go."""
-
-    def __init__(
-        self, root: Path, *, log_file_bytes: int, queue_file_bytes: int, timer_log_file_bytes: int, timer_slots: int
-    ) -> None:
-        disk = ReadOnlyDisk()
-        paths = StorePaths(root)
-        self._list_log = partial(MappedSequence, disk, paths.commit_log, log_file_bytes)
-        self.log = self._list_log()
-        self.queue = MappedSequence(disk, paths.consume_queue(TIMER_TOPIC, 0), queue_file_bytes)
-        self.timer_log = MappedSequence(disk, paths.timer_log, timer_log_file_bytes)
-        wheel_bytes = timer_slots * 2 * TIMER_SLOT.size
-        self._wheel_file = disk.map(paths.timer_wheel, wheel_bytes)
-        self.slots = self._wheel_file.array.view(TIMER_SLOT.dtype)
-
-    def look_again(self) -> None:
-        """See which files of the log are still there."""
-        self.log = self._list_log()
+RECORDS_AT_ONCE: Final = 10_000
+"""Records that are needed at once: what bounds a view's memory where they are fetched."""
+CHAIN_UNITS_MAX: Final = 1 << 40
+"""A chain is followed to its end."""
 
 
-class StoreUnreadable(RuntimeError):
-    """What the plan names is not in the files: the view is not the broker's store, or the files are damaged."""
-
-
-def read_index(view: StoreView, first: int, end: int, *, write_ms: int, turn: int) -> StagedRows:
+def read_index(view: View, first: int, end: int, *, write_ms: int, turn: int) -> StagedRows:
     """Rows for the queue offsets from `first` to `end`."""
+    units = read_units(view, TIMER_QUEUE, first, end)
     rows = np.zeros(end - first, STAGED_ROW)
-    done = 0
-    for _, file, at, stop in view.queue.pieces(first * QUEUE_UNIT.size, end * QUEUE_UNIT.size):
-        units = np.frombuffer(file.view, QUEUE_UNIT.dtype, (stop - at) // QUEUE_UNIT.size, at)
-        piece = rows[done : done + len(units)]
-        piece["position"] = units["position"]
-        piece["size"] = units["size"]
-        done += len(units)
+    rows["position"] = units["position"]
+    rows["size"] = units["size"]
     rows["queue_offset"] = np.arange(first, end)
     rows["write_ms"] = write_ms
     rows["turn"] = turn
@@ -90,18 +63,31 @@ def read_index(view: StoreView, first: int, end: int, *, write_ms: int, turn: in
     return rows
 
 
+def read_units(view: View, queue: str, first: int, end: int) -> npt.NDArray[Any]:
+    """The units of the consume queue TOPIC/ID from queue offset `first` to `end`."""
+    start, stop = first * QUEUE_UNIT.size, end * QUEUE_UNIT.size
+    view.need(FileKind.QUEUE, np.array([start]), np.array([stop - start]), queue)
+    files = view.queue(queue)
+    units = np.zeros(end - first, QUEUE_UNIT.dtype)
+    while start < stop:
+        size = min(stop - start, files.file_bytes - start % files.file_bytes)
+        done = start // QUEUE_UNIT.size - first
+        units[done : done + size // QUEUE_UNIT.size] = np.frombuffer(files.read(start, size), QUEUE_UNIT.dtype)
+        start += size
+    return units
+
+
 def read_walk(
-    view: StoreView, after_ms: int, through_ms: int, *, log_end: int, precision_ms: int, write_ms: int, turn: int
+    view: View, after_ms: int, through_ms: int, *, log_end: int, precision_ms: int, write_ms: int, turn: int
 ) -> StagedRows:
     """Rows for the units, below timer log position `log_end`, of the slots later than `after_ms` up to `through_ms`."""
-    positions: list[int] = []
-    for time in range(after_ms // precision_ms + 1, through_ms // precision_ms + 1):
-        slot = view.slots[time % len(view.slots)]
-        if slot["time"] == time:
-            positions.extend(_chain(view, int(slot["last_position"]), log_end))
+    newest = _newest_units(view, after_ms // precision_ms, through_ms // precision_ms)
+    view.need(FileKind.CHAIN, newest, np.zeros(len(newest), np.int64))
+    chains = [chain(view.timer_log, position, log_end, CHAIN_UNITS_MAX)[0] for position in newest.tolist()]
+    positions = np.concatenate(chains) if chains else np.empty(0, np.int64)
     rows = np.zeros(len(positions), STAGED_ROW)
-    if positions:
-        found = _units(view, np.array(positions, np.int64))
+    if len(positions):
+        found = units_at(view.timer_log, positions)
         rows["walked"] = True
         rows["out_ms"] = found["write_ms"] + found["delay_ms"]
         rows["position"] = found["record_position"]
@@ -115,53 +101,37 @@ def read_walk(
     return rows
 
 
-def _chain(view: StoreView, position: int, log_end: int) -> list[int]:
-    """Timer log positions of the units of a chain, newest first; those at or behind `log_end` are passed over."""
-    found: list[int] = []
-    scratch = np.zeros(65_536, np.int64)
-    while position >= 0:
-        here = position
-        file = view.timer_log.file_at(here)
-        base = here - here % view.timer_log.file_bytes
-        if jit.available():
-            position = int(timer.chain_in_file(file.array, base, here, log_end, scratch))
-            found.extend(scratch[: int(scratch[-1])].tolist())
-        else:
-            unit = TIMER_UNIT.unpack(file.view, here - base)
-            position = unit["previous_position"] if unit["size"] == TIMER_UNIT.size else timer.BROKEN
-            if here < log_end:
-                found.append(here)
-        if position == timer.BROKEN:
-            raise StoreUnreadable(f"the chain through timer log position {here} is broken")
-    return found
+def _newest_units(view: View, after: int, through: int) -> npt.NDArray[np.int64]:
+    """Timer log positions of the newest unit of each slot later than time `after` up to `through` that has any."""
+    times = np.arange(after + 1, through + 1)
+    places = times % len(view.slots)
+    view.need(FileKind.WHEEL, places * TIMER_SLOT.size, np.full(len(places), TIMER_SLOT.size))
+    slots = view.slots[places]
+    newest: npt.NDArray[np.int64] = slots["last_position"][slots["time"] == times].astype(np.int64)
+    return newest
 
 
-def _units(view: StoreView, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """The units at `positions`, in their order."""
-    units = np.zeros(len(positions), TIMER_UNIT.dtype)
-    raw = units.view(np.uint8).reshape(-1, TIMER_UNIT.size)
-    for base in np.unique(positions - positions % view.timer_log.file_bytes).tolist():
-        here = np.flatnonzero((positions >= base) & (positions < base + view.timer_log.file_bytes))
-        starts = positions[here] - base
-        raw[here] = view.timer_log.file_at(base).array[starts[:, None] + np.arange(TIMER_UNIT.size)]
-    return units
-
-
-def _read_records(view: StoreView, rows: StagedRows) -> None:
+def _read_records(view: View, rows: StagedRows) -> None:
     """Fill in what stands in the records, which `rows` name in log order."""
     done = _pass_over_gone(view, rows)
+    ready = done
     while done < len(rows):
         try:
-            done += _read_some(view, rows[done:])
+            if done == ready:
+                some = rows[done : done + RECORDS_AT_ONCE]
+                view.need(FileKind.RECORD, some["position"], some["size"].astype(np.int64))
+                ready = done + len(some)
+            done += _read_some(view, rows[done:ready])
         except FileNotFoundError:  # a file has expired since the folder was listed
             view.look_again()
             gone = _pass_over_gone(view, rows[done:])
             if not gone:
                 raise
             done += gone
+            ready = max(done, ready)
 
 
-def _pass_over_gone(view: StoreView, rows: StagedRows) -> int:
+def _pass_over_gone(view: View, rows: StagedRows) -> int:
     """Fill in the rows at the front whose records have expired; how many that are.
 
     A walk may meet such units, of messages that were settled long ago: they get an index that is done.
@@ -177,7 +147,7 @@ def _pass_over_gone(view: StoreView, rows: StagedRows) -> int:
     return count
 
 
-def _read_some(view: StoreView, rows: StagedRows) -> int:
+def _read_some(view: View, rows: StagedRows) -> int:
     """Fill in some rows at the front; how many, at least one."""
     count = _read_many(view, rows) if jit.available() else 0
     if count == 0:
@@ -186,7 +156,7 @@ def _read_some(view: StoreView, rows: StagedRows) -> int:
     return count
 
 
-def _read_many(view: StoreView, rows: StagedRows) -> int:
+def _read_many(view: View, rows: StagedRows) -> int:
     """Fill in the rows at the front whose records stand in one log file; how many that are."""
     file_bytes = view.log.file_bytes
     base = int(rows["position"][0]) // file_bytes * file_bytes
@@ -210,7 +180,7 @@ _READ: Final = ("due_ms", "out_ms", "store_ms", "queue_offset", "topic_hash", "m
 """What `read_parked` reads, in the order of its arrays."""
 
 
-def _read_one(view: StoreView, row: Any) -> None:
+def _read_one(view: View, row: Any) -> None:
     position, size = int(row["position"]), int(row["size"])
     files = view.log
     if not files.start <= position < files.end or not 0 < size <= files.file_bytes - position % files.file_bytes:

@@ -130,10 +130,15 @@ class Turns:
         self._drop()
         self.plan = plan
 
-    def upload(self, epoch: int, turn: int, key: tuple[str, int, int], chunk: int, rows: bytes) -> None:
-        """Take one chunk of the attempt `key` (kind, part, attempt). Raises Stale, TurnRefused."""
+    def under_way(self, epoch: int, turn: int) -> TurnPlan:
+        """The plan of this turn. Raises Stale when it is not the one under way."""
         if self.plan is None or (epoch, turn) != (self.plan.epoch, self.plan.turn):
             raise Stale(f"turn {turn} of epoch {epoch} is not the one under way")
+        return self.plan
+
+    def upload(self, epoch: int, turn: int, key: tuple[str, int, int], chunk: int, rows: bytes) -> None:
+        """Take one chunk of the attempt `key` (kind, part, attempt). Raises Stale, TurnRefused."""
+        self.under_way(epoch, turn)
         if len(rows) % TURN_ROW.itemsize:
             raise TurnRefused(f"{len(rows)} bytes are no whole rows of {TURN_ROW.itemsize}")
         upload = self._uploads.setdefault(key, _Upload())
@@ -152,9 +157,7 @@ class Turns:
         Checked are: each queue offset of the plan exactly once, in order; for each slot of the plan as many rows as
         its chain has units; each row in the slot range it claims.
         """
-        plan = self.plan
-        if plan is None or epoch != plan.epoch or turn != plan.turn:
-            raise Stale(f"turn {turn} of epoch {epoch} is not the one under way")
+        plan = self.under_way(epoch, turn)
         index_parts: list[TurnRows] = []
         walk_parts: list[TurnRows] = []
         for winner in sorted(winners, key=lambda part: (part.kind, part.part)):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_SLOT, TIMER_UNIT
-from wheelmq.formats.kernels.jit import kernel, part
+from wheelmq.formats.kernels.jit import free_kernel, kernel, part
 from wheelmq.formats.kernels.numbers import Bytes, copy, get32, get64, put32, put64, signed32
 from wheelmq.formats.kernels.topics import Integers
 
@@ -88,7 +88,7 @@ BROKEN: Final = -2
 """A position of the chain holds no unit."""
 
 
-@kernel
+@free_kernel
 def chain_in_file(log: Bytes, base: int, position: int, log_end: int, found: Integers) -> int:
     """Follow a chain from `position` to older units while they stand in the file `log` that begins at `base`.
 

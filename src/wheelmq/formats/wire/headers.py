@@ -283,6 +283,24 @@ class UploadHeader(Header):
     chunk: Int64
 
 
+class ReadHeader(Header):
+    """WMQ_PIPELINE_READ: which portion of the store a task of this turn asks for; its ranges are the body."""
+
+    epoch: Int64
+    turn: Int64
+    kind: str
+    name: str = ""
+
+
+class PortionHeader(Header):
+    """What answers WMQ_PIPELINE_READ: ranges that the body covers, its crc32, and where log files begin and end."""
+
+    count: Int64
+    crc: Int64
+    log_start: Int64
+    log_end: Int64
+
+
 class ListTimersHeader(Header):
     """WMQ_LIST_TIMERS: pending messages of the timer queue from an offset on."""
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.turns import Part, TurnPlan
+from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
@@ -41,6 +41,7 @@ class Spark:
                 walk_parts=r.randint(1, 3),
                 chunk_rows=r.choice((1, 3, 1000)),
                 attempts=r.randint(1, 2),
+                over_the_wire=r.random() < 0.5,
             )
             for name in ("one", "two")
         ]
@@ -66,7 +67,7 @@ class Spark:
         except Refused as refused:
             model.terms = None
             told = "waits" if refused.code == ResponseCode.NO_PERMISSION else f"was refused: {refused}"
-        except (CallError, staging.StoreUnreadable) as error:
+        except (CallError, StoreUnreadable) as error:
             model.terms = None
             told = f"ends: {error}"
         if told:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelmq.delay.timer import staging
-from wheelmq.delay.timer.staging import STAGED_ROW, StoreUnreadable, decide
+from wheelmq.delay.timer.staging import STAGED_ROW, decide
+from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel

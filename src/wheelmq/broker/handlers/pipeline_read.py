@@ -1,0 +1,77 @@
+"""WMQ_PIPELINE_READ: portions of the store for tasks that cannot map it (formats.wire.portions).
+
+Off the loop, over a view of its own that lasts for a turn; an answer has a bounded size. A task that reads for a turn
+that is over is answered STALE.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.pipeline import STALE
+from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.delay.timer.portions import OnDisk, Portion
+from wheelmq.delay.timer.turns import Stale
+from wheelmq.delay.timer.view import StoreUnreadable
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import PortionHeader, ReadHeader
+from wheelmq.formats.wire.portions import FileKind, PortionError, read_ranges
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+UNREADABLE = "UNREADABLE"
+
+
+@serves(RequestCode.WMQ_PIPELINE_READ)
+def read(request: Request, broker: Broker) -> Answer:
+    """Ranges of the store's files, as many of those asked for as fit an answer."""
+    header = request.header(ReadHeader)
+    turns = broker.timer.turns
+    try:
+        turns.renew(header.epoch, broker.now_monotonic_ms())
+        plan = turns.under_way(header.epoch, header.turn)
+        kind, ranges = FileKind(header.kind), read_ranges(request.body)
+    except Stale as stale:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
+    except ValueError as error:
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{UNREADABLE}: {error}") from None
+    on_disk = OnDisk(broker.store.log.synced, plan.timer_log_end)
+    key = object()
+    answers: list[Command] = []
+
+    def done(result: Any) -> None:
+        answers.append(_answer(broker, result))
+        broker.holds.wake(key)
+
+    def attempt(last: bool) -> Command | None:
+        if answers:
+            return answers[0]
+        return reply(ResponseCode.SYSTEM_BUSY, "the disk did not give it in time") if last else None
+
+    broker.reading.submit(lambda: broker.pipeline.reader.read(plan.turn, kind, header.name, ranges, on_disk), done)
+    return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)
+
+
+def _answer(broker: Broker, result: Any) -> Command:
+    """The answer for what the reader gave or raised."""
+    files = broker.store.log.files
+    match result:
+        case Portion(body, covered):
+            broker.pipeline.reader.bytes_read += len(body)
+            found = PortionHeader(count=covered, crc=zlib.crc32(body), log_start=files.start, log_end=files.end)
+            answer = reply(body=body)
+            answer.ext = headers.write(found)
+            return answer
+        case FileNotFoundError():
+            return reply(ResponseCode.PULL_OFFSET_MOVED, str(result))
+        case PortionError() | StoreUnreadable():
+            return reply(ResponseCode.ILLEGAL_OPERATION, f"{UNREADABLE}: {result}")
+    log.error("a portion could not be read", exc_info=result)
+    return reply(ResponseCode.SYSTEM_ERROR, f"{type(result).__name__}: {result}")

@@ -1,0 +1,161 @@
+"""What a task sees of a store: files that it maps, or the same bytes fetched over the wire (wire_view).
+
+Staging runs over either. It says what it will read before it reads it (`need`): a mapped file has it all, the other
+kind fetches it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.timer import TIMER_SLOT, TIMER_TOPIC, TIMER_UNIT
+from wheelmq.formats.kernels import jit, timer
+from wheelmq.formats.wire.portions import FileKind
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.disk import Bytes, ReadOnlyDisk
+
+Positions = npt.NDArray[np.int64]
+
+TIMER_QUEUE: Final = f"{TIMER_TOPIC}/0"
+"""Name of the timer queue among consume queues."""
+
+
+class StoreUnreadable(RuntimeError):
+    """What the plan names is not in the files: the view is not the broker's store, or the files are damaged."""
+
+
+class File(Protocol):
+    """The bytes of one file."""
+
+    @property
+    def array(self) -> Bytes: ...
+    @property
+    def view(self) -> memoryview: ...
+
+
+class Files(Protocol):
+    """A sequence of files of one size that reads as one array of bytes; it begins at `start`, not at 0."""
+
+    @property
+    def file_bytes(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def file_at(self, position: int) -> File: ...
+    def read(self, position: int, size: int) -> memoryview: ...
+
+
+class View(Protocol):
+    """A store, for reading."""
+
+    @property
+    def log(self) -> Files: ...
+    @property
+    def timer_log(self) -> Files: ...
+    @property
+    def slots(self) -> npt.NDArray[Any]: ...
+
+    def queue(self, name: str) -> Files:
+        """The consume queue TOPIC/ID."""
+        ...
+
+    def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
+        """See to it that these ranges can be read; of records, those that were needed before may go.
+
+        Raises FileNotFoundError for records that have expired, StoreUnreadable, and what the way to the store raises.
+        """
+        ...
+
+    def look_again(self) -> None:
+        """See which files of the log are still there."""
+        ...
+
+
+class StoreSizes(msgspec.Struct, frozen=True):
+    """Sizes that a store was made with; the terms of a lease tell them."""
+
+    log_file_bytes: int
+    queue_file_bytes: int
+    timer_log_file_bytes: int
+    timer_slots: int
+
+
+class StoreView:
+    """The files of a store, mapped. Made anew for each task: files come and go."""
+
+    def __init__(self, root: Path, sizes: StoreSizes) -> None:
+        disk = ReadOnlyDisk()
+        self._paths = StorePaths(root)
+        self._list_log = partial(MappedSequence, disk, self._paths.commit_log, sizes.log_file_bytes)
+        self._list_queue = partial(MappedSequence, disk, file_bytes=sizes.queue_file_bytes)
+        self._queues: dict[str, MappedSequence] = {}
+        self.log = self._list_log()
+        self.timer_log = MappedSequence(disk, self._paths.timer_log, sizes.timer_log_file_bytes)
+        self.wheel = disk.map(self._paths.timer_wheel, sizes.timer_slots * 2 * TIMER_SLOT.size)
+        self.slots = self.wheel.array.view(TIMER_SLOT.dtype)
+
+    def queue(self, name: str) -> MappedSequence:
+        """The consume queue TOPIC/ID."""
+        if name not in self._queues:
+            topic, _, queue_id = name.rpartition("/")
+            self._queues[name] = self._list_queue(self._paths.consume_queue(topic, int(queue_id)))
+        return self._queues[name]
+
+    def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
+        """All of it is here."""
+
+    def look_again(self) -> None:
+        """See which files of the log are still there."""
+        self.log = self._list_log()
+
+
+def sees_store(root: Path, identity: str) -> bool:
+    """Whether the folder `root`, as this process sees it, is the store that a broker told the identity of."""
+    return identity != "" and ReadOnlyDisk().identity(StorePaths(root).lock) == identity
+
+
+def chain(files: Files, position: int, log_end: int, most: int) -> tuple[Positions, int]:
+    """Timer log positions of the units of a chain from `position` on, newest first, and where it goes on (-1: nowhere).
+
+    Those at or behind `log_end` are passed over. It goes on when about `most` were found. Raises StoreUnreadable.
+    """
+    found: list[Positions] = []
+    count = 0
+    scratch = np.zeros(min(most, 65_535) + 1, np.int64)
+    while position >= 0 and count < most:
+        if not files.start <= position < files.end:
+            raise StoreUnreadable(f"a chain leads to timer log position {position}, where no file is")
+        here = position
+        file = files.file_at(here)
+        base = here - here % files.file_bytes
+        if jit.available():
+            position = int(timer.chain_in_file(file.array, base, here, log_end, scratch))
+            found.append(scratch[: int(scratch[-1])].copy())
+        else:
+            at = here - base
+            unit = TIMER_UNIT.unpack(file.view, at) if at + TIMER_UNIT.size <= files.file_bytes else {"size": 0}
+            position = unit["previous_position"] if unit["size"] == TIMER_UNIT.size else timer.BROKEN
+            found.append(np.array([here] if here < log_end else [], np.int64))
+        if position == timer.BROKEN:
+            raise StoreUnreadable(f"the chain through timer log position {here} is broken")
+        count += len(found[-1])
+    return np.concatenate(found) if found else np.empty(0, np.int64), position
+
+
+def units_at(files: Files, positions: Positions) -> npt.NDArray[Any]:
+    """The timer log units at `positions`, in their order."""
+    units = np.zeros(len(positions), TIMER_UNIT.dtype)
+    raw = units.view(np.uint8).reshape(-1, TIMER_UNIT.size)
+    for base in np.unique(positions - positions % files.file_bytes).tolist():
+        here = np.flatnonzero((positions >= base) & (positions < base + files.file_bytes))
+        starts = positions[here] - base
+        raw[here] = files.file_at(base).array[starts[:, None] + np.arange(TIMER_UNIT.size)]
+    return units

@@ -1,0 +1,239 @@
+"""A store seen over the wire: the bytes that staging needs are asked of the broker, and lie where its files have them.
+
+A file here is memory as large as the broker's file, of which only what was fetched takes room; so staging runs over it
+as over a mapped file, kernels and all. What was not fetched is zeros, which are neither a unit nor a record: to read
+them fails, and gives no wrong row.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay.timer.view import Positions, StoreSizes, StoreUnreadable
+from wheelmq.formats.disk.timer import TIMER_SLOT, TIMER_UNIT
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import PortionHeader
+from wheelmq.formats.wire.portions import (
+    CHAIN_HEAD,
+    CHAINED,
+    HOLE,
+    PORTION_BYTES_MAX,
+    RANGES_MAX,
+    FileKind,
+    Ranges,
+    ranges_of,
+)
+from wheelmq.system.sparse import SparseFile
+
+WHOLE_BYTES_MAX: Final = 256 << 10
+"""A range of plain bytes is asked for in pieces of this size: several fit an answer."""
+assert WHOLE_BYTES_MAX <= PORTION_BYTES_MAX
+
+
+class Told(NamedTuple):
+    """An answer of the broker."""
+
+    body: bytes
+    covered: int
+    """Ranges that are answered, from the front."""
+    crc: int
+    log_start: int
+    """The broker's log begins here,"""
+    log_end: int
+    """and its last file ends here."""
+
+
+Ask = Callable[[FileKind, str, Ranges], Told]
+"""Asks the broker for ranges. Raises FileNotFoundError for records that have expired, StoreUnreadable, and whatever
+says that the broker was not reached or wants no more of this turn."""
+
+
+UNREADABLE: Final = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.ILLEGAL_OPERATION)
+"""Answers that say that a portion cannot be had; others say that the lease is over, or that the broker is in need."""
+
+
+def told_by(answer: Command) -> Told:
+    """What an answer of success, or one of UNREADABLE, says. Raises FileNotFoundError, StoreUnreadable."""
+    match answer.code:
+        case ResponseCode.SUCCESS:
+            try:
+                said = headers.read(answer.ext, PortionHeader)
+            except headers.HeaderError as error:
+                raise StoreUnreadable(f"an answer does not say what it holds: {error}") from None
+            return Told(bytes(answer.body), said.count, said.crc, said.log_start, said.log_end)
+        case ResponseCode.PULL_OFFSET_MOVED:
+            raise FileNotFoundError(answer.remark)
+    raise StoreUnreadable(answer.remark)
+
+
+class FetchedFiles:
+    """A sequence of files of which some bytes were fetched."""
+
+    def __init__(self, file_bytes: int) -> None:
+        self.file_bytes = file_bytes
+        self.start = 0
+        self.end = 1 << 62
+        self._files: dict[int, SparseFile] = {}
+
+    def file_at(self, position: int) -> SparseFile:
+        """The file that holds byte `position`."""
+        start = position - position % self.file_bytes
+        if start not in self._files:
+            self._files[start] = SparseFile(self.file_bytes)
+        return self._files[start]
+
+    def read(self, position: int, size: int) -> memoryview:
+        """`size` bytes from `position` on; they must lie in one file."""
+        at = position % self.file_bytes
+        assert at + size <= self.file_bytes, (position, size)
+        return self.file_at(position).view[at : at + size]
+
+    def put(self, position: int, data: memoryview) -> None:
+        """Bytes that were fetched; they lie in one file."""
+        at = position % self.file_bytes
+        self.file_at(position).view[at : at + len(data)] = data
+
+    def forget(self) -> None:
+        """Drop what was fetched."""
+        for file in self._files.values():
+            file.forget()
+        self._files.clear()
+
+
+class WireView:
+    """A store as a task sees it that asks the broker for each range."""
+
+    def __init__(self, ask: Ask, sizes: StoreSizes) -> None:
+        self._ask = ask
+        self._sizes = sizes
+        self._queues: dict[str, FetchedFiles] = {}
+        self.log = FetchedFiles(sizes.log_file_bytes)
+        self.timer_log = FetchedFiles(sizes.timer_log_file_bytes)
+        self._wheel = FetchedFiles(sizes.timer_slots * 2 * TIMER_SLOT.size)
+        self.slots: npt.NDArray[Any] = self._wheel.file_at(0).array.view(TIMER_SLOT.dtype)
+        self.look_again()
+
+    def queue(self, name: str) -> FetchedFiles:
+        """The consume queue TOPIC/ID, as far as it was needed."""
+        return self._queues.setdefault(name, FetchedFiles(self._sizes.queue_file_bytes))
+
+    def look_again(self) -> None:
+        """Ask where the log begins and ends by now."""
+        told = self._ask(FileKind.RECORD, "", ranges_of(np.empty(0, np.int64), np.empty(0, np.int64)))
+        self.log.start, self.log.end = told.log_start, told.log_end
+
+    def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
+        """Fetch these ranges; of records, those that were fetched before are dropped.
+
+        Raises FileNotFoundError for records that have expired, StoreUnreadable, and what `ask` raises.
+        """
+        match kind:
+            case FileKind.QUEUE:
+                self._fetch_bytes(kind, name, self.queue(name), positions, sizes)
+            case FileKind.WHEEL:
+                self._fetch_bytes(kind, name, self._wheel, positions, sizes)
+            case FileKind.CHAIN:
+                self._fetch_chains(positions)
+            case FileKind.RECORD:
+                self.log.forget()
+                self._fetch_records(positions, sizes)
+
+    def _fetch_bytes(
+        self, kind: FileKind, name: str, files: FetchedFiles, positions: Positions, sizes: Positions
+    ) -> None:
+        wanted = ranges_of(*_pieces(positions, sizes, files.file_bytes))
+        while len(wanted):
+            told = self._told(kind, name, wanted[:RANGES_MAX])
+            body, at = memoryview(told.body), 0
+            _must_be_long(int(wanted["size"][: told.covered].sum()), body)
+            for position, size in wanted[: told.covered].tolist():
+                files.put(position, body[at : at + size])
+                at += size
+            wanted = wanted[told.covered :]
+
+    def _fetch_records(self, positions: Positions, sizes: Positions) -> None:
+        at = positions % self.log.file_bytes
+        if len(sizes) and (sizes.min() <= 0 or (at + sizes).max() > self.log.file_bytes):
+            raise StoreUnreadable("what the timer queue names goes beyond its log file, so it is no record")
+        wanted = ranges_of(positions, sizes)
+        while len(wanted):
+            told = self._told(FileKind.RECORD, "", wanted[:RANGES_MAX])
+            self._put_records(wanted[: told.covered], told)
+            wanted = wanted[told.covered :]
+
+    def _put_records(self, wanted: Ranges, told: Told) -> None:
+        body = memoryview(told.body)
+        if len(body) < len(wanted) * HOLE.itemsize:
+            raise StoreUnreadable(f"an answer of {len(body)} bytes is too short for {len(wanted)} records")
+        holes = np.frombuffer(told.body, HOLE, len(wanted))
+        left = wanted["size"] - holes["size"]
+        if ((holes["at"] < 0) | (holes["size"] < 0) | (holes["at"] > left)).any():
+            raise StoreUnreadable("an answer leaves out more of a record than there is")
+        _must_be_long(int(left.sum()) + len(wanted) * HOLE.itemsize, body)
+        at = len(wanted) * HOLE.itemsize
+        for (position, size), (head, hole) in zip(wanted.tolist(), holes.tolist(), strict=True):
+            head = head if hole else size
+            self.log.put(position, body[at : at + head])
+            if hole:
+                self.log.put(position + head + hole, body[at + head : at + size - hole])
+            at += size - hole
+
+    def _fetch_chains(self, newest: Positions) -> None:
+        wanted = ranges_of(newest, np.zeros(len(newest), np.int64))
+        while len(wanted):
+            told = self._told(FileKind.CHAIN, "", wanted[:RANGES_MAX], least=0)
+            body = told.body
+            if len(body) < CHAIN_HEAD.itemsize or (len(body) - CHAIN_HEAD.itemsize) % CHAINED.itemsize:
+                raise StoreUnreadable(f"an answer of {len(body)} bytes is no chain")
+            head = np.frombuffer(body, CHAIN_HEAD, 1)
+            whole, next_position = int(head["whole"][0]), int(head["next"][0])
+            if whole != told.covered or (whole == 0 and next_position < 0):
+                raise StoreUnreadable(f"an answer with {whole} chains says that it has {told.covered}")
+            for position, unit in np.frombuffer(body, CHAINED, offset=CHAIN_HEAD.itemsize).tolist():
+                if position % self.timer_log.file_bytes + TIMER_UNIT.size > self.timer_log.file_bytes:
+                    raise StoreUnreadable(f"a timer log unit at {position} crosses a file")
+                self.timer_log.put(position, memoryview(unit))
+            wanted = wanted[whole:].copy()
+            if next_position >= 0:
+                wanted["position"][0] = next_position
+
+    def _told(self, kind: FileKind, name: str, wanted: Ranges, least: int = 1) -> Told:
+        """The broker's answer, once it has been checked. Raises StoreUnreadable, and what `ask` raises."""
+        told = self._ask(kind, name, wanted)
+        if zlib.crc32(told.body) != told.crc:
+            raise StoreUnreadable(f"{len(told.body)} bytes of {kind} came with another crc than they were sent with")
+        if not least <= told.covered <= len(wanted):
+            raise StoreUnreadable(f"of {len(wanted)} ranges of {kind} came {told.covered}")
+        return told
+
+
+def _pieces(positions: Positions, sizes: Positions, file_bytes: int) -> tuple[Positions, Positions]:
+    """The same bytes in ranges that lie in one file each, none larger than WHOLE_BYTES_MAX; neighbours are joined."""
+    starts: list[int] = []
+    stops: list[int] = []
+    for start, size in zip(positions.tolist(), sizes.tolist(), strict=True):
+        if stops and stops[-1] == start and start % file_bytes:
+            stops[-1] += size
+        elif size:
+            starts.append(start)
+            stops.append(start + size)
+    found: list[tuple[int, int]] = []
+    for start, stop in zip(starts, stops, strict=True):
+        while start < stop:
+            size = min(stop - start, file_bytes - start % file_bytes, WHOLE_BYTES_MAX)
+            found.append((start, size))
+            start += size
+    array = np.array(found, np.int64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
+def _must_be_long(expected_bytes: int, body: memoryview) -> None:
+    if len(body) != expected_bytes:
+        raise StoreUnreadable(f"{len(body)} bytes came where {expected_bytes} were asked for")

@@ -1,0 +1,335 @@
+"""A store read over the wire: the same rows as from its files, or none."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from wheelmq.broker.pipeline_desk import store_sizes
+from wheelmq.delay.timer import portions, staging
+from wheelmq.delay.timer.portions import OnDisk, PortionReader, read_portion
+from wheelmq.delay.timer.turns import TurnPlan
+from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, StoreView, View, sees_store
+from wheelmq.delay.timer.wire_view import Told, WireView
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.portions import RANGE, FileKind, PortionError, Ranges, ranges_of
+from wheelmq.system.offload import InlineOffload
+from wheelmq.testing import invariants
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import PipelineModel
+
+V6 = bytes(range(16))
+
+
+@pytest.fixture
+def model(harness: BrokerHarness) -> PipelineModel:
+    made = PipelineModel(harness, over_the_wire=True)
+    made.open()
+    return made
+
+
+def rows_of(view: View, plan: TurnPlan, precision_ms: int = 1000) -> list[Any]:
+    """All that the tasks of a plan read."""
+    some = {"write_ms": plan.write_ms, "turn": plan.turn}
+    index = staging.read_index(view, plan.index_from, plan.index_to, **some)
+    span = {"log_end": plan.timer_log_end, "precision_ms": precision_ms, **some}
+    walk = staging.read_walk(view, plan.walk_after_ms, plan.walk_through_ms, **span)
+    return [index.tolist(), walk.tolist()]
+
+
+def some_sends(harness: BrokerHarness, random: Random) -> None:
+    """Messages that are parked, of all sizes and from everywhere, among others that are not."""
+    connections = [harness.connect(), harness.connect(V6)]
+    for _ in range(random.randrange(1, 40)):
+        body = random.randbytes(random.choice([0, 1, 20, 300, 5000]))
+        delay_ms = random.choice([None, 2500, 4000, 9_000, 15_000, 70_000])
+        extra = {"TIMER_DEL_UNIQKEY": "T+K"} if delay_ms and random.random() < 0.1 else {}
+        command = harness.send_command("T", body, queue_id=random.randrange(4), delay_ms=delay_ms, properties=extra)
+        harness.submit(command, random.choice(connections))
+    harness.tick()
+
+
+@given(seed=st.integers(0, 1 << 30), portion_bytes=st.sampled_from([6000, 20_000, 1 << 20]))
+@settings(max_examples=15, deadline=None)
+def test_the_rows_are_those_of_the_files(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, portion_bytes: int
+) -> None:
+    random = Random(seed)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        BrokerHarness(tmp_path_factory.mktemp("store"), seed=seed) as harness,
+    ):
+        patch.setattr(portions, "PORTION_BYTES_MAX", portion_bytes)
+        model = PipelineModel(harness)
+        model.open()
+        rows, turns = [0, 0], 0
+        while turns < 6:
+            some_sends(harness, random)
+            harness.advance(1000)
+            plan = model.plan()
+            if plan is None:
+                continue
+            wire = rows_of(model.wire_view(plan.turn), plan)
+            assert wire == rows_of(model.view(), plan)
+            rows = [rows[0] + len(wire[0]), rows[1] + len(wire[1])]
+            model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
+            turns += 1
+        assert rows[0]
+        event(f"walked some: {rows[1] > 0}")
+        assert model.portions, "they came over the wire"
+
+
+def test_turns_over_the_wire_deliver(harness: BrokerHarness, model: PipelineModel) -> None:
+    for i in range(40):
+        harness.send("T", b"%d" % i + bytes(2000), delay_ms=1000 * (i % 20 + 2))
+    harness.advance(25_000, model.work, 500)
+    assert sorted(body.rstrip(b"\0") for body in harness.bodies("T")) == sorted(b"%d" % i for i in range(40))
+    assert model.committed and model.portions
+    assert harness.broker.pipeline.reader.bytes_read > 0
+    invariants.check(harness.broker)
+
+
+def test_bodies_stay_where_they_are(harness: BrokerHarness, model: PipelineModel) -> None:
+    for _ in range(20):
+        harness.send("T", bytes(20_000), delay_ms=9000)
+    harness.advance(4000, model.work, 500)
+    assert model.committed == 1
+    assert 20 * 100 < harness.broker.pipeline.reader.bytes_read < 20 * 500
+
+
+class TestWhatIsNotAsItMustBe:
+    """An answer that is damaged, short or beside the point fails the task."""
+
+    @pytest.fixture
+    def plan(self, harness: BrokerHarness) -> TurnPlan:
+        """An index of thirty rows and a walk of the same."""
+        for i in range(30):
+            harness.send("T", b"%d" % i, delay_ms=9000 + i)
+        harness.advance(4000, PipelineModel(harness).work, 500)
+        timer = harness.broker.timer
+        assert timer.indexed_to == 30
+        now_ms = harness.now_ms // 1000 * 1000
+        return TurnPlan("", 2, 2, now_ms, 0, 30, now_ms, now_ms + 9000, 30, timer.log.end)
+
+    @staticmethod
+    def view(harness: BrokerHarness, plan: TurnPlan, bend: Any) -> WireView:
+        """A view over answers that `bend` changes."""
+        chosen = harness.broker.settings
+        sizes = store_sizes(chosen)
+        files = StoreView(chosen.store_path, sizes)
+
+        def ask(kind: FileKind, name: str, ranges: Ranges) -> Told:
+            found = read_portion(files, kind, name, ranges, OnDisk(files.log.end, plan.timer_log_end))
+            told = Told(found.body, found.covered, zlib.crc32(found.body), files.log.start, files.log.end)
+            return bend(kind, told) if len(ranges) else told
+
+        return WireView(ask, sizes)
+
+    @pytest.mark.parametrize("kind", list(FileKind))
+    def test_a_bit_is_another(self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind) -> None:
+        whole = rows_of(self.view(harness, plan, lambda _, told: told), plan)
+        assert len(whole[0]) == len(whole[1]) == 30
+
+        def flip(of: FileKind, told: Told) -> Told:
+            at = len(told.body) // 2
+            changed = told.body[:at] + bytes([told.body[at] ^ 1]) + told.body[at + 1 :]
+            return told._replace(body=changed) if of == kind else told
+
+        with pytest.raises(StoreUnreadable, match="another crc"):
+            rows_of(self.view(harness, plan, flip), plan)
+
+    @pytest.mark.parametrize("kind", list(FileKind))
+    @pytest.mark.parametrize("cut", [1, 7, 8, 60, -1])
+    def test_it_is_shorter_or_longer(self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind, cut: int) -> None:
+        def shorten(of: FileKind, told: Told) -> Told:
+            body = told.body[:-cut] if cut > 0 else told.body + b"\0"
+            return told._replace(body=body, crc=zlib.crc32(body)) if of == kind else told
+
+        with pytest.raises(StoreUnreadable):
+            rows_of(self.view(harness, plan, shorten), plan)
+
+    @pytest.mark.parametrize("kind", list(FileKind))
+    @pytest.mark.parametrize("more", [-1000, 1, 1000])
+    def test_it_covers_more_or_less_than_it_says(
+        self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind, more: int
+    ) -> None:
+        def lie(of: FileKind, told: Told) -> Told:
+            return told._replace(covered=told.covered + more) if of == kind else told
+
+        with pytest.raises(StoreUnreadable):
+            rows_of(self.view(harness, plan, lie), plan)
+
+    def test_it_leaves_out_what_is_no_body(self, harness: BrokerHarness, plan: TurnPlan) -> None:
+        def swell(of: FileKind, told: Told) -> Told:
+            if of != FileKind.RECORD:
+                return told
+            body = told.body[:4] + (1 << 20).to_bytes(4, "little") + told.body[8:]
+            return told._replace(body=body, crc=zlib.crc32(body))
+
+        with pytest.raises(StoreUnreadable, match="more of a record"):
+            rows_of(self.view(harness, plan, swell), plan)
+
+    def test_what_was_not_fetched_is_no_row(self, harness: BrokerHarness, plan: TurnPlan) -> None:
+        view = self.view(harness, plan, lambda _, told: told)
+        view.need = lambda *_: None  # type: ignore[method-assign, assignment, misc]
+        with pytest.raises(StoreUnreadable):
+            staging.read_index(view, 0, 3, write_ms=0, turn=1)
+
+
+class TestTheBrokersSide:
+    def ask(self, harness: BrokerHarness, kind: str, ranges: list[tuple[int, int]], **fields: Any) -> Any:
+        raw = np.array(ranges, RANGE).tobytes() if ranges else b""
+        named = {"epoch": 2, "turn": 1, "kind": kind, "name": TIMER_QUEUE, **fields}
+        return harness.ask_code(RequestCode.WMQ_PIPELINE_READ, raw, **named)
+
+    @pytest.fixture(autouse=True)
+    def planned(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        for _ in range(3):
+            harness.send("T", delay_ms=3000)
+        harness.advance(1000)
+        assert model.plan() is not None
+
+    def test_a_turn_that_is_over(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        assert self.ask(harness, "queue", [(0, 20)]).code == ResponseCode.SUCCESS
+        for fields in ({"turn": 0}, {"turn": 2}, {"epoch": 1}):
+            answer = self.ask(harness, "queue", [(0, 20)], **fields)
+            assert (answer.code, answer.remark[:6]) == (ResponseCode.INVALID_PARAMETER, "STALE:")
+        model.work()
+        assert self.ask(harness, "queue", [(0, 20)]).remark.startswith("STALE")
+
+    @pytest.mark.parametrize(
+        ("kind", "ranges", "why"),
+        [
+            ("queue", [(0, 19)], "not whole units"),
+            ("queue", [(0, 0)], "not whole units"),
+            ("queue", [(6000 - 20, 40)], "not in one file"),
+            ("queue", [(1 << 40, 20)], "not in one file"),
+            ("queue", [(0, 2 << 20)], "more than the"),
+            ("queue", [(-20, 20)], "negative"),
+            ("wheel", [(1 << 40, 32)], "not in a wheel"),
+            ("record", [(0, 87)], "are no records"),
+            ("record", [(0, 1 << 30)], "not on disk"),
+            ("record", [(1 << 40, 100)], "not on disk"),
+            ("chain", [(1 << 40, 0)], "no file is"),
+            ("chain", [(0, 0)], "no file is"),  # nothing was indexed yet
+            ("body", [(0, 20)], "body"),
+            ("queue", [(0, 20)] * 5000, "are not up to"),
+        ],
+    )
+    def test_what_is_out_of_reach(
+        self, harness: BrokerHarness, kind: str, ranges: list[tuple[int, int]], why: str
+    ) -> None:
+        answer = self.ask(harness, kind, ranges)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION
+        assert why in answer.remark
+
+    def test_records_that_have_expired(self, harness: BrokerHarness) -> None:
+        for _ in range(300):  # they fill the first log file
+            harness.submit(harness.send_command("Other", bytes(4000)))
+        harness.tick()
+        assert self.ask(harness, "record", [(0, 100)]).code == ResponseCode.SUCCESS
+        remove = harness.broker.store.log.files.drop_before(1 << 20)
+        assert remove is not None
+        remove()
+        harness.broker.pipeline.reader = PortionReader(harness.broker.paths.root, store_sizes(harness.broker.settings))
+        assert self.ask(harness, "record", [(0, 100)]).code == ResponseCode.PULL_OFFSET_MOVED
+
+    def test_an_answer_is_bounded(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        answer = self.ask(harness, "wheel", [(0, 32)] * 4096)
+        assert (int(answer.ext["count"]), len(answer.body)) == (4096, 4096 * 32)
+        answer = self.ask(harness, "wheel", [(0, 3000)] * 4096)
+        assert len(answer.body) <= 1 << 20
+        assert int(answer.ext["count"]) == (1 << 20) // 3000
+
+    def test_it_does_not_wait_for_other_work_on_the_loop(self, tmp_path: Path) -> None:
+        held = HeldOffload()
+        with BrokerHarness(tmp_path, background=held, offload=InlineOffload()) as harness:
+            model = PipelineModel(harness)
+            model.open()
+            harness.send("T", delay_ms=3000)
+            harness.advance(1000)
+            assert model.plan() is not None
+            asked = harness.submit(self.command([(0, 20)]))
+            harness.tick()
+            assert asked.answer is None, "it is read off the loop"
+            harness.run_jobs()
+            assert asked.answer is not None and asked.answer.code == 0
+            late = harness.submit(self.command([(0, 20)]))
+            harness.advance(harness.broker.settings.response_timeout_ms)
+            assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_BUSY
+
+    @staticmethod
+    def command(ranges: list[tuple[int, int]]) -> Any:
+        from wheelmq.formats.wire import headers
+        from wheelmq.formats.wire.frame import Command
+
+        ext = headers.texts(epoch=2, turn=1, kind="queue", name=TIMER_QUEUE)
+        return Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=np.array(ranges, RANGE).tobytes())
+
+
+def test_only_what_is_on_disk(tmp_path: Path) -> None:
+    """Sent and not flushed: neither its record nor the unit that names it."""
+    with BrokerHarness(tmp_path, offload=HeldOffload(), background=InlineOffload()) as harness:
+        model = PipelineModel(harness)
+        model.open()
+        harness.send("T", delay_ms=3000)
+        harness.advance(1000)
+        plan = model.plan()
+        assert plan is not None
+        harness.send("T", delay_ms=3000)
+        log = harness.broker.store.log
+        assert log.synced < log.end
+        view = model.wire_view(plan.turn)
+        assert len(staging.read_index(view, 0, 1, write_ms=0, turn=1)) == 1
+        with pytest.raises(StoreUnreadable, match="not on disk"):
+            staging.read_index(view, 0, 2, write_ms=0, turn=1)
+        start = np.array([log.synced])
+        with pytest.raises(StoreUnreadable, match="not on disk"):
+            view.need(FileKind.RECORD, start, np.array([log.end]) - start)
+
+
+def test_units_that_are_not_on_disk(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path) as harness:
+        model = PipelineModel(harness)
+        model.open()
+        harness.send("T", delay_ms=3000)
+        harness.advance(4000, model.work, 500)
+        view = model.view()
+        newest = ranges_of(np.array([0]), np.array([0]))
+        assert read_portion(view, FileKind.CHAIN, "", newest, OnDisk(1 << 20, 52)).covered == 1
+        with pytest.raises(PortionError, match="on disk up to 0"):
+            read_portion(view, FileKind.CHAIN, "", newest, OnDisk(1 << 20, 0))
+
+
+class TestWhichStoreItIs:
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Path]:
+        (tmp_path / "store").mkdir()
+        (tmp_path / "store" / "lock").write_bytes(b"lock")
+        yield tmp_path / "store"
+
+    def test_it_is_the_brokers(self, store: Path) -> None:
+        identity = SimulatedDisk().identity(store / "lock")
+        assert sees_store(store, identity)
+        assert sees_store(store.parent / "." / "store", identity)
+
+    def test_it_is_another(self, store: Path) -> None:
+        identity = SimulatedDisk().identity(store / "lock")
+        (store / "lock").rename(store / "old")
+        assert not sees_store(store, identity)
+        (store / "lock").write_bytes((store / "old").read_bytes())
+        assert not sees_store(store, identity)
+
+    def test_there_is_none(self, tmp_path: Path) -> None:
+        assert not sees_store(tmp_path / "store", SimulatedDisk().identity(tmp_path / "store" / "lock"))
+        assert not sees_store(tmp_path, "1-2-3")
