@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.delay.timer import handback
 from wheelmq.delay.timer.mark import Mark, save_check
 from wheelmq.delay.timer.portions import PortionReader
 from wheelmq.delay.timer.turns import Part, Proposal, Stale, TurnPlan
@@ -235,11 +236,18 @@ class PipelineDesk:
             done()
 
     def close(self) -> None:
-        """A clean stop: timer log, wheel, mark and timercheck to disk."""
+        """A clean stop: timer log, wheel, mark and timercheck to disk, and what another broker needs of them."""
         timer = self._timer
-        upto, sync = timer.log.sync_job()
-        sync()
-        timer.log.note_synced(upto)
+        self._broker.store.flush()
+        self._sync_timer_log()
+        mark = timer.mark()
+        handback.prepare(timer)
+        self._sync_timer_log()
         timer.wheel.sync()
-        timer.mark_file.write(timer.mark())
+        timer.mark_file.write(mark)
         self._broker.save_timer_check()
+
+    def _sync_timer_log(self) -> None:
+        upto, sync = self._timer.log.sync_job()
+        sync()
+        self._timer.log.note_synced(upto)

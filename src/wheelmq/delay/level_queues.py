@@ -120,9 +120,7 @@ class LevelQueues:
                 ends[queue_id + 1] = queue.end
         if ends == self._offsets.offset_table:
             return
-        upto, flush = store.flush_job()
-        flush()
-        store.note_flushed(upto)
+        store.flush()
         reach("levels.flushed")
         self._offsets.offset_table = ends
         config_file.save(self._disk, self._path, self._offsets)

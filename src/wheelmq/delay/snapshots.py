@@ -81,9 +81,7 @@ class Snapshots:
 
     def close(self) -> None:
         """Bring the log to disk and write a last one; no job may run any more. Raises OSError of the log."""
-        upto, flush = self._store.flush_job()
-        flush()
-        self._store.note_flushed(upto)
+        self._store.flush()
         taken = self._take()
         if taken is not None:
             try:

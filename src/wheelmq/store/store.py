@@ -299,6 +299,12 @@ class Store:
 
         return upto, job
 
+    def flush(self) -> None:
+        """Bring the log to disk, here and now. Raises OSError."""
+        upto, job = self.flush_job()
+        job()
+        self.note_flushed(upto)
+
     def _last_ms(self) -> Millis:
         """The store time of the last record that was given a place in a queue."""
         count = self.journal.count

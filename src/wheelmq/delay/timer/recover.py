@@ -226,11 +226,9 @@ class TimerRecovery:
         What was written in obeying goes to disk first.
         """
         timer, store = self._timer, self._timer.store
-        upto, flush = store.flush_job()
-        flush()
-        store.note_flushed(upto)
-        save_done(store.disk, store.paths, timer.done, timer.queue.start, timer.queue.end, upto)
-        timer.done_position = upto
+        store.flush()
+        save_done(store.disk, store.paths, timer.done, timer.queue.start, timer.queue.end, store.log.synced)
+        timer.done_position = store.log.synced
 
     def _obey(self, positions: npt.NDArray[np.int64]) -> None:
         """Act on the cancels that Apache RocketMQ wrote: those whose message is pending are written again as ours."""

@@ -81,10 +81,7 @@ def read_walk(
     view: View, after_ms: int, through_ms: int, *, log_end: int, precision_ms: int, write_ms: int, turn: int
 ) -> StagedRows:
     """Rows for the units, below timer log position `log_end`, of the slots later than `after_ms` up to `through_ms`."""
-    newest = _newest_units(view, after_ms // precision_ms, through_ms // precision_ms)
-    view.need(FileKind.CHAIN, newest, np.zeros(len(newest), np.int64))
-    chains = [chain(view.timer_log, position, log_end, CHAIN_UNITS_MAX)[0] for position in newest.tolist()]
-    positions = np.concatenate(chains) if chains else np.empty(0, np.int64)
+    positions = units_of_slots(view, after_ms // precision_ms, through_ms // precision_ms, log_end)
     rows = np.zeros(len(positions), STAGED_ROW)
     if len(positions):
         found = units_at(view.timer_log, positions)
@@ -99,6 +96,14 @@ def read_walk(
         rows = rows[order]
         _read_records(view, rows)
     return rows
+
+
+def units_of_slots(view: View, after: int, through: int, log_end: int) -> npt.NDArray[np.int64]:
+    """Timer log positions of the units, below `log_end`, of the slots later than time `after` up to `through`."""
+    newest = _newest_units(view, after, through)
+    view.need(FileKind.CHAIN, newest, np.zeros(len(newest), np.int64))
+    chains = [chain(view.timer_log, position, log_end, CHAIN_UNITS_MAX)[0] for position in newest.tolist()]
+    return np.concatenate(chains) if chains else np.empty(0, np.int64)
 
 
 def _newest_units(view: View, after: int, through: int) -> npt.NDArray[np.int64]:

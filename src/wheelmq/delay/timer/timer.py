@@ -203,7 +203,7 @@ class Timer:
 
     def make_plan(self, broker: str, now_ms: Millis, durable: LogPosition) -> TurnPlan | None:
         """The plan of the next turn, over what is on disk: the log up to `durable`. None when it would be empty."""
-        index_to = self._durable_queue_end(durable) if self._wheel_has_room(now_ms) else self.indexed_to
+        index_to = self.durable_queue_end(durable) if self.wheel_has_room(now_ms) else self.indexed_to
         walk_through = self.walked_through_ms
         units = self.wheel.units_between(walk_through, self.floor_slot(now_ms + self.settings.lead_ms))
         if len(units):
@@ -228,12 +228,12 @@ class Timer:
         self.turns.begin(plan)
         return plan
 
-    def _wheel_has_room(self, now_ms: Millis) -> bool:
+    def wheel_has_room(self, now_ms: Millis) -> bool:
         """Whether no slot that was not walked can lose its place to one of a message indexed now."""
         last_ms = self.floor_slot(now_ms) + self.settings.roll_window_slots * self.settings.precision_ms
         return last_ms - self.wheel.slots * self.settings.precision_ms <= self.walked_through_ms
 
-    def _durable_queue_end(self, durable: LogPosition) -> int:
+    def durable_queue_end(self, durable: LogPosition) -> int:
         """The queue offset behind the last message of the timer queue that lies wholly below `durable`."""
         assert self.store.log.files.synced(durable)
         end = self.indexed_to

@@ -114,6 +114,12 @@ class Turns:
         self._drop()
         return self.epoch
 
+    def take_back(self) -> None:
+        """End the lease: the broker itself does what is left to do."""
+        self.holder = None
+        self.epoch += 1
+        self._drop()
+
     def renew(self, epoch: int, now_ms: int) -> None:
         """Keep the lease. Raises Stale."""
         if epoch != self.epoch or self.holder is None:

@@ -1,0 +1,80 @@
+"""What a broker of Apache's would deliver out of a store that was stopped cleanly: what is pending, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wheelmq.delay.offline import pending_in
+from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.mark import load_check
+from wheelmq.delay.timer.view import TIMER_QUEUE, StoreSizes, StoreView
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.disk.timer import MAGIC_DELETE
+from wheelmq.system.disk import Disk
+from wheelmq.testing.harness import SMALL, BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+PRECISION_MS = 1000
+
+
+def delivered_by_apache(root: Path) -> list[int]:
+    """Queue offsets of what it would hand out: the units of all slots that timercheck does not call out, and the timer
+    queue from timercheck's offset on."""
+    check = load_check(Disk(), StorePaths(root))
+    assert check is not None
+    names = ("log_file_bytes", "queue_file_bytes", "timer_log_file_bytes", "timer_slots")
+    view = StoreView(root, StoreSizes(**{name: SMALL[name] for name in names}))
+    through_ms = check.last_read_ms + 60 * PRECISION_MS
+    rows = staging.read_walk(
+        view,
+        check.last_read_ms - PRECISION_MS,
+        through_ms,
+        log_end=view.timer_log.end,
+        precision_ms=PRECISION_MS,
+        write_ms=0,
+        turn=0,
+    )
+    walked = rows["queue_offset"][(rows["magic"] & MAGIC_DELETE) == 0].tolist()
+    units = np.frombuffer(view.queue(TIMER_QUEUE).file_at(0).view, QUEUE_UNIT.dtype)
+    return sorted([*walked, *range(check.queue_offset, int(np.count_nonzero(units["size"])))])
+
+
+def pending(root: Path) -> list[int]:
+    return sorted(one.queue_offset for one in pending_in(root))
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_only_what_is_pending(harness: BrokerHarness, tmp_path: Path, turns: bool) -> None:
+    model = PipelineModel(harness)
+    work = model.work if turns else None
+    for delay_ms in (100, 400, 700, 950, 1400, 2900, 7000, 25_000):
+        harness.send("T", b"%d" % delay_ms, delay_ms=delay_ms)
+    harness.advance(750, work)
+    assert len(harness.bodies("T")) == 3
+    harness.stop()
+    store = tmp_path / "store"
+    assert pending(store) == [3, 4, 5, 6, 7]
+    assert delivered_by_apache(store) == [3, 4, 5, 6, 7]
+
+
+def test_here_all_goes_on_as_before(harness: BrokerHarness) -> None:
+    for delay_ms in range(2000, 12_000, 20):
+        harness.send("T", b"%d" % delay_ms, delay_ms=delay_ms)
+    harness.restart()
+    assert harness.broker.timer.indexed_to == 0
+    harness.advance(12_000)  # without a pipeline, which needs not come for what no turn has indexed
+    assert sorted(map(int, harness.bodies("T"))) == list(range(2000, 12_000, 20))
+
+
+def test_a_record_that_cannot_be_read_does_not_stop_the_stop(
+    harness: BrokerHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("T", b"one", delay_ms=8000)
+    log = harness.broker.store.log
+    log.files.file_at(0).view[4:8] = b"torn"
+    harness.stop()
+    assert "not marked for another broker" in caplog.text
