@@ -25,7 +25,7 @@ TIMERS = Load(connections=4, rate=4000.0, delays_ms=(3_000, 12_000))
 SOON = Load(connections=4, rate=500.0, delays_ms=(50, 700))
 PLAIN = Load(connections=4, rate=4000.0)
 SETTLE_S = 20.0
-SAMPLE_S = 1.0
+SAMPLE_S = 10.0
 SECONDS_A_TURN_MAX = 1.5
 """The run is given up at this many seconds a turn: then the machine is too busy for it."""
 PARTS = ("broker", "driver", "jvm", "workers")

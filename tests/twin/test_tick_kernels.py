@@ -20,9 +20,11 @@ from wheelmq.delay.timer import rows as turn_rows
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.origin import level_origin, timer_origin
 from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.turn_row import TURN_ROW
 from wheelmq.formats.kernels import journal as row
-from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.queues import QueueTable
 from wheelmq.system.disk import Disk
 from wheelmq.testing.clock import ManualClock
@@ -186,3 +188,46 @@ def test_a_level_is_released(
     compiled, by_hand = both_ways(plain, run)
     assert compiled == by_hand
     assert served == [3], "the kernel left one"
+
+
+class TestGather:
+    @given(data=st.data())
+    @settings(deadline=None)
+    def test_the_records_of_units(self, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+        """The same bytes as the plain way, up to the first unit that is wrong or in another file."""
+        log = _log_of_three_files(tmp_path_factory)
+        count = data.draw(st.integers(1, 40))
+        first = data.draw(st.integers(0, len(_SPANS) - count))
+        units = np.zeros(count, QUEUE_UNIT.dtype)
+        units["position"], units["size"] = np.array(_SPANS[first : first + count]).T
+        wrong = data.draw(st.integers(0, count))
+        if wrong < count:
+            field = data.draw(st.sampled_from(["position", "size"]))
+            limits = np.iinfo(units.dtype[field])
+            units[field][wrong] = data.draw(st.integers(int(limits.min), int(limits.max)) | st.integers(-9, 9))
+        bytes_max = data.draw(st.sampled_from([0, 300, 5000, 1 << 20]))
+        count_max = data.draw(st.integers(0, 41))
+        taken, body = log.gather_units(units, count_max, bytes_max)
+        spans = [(LogPosition(p), s) for p, s in zip(units["position"].tolist(), units["size"].tolist(), strict=True)]
+        assert body == (log.gather(spans[:taken]) if taken else b"")
+        assert taken <= count_max and len(body) <= bytes_max
+        good = min(wrong, count_max)
+        in_file = sum(p // log.files.file_bytes == spans[0][0] // log.files.file_bytes for p, _ in spans[:good])
+        fits = np.cumsum(units["size"][:in_file].astype(np.int64)) <= bytes_max
+        assert taken >= int(np.count_nonzero(fits))
+
+
+_SPANS: list[tuple[int, int]] = []
+_logs: list[CommitLog] = []
+
+
+def _log_of_three_files(folders: pytest.TempPathFactory) -> CommitLog:
+    """One log for all examples; `_SPANS` are its records."""
+    if not _logs:
+        harness = BrokerHarness(folders.mktemp("log") / "store", log_file_bytes=1 << 16)
+        for i in range(500):
+            harness.send("T", b"x" * (i % 300))
+        _SPANS.extend((record.position, record.size) for record in harness.read_queue("T"))
+        _logs.append(harness.broker.store.log)
+        assert len(_SPANS) == 500 and _SPANS[-1][0] > 2 << 16
+    return _logs[0]

@@ -19,7 +19,7 @@ from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
 from wheelmq.broker.fast_release import FastRelease
-from wheelmq.broker.fast_send import FastSend
+from wheelmq.broker.fast_send import SENDS, FastSend
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.pipeline_desk import PipelineDesk
@@ -178,12 +178,17 @@ class Broker:
         self.ticks.begin()
         at = 0
         while at < end and connection.is_open and not connection.is_full:
-            if self.fast_send is not None:
-                at = self.fast_send.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
+            fast = self.fast_send if connection.sends else None
+            if fast is not None:
+                at = fast.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
             stop = frame.frame_end(buffer, at, end)
             if stop is None:
                 break
-            self.dispatch.take(connection, frame.decode(buffer, at, stop))
+            command = frame.decode(buffer, at, stop)
+            connection.sends = command.code in SENDS
+            if connection.sends and fast is not self.fast_send:
+                continue  # the kernel has not seen it
+            self.dispatch.take(connection, command)
             at = stop
         self._received += at
         return at

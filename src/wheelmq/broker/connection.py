@@ -12,6 +12,8 @@ class Connection(Protocol):
 
     peer: Host
     is_open: bool
+    sends: bool
+    """Whether its last request was a send, as the kernel serves them: then the kernel looks at the next ones first."""
 
     @property
     def is_full(self) -> bool:

@@ -6,7 +6,7 @@ by the plain code, frame by frame, on the same state; `left` counts them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,13 @@ from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.kernels import send
 from wheelmq.formats.kernels import send_fields as fields
 from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.system.failpoint import reach
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
+SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2))
 OUT_BYTES = 1 << 20
 _BLANK = np.zeros(0, np.uint8)
 

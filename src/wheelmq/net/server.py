@@ -59,6 +59,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self.peer = Host(b"\0\0\0\0", 0)
         self.is_open = False
+        self.sends = True
 
     # asyncio's side ------------------------------------------------------------------------------------------------
 

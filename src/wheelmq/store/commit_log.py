@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Record, RecordError, decode_record
+from wheelmq.formats.kernels import gather as kernel
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels.numbers import Bytes
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.clock import Clock
@@ -20,6 +26,7 @@ from wheelmq.system.failpoint import reach
 HEAD_BYTES: Final = 8
 """Size and magic, which make bytes a record."""
 _SIZE: Final = struct.Struct(">i")
+_found: Final = np.zeros(kernel.FOUND, np.int64)
 
 
 class NoRecord(LookupError):
@@ -38,6 +45,7 @@ class CommitLog:
         """Of the last record."""
         self.damaged: frozenset[LogPosition] = frozenset()
         """Positions of records that are not to be handed out: their bodies are not what was stored."""
+        self._joined: Bytes = np.empty(0, np.uint8)
 
     @property
     def start(self) -> LogPosition:
@@ -111,6 +119,24 @@ class CommitLog:
                 raise NoRecord(position, size)
             parts.append(view[at : at + size])
         return b"".join(parts)
+
+    def gather_units(self, units: npt.NDArray[Any], count_max: int, bytes_max: int) -> tuple[int, bytes]:
+        """The records that queue units name, as far as they can be joined at once: how many, and their bytes.
+
+        That is as far as they stand in one file and are what the units say, within the limits; perhaps none.
+        """
+        if not jit.available() or self.damaged:
+            return 0, b""
+        first = LogPosition(int(units["position"][0]))
+        if not self.start <= first < self.end:
+            return 0, b""
+        if len(self._joined) < bytes_max:
+            self._joined = np.empty(bytes_max, np.uint8)
+        base = first - first % self.files.file_bytes
+        raw, log = units.view(np.uint8), self.files.file_at(first).array
+        kernel.gather(log, base, self.end, raw, count_max, self._joined[:bytes_max], _found)
+        taken, copied = _found.tolist()
+        return taken, self._joined[:copied].tobytes()
 
     def is_record(self, position: LogPosition, size: int) -> bool:
         """Whether a record of `size` bytes begins at `position`."""

@@ -17,6 +17,7 @@ class FakeConnection:
         self.peer = peer
         self.is_open = True
         self.is_full = False
+        self.sends = True
         self.is_lost = False
         """Whether the broker was told that the connection is gone."""
         self.answers: dict[int, Command] = {}

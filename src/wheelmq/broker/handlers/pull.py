@@ -165,6 +165,10 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
     if units["size"][0] == BLANK_SIZE:
         return Read(Status.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
     log = broker.store.log
+    taken, body = (0, b"") if codes else log.gather_units(units, count_max, bytes_max)
+    if taken:
+        broker.transferred += taken
+        return Read(Status.FOUND, asked + taken, start, end, body)
     log_start, damaged = log.start, log.damaged
     found: list[tuple[LogPosition, int]] = []
     size_total = 0

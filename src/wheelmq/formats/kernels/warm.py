@@ -15,6 +15,7 @@ import numpy as np
 from wheelmq.formats.disk import turn_row
 from wheelmq.formats.kernels import (
     bits,
+    gather,
     index,
     jit,
     journal,
@@ -85,6 +86,8 @@ def warm(say: Callable[[str], None]) -> None:
             turn.near_references(*views, 0, 0, written, 1000, 0, a["refs"])
         bits.get(written, 0, 0, nothing, np.zeros(0, np.bool_))
         bits.put(written, 0, 0, nothing)
+        for raw in (written, read):
+            gather.gather(written, 0, 0, raw, 0, written, integers)
         units.by_queue(a["journal"][:0], integers, a["groups"], written)
         parked.take(a["journal"][:0], a["counts by queue"], a["refs"], nothing, nothing, 0, integers)
         index.index_log(written, 0, 0, written, 1, 1, np.zeros(index.STATE, np.int64))

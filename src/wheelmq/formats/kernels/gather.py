@@ -1,0 +1,43 @@
+"""The records that units of a consume queue name, end to end, as a pull's answer has them.
+
+Twin: `store.commit_log.CommitLog.gather`, and the loop of `broker.handlers.pull` before it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.kernels.jit import kernel
+from wheelmq.formats.kernels.numbers import Bytes, get32, get64
+from wheelmq.formats.kernels.topics import Integers
+
+TAKEN: Final = 0
+"""Units whose records were copied."""
+COPIED_BYTES: Final = 1
+FOUND: Final = 2
+
+_UNIT: Final = QUEUE_UNIT.size
+_POSITION_AT: Final = QUEUE_UNIT.position_of("position")
+_SIZE_AT: Final = QUEUE_UNIT.position_of("size")
+
+
+@kernel
+def gather(log: Bytes, base: int, end: int, units: Bytes, count_max: int, out: Bytes, found: Integers) -> None:
+    """Copy the records of `units` from the log file that begins at `base`, of the log up to `end`, into `out`.
+
+    What is copied is counted in `found`. It stops, perhaps at once, before the first unit that wants another file,
+    names no record of its size, or does not fit.
+    """
+    taken = copied = 0
+    stop = min(log.shape[0], end - base)
+    for i in range(min(count_max, units.shape[0] // _UNIT)):
+        at = get64(units, i * _UNIT + _POSITION_AT) - base
+        size = get32(units, i * _UNIT + _SIZE_AT)
+        if size < 8 or at < 0 or at > stop - size or copied + size > out.shape[0] or get32(log, at) != size:
+            break
+        out[copied : copied + size] = log[at : at + size]
+        copied += size
+        taken += 1
+    found[TAKEN] = taken
+    found[COPIED_BYTES] = copied
