@@ -226,7 +226,7 @@ def _log_of_three_files(folders: pytest.TempPathFactory) -> CommitLog:
     if not _logs:
         harness = BrokerHarness(folders.mktemp("log") / "store", log_file_bytes=1 << 16)
         for i in range(500):
-            harness.send("T", b"x" * (i % 300))
+            harness.send("T", b"x" * (1 + i % 300))
         _SPANS.extend((record.position, record.size) for record in harness.read_queue("T"))
         _logs.append(harness.broker.store.log)
         assert len(_SPANS) == 500 and _SPANS[-1][0] > 2 << 16
