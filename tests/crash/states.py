@@ -29,6 +29,7 @@ import numpy as np
 
 from tests.crash.notes import body
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, RecordError, decode_record
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.system.disk import Bytes, MappedFile
@@ -294,7 +295,7 @@ class Recovered:
         raw = bytes(self.harness.broker.store.log.read(LogPosition(position), size))
         stored = self._understand(raw, position)
         index = int.from_bytes(raw[20:28], "big")
-        if stored is not None and index not in self.harness.broker.timer.done:
+        if stored is not None and timer_origin(index) not in self.harness.broker.timer.done:
             self.pending[stored.number] += 1
 
     def _read_queue(self, topic: str, queue_id: int) -> None:

@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from wheelmq.formats.disk.message import RecordError, decode_record
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.names import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.bodies import BodyError
@@ -195,7 +196,7 @@ def look(harness: BrokerHarness) -> Seen:
             record = log.record_at(LogPosition(position))
             if record is None or record.size != size:
                 continue
-            if record.queue_offset not in broker.timer.done:
+            if timer_origin(record.queue_offset) not in broker.timer.done:
                 payload = record.message.body
                 seen.waiting[payload] = seen.waiting.get(payload, 0) + 1
     committed = broker.consumer_offsets.get(GROUP, TOPICS[0], 0)

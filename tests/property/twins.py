@@ -14,6 +14,7 @@ import numpy as np
 
 from wheelmq.broker.broker import Broker
 from wheelmq.delay import refs as ref
+from wheelmq.formats.disk.origin import TIMER_STREAM
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 
@@ -27,7 +28,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
     return {
         "log": (store.log.end, store.log.last_store_ms, store.log.damaged, store.last_position),
         "queue ends": {key: queue.end for key, queue in store.queues.items() if queue.end},
-        "done": timer.done.get(np.arange(timer.queue.end + 1)).tolist(),
+        "done": timer.done.of(TIMER_STREAM).get(np.arange(timer.queue.end + 1)).tolist(),
         "pending": {key: int(timer.pending_by_queue[row]) for key, row in keys.items() if timer.pending_by_queue[row]},
         "armed": armed,
         "noted": (timer.notes.count, timer.notes.next_fire_ms),

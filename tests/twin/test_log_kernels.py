@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from tests.twin.frames import streams
 from tests.twin.test_send_and_release import START_MS, Peer
 from wheelmq.broker.pipeline_desk import store_sizes
-from wheelmq.delay.done import IndexBits
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import KeyIndex
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.view import StoreView
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.index import IndexSize
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_UNIT
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition
@@ -205,14 +206,14 @@ def test_units_are_hung_walked_and_rebuilt_alike(
 @settings(fixture_is_shared, max_examples=60)
 def test_keys_are_indexed_alike(plain: pytest.MonkeyPatch, pairs: list[tuple[int, int]], done: set[int]) -> None:
     hashes = np.array([key for key, _ in pairs], np.int64)
-    indices = np.array([index for _, index in pairs], np.int64)
-    bits = IndexBits()
-    bits.update(np.array(sorted(done), np.int64))
+    origins = np.array([timer_origin(index) for _, index in pairs], np.int64)
+    bits = DoneBits()
+    bits.update(timer_origin(0) | np.array(sorted(done), np.int64))
 
     def run() -> list[list[int]]:
         keys = KeyIndex(capacity=16)
         for at in range(0, len(hashes), 50):
-            keys.add(hashes[at : at + 50], indices[at : at + 50], bits)
+            keys.add(hashes[at : at + 50], origins[at : at + 50], bits)
         return [keys.find(key) for key in hashes.tolist() if key]
 
     kernel, twin = both_ways(plain, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,16 +15,16 @@ from hypothesis import strategies as st
 
 from tests.twin.test_log_kernels import both_ways, fixture_is_shared
 from tests.twin.test_send_and_release import START_MS
-from wheelmq.delay.done import SEGMENT_BITS, IndexBits
+from wheelmq.delay.done import SEGMENT_BITS, DoneBits, IndexBits
 from wheelmq.delay.timer import intake
 from wheelmq.delay.timer import rows as turn_rows
 from wheelmq.delay.timer.wheel import TimerWheel
-from wheelmq.formats.disk.origin import level_origin, timer_origin
+from wheelmq.formats.disk.origin import NO_ORIGIN, level_origin, timer_origin
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.turn_row import TURN_ROW
 from wheelmq.formats.kernels import journal as row
-from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.formats.units import LogPosition
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.queues import QueueTable
 from wheelmq.system.disk import Disk
@@ -32,7 +33,7 @@ from wheelmq.testing.harness import BrokerHarness
 
 SLOTS = 8
 PRECISION_MS = 1000
-FIRST = 40
+FIRST = timer_origin(40)
 
 
 @pytest.fixture
@@ -57,9 +58,9 @@ def rows_of_a_turn(draw: st.DrawFn) -> npt.NDArray[Any]:
             fire_ms, offset, slot_ms, randomness.randrange(1 << 50), size, topic_hash, randomness.randrange(8), 0,
             delay_ms,
         )  # fmt: skip
-    rows["order"][np.arange(count)] = np.argsort(rows["queue_offset"])
+    rows["order"][np.arange(count)] = np.argsort(rows["origin"])
     if count and draw(st.booleans()):
-        field, value = draw(st.sampled_from([("order", -1), ("order", count), ("order", 0), ("queue_offset", FIRST)]))
+        field, value = draw(st.sampled_from([("order", -1), ("order", count), ("order", 0), ("origin", FIRST)]))
         rows[field][randomness.randrange(count)] = value
     return rows
 
@@ -75,7 +76,7 @@ def test_rows_of_a_turn(tmp_path: Path, plain: pytest.MonkeyPatch, rows: npt.NDA
         rows = np.frombuffer(rows.tobytes(), TURN_ROW)
 
     def run() -> object:
-        is_good = turn_rows.are_in_order(rows, QueueOffset(FIRST))
+        is_good = turn_rows.are_in_order(rows, FIRST)
         near = turn_rows.near_refs(rows, 20_000, 9000, wheel)
         if not is_good:
             return is_good, near.tolist()
@@ -102,6 +103,8 @@ def journal(randomness: Random, count: int, queues: int) -> npt.NDArray[np.int64
         rows[i, row.KEY_HASH] = randomness.choice((0, randomness.randrange(-(1 << 63), 1 << 63)))
         rows[i, row.FLAGS] = randomness.choice((0, 0, row.FLAG_DELETE))
         rows[i, row.REAL_QUEUE] = randomness.randrange(-1, queues)
+        parked = randomness.choice((timer_origin, partial(level_origin, 2)))
+        rows[i, row.PARKS] = parked(i) if rows[i, row.DUE_MS] else 0
     return rows
 
 
@@ -158,6 +161,36 @@ def test_bits(plain: pytest.MonkeyPatch, data: st.DataObject) -> None:
             seen.append(bits.get(chosen).tolist())
             seen.append((bits.floor, sorted(bits._ones.items())))
         return seen
+
+    compiled, by_hand = both_ways(plain, run)
+    assert compiled == by_hand
+
+
+@fixture_is_shared
+@given(st.data())
+def test_bits_of_several_streams(plain: pytest.MonkeyPatch, data: st.DataObject) -> None:
+    index = st.integers(SEGMENT_BITS - 9, SEGMENT_BITS + 9) | st.integers(0, 20)
+    firsts = st.sampled_from([timer_origin(0), level_origin(1, 0), level_origin(2, 0)])
+    of_one = st.tuples(firsts, st.lists(index, max_size=40)).map(lambda pair: [pair[0] + i for i in pair[1]])
+    of_any = st.lists(st.one_of(st.just(NO_ORIGIN), st.builds(int.__add__, firsts, index)), max_size=40)
+    steps = data.draw(st.lists(st.tuples(st.booleans(), of_one | of_any), max_size=12))
+    model: set[int] = {NO_ORIGIN}
+
+    def run() -> object:
+        bits = DoneBits()
+        model.clear()
+        model.add(NO_ORIGIN)
+        for updates, origins in steps:
+            if updates:
+                bits.update(np.array(origins, np.int64))
+                model.update(origins)
+            assert bits.get(np.array(origins, np.int64)).tolist() == [origin in model for origin in origins]
+            assert all((origin in bits) == (origin in model) for origin in origins)
+        again = DoneBits()
+        again.add_packed(bits.packed(dict.fromkeys(bits.streams(), 2 * SEGMENT_BITS)))
+        known = np.array(sorted(model), np.int64)
+        assert bits.copy().get(known).all() and again.get(known).all()
+        return [(stream, bits.of(stream).floor) for stream in bits.streams()]
 
     compiled, by_hand = both_ways(plain, run)
     assert compiled == by_hand

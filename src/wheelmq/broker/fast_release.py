@@ -10,6 +10,7 @@ import numpy.typing as npt
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay import refs as ref
 from wheelmq.delay.refs import Refs
+from wheelmq.formats.disk.origin import INDEX_MASK
 from wheelmq.formats.kernels import release
 from wheelmq.formats.units import LogPosition, Millis
 
@@ -32,7 +33,7 @@ class FastRelease:
         self._parameters[release.STORE_PORT] = broker.host.port
 
     def __call__(self, refs: Refs, now_ms: Millis) -> int:
-        """Append the messages at the front of `refs`, sorted by queue offset; how many that are."""
+        """Append the messages at the front of `refs`, sorted by origin; how many that are."""
         store = self._broker.store
         log, journal = store.log, store.journal
         if not log.files.has_room(log.end):
@@ -41,6 +42,7 @@ class FastRelease:
         file_bytes = log.files.file_bytes
         first = int(refs[0, ref.POSITION])
         source_base = first - first % file_bytes
+        refs = refs[: _in_first_stream(refs[:, ref.ORIGIN])]
         here = int(np.searchsorted(refs[:, ref.POSITION], source_base + file_bytes))
         base = log.end - log.end % file_bytes
         state, parameters = self._state, self._parameters
@@ -71,3 +73,9 @@ class FastRelease:
             self._parameters,
             self._state,
         )
+
+
+def _in_first_stream(origins: Integers) -> int:
+    """How many of sorted `origins` are of the first one's stream: these stand in the log in their order."""
+    last = int(origins[0]) | INDEX_MASK
+    return len(origins) if origins[-1] <= last else int(np.searchsorted(origins, last, "right"))

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.delay.done import Flags, IndexBits, Indices
-from wheelmq.delay.refs import FIRE_MS, INDEX, Refs
+from wheelmq.delay.done import DoneBits, Flags, Origins
+from wheelmq.delay.refs import FIRE_MS, ORIGIN, Refs
 from wheelmq.formats.units import Millis
 
 FEW: Final = 32
@@ -25,26 +25,27 @@ class Armed:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Refs]] = []
         self._serial = 0
-        self._staged = IndexBits()
+        self._staged = DoneBits()
         self.count = 0
 
     def arm(self, refs: Refs) -> Refs:
         """Stage `refs`, sorted by fire time; those that were not staged before are returned."""
-        staged = self._staged.get(refs[:, INDEX])
+        staged = self._staged.get(refs[:, ORIGIN])
         fresh = refs[~staged] if staged.any() else refs
         if len(fresh):
-            self._staged.update(fresh[:, INDEX])
+            self._staged.update(fresh[:, ORIGIN])
             self.count += len(fresh)
             self._push(fresh)
         return fresh
 
-    def was_armed(self, indices: Indices) -> Flags:
-        """Which of `indices` were staged since the start."""
-        return self._staged.get(indices)
+    def was_armed(self, origins: Origins) -> Flags:
+        """Which of `origins` were staged since the start."""
+        return self._staged.get(origins)
 
-    def forget_below(self, floor: int) -> None:
-        """Indices below `floor` are settled and will not be offered again."""
-        self._staged.raise_floor(floor)
+    def forget_settled(self, done: DoneBits) -> None:
+        """What lies below the floor of a stream in `done` will not be offered again."""
+        for stream in self._staged.streams():
+            self._staged.of(stream).raise_floor(done.of(stream).floor)
 
     def give_back(self, refs: Refs) -> None:
         """Put references back that were taken and could not be acted on."""

@@ -1,16 +1,27 @@
-"""Bits by index: which parked messages are settled (done), which are staged (armed).
+"""Bits by origin: which parked messages are settled (done), which are staged (armed).
 
-A set of bits over indices that only grow: segments of 65,536, made when first touched and given back when all their
-bits are 1 and nothing below is 0.
+For each stream a set of bits over indices that only grow: segments of 65,536, made when first touched and given back
+when all their bits are 1 and nothing below is 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.formats.disk.done_bits import StreamBits
+from wheelmq.formats.disk.origin import (
+    INDEX_MASK,
+    NO_ORIGIN,
+    Origin,
+    Stream,
+    by_stream,
+    origin_index,
+    origin_stream,
+)
 from wheelmq.formats.kernels import bits as kernel
 from wheelmq.formats.kernels import jit
 
@@ -20,6 +31,7 @@ FEW: Final = 16
 """So many are set one by one: an operation on arrays costs as much as some twenty on numbers."""
 
 Indices = npt.NDArray[np.int64]
+Origins = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _ZEROS: Final = np.zeros(SEGMENT_BITS >> 3, np.uint8)
@@ -52,10 +64,9 @@ class IndexBits:
 
     def get(self, indices: Indices) -> Flags:
         """The bits of `indices`."""
-        if jit.available():
-            quick = self._get_quick(indices)
-            if quick is not None:
-                return quick
+        quick = self.get_quick(indices, 0)
+        if quick is not None:
+            return quick
         found = indices < self.floor
         for number, chosen in _by_segment(indices):
             segment = self._segments.get(number)
@@ -64,13 +75,17 @@ class IndexBits:
                 found[chosen] |= (segment[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
         return found
 
-    def _get_quick(self, indices: Indices) -> Flags | None:
-        """The bits of indices of one segment, as they mostly are; None when they are of several."""
+    def get_quick(self, indices: Indices, first: int) -> Flags | None:
+        """The bits of `indices`, which are counted from `first`, when they are of one segment, as they mostly are; None
+        when they are of several, or kernels are off."""
+        if not jit.available():
+            return None
         found: Flags = np.empty(len(indices), np.bool_)
-        number = int(indices[-1]) // SEGMENT_BITS if len(indices) else 0
+        number = (int(indices[-1]) - first) // SEGMENT_BITS if len(indices) else 0
         segment = self._segments.get(number, _ZEROS)
         indices = np.ascontiguousarray(indices)
-        return found if kernel.get(segment, number * SEGMENT_BITS, self.floor, indices, found) else None
+        is_one = kernel.get(segment, number * SEGMENT_BITS, self.floor, first, indices, found)
+        return found if is_one else None
 
     def first_unset(self, stop: int) -> int:
         """The least index whose bit is 0; `stop` when none below it is."""
@@ -94,20 +109,21 @@ class IndexBits:
             for index in indices.tolist():
                 self.add(index)
             return
-        if jit.available() and self._update_quick(indices):
+        if self.update_quick(indices, 0):
             return
         indices = indices[indices >= self.floor]
         for number, chosen in _by_segment(indices):
             self._set(number, indices[chosen] % SEGMENT_BITS)
 
-    def _update_quick(self, indices: Indices) -> bool:
-        """Set the bits of indices of one segment; False with nothing changed when they are of several."""
-        number = int(indices[-1]) // SEGMENT_BITS
-        if (number + 1) * SEGMENT_BITS <= self.floor:
+    def update_quick(self, indices: Indices, first: int) -> bool:
+        """Set the bits of `indices`, which are counted from `first`, when they are of one segment; False with nothing
+        changed when they are of several, or kernels are off."""
+        number = (int(indices[-1]) - first) // SEGMENT_BITS
+        if not jit.available() or (number + 1) * SEGMENT_BITS <= self.floor:
             return False
         segment = self._segment(number)
         indices = np.ascontiguousarray(indices)
-        fresh = kernel.put(segment, number * SEGMENT_BITS, self.floor, indices)
+        fresh = kernel.put(segment, number * SEGMENT_BITS, self.floor, first, indices)
         if fresh < 0:
             return False
         self._ones[number] += int(fresh)
@@ -181,6 +197,80 @@ class IndexBits:
             del self._segments[number], self._ones[number]
             number += 1
             self.floor = number * SEGMENT_BITS
+
+
+class DoneBits:
+    """One bit for each origin: bits by index for each stream. That of NO_ORIGIN is 1.
+
+    Origins that are asked for together are mostly of one stream and near each other; so that is tried first.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[Stream, IndexBits] = {}
+
+    def of(self, stream: Stream) -> IndexBits:
+        """The bits of one stream."""
+        bits = self._streams.get(stream)
+        if bits is None:
+            bits = self._streams[stream] = IndexBits()
+        return bits
+
+    def streams(self) -> list[Stream]:
+        """The streams that were ever named."""
+        return list(self._streams)
+
+    def __contains__(self, origin: Origin) -> bool:
+        bits = self._streams.get(origin_stream(origin))
+        return origin == NO_ORIGIN if bits is None else origin_index(origin) in bits
+
+    def add(self, origin: Origin) -> bool:
+        """Set one bit; whether it was 0."""
+        return origin != NO_ORIGIN and self.of(origin_stream(origin)).add(origin_index(origin))
+
+    def get(self, origins: Origins) -> Flags:
+        """The bits of `origins`."""
+        bits = self._streams.get(origin_stream(Origin(int(origins[-1])))) if len(origins) else None
+        if bits is not None:
+            quick = bits.get_quick(origins, int(origins[-1]) & ~INDEX_MASK)
+            if quick is not None:
+                return quick
+        found: Flags = origins == NO_ORIGIN
+        for stream, mine in by_stream(origins):
+            if stream in self._streams:
+                found[mine] = self._streams[stream].get(origins[mine] & INDEX_MASK)
+        return found
+
+    def update(self, origins: Origins) -> None:
+        """Set the bits of `origins`."""
+        if len(origins) <= FEW:
+            for origin in origins.tolist():
+                self.add(Origin(origin))
+            return
+        last = Origin(int(origins[-1]))
+        if last != NO_ORIGIN and self.of(origin_stream(last)).update_quick(origins, last & ~INDEX_MASK):
+            return
+        for stream, mine in by_stream(origins):
+            if stream:
+                self.of(stream).update(origins[mine] & INDEX_MASK)
+
+    def packed(self, ends: Mapping[Stream, int]) -> tuple[StreamBits, ...]:
+        """The bits of the streams in `ends`, each to its end."""
+        found = []
+        for stream, end in ends.items():
+            first, bits = self.of(stream).packed(end)
+            found.append(StreamBits(stream, first, max(first, end), bits))
+        return tuple(found)
+
+    def add_packed(self, streams: Iterable[StreamBits]) -> None:
+        """Set the bits that are set in `streams`, and all before them."""
+        for one in streams:
+            self.of(one.stream).add_packed(one.first_index, one.bits)
+
+    def copy(self) -> DoneBits:
+        """The bits as they are now."""
+        made = DoneBits()
+        made._streams = {stream: bits.copy() for stream, bits in self._streams.items()}
+        return made
 
 
 def _fill(segment: npt.NDArray[np.uint8], count: int) -> None:

@@ -63,10 +63,10 @@ def _is_asked_for(properties: dict[str, str], topic: str, key: str) -> bool:
 
 
 def _fate(timer: Timer, record: Record, find: FindRecords) -> Fate:
-    if record.queue_offset not in timer.done:
-        return Fate(describe(record, timer.state_of(record.queue_offset)))
-    message = describe(record, State.INDEXED if record.queue_offset < timer.indexed_to else State.PARKED)
     origin = timer_origin(record.queue_offset)
+    if origin not in timer.done:
+        return Fate(describe(record, timer.state_of(origin)))
+    message = describe(record, State.INDEXED if record.queue_offset < timer.indexed_to else State.PARKED)
     for place, end in ((message.topic, End.RELEASED), *_PLACES):
         for last in find(place, message.unique_key or ""):
             properties = last.message.properties

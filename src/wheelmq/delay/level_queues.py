@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from wheelmq.delay.copies import Waiting, delivered, read
-from wheelmq.delay.done import IndexBits
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.levels import level_delay_ms
 from wheelmq.delay.release import dead_letter
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
-from wheelmq.formats.disk.origin import INDEX_BITS, KIND_LEVEL, STREAM_BITS, indices_of, level_origin
+from wheelmq.formats.disk.origin import level_origin
 from wheelmq.formats.disk.parked import DUE_DIGITS, due_text
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
@@ -69,15 +69,12 @@ class LevelQueues:
         self._path = paths.config_file("delayOffset.json")
         self._levels_ms = levels_ms
         self._offsets = config_file.load(disk, self._path, DelayOffsets) or DelayOffsets()
-        self._done: dict[int, IndexBits] = {}
+        self._done = DoneBits()
         self._chunks: list[Rows] = []
 
     def meet(self, rows: Rows, names: InternedNames) -> None:
         """Note what the records queue, and what they settle."""
-        settles = rows[:, col.SETTLES]
-        levels = settles[settles >> (INDEX_BITS + STREAM_BITS) == KIND_LEVEL] >> INDEX_BITS & (1 << STREAM_BITS) - 1
-        for level in np.unique(levels).tolist():
-            self._done.setdefault(level, IndexBits()).update(indices_of(settles, KIND_LEVEL, level))
+        self._done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
         queued = rows[rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC)][:, _KEPT]
         for queue_id in np.unique(queued[:, _QUEUE_ID]).tolist():
             first = self._offsets.offset_table.get(queue_id + 1, 0)
@@ -93,8 +90,7 @@ class LevelQueues:
         kept = np.concatenate([np.empty((0, len(_KEPT)), np.int64), *self._chunks])
         found = []
         for queue_id, queue_offset, position, store_ms in kept[np.argsort(kept[:, _POSITION])].tolist():
-            done = self._done.get(queue_id + 1)
-            if position in damaged or (done is not None and queue_offset in done):
+            if position in damaged or level_origin(queue_id + 1, queue_offset) in self._done:
                 continue
             due_ms = Millis(store_ms + level_delay_ms(self._levels_ms, queue_id + 1))
             found.append(Level(queue_id + 1, queue_offset, LogPosition(position), Millis(store_ms), due_ms))
@@ -133,11 +129,12 @@ def _park(store: Store, timer: Timer, one: Level) -> None:
     due_ms = _due_ms(store, one)
     record = read(store.log.files, one.position)
     real_queue = store.real_queue(record.message.properties)
+    timer.count_pending(np.array([real_queue]))
     try:
         store.append(parked(record, due_ms, timer.settings.precision_ms), settles=origin, real_queue=real_queue)
     except PropertiesTooLong as error:
         log.error("timer: the message at %d of level %d is a dead letter: %s", one.queue_offset, one.level, error)
-        store.append(dead_letter(record), settles=origin)
+        store.append(dead_letter(record), settles=origin, real_queue=real_queue)
 
 
 def _due_ms(store: Store, one: Level) -> Millis:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from wheelmq.delay.pending import Pending, describe
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.origin import TIMER_STREAM, timer_origin
 from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.java import java_hash
@@ -58,7 +59,7 @@ def glance(store: Store, timer: Timer, offset: QueueOffset, wanted: Wanted) -> G
 
     Topics whose names have one Java hash are not told apart.
     """
-    start = max(offset, timer.queue.start, timer.done.floor)
+    start = max(offset, timer.queue.start, timer.done.of(TIMER_STREAM).floor)
     stop = min(start + LOOKED_AT_MAX, timer.queue.end)
     offsets, positions, sizes = _pending_units(timer, start, stop)
     due_ms, topic_hash = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
@@ -77,7 +78,7 @@ def lines(store: Store, timer: Timer, seen: Glance, wanted: Wanted) -> Iterator[
     for offset, position in zip(seen.offsets.tolist(), seen.positions.tolist(), strict=True):
         record = store.log.record_at(LogPosition(position))
         if record is not None:
-            pending = describe(record, timer.state_of(offset))
+            pending = describe(record, timer.state_of(timer_origin(offset)))
             if wanted.topic in (None, pending.topic):
                 yield pending
 
@@ -95,7 +96,7 @@ def _pending_units(timer: Timer, start: int, stop: int) -> tuple[Integers, Integ
     while offset < stop:
         units = timer.queue.read(QueueOffset(offset), stop - offset)
         offsets = np.arange(offset, offset + len(units))
-        mine = ~timer.done.get(offsets) & (units["size"] != BLANK_SIZE)
+        mine = ~timer.done.of(TIMER_STREAM).get(offsets) & (units["size"] != BLANK_SIZE)
         parts.append((offsets[mine], units["position"][mine].astype(np.int64), units["size"][mine].astype(np.int64)))
         offset += len(units)
     nothing = np.empty(0, np.int64)

@@ -12,13 +12,56 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.delay.refs import FIRE_MS, INDEX, Refs, by_fire_time, make
+from wheelmq.delay.refs import FIRE_MS, ORIGIN, Refs, by_fire_time, make
+from wheelmq.formats.disk.origin import Origin, Stream, by_stream, origin_stream
 from wheelmq.formats.units import Millis
 
 NEAR_MS: Final = 1000
 NOTES_MAX: Final = 1 << 20
 _CHUNK_ROWS: Final = 4096
 _NEVER: Final = 1 << 62
+
+
+class Notes:
+    """References of un-indexed messages, by stream."""
+
+    def __init__(self, lead_ms: int) -> None:
+        self._lead_ms = lead_ms
+        self._streams: dict[Stream, _StreamNotes] = {}
+        self.count = 0
+        self.next_fire_ms = _NEVER
+        """The least fire time among the notes."""
+
+    def add(self, refs: Refs, now_ms: Millis) -> None:
+        """Note `refs`, those of a stream in queue order."""
+        if self.count + len(refs) > NOTES_MAX:
+            refs = refs[refs[:, FIRE_MS] <= now_ms + self._lead_ms]
+        for stream, mine in by_stream(refs[:, ORIGIN]):
+            self._streams.setdefault(stream, _StreamNotes()).add(refs[mine], now_ms)
+        self._count()
+
+    def take_near(self, now_ms: Millis) -> Refs | None:
+        """Take the notes that fire within NEAR_MS, by fire time; None when there are none."""
+        horizon_ms = now_ms + NEAR_MS
+        if self.next_fire_ms > horizon_ms:
+            return None
+        near: list[Refs] = []
+        for notes in self._streams.values():
+            if notes.next_fire_ms <= horizon_ms:
+                near += notes.take_until(horizon_ms)
+        self._count()
+        return by_fire_time(np.concatenate(near)) if len(near) > 1 else by_fire_time(near[0])
+
+    def drop_below(self, origin: Origin) -> None:
+        """Drop the notes of messages that are indexed: those of the stream of `origin` below it."""
+        notes = self._streams.get(origin_stream(origin))
+        if notes is not None:
+            notes.drop_below(origin)
+            self._count()
+
+    def _count(self) -> None:
+        self.count = sum(notes.count for notes in self._streams.values())
+        self.next_fire_ms = min((notes.next_fire_ms for notes in self._streams.values()), default=_NEVER)
 
 
 class _Chunk:
@@ -56,20 +99,19 @@ class _Chunk:
         self._find_least()
         return taken
 
-    def drop_below(self, index: int) -> None:
-        """Drop those of queue offsets below `index`."""
-        self._start += int(np.searchsorted(self.refs[:, INDEX], index))
+    def drop_below(self, origin: int) -> None:
+        """Drop those of origins below `origin`, all of which are of its stream."""
+        self._start += int(np.searchsorted(self.refs[:, ORIGIN], origin))
         self._find_least()
 
     def _find_least(self) -> None:
         self.least_ms = int(self.refs[:, FIRE_MS].min()) if len(self) else _NEVER
 
 
-class Notes:
-    """References of un-indexed messages in queue order, in chunks; those that were near when they came are apart."""
+class _StreamNotes:
+    """Those of one stream in queue order, in chunks; those that were near when they came are apart."""
 
-    def __init__(self, lead_ms: int) -> None:
-        self._lead_ms = lead_ms
+    def __init__(self) -> None:
         self._near: list[Refs] = []
         self._chunks: list[_Chunk] = []
         self.count = 0
@@ -78,8 +120,6 @@ class Notes:
 
     def add(self, refs: Refs, now_ms: Millis) -> None:
         """Note `refs`, in queue order."""
-        if self.count + len(refs) > NOTES_MAX:
-            refs = refs[refs[:, FIRE_MS] <= now_ms + self._lead_ms]
         near = refs[:, FIRE_MS] <= now_ms + NEAR_MS
         if near.any():
             self._note_near(refs[near])
@@ -98,30 +138,27 @@ class Notes:
         self.count += len(refs)
         self.next_fire_ms = min(self.next_fire_ms, int(refs[:, FIRE_MS].min()))
 
-    def take_near(self, now_ms: Millis) -> Refs | None:
-        """Take the notes that fire within NEAR_MS, by fire time; None when there are none."""
-        horizon_ms = now_ms + NEAR_MS
-        if self.next_fire_ms > horizon_ms:
-            return None
+    def take_until(self, horizon_ms: int) -> list[Refs]:
+        """Take the notes that fire by `horizon_ms`; there are some."""
         near, self._near = self._near, []
         near += [chunk.take_until(horizon_ms) for chunk in self._chunks if chunk.least_ms <= horizon_ms]
         self.count -= sum(map(len, near))
         self._tidy()
-        return by_fire_time(np.concatenate(near)) if len(near) > 1 else by_fire_time(near[0])
+        return near
 
-    def drop_below(self, index: int) -> None:
-        """Drop the notes of messages that are indexed: those below queue offset `index`."""
+    def drop_below(self, origin: int) -> None:
+        """Drop the notes of messages that are indexed: those below `origin`."""
         near, self._near = self._near, []
         self.count -= sum(map(len, near))
         for refs in near:
-            left = refs[np.searchsorted(refs[:, INDEX], index) :]
+            left = refs[np.searchsorted(refs[:, ORIGIN], origin) :]
             if len(left):
                 self._note_near(left)
         for chunk in self._chunks:
             before = len(chunk)
-            if before and int(chunk.refs[0, INDEX]) >= index:
+            if before and int(chunk.refs[0, ORIGIN]) >= origin:
                 break
-            chunk.drop_below(index)
+            chunk.drop_below(origin)
             self.count -= before - len(chunk)
         self._tidy()
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.copies import read
-from wheelmq.delay.done import IndexBits, Indices
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.level_queues import LevelQueues
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.pending import Pending, State, describe
@@ -23,7 +23,8 @@ from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.origin import KIND_TIMER, indices_of
+from wheelmq.formats.disk.done_bits import StreamBits
+from wheelmq.formats.disk.origin import TIMER_STREAM
 from wheelmq.formats.disk.parked import delete_key
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import scan as col
@@ -88,21 +89,21 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
         return None
 
 
-def _waiting(scan: LogScan, levels: LevelQueues, settled_before: Indices) -> tuple[Kept, int]:
+def _waiting(scan: LogScan, levels: LevelQueues, settled_before: tuple[StreamBits, ...]) -> tuple[Kept, int]:
     """The columns _KEPT of what is parked and not settled, cancels of Apache's among it; the last record's store time.
 
     `levels` meets every record too.
     """
-    done = IndexBits()
-    done.update(settled_before)
+    done = DoneBits()
+    done.add_packed(settled_before)
     chunks: list[Kept] = []
     last_ms = 0
     for rows in scan.chunks():
         levels.meet(rows, scan.names)
         last_ms = int(rows[-1, col.STORE_MS])
-        done.update(indices_of(rows[:, col.SETTLES], KIND_TIMER))
+        done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
         dispatched = (rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0
         decided = (rows[:, col.FLAGS] & col.FLAG_DECIDED) != 0
         chunks.append(rows[dispatched & ~decided & (rows[:, col.DUE_MS] != 0)][:, _KEPT])
-        chunks = [left for chunk in chunks if len(left := chunk[~done.get(chunk[:, _INDEX])])]
+        chunks = [left for chunk in chunks if len(left := chunk[~done.of(TIMER_STREAM).get(chunk[:, _INDEX])])]
     return np.concatenate([np.empty((0, len(_KEPT)), np.int64), *chunks]), last_ms

@@ -16,7 +16,7 @@ from wheelmq.formats.kernels.refs import FIRE_MS as FIRE_MS
 from wheelmq.formats.kernels.refs import FLAG_LONG as FLAG_LONG
 from wheelmq.formats.kernels.refs import FLAG_ROLL as FLAG_ROLL
 from wheelmq.formats.kernels.refs import FLAGS as FLAGS
-from wheelmq.formats.kernels.refs import INDEX as INDEX
+from wheelmq.formats.kernels.refs import ORIGIN as ORIGIN
 from wheelmq.formats.kernels.refs import POSITION as POSITION
 from wheelmq.formats.kernels.refs import SIZE as SIZE
 
@@ -31,7 +31,7 @@ def make(count: int) -> Refs:
 
 
 def by_fire_time(refs: Refs) -> Refs:
-    """`refs` sorted by fire time, then by queue offset."""
+    """`refs` sorted by fire time, then by origin."""
     if len(refs) == 1:
         return refs
-    return refs[np.lexsort((refs[:, INDEX], refs[:, FIRE_MS]))]
+    return refs[np.lexsort((refs[:, ORIGIN], refs[:, FIRE_MS]))]

@@ -18,7 +18,7 @@ from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
-from wheelmq.formats.disk.origin import timer_origin
+from wheelmq.formats.disk.origin import Origin, origin_index, origin_text
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
@@ -42,7 +42,7 @@ TAKE_MAX = 100_000
 
 
 BulkAppend = Callable[[Refs, Millis], int]
-"""Appends messages at the front of references sorted by queue offset, at the time of release it is given; returns how
+"""Appends messages at the front of references sorted by origin, at the time of release it is given; returns how
 many it appended. The next one is then appended the plain way."""
 
 
@@ -165,17 +165,17 @@ class Releaser:
 
     def _append(self, refs: Refs, now_ms: Millis) -> int:
         if len(refs) > 1:
-            refs = refs[np.argsort(refs[:, ref.INDEX], kind="stable")]
-        indices = refs[:, ref.INDEX]
-        stale = self._timer.done.get(indices)
-        stale[1:] |= indices[1:] == indices[:-1]
+            refs = refs[np.argsort(refs[:, ref.ORIGIN], kind="stable")]
+        origins = refs[:, ref.ORIGIN]
+        stale = self._timer.done.get(origins)
+        stale[1:] |= origins[1:] == origins[:-1]
         pending = refs[~stale] if stale.any() else refs
         at = 0
         while at < len(pending):
             if self._bulk is not None:
                 reach("release.before")
                 done = self._bulk(pending[at:], now_ms)
-                self._timer.done.update(pending[at : at + done, ref.INDEX])
+                self._timer.done.update(pending[at : at + done, ref.ORIGIN])
                 self.counts["released"] += done
                 at += done
                 reach("release.after")
@@ -185,13 +185,13 @@ class Releaser:
         return len(pending)
 
     def _append_one(self, one: Refs, now_ms: Millis) -> None:
-        index, enqueue_ms = int(one[ref.INDEX]), int(one[ref.ENQUEUE_MS])
+        origin, enqueue_ms = Origin(int(one[ref.ORIGIN])), int(one[ref.ENQUEUE_MS])
         record = self._store.log.record_at(LogPosition(int(one[ref.POSITION])))
-        if record is None or record.message.topic != TIMER_TOPIC or record.queue_offset != index:
+        if record is None or record.message.topic != TIMER_TOPIC or record.queue_offset != origin_index(origin):
             self.counts["unreadable"] += 1
             log.critical(
-                "timer: the message at queue offset %d is set aside: there is no record of it at log position %d",
-                index,
+                "timer: the message %s is set aside: there is no record of it at log position %d",
+                origin_text(origin),
                 one[ref.POSITION],
             )
             return
@@ -204,14 +204,13 @@ class Releaser:
             self._timer.armed.give_back(again)
             return
         real_queue = self._store.real_queue(record.message.properties)
-        origin = timer_origin(index)
         reach("release.before")
         try:
             message = rebuild(record, enqueue_ms=enqueue_ms, now_ms=now_ms, rolls=rolls)
             self._store.append(message, settles=origin, real_queue=real_queue)
             self.counts["rolled" if rolls else "released"] += 1
         except (Unreleasable, PropertiesTooLong) as error:
-            log.error("timer: message at queue offset %d goes to %s: %s", index, DEAD_LETTER_TOPIC, error)
+            log.error("timer: the message %s goes to %s: %s", origin_text(origin), DEAD_LETTER_TOPIC, error)
             self._store.append(dead_letter(record), settles=origin, real_queue=real_queue)
             self.counts["dead_letter"] += 1
         self._timer.settle(origin)

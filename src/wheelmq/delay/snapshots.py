@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.done import IndexBits
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.origin import Stream
 from wheelmq.formats.disk.snapshot import Snapshot
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.store import Store
@@ -49,8 +50,9 @@ class _Taken(NamedTuple):
     damaged: frozenset[LogPosition]
     queue_ends: npt.NDArray[np.int64]
     """By the row of the queue."""
-    done: IndexBits
-    end_index: QueueOffset
+    done: DoneBits
+    ends: dict[Stream, QueueOffset]
+    """Of the streams of `done`."""
 
 
 class Snapshots:
@@ -112,7 +114,7 @@ class Snapshots:
             store.log.damaged,
             store.queues.next_offset[: len(store.queues)].copy(),
             timer.done.copy(),
-            timer.queue.end,
+            timer.ends(),
         )
 
     def _job(self, taken: _Taken) -> Callable[[], None]:
@@ -132,7 +134,6 @@ class Snapshots:
 
     def _snapshot_of(self, taken: _Taken) -> Snapshot:
         queues = self._store.queues
-        first, done = taken.done.packed(taken.end_index)
         ends = enumerate(taken.queue_ends.tolist())
         return Snapshot(
             position=taken.position,
@@ -141,9 +142,7 @@ class Snapshots:
             store_ms=taken.store_ms,
             damaged=tuple(sorted(taken.damaged)),
             queue_ends={queues.key(row): QueueOffset(end) for row, end in ends if end},
-            first_index=first,
-            end_index=taken.end_index,
-            done=done,
+            done=taken.done.packed(taken.ends),
         )
 
     def _written(self, result: object) -> None:

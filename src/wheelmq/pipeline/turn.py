@@ -43,7 +43,7 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
         "walked",
         "turn",
         F.when(rolling, F.col("slot_ms") + 1).otherwise(F.col("due_ms")).alias("fire_ms"),
-        "queue_offset",
+        "origin",
         "slot_ms",
         "position",
         "size",

@@ -60,13 +60,13 @@ def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], It
 
 
 def to_rows(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:
-    """Turn rows for the columns of a partition, sorted by fire time and queue offset."""
+    """Turn rows for the columns of a partition, sorted by fire time and origin."""
     rows = np.zeros(table.num_rows, TURN_ROW)
     for name in TURN_ROW.names or ():
         if name != "order":
             rows[name] = table.column(name).to_numpy()
-    rows = rows[np.lexsort((rows["queue_offset"], rows["fire_ms"]))]
-    rows["order"] = np.argsort(rows["queue_offset"], kind="stable")
+    rows = rows[np.lexsort((rows["origin"], rows["fire_ms"]))]
+    rows["order"] = np.argsort(rows["origin"], kind="stable")
     return rows
 
 

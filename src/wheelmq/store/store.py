@@ -21,7 +21,7 @@ from wheelmq.formats.disk.message import (
     encode_record,
     record_bytes,
 )
-from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, origin_text
+from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, origin_text, timer_origin
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.snapshot import Snapshot
@@ -243,6 +243,7 @@ class Store:
                 facts.key_hash,
                 FLAG_DELETE if facts.deletes else 0,
                 real_queue,
+                timer_origin(queue_offset) if facts.due_ms else NO_ORIGIN,
             )
         return Appended(position, len(record), queue_offset, store_ms)
 

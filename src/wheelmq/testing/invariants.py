@@ -8,12 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from wheelmq.broker.broker import Broker
-from wheelmq.delay.done import IndexBits
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.mark import MarkFile
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
-from wheelmq.formats.disk.origin import KIND_LEVEL, KIND_TIMER, origin_index, origin_stream
+from wheelmq.formats.disk.origin import (
+    KIND_LEVEL,
+    TIMER_STREAM,
+    origin_index,
+    origin_stream,
+    stream_kind,
+    stream_number,
+    timer_origin,
+)
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
 from wheelmq.formats.names import SCHEDULE_TOPIC
@@ -37,7 +47,7 @@ class Log(NamedTuple):
 
 def read_log(broker: Broker) -> Log:
     """Read the log, by no code of recovery's. Asserts that no origin is settled twice, or before it is parked (I2)."""
-    found = Log([], {}, {}, set(), set(load_done(broker.disk, broker.paths)[1].tolist()))
+    found = Log([], {}, {}, set(), _adopted(broker))
     queued, settled = set(), set()
     for record in records_from(broker, broker.store.log.start):
         found.records.append(record)
@@ -46,14 +56,14 @@ def read_log(broker: Broker) -> Log:
         if facts.settles:
             assert facts.settles not in settled, f"{facts.settles:#x} is settled twice"
             settled.add(facts.settles)
-            index, (kind, stream) = origin_index(facts.settles), origin_stream(facts.settles)
-            if kind == KIND_TIMER:
+            index, stream = origin_index(facts.settles), origin_stream(facts.settles)
+            if stream == TIMER_STREAM:
                 has_expired = index < broker.timer.queue.start
                 assert has_expired or index in found.parked, f"queue offset {index} is settled before it is parked"
-                assert stream == 0, hex(facts.settles)
                 found.settled[index] = record
             else:
-                assert kind == KIND_LEVEL and (SCHEDULE_TOPIC, stream - 1, index) in queued, hex(facts.settles)
+                assert stream_kind(stream) == KIND_LEVEL, hex(facts.settles)
+                assert (SCHEDULE_TOPIC, stream_number(stream) - 1, index) in queued, hex(facts.settles)
         queued.add((message.topic, message.queue_id, record.queue_offset))
         if message.topic == TIMER_TOPIC:
             if facts.decided:
@@ -61,6 +71,13 @@ def read_log(broker: Broker) -> Log:
             else:
                 found.parked[record.queue_offset] = record
     return found
+
+
+def _adopted(broker: Broker) -> set[int]:
+    done = DoneBits()
+    done.add_packed(load_done(broker.disk, broker.paths)[1])
+    offsets = np.arange(broker.timer.queue.end)
+    return set(np.flatnonzero(done.of(TIMER_STREAM).get(offsets)).tolist())
 
 
 def records_from(broker: Broker, position: LogPosition) -> Iterator[Record]:
@@ -112,7 +129,9 @@ def _check_done(broker: Broker, log: Log) -> None:
         return
     for index in range(broker.timer.queue.start, broker.timer.queue.end):
         expected = index in log.settled or index in log.cancels or index in log.adopted
-        assert (index in broker.timer.done) == expected, f"done bit of queue offset {index} is {not expected}"
+        assert (timer_origin(index) in broker.timer.done) == expected, (
+            f"done bit of queue offset {index} is {not expected}"
+        )
 
 
 def _check_durable(broker: Broker, log: Log) -> None:
@@ -159,11 +178,13 @@ def _check_reachable(broker: Broker, log: Log) -> None:
         return
     units = _units(broker, timer.log.end)
     for index, record in log.parked.items():
-        if index in timer.done or index >= timer.indexed_to:
+        if timer_origin(index) in timer.done or index >= timer.indexed_to:
             continue
         slots = [slot for slot in units.get(record.position, []) if slot > timer.walked_through_ms]
         hung = any(timer.wheel.last_position(slot) >= 0 for slot in slots)
-        assert hung or timer.state_of(index) == "armed", f"queue offset {index} is out of sight until a restart"
+        assert hung or timer.state_of(timer_origin(index)) == "armed", (
+            f"queue offset {index} is out of sight until a restart"
+        )
 
 
 def _check_snapshot(broker: Broker, log: Log) -> None:
@@ -177,10 +198,13 @@ def _check_snapshot(broker: Broker, log: Log) -> None:
     assert not before or snapshot.store_ms == before[-1].store_ms
     ends = {(one.message.topic, one.message.queue_id): one.queue_offset + 1 for one in before}
     assert ends.items() <= snapshot.queue_ends.items()
-    done = IndexBits()
-    done.add_packed(snapshot.first_index, snapshot.done)
+    done = DoneBits()
+    done.add_packed(snapshot.done)
+    end = next(one.end_index for one in snapshot.done if one.stream == TIMER_STREAM)
     settled = {index for index, record in log.settled.items() if record.position < position}
     parked = {index for index, record in log.parked.items() if record.position < position}
-    for index in range(timer.queue.start, snapshot.end_index):
+    for index in range(timer.queue.start, end):
         expected = index not in parked or index in settled or index in log.adopted
-        assert (index in done) == expected, f"the snapshot's bit of queue offset {index} is {not expected}"
+        assert (timer_origin(index) in done) == expected, (
+            f"the snapshot's bit of queue offset {index} is {not expected}"
+        )

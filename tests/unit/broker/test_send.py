@@ -13,6 +13,7 @@ from wheelmq.broker.handlers.send import split_batch
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.disk.message_id import parse_offset_message_id
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -120,9 +121,9 @@ class TestWhatIsStored:
         (record,) = harness.read_queue("T")
         assert record.message.body == b"forged"
         assert record.message.properties.get(name) != forged[name]
-        assert 0 not in harness.broker.timer.done
+        assert timer_origin(0) not in harness.broker.timer.done
         harness.restart(clean=False)
-        assert 0 not in harness.broker.timer.done
+        assert timer_origin(0) not in harness.broker.timer.done
 
     @pytest.mark.parametrize("name", [props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID])
     def test_forged_redirections_lead_nowhere(self, harness: BrokerHarness, name: str) -> None:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.refs import Refs
+from wheelmq.formats.disk.origin import TIMER_STREAM, level_origin, origin_index, timer_origin
 from wheelmq.formats.units import Millis
 
 
@@ -16,12 +18,12 @@ def refs(*pairs: tuple[int, int]) -> Refs:
     """References for (fire time, index), sorted as they must be."""
     made = ref.make(len(pairs))
     made[:, ref.FIRE_MS] = [fire for fire, _ in pairs]
-    made[:, ref.INDEX] = [index for _, index in pairs]
+    made[:, ref.ORIGIN] = [timer_origin(index) for _, index in pairs]
     return ref.by_fire_time(made)
 
 
 def pairs(batches: list[Refs]) -> list[tuple[int, int]]:
-    return [(int(one[ref.FIRE_MS]), int(one[ref.INDEX])) for batch in batches for one in batch]
+    return [(int(one[ref.FIRE_MS]), origin_index(int(one[ref.ORIGIN]))) for batch in batches for one in batch]
 
 
 @settings(max_examples=150, deadline=None)
@@ -61,7 +63,7 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
         assert armed.count == len(waiting)
         assert armed.next_fire_ms() == min((fire for fire, _ in waiting), default=None)
         asked = np.arange(90)
-        assert armed.was_armed(asked).tolist() == [index in seen for index in asked.tolist()]
+        assert armed.was_armed(asked + timer_origin(0)).tolist() == [index in seen for index in asked.tolist()]
 
 
 def test_the_earliest_go_first_when_not_all_may_go() -> None:
@@ -81,9 +83,12 @@ def test_what_is_left_of_a_batch_keeps_its_turn_among_equals() -> None:
 
 
 def test_what_is_forgotten_counts_as_armed() -> None:
-    armed = Armed()
-    armed.forget_below(1 << 16)
-    assert armed.was_armed(np.array([5, 1 << 16])).tolist() == [True, False]
+    armed, done = Armed(), DoneBits()
+    armed.arm(refs((1, 7)))
+    done.of(TIMER_STREAM).raise_floor(1 << 16)
+    armed.forget_settled(done)
+    asked = [timer_origin(5), timer_origin(1 << 16), level_origin(1, 5)]
+    assert armed.was_armed(np.array(asked)).tolist() == [True, False, False]
     assert len(armed.arm(refs((1, 5)))) == 0
 
 

@@ -20,12 +20,12 @@ def refs(first: int, fires: list[int]) -> Refs:
     """References of queue offsets from `first` on."""
     made = ref.make(len(fires))
     made[:, ref.FIRE_MS] = fires
-    made[:, ref.INDEX] = np.arange(first, first + len(fires))
+    made[:, ref.ORIGIN] = np.arange(first, first + len(fires))
     return made
 
 
 def pairs(taken: Refs | None) -> list[tuple[int, int]]:
-    return [] if taken is None else [(int(one[ref.FIRE_MS]), int(one[ref.INDEX])) for one in taken]
+    return [] if taken is None else [(int(one[ref.FIRE_MS]), int(one[ref.ORIGIN])) for one in taken]
 
 
 @settings(max_examples=150, deadline=None)

@@ -192,7 +192,7 @@ class TestOrder:
         harness.tick()
         clock.creep_ms = 0
         assert harness.broker.releaser.counts["released"] < count
-        assert count in harness.broker.timer.done  # the one beside was parked last
+        assert timer_origin(count) in harness.broker.timer.done  # the one beside was parked last
         harness.settle()
         assert len(harness.bodies("T")) == count + 1
 
@@ -364,7 +364,7 @@ def overdue(fire_ms: npt.NDArray[np.int64]) -> Refs:
     """References that fire at these times, and stand for nothing."""
     refs = ref.make(len(fire_ms))
     refs[:, ref.FIRE_MS] = fire_ms
-    refs[:, ref.INDEX] = np.arange(len(fire_ms))
+    refs[:, ref.ORIGIN] = np.arange(len(fire_ms))
     return refs
 
 

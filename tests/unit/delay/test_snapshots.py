@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.origin import TIMER_STREAM
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.snapshot import SNAPSHOT, Snapshot
 from wheelmq.formats.disk.timer import TIMER_TOPIC
@@ -184,7 +185,7 @@ def test_a_pending_record_that_is_gone_is_looked_for_by_a_walk(
     harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     live(harness)
-    index = harness.broker.timer.done.first_unset(100)
+    index = harness.broker.timer.done.of(TIMER_STREAM).first_unset(100)
     position = int(harness.broker.timer.queue.read(index, 1)["position"][0])  # type: ignore[arg-type]
     harness.crash()
     (store / "checkpoint").unlink()  # so that the walk ends the log there

@@ -97,10 +97,8 @@ def _hide_settled(timer: Timer, view: View) -> None:
     after_ms = timer.check(None).last_read_ms - precision_ms
     through_ms = timer.floor_slot(timer.store.clock.now_ms())
     log_end = timer.log.end
-    rows = staging.read_walk(
-        view, after_ms, through_ms, log_end=log_end, precision_ms=precision_ms, write_ms=0, turn=0
-    )
-    out = rows["position"][timer.done.get(rows["queue_offset"])]
+    rows = staging.read_walk(view, after_ms, through_ms, log_end=log_end, precision_ms=precision_ms, write_ms=0, turn=0)
+    out = rows["position"][timer.done.get(rows["origin"])]
     positions = staging.units_of_slots(view, after_ms // precision_ms, through_ms // precision_ms, log_end)
     hidden = positions[np.isin(units_at(view.timer_log, positions)["record_position"], out)].tolist()
     if not hidden:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.refs import Refs
-from wheelmq.formats.disk.origin import KIND_TIMER, are_of
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.kernels import parked as kernel
@@ -30,13 +29,13 @@ class Intake(NamedTuple):
     """What stands in the rows of one tick."""
 
     refs: Refs
-    """Parked messages, in queue order."""
+    """Parked messages, those of a stream in queue order."""
     key_hashes: Integers
     """Of their delete keys, 0 for those without."""
     deletes: Integers
-    """Queue offsets of parked records that cancel others and are themselves never delivered."""
+    """Origins of parked records that cancel others and are themselves never delivered."""
     settled: int
-    """Records that settle a message of the timer queue."""
+    """Records that settle a parked message."""
 
 
 _found: Final = np.zeros(kernel.FOUND, np.int64)
@@ -53,20 +52,20 @@ def take(rows: Rows, counts: Integers) -> Intake:
 
 
 def _take_plain(rows: Rows, counts: Integers) -> Intake:
-    settled = rows[are_of(rows[:, row.SETTLES], KIND_TIMER)]
+    settled = rows[rows[:, row.SETTLES] != 0]
     _count(counts, settled[:, row.REAL_QUEUE], SETTLED, -1)
-    parked = rows[rows[:, row.DUE_MS] != 0]
+    parked = rows[rows[:, row.PARKS] != 0]
     deletes = (parked[:, row.FLAGS] & row.FLAG_DELETE) != 0
     deleting, parked = parked[deletes], parked[~deletes]
     _count(counts, parked[:, row.REAL_QUEUE], PARKED, 1)
     refs = ref.make(len(parked))
     refs[:, ref.FIRE_MS] = parked[:, row.DUE_MS]
-    refs[:, ref.INDEX] = parked[:, row.QUEUE_OFFSET]
+    refs[:, ref.ORIGIN] = parked[:, row.PARKS]
     refs[:, ref.POSITION] = parked[:, row.POSITION]
     refs[:, ref.SIZE] = parked[:, row.SIZE]
     long = parked[:, row.DUE_MS] - parked[:, row.STORE_MS] > ref.LONG_DELAY_MS
     refs[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
-    return Intake(refs, parked[:, row.KEY_HASH], deleting[:, row.QUEUE_OFFSET], len(settled))
+    return Intake(refs, parked[:, row.KEY_HASH], deleting[:, row.PARKS], len(settled))
 
 
 def _count(counts: Integers, queues: Integers, column: int, pending: int) -> None:

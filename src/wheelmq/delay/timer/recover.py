@@ -28,13 +28,13 @@ from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Turns
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.origin import KIND_TIMER, indices_of
+from wheelmq.formats.disk.origin import INDEX_MASK, TIMER_STREAM, Origin, Stream, origin_index, origin_of, timer_origin
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.snapshot import Snapshot
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_TOPIC
 from wheelmq.formats.kernels import scan as col
-from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import CHUNK_ROWS, InternedNames, LogDamaged, LogScan, Rows, tell_damaged
 from wheelmq.store.snapshot import disagreement, load_snapshot
@@ -43,7 +43,10 @@ from wheelmq.system.failpoint import reach
 log = logging.getLogger(__name__)
 
 _EVER_MS = 1 << 62
-_INDEX, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = range(8)
+_UNIT_ORIGIN, _UNIT_POSITION, _UNIT_SIZE = range(3)
+_NO_UNITS = np.empty((0, 3), np.int64)
+_TIMER_FIRST = timer_origin(0)
+_ORIGIN, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = range(8)
 
 
 class TimerRecovery:
@@ -55,20 +58,20 @@ class TimerRecovery:
         self._rows_max = 2 * CHUNK_ROWS
         """When the chunks hold so many rows, those that were settled meanwhile are dropped."""
         timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
-        timer.done.update(settled)
+        timer.done.add_packed(settled)
 
     def meet(self, rows: Rows, names: InternedNames) -> None:
         """Note what the records park and what they settle; of what is parked keep what is pending so far."""
         done = self._timer.done
-        done.update(indices_of(rows[:, col.SETTLES], KIND_TIMER))
+        done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
         dispatched = (rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0
         parked = rows[dispatched & (rows[:, col.DUE_MS] != 0)]
         decided = (parked[:, col.FLAGS] & col.FLAG_DECIDED) != 0
-        done.update(parked[decided, col.QUEUE_OFFSET])
+        done.update(parked[decided, col.QUEUE_OFFSET] | _TIMER_FIRST)
         parked = parked[~decided]
         if len(parked):
             kept = np.empty((len(parked), 8), np.int64)
-            kept[:, _INDEX] = parked[:, col.QUEUE_OFFSET]
+            kept[:, _ORIGIN] = parked[:, col.QUEUE_OFFSET] | _TIMER_FIRST
             kept[:, _DUE] = parked[:, col.DUE_MS]
             kept[:, _POSITION] = parked[:, col.POSITION]
             kept[:, _SIZE] = parked[:, col.SIZE]
@@ -85,7 +88,7 @@ class TimerRecovery:
     def _drop_settled(self) -> npt.NDArray[np.int64]:
         """Leave of the chunks what is pending, as one, which is returned."""
         rows = np.concatenate([np.empty((0, 8), np.int64), *self._chunks])
-        self._chunks = [rows[~self._timer.done.get(rows[:, _INDEX])]]
+        self._chunks = [rows[~self._timer.done.get(rows[:, _ORIGIN])]]
         return self._chunks[0]
 
     def resume(self) -> Snapshot | None:
@@ -101,9 +104,9 @@ class TimerRecovery:
         why = "Apache RocketMQ had the store since" if is_apaches else disagreement(store, snapshot)
         if why is None:
             done = timer.done.copy()
-            timer.done.add_packed(snapshot.first_index, snapshot.done)
+            timer.done.add_packed(snapshot.done)
             try:
-                damaged = self._meet_pending(QueueOffset(snapshot.end_index), snapshot.position)
+                damaged = self._meet_pending({one.stream: one.end_index for one in snapshot.done}, snapshot.position)
                 store.log.damaged = damaged | set(snapshot.damaged)
                 for position in snapshot.damaged:
                     tell_damaged(position)
@@ -115,46 +118,37 @@ class TimerRecovery:
         store.disk.remove(store.paths.snapshot)
         return None
 
-    def _meet_pending(self, end: QueueOffset, log_end: LogPosition) -> frozenset[LogPosition]:
-        """Meet the records of the timer queue before `end`, which stand before `log_end`, that are not done; which of
+    def _meet_pending(self, ends: dict[Stream, int], log_end: LogPosition) -> frozenset[LogPosition]:
+        """Meet the records before `ends` of their streams, which stand before `log_end`, that are not done; which of
         them are damaged. Raises LogDamaged when one is not where its unit says."""
         timer = self._timer
-        positions, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        index = int(timer.queue.start)
-        indices = [np.empty(0, np.int64)]
-        for units in timer.queue.chunks(ahead=True):
-            waits = ~timer.done.get(np.arange(index, index + len(units))) & (units["size"] != BLANK_SIZE)
-            waits[max(0, end - index) :] = False
-            positions.append(units["position"][waits].astype(np.int64))
-            sizes.append(units["size"][waits].astype(np.int64))
-            indices.append(index + np.flatnonzero(waits))
-            index += len(units)
-        spans = np.stack((np.concatenate(positions), np.concatenate(sizes)))
-        if not _can_be_records(spans, timer.store.log.files, log_end):
-            raise LogDamaged(errno.EIO, "units of the timer queue name no records")
+        units = np.concatenate([_NO_UNITS, *(_pending_units(timer, stream, end) for stream, end in ends.items())])
+        units = units[np.argsort(units[:, _UNIT_POSITION], kind="stable")]
+        spans = units[:, _UNIT_POSITION], units[:, _UNIT_SIZE]
+        if not _can_be_records(*spans, timer.store.log.files, log_end):
+            raise LogDamaged(errno.EIO, "units of what is parked name no records")
         scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=_EVER_MS)
         met = [np.empty(0, np.int64)]
         for rows in scan.records_at(*spans):
-            parked = rows[rows[:, col.TOPIC] == scan.names.intern(TIMER_TOPIC)]
-            met.append(parked[:, col.QUEUE_OFFSET].copy())
+            met.append(_parked_origins(rows, scan.names))
             self.meet(rows, scan.names)
-        if not np.array_equal(np.concatenate(met), np.concatenate(indices)):
-            raise LogDamaged(errno.EIO, "units of the timer queue name other records than theirs")
+        if not np.array_equal(np.concatenate(met), units[:, _UNIT_ORIGIN]):
+            raise LogDamaged(errno.EIO, "units of what is parked name other records than theirs")
         return frozenset(scan.damaged)
 
     def finish(self) -> None:
         """Make the timer ready: bits, wheel, armed references, notes, keys, counts."""
         timer = self._timer
-        timer.done.raise_floor(timer.queue.start)
+        timer.done.of(TIMER_STREAM).raise_floor(timer.queue.start)
         pending = self._drop_settled()
-        pending = pending[pending[:, _INDEX] < timer.queue.end]
+        pending = pending[pending[:, _ORIGIN] < timer_origin(timer.queue.end)]
         damaged = np.isin(pending[:, _POSITION], list(timer.store.log.damaged))
-        timer.done.update(pending[damaged, _INDEX])  # set aside: it is told at every start
+        timer.done.update(pending[damaged, _ORIGIN])  # set aside: it is told at every start
         pending = pending[~damaged]
         known = timer.mark_file.load()
         is_adopted = known is None or check_is_apaches(timer.store.disk, timer.store.paths)
         out = self._what_is_out(pending) if is_adopted else np.zeros(len(pending), np.bool_)
-        timer.done.update(pending[out, _INDEX])
+        timer.done.update(pending[out, _ORIGIN])
         pending = pending[~out]
         mark = self._start_from(known, is_adopted=is_adopted)
         timer.turns = Turns(mark.epoch + 1, mark.turn)
@@ -167,7 +161,7 @@ class TimerRecovery:
         reach("recover.rebuilt")
         timer.walked_through_ms = timer.floor_slot(timer.store.clock.now_ms() + timer.settings.lead_ms)
         deletes = pending[:, _FOREIGN_DELETE] != 0
-        timer.done.update(pending[deletes, _INDEX])
+        timer.done.update(pending[deletes, _ORIGIN])
         self._count_and_key(pending[~deletes])
         self._stage(pending[~deletes])
         self._obey(pending[deletes, _POSITION])
@@ -217,7 +211,7 @@ class TimerRecovery:
     def _what_is_out(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Of a store that Apache RocketMQ has had, what it is through with."""
         store = self._timer.store
-        parked = Parked(pending[:, _INDEX], pending[:, _DUE], pending[:, _POSITION], pending[:, _KEY])
+        parked = Parked(pending[:, _ORIGIN] & INDEX_MASK, pending[:, _DUE], pending[:, _POSITION], pending[:, _KEY])
         return what_is_out(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)
 
     def _keep_done(self) -> None:
@@ -227,7 +221,7 @@ class TimerRecovery:
         """
         timer, store = self._timer, self._timer.store
         store.flush()
-        save_done(store.disk, store.paths, timer.done, timer.queue.start, timer.queue.end, store.log.synced)
+        save_done(store.disk, store.paths, timer.done, timer.ends(), store.log.synced)
         timer.done_position = store.log.synced
 
     def _obey(self, positions: npt.NDArray[np.int64]) -> None:
@@ -244,22 +238,22 @@ class TimerRecovery:
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
         timer.count_pending(pending[:, _REAL_QUEUE])
-        timer.keys.add(pending[:, _KEY], pending[:, _INDEX], timer.done)
+        timer.keys.add(pending[:, _KEY], pending[:, _ORIGIN], timer.done)
 
     def _stage(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
         units = _Units.of(timer.log)
         newest, found = units.newest_of(pending[:, _POSITION])
-        lost = (pending[:, _INDEX] < timer.indexed_to) & ~found
+        lost = (pending[:, _ORIGIN] < timer_origin(timer.indexed_to)) & ~found
         if lost.any():
-            timer.indexed_to = int(pending[lost, _INDEX].min())
+            timer.indexed_to = origin_index(Origin(int(pending[lost, _ORIGIN].min())))
             log.error(
                 "timer: %d pending messages have no unit in the timer log: what is parked from queue offset %d on is "
                 "indexed anew",
                 np.count_nonzero(lost),
                 timer.indexed_to,
             )
-        indexed = pending[:, _INDEX] < timer.indexed_to
+        indexed = pending[:, _ORIGIN] < timer_origin(timer.indexed_to)
         refs = _refs(pending)
         timer.notes.add(refs[~indexed], timer.store.clock.now_ms())
         slots_ms, rolls = units.slots_ms[newest], units.rolls[newest]
@@ -303,7 +297,7 @@ class _Units(NamedTuple):
 def _refs(pending: npt.NDArray[np.int64]) -> Refs:
     made = ref.make(len(pending))
     made[:, ref.FIRE_MS] = pending[:, _DUE]
-    made[:, ref.INDEX] = pending[:, _INDEX]
+    made[:, ref.ORIGIN] = pending[:, _ORIGIN]
     made[:, ref.POSITION] = pending[:, _POSITION]
     made[:, ref.SIZE] = pending[:, _SIZE]
     long = pending[:, _DUE] - pending[:, _STORE] > ref.LONG_DELAY_MS
@@ -311,9 +305,32 @@ def _refs(pending: npt.NDArray[np.int64]) -> Refs:
     return made
 
 
-def _can_be_records(spans: npt.NDArray[np.int64], files: MappedSequence, log_end: LogPosition) -> bool:
-    """Whether positions and sizes, the rows of `spans`, can be those of records in order before `log_end`."""
-    positions, sizes = spans
+def _pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:
+    """Rows of origin, log position and size: the units of a stream before index `end` that are not done."""
+    queue, done = timer.queues[stream], timer.done.of(stream)
+    index = int(queue.start)
+    found = [_NO_UNITS]
+    for units in queue.chunks(ahead=True):
+        waits = ~done.get(np.arange(index, index + len(units))) & (units["size"] != BLANK_SIZE)
+        waits[max(0, end - index) :] = False
+        at = np.flatnonzero(waits)
+        rows = (origin_of(stream, index) + at, units["position"][at], units["size"][at])
+        found.append(np.stack(rows, axis=1).astype(np.int64))
+        index += len(units)
+    return np.concatenate(found)
+
+
+def _parked_origins(rows: Rows, names: InternedNames) -> npt.NDArray[np.int64]:
+    """Origins of the parked messages among rows of records."""
+    parked = rows[rows[:, col.TOPIC] == names.intern(TIMER_TOPIC)]
+    origins: npt.NDArray[np.int64] = parked[:, col.QUEUE_OFFSET] | _TIMER_FIRST
+    return origins
+
+
+def _can_be_records(
+    positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], files: MappedSequence, log_end: LogPosition
+) -> bool:
+    """Whether positions and sizes can be those of records in order before `log_end`."""
     ends = positions + sizes
     is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= log_end)
     is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes

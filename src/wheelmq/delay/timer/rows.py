@@ -13,23 +13,23 @@ import numpy.typing as npt
 from wheelmq.delay import refs as ref
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import turn as kernel
-from wheelmq.formats.units import QueueOffset
 
 TurnRows = npt.NDArray[Any]
 """An array of TURN_ROW."""
 
 
-def are_in_order(rows: TurnRows, first: QueueOffset) -> bool:
-    """Whether `rows`, taken in their `order`, are those of the queue offsets from `first` on, each once."""
+def are_in_order(rows: TurnRows, first: Origin) -> bool:
+    """Whether `rows`, taken in their `order`, are those of the origins from `first` on, each once."""
     if jit.available():
         return bool(kernel.in_queue_order(*kernel.views(rows), first))
     order = rows["order"]
     if len(rows) and (order.min() < 0 or order.max() >= len(rows)):
         return False
-    return bool(np.array_equal(rows["queue_offset"][order], np.arange(first, first + len(rows))))
+    return bool(np.array_equal(rows["origin"][order], np.arange(first, first + len(rows))))
 
 
 def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -65,7 +65,7 @@ def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel
     rows = rows[within & ((rows["magic"] & MAGIC_DELETE) == 0)]
     refs = ref.make(len(rows))
     refs[:, ref.FIRE_MS] = rows["fire_ms"]
-    refs[:, ref.INDEX] = rows["queue_offset"]
+    refs[:, ref.ORIGIN] = rows["origin"]
     refs[:, ref.POSITION] = rows["position"]
     refs[:, ref.SIZE] = rows["size"]
     rolls = np.where(rows["magic"] & MAGIC_ROLL, ref.FLAG_ROLL, 0)

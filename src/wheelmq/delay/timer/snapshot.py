@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import errno
 import zlib
+from collections.abc import Mapping
 
-import numpy as np
-
-from wheelmq.delay.done import IndexBits, Indices
+from wheelmq.delay.done import DoneBits
+from wheelmq.formats.disk.done_bits import StreamBits, pack_streams, unpack_streams
+from wheelmq.formats.disk.origin import Stream
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_DONE, TIMER_DONE_MAGIC
-from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.formats.units import LogPosition
 from wheelmq.system.disk import Disk
 
-_NOTHING = (LogPosition(0), np.empty(0, np.int64))
 
-
-def load_done(disk: Disk, paths: StorePaths) -> tuple[LogPosition, Indices]:
+def load_done(disk: Disk, paths: StorePaths) -> tuple[LogPosition, tuple[StreamBits, ...]]:
     """The log position of the snapshot and what is settled in it; 0 and nothing without one. Raises OSError."""
     raw = disk.read(paths.timer_done)
     if raw is None:
-        return _NOTHING
+        return LogPosition(0), ()
     if len(raw) >= TIMER_DONE.size:
         head = TIMER_DONE.unpack(raw)
         body = raw[TIMER_DONE.position_of("log_position") :]
         if head["magic"] == TIMER_DONE_MAGIC and head["crc"] == zlib.crc32(body):
-            bits = np.unpackbits(np.frombuffer(raw, np.uint8, offset=TIMER_DONE.size), bitorder="little")
-            return LogPosition(head["log_position"]), np.flatnonzero(bits) + head["first_queue_offset"]
+            return LogPosition(head["log_position"]), unpack_streams(raw, TIMER_DONE.size, head["streams"])[0]
     raise OSError(
         errno.EIO,
         "this is no snapshot of done bits: put a good copy in its place, or remove it; then what Apache RocketMQ had "
@@ -40,11 +38,10 @@ def load_done(disk: Disk, paths: StorePaths) -> tuple[LogPosition, Indices]:
     )
 
 
-def save_done(
-    disk: Disk, paths: StorePaths, done: IndexBits, first: QueueOffset, end: QueueOffset, position: LogPosition
-) -> None:
-    """Write the bits of the queue offsets from `first` to `end`, which hold for the log up to `position`."""
-    bits = np.packbits(done.get(np.arange(first, end)), bitorder="little").tobytes()
-    body = TIMER_DONE.pack(0, 0, position, first)[TIMER_DONE.position_of("log_position") :] + bits
-    head = TIMER_DONE.pack(TIMER_DONE_MAGIC, zlib.crc32(body), position, first)
+def save_done(disk: Disk, paths: StorePaths, done: DoneBits, ends: Mapping[Stream, int], position: LogPosition) -> None:
+    """Write the bits of the streams in `ends`, each to its end, which hold for the log up to `position`."""
+    streams = done.packed(ends)
+    bits = pack_streams(streams)
+    body = TIMER_DONE.pack(0, 0, position, len(streams))[TIMER_DONE.position_of("log_position") :] + bits
+    head = TIMER_DONE.pack(TIMER_DONE_MAGIC, zlib.crc32(body), position, len(streams))
     disk.replace(paths.timer_done, head + bits)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, View, chain, units_at
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
+from wheelmq.formats.disk.origin import NO_ORIGIN, timer_origin
 from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_TOPIC
@@ -28,7 +29,7 @@ from wheelmq.formats.wire.portions import FileKind
 STAGED_ROW: Final = np.dtype(
     [
         ("walked", "?"),  # from a slot, not from the queue
-        ("queue_offset", "<i8"),  # in the timer queue
+        ("origin", "<i8"),  # of the parked message
         ("due_ms", "<i8"),  # exact
         ("out_ms", "<i8"),  # TIMER_OUT_MS; of a walked row the time of its slot
         ("store_ms", "<i8"),
@@ -56,7 +57,7 @@ def read_index(view: View, first: int, end: int, *, write_ms: int, turn: int) ->
     rows = np.zeros(end - first, STAGED_ROW)
     rows["position"] = units["position"]
     rows["size"] = units["size"]
-    rows["queue_offset"] = np.arange(first, end)
+    rows["origin"] = np.arange(timer_origin(first), timer_origin(end))
     rows["write_ms"] = write_ms
     rows["turn"] = turn
     _read_records(view, rows)
@@ -139,7 +140,7 @@ def _read_records(view: View, rows: StagedRows) -> None:
 def _pass_over_gone(view: View, rows: StagedRows) -> int:
     """Fill in the rows at the front whose records have expired; how many that are.
 
-    A walk may meet such units, of messages that were settled long ago: they get an index that is done.
+    A walk may meet such units, of messages that were settled long ago: they get no origin, which is done.
     """
     count = int(np.searchsorted(rows["position"], view.log.start))
     if not rows["walked"][:count].all():
@@ -148,7 +149,7 @@ def _pass_over_gone(view: View, rows: StagedRows) -> int:
         )
     gone = rows[:count]
     gone["due_ms"] = gone["store_ms"] = gone["out_ms"]
-    gone["queue_offset"] = -1
+    gone["origin"] = NO_ORIGIN
     return count
 
 
@@ -181,7 +182,7 @@ def _read_many(view: View, rows: StagedRows) -> int:
     return done
 
 
-_READ: Final = ("due_ms", "out_ms", "store_ms", "queue_offset", "topic_hash", "magic")
+_READ: Final = ("due_ms", "out_ms", "store_ms", "origin", "topic_hash", "magic")
 """What `read_parked` reads, in the order of its arrays."""
 
 
@@ -199,7 +200,7 @@ def _read_one(view: View, row: Any) -> None:
     properties = record.message.properties
     row["due_ms"] = due_of(properties, record.store_ms)
     row["store_ms"] = record.store_ms
-    row["queue_offset"] = record.queue_offset
+    row["origin"] = timer_origin(record.queue_offset)
     row["topic_hash"] = java_hash(properties.get(props.REAL_TOPIC, ""))
     if not row["walked"]:
         out_ms = java_long(properties.get(props.TIMER_OUT_MS, ""))
@@ -208,7 +209,7 @@ def _read_one(view: View, row: Any) -> None:
 
 
 def decide(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDArray[Any]:
-    """Turn rows, sorted by fire time and queue offset, for staged rows (RocketMQ: TimerMessageStore.doEnqueue)."""
+    """Turn rows, sorted by fire time and origin, for staged rows (RocketMQ: TimerMessageStore.doEnqueue)."""
     third_ms = roll_window_ms // precision_ms // 3 * precision_ms
     half_ms = roll_window_ms // precision_ms // 2 * precision_ms
     beyond = rows["out_ms"] - rows["write_ms"] - roll_window_ms
@@ -218,11 +219,11 @@ def decide(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDAr
     made["slot_ms"] = np.where(rolls, rolled_slot, rows["out_ms"])
     made["magic"] = rows["magic"] | np.where(rolls, MAGIC_ROLL, 0)
     made["fire_ms"] = np.where((made["magic"] & MAGIC_ROLL) != 0, made["slot_ms"] + 1, rows["due_ms"])
-    made["queue_offset"] = rows["queue_offset"]
+    made["origin"] = rows["origin"]
     made["position"] = rows["position"]
     made["size"] = rows["size"]
     made["topic_hash"] = rows["topic_hash"]
     made["delay_ms"] = rows["due_ms"] - rows["store_ms"]
-    made = made[np.lexsort((made["queue_offset"], made["fire_ms"]))]
-    made["order"] = np.argsort(made["queue_offset"], kind="stable")
+    made = made[np.lexsort((made["origin"], made["fire_ms"]))]
+    made["order"] = np.argsort(made["origin"], kind="stable")
     return made

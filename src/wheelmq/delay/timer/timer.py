@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
-from wheelmq.delay.done import IndexBits
+from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import KeyIndex
 from wheelmq.delay.notes import NEAR_MS, Notes
 from wheelmq.delay.pending import State
@@ -28,7 +28,7 @@ from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.rows import near_refs, units_of
 from wheelmq.delay.timer.turns import Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
-from wheelmq.formats.disk.origin import Origin, origin_index, timer_origin
+from wheelmq.formats.disk.origin import TIMER_STREAM, Origin, Stream, origin_index, origin_stream, timer_origin
 from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
@@ -68,7 +68,9 @@ class Timer:
         self.log = TimerLog(MappedSequence(disk, paths.timer_log, settings.log_file_bytes))
         self.mark_file = MarkFile(disk, paths)
         self.queue: ConsumeQueue = store.queues[store.queues.row(TIMER_TOPIC, 0)]
-        self.done = IndexBits()
+        self.queues: dict[Stream, ConsumeQueue] = {TIMER_STREAM: self.queue}
+        """Where the messages of each stream are parked, at the index of their origin."""
+        self.done = DoneBits()
         self.done_position = LogPosition(0)
         """P: log position of the snapshot of done bits; 0 without one."""
         self.armed = Armed()
@@ -87,6 +89,10 @@ class Timer:
         """Parked messages not settled, by the row of their real queue."""
         return self.counts[:, intake.PENDING]
 
+    def ends(self) -> dict[Stream, QueueOffset]:
+        """The end of each stream."""
+        return {stream: queue.end for stream, queue in self.queues.items()}
+
     # What the tick tells -----------------------------------------------------------------------------------------
 
     def take_journal(self, rows: Rows) -> None:
@@ -94,11 +100,11 @@ class Timer:
         self._make_room(len(self.store.queues))
         taken = intake.take(rows, self.counts)
         if taken.settled:
-            self.armed.forget_below(self.done.floor)
+            self.armed.forget_settled(self.done)
         if len(taken.deletes):
             self.done.update(taken.deletes)
         if len(taken.refs):
-            self.keys.add(taken.key_hashes, taken.refs[:, ref.INDEX], self.done)
+            self.keys.add(taken.key_hashes, taken.refs[:, ref.ORIGIN], self.done)
             self.notes.add(taken.refs, self.store.clock.now_ms())
 
     def _make_room(self, queues: int) -> None:
@@ -118,7 +124,7 @@ class Timer:
         return self.notes.next_fire_ms - NEAR_MS if self.notes.count else None
 
     def _arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
-        settled = self.done.get(refs[:, ref.INDEX])
+        settled = self.done.get(refs[:, ref.ORIGIN])
         if settled.any():
             refs = refs[~settled]
         refs[:, ref.ENQUEUE_MS] = enqueue_ms
@@ -142,40 +148,41 @@ class Timer:
         it names is settled already."""
         pending: list[tuple[Origin, int]] = []
         settled = False
-        for index, position in self._with_key(key_hash(key)):
+        for origin, position in self._with_key(key_hash(key)):
             record = self.store.log.record_at(position)
             if record is None:
                 continue
             properties = record.message.properties
             if delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) != key:
                 continue
-            if index in self.done:
+            if origin in self.done:
                 settled = True
             else:
-                pending.append((timer_origin(index), self.store.real_queue(properties)))
+                pending.append((origin, self.store.real_queue(properties)))
         return pending, settled
 
-    def _with_key(self, code: int) -> Iterator[tuple[int, LogPosition]]:
-        """Queue offsets and log positions of the messages whose key may have the hash `code`, oldest first: those that
+    def _with_key(self, code: int) -> Iterator[tuple[Origin, LogPosition]]:
+        """Origins and log positions of the messages whose key may have the hash `code`, oldest first: those that
         are indexed by key, then those of the running tick, which are not yet."""
-        for index in self.keys.find(code):
-            if index < self.queue.start:  # settled so long ago that it has expired
+        for origin in self.keys.find(code):
+            queue, index = self.queues[origin_stream(origin)], QueueOffset(origin_index(origin))
+            if index < queue.start:  # settled so long ago that it has expired
                 continue
-            yield index, LogPosition(int(self.queue.read(QueueOffset(index), 1)["position"][0]))
+            yield origin, LogPosition(int(queue.read(index, 1)["position"][0]))
         rows = self.store.journal.rows()
         for parked in rows[rows[:, row.KEY_HASH] == code]:
-            yield int(parked[row.QUEUE_OFFSET]), LogPosition(int(parked[row.POSITION]))
+            yield Origin(int(parked[row.PARKS])), LogPosition(int(parked[row.POSITION]))
 
     def settle(self, origin: Origin) -> None:
         """A record that carries `origin` is being appended in this tick."""
-        fresh = self.done.add(origin_index(origin))
+        fresh = self.done.add(origin)
         assert fresh, f"{origin:#x} is settled twice"
 
-    def state_of(self, index: int) -> State:
-        """How far the pending message at queue offset `index` has come."""
-        if self.armed.was_armed(np.array([index]))[0]:
+    def state_of(self, origin: Origin) -> State:
+        """How far a pending message has come."""
+        if self.armed.was_armed(np.array([origin]))[0]:
             return State.ARMED
-        return State.INDEXED if index < self.indexed_to else State.PARKED
+        return State.INDEXED if origin_index(origin) < self.indexed_to else State.PARKED
 
     # Turns --------------------------------------------------------------------------------------------------------
 
@@ -267,13 +274,13 @@ class Timer:
             near = near_refs(rows, horizon, self.walked_through_ms, self.wheel)
             self._arm(near, enqueue_ms=plan.write_ms, by="pipeline")
         self.indexed_to = plan.index_to
-        self.notes.drop_below(plan.index_to)
+        self.notes.drop_below(timer_origin(plan.index_to))
         self.turns.finish()
         reach("commit.armed")
 
     def needed_from(self) -> LogPosition:
         """Where the first record stands that the timer may still read: one not settled, or not indexed."""
-        first = min(self.done.first_unset(self.queue.end), self.indexed_to)
+        first = min(self.done.of(TIMER_STREAM).first_unset(self.queue.end), self.indexed_to)
         offset = self.queue.skip_blanks(QueueOffset(max(first, self.queue.start)))
         if offset >= self.queue.end:
             return self.store.dispatched_to

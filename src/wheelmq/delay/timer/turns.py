@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.timer.rows import TurnRows, are_in_order
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
-from wheelmq.formats.units import QueueOffset
 from wheelmq.system.failpoint import reach
 
 LEASE_MS: Final = 5000
@@ -191,7 +191,7 @@ class Turns:
 def _check_index(plan: TurnPlan, parts: list[TurnRows]) -> None:
     expected = plan.index_from
     for rows in parts:
-        if not are_in_order(rows, QueueOffset(expected)):
+        if not are_in_order(rows, timer_origin(expected)):
             raise TurnRefused(f"{KIND_INDEX}: rows from queue offset {expected} on are not each there once, in order")
         expected += len(rows)
     if expected != plan.index_to:

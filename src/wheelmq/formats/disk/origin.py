@@ -10,6 +10,7 @@ carries the origin as its very last property, so that a scan of the log finds it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NewType
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from wheelmq.formats.disk.properties import WMQ_ORIGIN
 
 Origin = NewType("Origin", int)
+Stream = NewType("Stream", int)
+"""Kind and stream together, the upper 24 bits of an origin: the messages of one stream lie in one queue."""
 
 NO_ORIGIN: Final = Origin(0)
 
@@ -25,41 +28,65 @@ KIND_LEVEL: Final = 1
 KIND_TIMER: Final = 3
 INDEX_BITS: Final = 40
 STREAM_BITS: Final = 20
+INDEX_MASK: Final = (1 << INDEX_BITS) - 1
+
+TIMER_STREAM: Final = Stream(KIND_TIMER << STREAM_BITS)
 
 ORIGIN_PROPERTY_BYTES: Final = len(WMQ_ORIGIN) + 1 + 16 + 1
 
 
+def level_stream(level: int) -> Stream:
+    """The stream of the queue of `level`."""
+    assert 0 < level < 1 << STREAM_BITS
+    return Stream(KIND_LEVEL << STREAM_BITS | level)
+
+
+def origin_of(stream: Stream, index: int) -> Origin:
+    """The origin of the message at `index` of `stream`."""
+    assert 0 <= index < 1 << INDEX_BITS
+    return Origin(stream << INDEX_BITS | index)
+
+
 def timer_origin(queue_offset: int) -> Origin:
     """The origin of the message at `queue_offset` of the timer queue."""
-    assert 0 <= queue_offset < 1 << INDEX_BITS
-    return Origin(KIND_TIMER << (STREAM_BITS + INDEX_BITS) | queue_offset)
+    return origin_of(TIMER_STREAM, queue_offset)
 
 
 def level_origin(level: int, queue_offset: int) -> Origin:
     """The origin of the message at `queue_offset` of the queue of `level`."""
-    assert 0 < level < 1 << STREAM_BITS and 0 <= queue_offset < 1 << INDEX_BITS
-    return Origin((KIND_LEVEL << STREAM_BITS | level) << INDEX_BITS | queue_offset)
+    return origin_of(level_stream(level), queue_offset)
 
 
-def are_of(origins: npt.NDArray[np.int64], kind: int, stream: int = 0) -> npt.NDArray[np.bool_]:
-    """Which of `origins` are of a kind and a stream."""
-    found: npt.NDArray[np.bool_] = origins >> INDEX_BITS == kind << STREAM_BITS | stream
-    return found
-
-
-def indices_of(origins: npt.NDArray[np.int64], kind: int, stream: int = 0) -> npt.NDArray[np.int64]:
-    """The index parts of those of `origins` that are of a kind and a stream."""
-    return origins[are_of(origins, kind, stream)] & ((1 << INDEX_BITS) - 1)
+def origin_stream(origin: Origin) -> Stream:
+    """Kind and stream."""
+    return Stream(origin >> INDEX_BITS)
 
 
 def origin_index(origin: Origin) -> int:
     """The index part: for the timer queue, the queue offset."""
-    return origin & ((1 << INDEX_BITS) - 1)
+    return origin & INDEX_MASK
 
 
-def origin_stream(origin: Origin) -> tuple[int, int]:
-    """Kind and stream."""
-    return origin >> (STREAM_BITS + INDEX_BITS), origin >> INDEX_BITS & ((1 << STREAM_BITS) - 1)
+def stream_kind(stream: Stream) -> int:
+    """The kind of a stream."""
+    return stream >> STREAM_BITS
+
+
+def stream_number(stream: Stream) -> int:
+    """Which one it is of its kind: of a level queue, the level."""
+    return stream & ((1 << STREAM_BITS) - 1)
+
+
+def by_stream(origins: npt.NDArray[np.int64]) -> Iterator[tuple[Stream, slice | npt.NDArray[np.intp]]]:
+    """The streams that `origins` are of, each with where its own stand."""
+    if not len(origins):
+        return
+    streams = origins >> INDEX_BITS
+    if (streams == streams[0]).all():
+        yield Stream(int(streams[0])), slice(None)
+        return
+    for stream in np.unique(streams).tolist():
+        yield Stream(stream), np.flatnonzero(streams == stream)
 
 
 def origin_text(origin: Origin) -> str:
@@ -71,4 +98,5 @@ def parse_origin(text: str) -> Origin | None:
     """The origin in a property's value; None when it is none."""
     if len(text) != 16 or not all(c in "0123456789ABCDEF" for c in text):
         return None
-    return Origin(int(text, 16))
+    origin = Origin(int(text, 16))
+    return origin if KIND_LEVEL <= stream_kind(origin_stream(origin)) <= KIND_TIMER else None

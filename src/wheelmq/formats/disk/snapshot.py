@@ -1,9 +1,9 @@
 """`snapshot`: what a walk over the log up to a position finds, so that a start need not walk that far (ours).
 
-    +------+------------------+---------------------+--------------------------+
-    | head | one bit for each | 8 bytes for each    | for each queue: 16 bytes |
-    |      | timer index      | damaged record      | and its topic            |
-    +------+------------------+---------------------+--------------------------+
+    +------+--------------------------+---------------------+--------------------------+
+    | head | for each stream of       | 8 bytes for each    | for each queue: 16 bytes |
+    |      | origins its done bits    | damaged record      | and its topic            |
+    +------+--------------------------+---------------------+--------------------------+
 
 Nothing is in it that the log does not say. A change of the format takes another magic: what does not read is made anew.
 """
@@ -16,12 +16,13 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
+from wheelmq.formats.disk.done_bits import StreamBits, pack_streams, unpack_streams
 from wheelmq.formats.field import Field, Layout
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 SNAPSHOT: Final = Layout(
     "snapshot",
-    Field("magic", "int32", "0x574D5153, WMQS"),
+    Field("magic", "int32", "0x574D5154, WMQT"),
     Field("crc", "uint32", "crc32 of all that stands behind this field"),
     Field("log_position", "int64", "P: all of this holds for the log before"),
     Field("record_position", "int64", "log position of the last record before P that has a queue unit"),
@@ -29,8 +30,7 @@ SNAPSHOT: Final = Layout(
     Field("queues", "int32", "how many queues are named"),
     Field("store_ms", "int64", "store time of the last record before P"),
     Field("damaged", "int64", "how many records before P are known to be damaged"),
-    Field("first_queue_offset", "int64", "queue offset in the timer queue of the first bit; all before it are done"),
-    Field("end_queue_offset", "int64", "end of the timer queue"),
+    Field("streams", "int64", "of how many streams the done bits follow"),
 )
 SNAPSHOT_QUEUE: Final = Layout(
     "queue in a snapshot",
@@ -38,7 +38,7 @@ SNAPSHOT_QUEUE: Final = Layout(
     Field("queue_id", "int32", "its id"),
     Field("topic_bytes", "int32", "length of its topic, which follows"),
 )
-SNAPSHOT_MAGIC: Final = 0x574D5153
+SNAPSHOT_MAGIC: Final = 0x574D5154
 
 
 class SnapshotDamaged(ValueError):
@@ -56,20 +56,16 @@ class Snapshot(NamedTuple):
     """Positions of records whose bodies have changed."""
     queue_ends: dict[tuple[str, int], QueueOffset]
     """Of every queue that has units, by topic and queue id."""
-    first_index: int
-    end_index: QueueOffset
-    done: bytes
-    """A bit for each index from `first_index` to `end_index`, the lowest of a byte first."""
+    done: tuple[StreamBits, ...]
 
     def encode(self) -> bytes:
         """The bytes of the file."""
-        parts = [self.done, np.array(self.damaged, ">i8").tobytes()]
+        parts = [pack_streams(self.done), np.array(self.damaged, ">i8").tobytes()]
         for (topic, queue_id), end in self.queue_ends.items():
             name = topic.encode()
             parts += (SNAPSHOT_QUEUE.pack(end, queue_id, len(name)), name)
         counts = (len(self.queue_ends), self.store_ms, len(self.damaged))
-        bounds = (self.first_index, self.end_index)
-        head = SNAPSHOT.pack(0, 0, self.position, self.record_position, self.record_crc, *counts, *bounds)
+        head = SNAPSHOT.pack(0, 0, self.position, self.record_position, self.record_crc, *counts, len(self.done))
         body = head[_CHECKED_FROM:] + b"".join(parts)
         return struct.pack(">iI", SNAPSHOT_MAGIC, zlib.crc32(body)) + body
 
@@ -81,8 +77,7 @@ class Snapshot(NamedTuple):
         head = SNAPSHOT.unpack(raw)
         if head["magic"] != SNAPSHOT_MAGIC or head["crc"] != zlib.crc32(memoryview(raw)[_CHECKED_FROM:]):
             raise SnapshotDamaged("its checksum is wrong")
-        at = SNAPSHOT.size + -(-(head["end_queue_offset"] - head["first_queue_offset"]) // 8)
-        done = raw[SNAPSHOT.size : at]
+        done, at = unpack_streams(raw, SNAPSHOT.size, head["streams"])
         damaged = np.frombuffer(raw, ">i8", head["damaged"], at).tolist()
         at += 8 * len(damaged)
         ends: dict[tuple[str, int], QueueOffset] = {}
@@ -97,8 +92,6 @@ class Snapshot(NamedTuple):
             head["store_ms"],
             tuple(damaged),
             ends,
-            head["first_queue_offset"],
-            head["end_queue_offset"],
             done,
         )
 

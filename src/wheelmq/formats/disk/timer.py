@@ -76,12 +76,12 @@ TIMER_MARK: Final = Layout(
 )
 TIMER_DONE: Final = Layout(
     "timer done",
-    Field("magic", "int32", "0x574D5144, WMQD"),
+    Field("magic", "int32", "0x574D5145, WMQE"),
     Field("crc", "uint32", "crc32 of all that stands behind this field"),
     Field("log_position", "int64", "P: the bits hold for the log up to here"),
-    Field("first_queue_offset", "int64", "queue offset of the first bit"),
+    Field("streams", "int64", "of how many streams the done bits follow"),
 )
-TIMER_DONE_MAGIC: Final = 0x574D5144
+TIMER_DONE_MAGIC: Final = 0x574D5145
 TIMER_MARK_MAGIC: Final = 0x574D5131
 TIMER_MARK_SLOT_BYTES: Final = 4096
 """Two slots, each a disk block of its own, written in turn: a torn one leaves the other."""

@@ -1,4 +1,4 @@
-"""What a task of the pipeline hands to the broker: rows of 56 bytes, sorted by fire time and queue offset.
+"""What a task of the pipeline hands to the broker: rows of 56 bytes, sorted by fire time and origin.
 
 Little-endian, as both ends are this package on machines of one kind; it is no file format and lives for one turn.
 """
@@ -12,13 +12,13 @@ import numpy as np
 TURN_ROW: Final = np.dtype(
     [
         ("fire_ms", "<i8"),  # when the broker acts: the exact due time, or the roll slot's time + 1
-        ("queue_offset", "<i8"),  # in the timer queue
+        ("origin", "<i8"),  # of the parked message
         ("slot_ms", "<i8"),  # time of the slot of its unit
         ("position", "<i8"),  # log position of the record
         ("size", "<i4"),  # its bytes
         ("topic_hash", "<i4"),  # Java hash of the real topic
         ("magic", "<i4"),  # of its unit: 1, 2 rolls, 4 deletes
-        ("order", "<i4"),  # rank by queue offset within the upload: the order in which units are written
+        ("order", "<i4"),  # rank by origin within the upload: the order in which units are written
         ("delay_ms", "<i8"),  # from store time to due time, capped to 32 bits
     ]
 )

@@ -1,6 +1,6 @@
 """Bits by index, one segment of them at a time.
 
-Twin: `delay.done.IndexBits`.
+Twin: `delay.done.IndexBits`, and with origins for indices `delay.done.DoneBits`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from wheelmq.formats.kernels.topics import Integers
 
 
 @kernel
-def get(segment: Bytes, base: int, floor: int, indices: Integers, found: npt.NDArray[np.bool_]) -> bool:
-    """Read the bits of `indices` into `found`: 1 below `floor`, else from `segment`, which begins at index `base`.
+def get(segment: Bytes, base: int, floor: int, first: int, indices: Integers, found: npt.NDArray[np.bool_]) -> bool:
+    """Read the bits of `indices`, which are counted from `first`, into `found`: 1 below `floor`, else from `segment`,
+    which begins at index `base`.
 
-    False when one of them belongs to another segment.
+    False when one of them belongs to another segment, or is less than `first`.
     """
     bits = segment.shape[0] << 3
     for i in range(indices.shape[0]):
-        at = indices[i] - base
-        if indices[i] < floor:
+        index = indices[i] - first
+        at = index - base
+        if index < 0:
+            return False
+        if index < floor:
             found[i] = True
         elif at < 0 or at >= bits:
             return False
@@ -32,18 +36,18 @@ def get(segment: Bytes, base: int, floor: int, indices: Integers, found: npt.NDA
 
 
 @kernel
-def put(segment: Bytes, base: int, floor: int, indices: Integers) -> int:
-    """Set the bits of `indices` that are not below `floor`; how many were 0, or -1 with nothing changed when one of
-    them belongs to another segment."""
+def put(segment: Bytes, base: int, floor: int, first: int, indices: Integers) -> int:
+    """Set the bits of `indices`, which are counted from `first`, that are not below `floor`; how many were 0, or -1
+    with nothing changed when one of them belongs to another segment, or is less than `first`."""
     bits = segment.shape[0] << 3
     for i in range(indices.shape[0]):
-        at = indices[i] - base
-        if indices[i] >= floor and (at < 0 or at >= bits):
+        index = indices[i] - first
+        if index < 0 or (index >= floor and (index < base or index - base >= bits)):
             return -1
     fresh = 0
     for i in range(indices.shape[0]):
-        at = indices[i] - base
-        if indices[i] < floor:
+        at = indices[i] - first - base
+        if at < floor - base:
             continue
         bit = np.uint8(1 << (at & 7))
         if segment[at >> 3] & bit == 0:

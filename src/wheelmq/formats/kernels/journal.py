@@ -20,7 +20,9 @@ KEY_HASH: Final = 8
 FLAGS: Final = 9
 REAL_QUEUE: Final = 10
 """Row of the queue that the parked message is meant for, be it this record or the one it settles; else -1."""
-COLUMNS: Final = 11
+PARKS: Final = 11
+"""Origin of a parked message; 0 for every other record."""
+COLUMNS: Final = 12
 
 FLAG_DELETE: Final = 1
 """A parked record that cancels another one and is itself never delivered."""

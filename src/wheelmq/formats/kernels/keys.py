@@ -10,7 +10,7 @@ from wheelmq.formats.kernels.topics import Integers
 
 
 @kernel
-def insert(table_hashes: Integers, table_indices: Integers, hashes: Integers, indices: Integers) -> int:
+def insert(table_hashes: Integers, table_origins: Integers, hashes: Integers, origins: Integers) -> int:
     """Put each pair whose hash is not 0 at the first free place from that of its hash on; how many these are."""
     mask = table_hashes.shape[0] - 1
     count = 0
@@ -21,6 +21,6 @@ def insert(table_hashes: Integers, table_indices: Integers, hashes: Integers, in
         while table_hashes[at] != 0:
             at = (at + 1) & mask
         table_hashes[at] = hashes[i]
-        table_indices[at] = indices[i]
+        table_origins[at] = origins[i]
         count += 1
     return count

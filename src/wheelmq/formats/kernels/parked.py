@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.origin import INDEX_BITS, KIND_TIMER, STREAM_BITS
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.kernels import refs as ref
 from wheelmq.formats.kernels.jit import kernel
@@ -20,7 +19,7 @@ PARKED: Final = 0
 DELETES: Final = 1
 """How many records cancel others and are themselves never delivered."""
 SETTLED: Final = 2
-"""How many settle a message of the timer queue."""
+"""How many settle a parked message."""
 FOUND: Final = 3
 
 # Columns of the counts by queue.
@@ -28,8 +27,6 @@ PENDING: Final = 0
 PARKED_IN_ALL: Final = 1
 SETTLED_IN_ALL: Final = 2
 COUNTS: Final = 3
-
-_TIMER: Final = KIND_TIMER << STREAM_BITS
 
 
 @kernel
@@ -42,31 +39,32 @@ def take(
     long_delay_ms: int,
     found: Integers,
 ) -> None:
-    """Write references and key hashes of parked messages and the indices of deletes; count in `counts`, by queue.
+    """Write references and key hashes of parked messages and the origins of deletes; count in `counts`, by queue.
 
     `found` tells how many of each there are. `refs` holds zeros.
     """
     found[:FOUND] = 0
     for i in range(rows.shape[0]):
         queue = rows[i, row.REAL_QUEUE]
-        if rows[i, row.SETTLES] >> INDEX_BITS == _TIMER:
+        if rows[i, row.SETTLES] != 0:
             found[SETTLED] += 1
             if queue >= 0:
                 counts[queue, PENDING] -= 1
                 counts[queue, SETTLED_IN_ALL] += 1
-        due_ms = rows[i, row.DUE_MS]
-        if due_ms == 0:
+        origin = rows[i, row.PARKS]
+        if origin == 0:
             continue
         if rows[i, row.FLAGS] & row.FLAG_DELETE:
-            deletes[found[DELETES]] = rows[i, row.QUEUE_OFFSET]
+            deletes[found[DELETES]] = origin
             found[DELETES] += 1
             continue
         if queue >= 0:
             counts[queue, PENDING] += 1
             counts[queue, PARKED_IN_ALL] += 1
         k = found[PARKED]
+        due_ms = rows[i, row.DUE_MS]
         refs[k, ref.FIRE_MS] = due_ms
-        refs[k, ref.INDEX] = rows[i, row.QUEUE_OFFSET]
+        refs[k, ref.ORIGIN] = origin
         refs[k, ref.POSITION] = rows[i, row.POSITION]
         refs[k, ref.SIZE] = rows[i, row.SIZE]
         refs[k, ref.FLAGS] = ref.FLAG_LONG if due_ms - rows[i, row.STORE_MS] > long_delay_ms else np.int64(0)

@@ -6,8 +6,7 @@ from typing import Final
 
 FIRE_MS: Final = 0
 """When to act: the exact due time, or for a message that rolls the first millisecond of its roll slot."""
-INDEX: Final = 1
-"""Queue offset in the timer queue: the index part of the origin."""
+ORIGIN: Final = 1
 POSITION: Final = 2
 SIZE: Final = 3
 FLAGS: Final = 4

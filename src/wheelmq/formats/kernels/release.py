@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from wheelmq.formats.disk.message import BLANK_BYTES
-from wheelmq.formats.disk.origin import INDEX_BITS, KIND_TIMER, ORIGIN_PROPERTY_BYTES, STREAM_BITS
+from wheelmq.formats.disk.origin import INDEX_BITS, INDEX_MASK, ORIGIN_PROPERTY_BYTES, TIMER_STREAM
 from wheelmq.formats.disk.parked import DUE_DIGITS
 from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX, TIMER_DELAY_LEVEL
 from wheelmq.formats.disk.timer import TIMER_TOPIC
@@ -62,7 +62,6 @@ _LEVEL = literal("\x02DELAY\x01")
 _PARKED_LEVEL = literal(TIMER_DELAY_LEVEL)
 _ORIGIN = literal("\x02__WMQ_ORIGIN\x01")
 _ADDED_BYTES_MAX: Final = 128
-_ORIGIN_TOP: Final = KIND_TIMER << (STREAM_BITS + INDEX_BITS)
 
 assert ORIGIN_PROPERTY_BYTES < _ADDED_BYTES_MAX
 
@@ -105,7 +104,7 @@ def _real_queue(
 
 @part
 def _write(
-    source: Bytes, log: Bytes, at: int, index: int, enqueue_ms: int, now_ms: int, spans: Integers, r: Integers
+    source: Bytes, log: Bytes, at: int, origin: int, enqueue_ms: int, now_ms: int, spans: Integers, r: Integers
 ) -> int:
     """Write the released record at `at`; its size, or 0 when its properties would be too long."""
     topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
@@ -131,7 +130,7 @@ def _write(
         end = put_text(log, end, _LEVEL)
         end = copy(source, level, level_end, log, end)
     end = put_text(log, end, _ORIGIN)
-    end = put_hex(log, end, _ORIGIN_TOP | index)
+    end = put_hex(log, end, origin)
     log[end] = 2
     end += 1
     properties_bytes = end - block
@@ -162,15 +161,19 @@ def release(
     seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
     while state[NEXT] < refs.shape[0]:
         i = state[NEXT]
-        index = refs[i, ref.INDEX]
-        if refs[i, ref.FLAGS] & ref.FLAG_ROLL:
+        origin = refs[i, ref.ORIGIN]
+        if origin >> INDEX_BITS != TIMER_STREAM or refs[i, ref.FLAGS] & ref.FLAG_ROLL:
             return NOT_MINE
         position = refs[i, ref.POSITION]
         start = position - parameters[SOURCE_BASE]
         stop = start + refs[i, ref.SIZE]
         if start < 0 or stop > source.shape[0] or not rec.read_record(source, start, stop, r):
             return NOT_MINE
-        if r[rec.POSITION] != position or r[rec.QUEUE_OFFSET] != index or (r[rec.SYS_FLAG] & 0xC) not in (0, 8):
+        if (
+            r[rec.POSITION] != position
+            or r[rec.QUEUE_OFFSET] != origin & INDEX_MASK
+            or (r[rec.SYS_FLAG] & 0xC) not in (0, 8)
+        ):
             return NOT_MINE
         if not equals(source, r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES], _TIMER_TOPIC):
             return NOT_MINE
@@ -190,7 +193,7 @@ def release(
         most = refs[i, ref.SIZE] + _ADDED_BYTES_MAX + 128 + BLANK_BYTES
         if at + most > log.shape[0] or row >= journal.shape[0]:
             return NO_ROOM
-        size = _write(source, log, at, index, refs[i, ref.ENQUEUE_MS], parameters[NOW_MS], spans, r)
+        size = _write(source, log, at, origin, refs[i, ref.ENQUEUE_MS], parameters[NOW_MS], spans, r)
         if size == 0:
             return NOT_MINE
         queue_offset = next_offset[queue_row]
@@ -209,10 +212,11 @@ def release(
         journal[row, journal_of.TAG_CODE] = tag
         journal[row, journal_of.STORE_MS] = parameters[STORE_MS]
         journal[row, journal_of.DUE_MS] = 0
-        journal[row, journal_of.SETTLES] = _ORIGIN_TOP | index
+        journal[row, journal_of.SETTLES] = origin
         journal[row, journal_of.KEY_HASH] = 0
         journal[row, journal_of.FLAGS] = 0
         journal[row, journal_of.REAL_QUEUE] = queue_row
+        journal[row, journal_of.PARKS] = 0
         state[ROWS] = row + 1
         state[LOG_AT] = at + size
         state[NEXT] = i + 1

@@ -11,7 +11,14 @@ from typing import Final
 import numpy as np
 
 from wheelmq.formats.disk.message import BLANK_MAGIC, SECTOR_BYTES
-from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
+from wheelmq.formats.disk.origin import (
+    INDEX_BITS,
+    KIND_LEVEL,
+    KIND_TIMER,
+    ORIGIN_PROPERTY_BYTES,
+    STREAM_BITS,
+    timer_origin,
+)
 from wheelmq.formats.disk.parked import DUE_DIGITS
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_TOPIC
 from wheelmq.formats.kernels import properties as prop
@@ -71,6 +78,7 @@ FLAG_DELETES: Final = 4
 """A cancel, whoever wrote it."""
 
 _TIMER_TOPIC = literal(TIMER_TOPIC)
+_TIMER_FIRST: Final = timer_origin(0)
 _ORIGIN_NAME = literal("__WMQ_ORIGIN\x01")
 
 
@@ -82,7 +90,9 @@ def _settles(a: Bytes, block: int, end: int) -> int:
         return np.int64(0)
     if not equals(a, start, start + _ORIGIN_NAME.shape[0], _ORIGIN_NAME):
         return np.int64(0)
-    return hex_value(a, start + _ORIGIN_NAME.shape[0])
+    origin = hex_value(a, start + _ORIGIN_NAME.shape[0])
+    kind = origin >> (STREAM_BITS + INDEX_BITS)
+    return origin if kind >= KIND_LEVEL and kind <= KIND_TIMER else np.int64(0)
 
 
 @part
@@ -198,7 +208,7 @@ def read_parked(
     due_ms: Integers,
     out_ms: Integers,
     store_ms: Integers,
-    queue_offset: Integers,
+    origin: Integers,
     topic_hash: Integers,
     magic: Integers,
 ) -> int:
@@ -230,7 +240,7 @@ def read_parked(
         due_ms[i] = due
         out_ms[i] = slot_ms
         store_ms[i] = r[rec.STORE_MS]
-        queue_offset[i] = r[rec.QUEUE_OFFSET]
+        origin[i] = _TIMER_FIRST | r[rec.QUEUE_OFFSET]
         topic_hash[i] = java_hash_ascii(a, topic, topic_end)
         magic[i] = MAGIC_DEFAULT | (MAGIC_DELETE if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0 else 0)
     return positions.shape[0]

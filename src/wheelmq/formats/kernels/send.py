@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from wheelmq.formats.disk.message import BLANK_BYTES
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import json_header as header
 from wheelmq.formats.kernels import properties as prop
@@ -61,6 +62,8 @@ OUT: Final = 3
 SERVED: Final = 4
 """Frames served since the start."""
 STATE: Final = 5
+
+_TIMER_FIRST: Final = timer_origin(0)
 
 
 @part
@@ -140,6 +143,7 @@ def accept_sends(
         journal[row, journal_of.KEY_HASH] = delete_key_hash(a, log, spans, f) if parked else 0
         journal[row, journal_of.FLAGS] = 0
         journal[row, journal_of.REAL_QUEUE] = f[QUEUE_ROW] if parked else -1
+        journal[row, journal_of.PARKS] = _TIMER_FIRST | queue_offset if parked else 0
         state[ROWS] = row + 1
         state[LOG_AT] = at + size
         if not f[ONEWAY]:

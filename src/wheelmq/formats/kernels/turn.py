@@ -28,7 +28,7 @@ def _column(name: str, width: int) -> int:
 
 
 _FIRE: Final = _column("fire_ms", 8)
-_OFFSET: Final = _column("queue_offset", 8)
+_ORIGIN: Final = _column("origin", 8)
 _SLOT: Final = _column("slot_ms", 8)
 _POSITION: Final = _column("position", 8)
 _DELAY: Final = _column("delay_ms", 8)
@@ -58,11 +58,11 @@ def views(rows: npt.NDArray[Any]) -> tuple[Integers, Ints]:
 
 @kernel
 def in_queue_order(longs: Integers, ints: Ints, first: int) -> bool:
-    """Whether the rows, taken in their order, are those of the queue offsets from `first` on, each once."""
+    """Whether the rows, taken in their order, are those of the origins from `first` on, each once."""
     count = longs.shape[0]
     for i in range(count):
         row = np.int64(ints[i, _ORDER])
-        if row < 0 or row >= count or longs[row, _OFFSET] != first + i:
+        if row < 0 or row >= count or longs[row, _ORIGIN] != first + i:
             return False
     return True
 
@@ -112,7 +112,7 @@ def near_references(
             if get64(wheel, time % slots * _SLOT_BYTES) == time:
                 continue
         refs[count, ref.FIRE_MS] = longs[i, _FIRE]
-        refs[count, ref.INDEX] = longs[i, _OFFSET]
+        refs[count, ref.ORIGIN] = longs[i, _ORIGIN]
         refs[count, ref.POSITION] = longs[i, _POSITION]
         refs[count, ref.SIZE] = np.int64(ints[i, _SIZE])
         refs[count, ref.FLAGS] = (ref.FLAG_ROLL if magic & MAGIC_ROLL else 0) | (

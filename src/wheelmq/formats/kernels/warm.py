@@ -84,8 +84,8 @@ def warm(say: Callable[[str], None]) -> None:
             turn.in_queue_order(*views, 0)
             turn.encode_units(*views, 0, written, nothing)
             turn.near_references(*views, 0, 0, written, 1000, 0, a["refs"])
-        bits.get(written, 0, 0, nothing, np.zeros(0, np.bool_))
-        bits.put(written, 0, 0, nothing)
+        bits.get(written, 0, 0, 0, nothing, np.zeros(0, np.bool_))
+        bits.put(written, 0, 0, 0, nothing)
         for raw in (written, read):
             gather.gather(written, 0, 0, raw, 0, written, integers)
         units.by_queue(a["journal"][:0], integers, a["groups"], written)

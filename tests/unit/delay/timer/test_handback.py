@@ -11,6 +11,7 @@ from wheelmq.delay.offline import pending_in
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.mark import load_check
 from wheelmq.delay.timer.view import TIMER_QUEUE, StoreSizes, StoreView
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.timer import MAGIC_DELETE
@@ -38,7 +39,7 @@ def delivered_by_apache(root: Path) -> list[int]:
         write_ms=0,
         turn=0,
     )
-    walked = rows["queue_offset"][(rows["magic"] & MAGIC_DELETE) == 0].tolist()
+    walked = (rows["origin"] - timer_origin(0))[(rows["magic"] & MAGIC_DELETE) == 0].tolist()
     units = np.frombuffer(view.queue(TIMER_QUEUE).file_at(0).view, QUEUE_UNIT.dtype)
     return sorted([*walked, *range(check.queue_offset, int(np.count_nonzero(units["size"])))])
 

@@ -13,6 +13,7 @@ from wheelmq.delay.pending import State
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, check_is_apaches, load_check, save_check
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
@@ -174,13 +175,13 @@ class TestAfterAStop:
     def test_how_far_a_message_has_come(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=15_000)
         timer = harness.broker.timer
-        assert timer.state_of(0) is State.PARKED
+        assert timer.state_of(timer_origin(0)) is State.PARKED
         harness.advance(4000, model.work, 500)
-        assert timer.state_of(0) is State.INDEXED
+        assert timer.state_of(timer_origin(0)) is State.INDEXED
         harness.advance(10_000, model.work, 500)
-        assert timer.state_of(0) is State.ARMED
+        assert timer.state_of(timer_origin(0)) is State.ARMED
         harness.restart()
-        assert harness.broker.timer.state_of(0) is State.ARMED
+        assert harness.broker.timer.state_of(timer_origin(0)) is State.ARMED
 
 
 class TestFilesThatAreGone:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.staging import STAGED_ROW, decide
 from wheelmq.delay.timer.view import StoreUnreadable
+from wheelmq.formats.disk.origin import INDEX_MASK, NO_ORIGIN, timer_origin
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -88,12 +89,12 @@ def test_a_delete_rolls_too() -> None:
 
 def test_rows_leave_by_fire_time_and_say_their_queue_order() -> None:
     rows = staged(
-        *({"queue_offset": i, "out_ms": W, "due_ms": due} for i, due in enumerate([W + 30, W + 10, W + 30, W + 20]))
+        *({"origin": i, "out_ms": W, "due_ms": due} for i, due in enumerate([W + 30, W + 10, W + 30, W + 20]))
     )
     made = decide(rows, 20_000, 1000)
     assert made["fire_ms"].tolist() == [W + 10, W + 20, W + 30, W + 30]
-    assert made["queue_offset"].tolist() == [1, 3, 0, 2]
-    assert made["queue_offset"][made["order"]].tolist() == [0, 1, 2, 3]
+    assert made["origin"].tolist() == [1, 3, 0, 2]
+    assert made["origin"][made["order"]].tolist() == [0, 1, 2, 3]
     assert made["delay_ms"].tolist() == [510, 520, 530, 530]
 
 
@@ -113,7 +114,7 @@ class TestReading:
         for i, delay_ms in enumerate(delays):
             harness.send("T", delay_ms=delay_ms, queue_id=i)
         read = staging.read_index(model.view(), 0, 3, write_ms=W, turn=9)
-        assert read["queue_offset"].tolist() == [0, 1, 2]
+        assert (read["origin"] & INDEX_MASK).tolist() == [0, 1, 2]
         assert read["due_ms"].tolist() == [harness.now_ms + delay_ms for delay_ms in delays]
         assert read["out_ms"].tolist() == [(harness.now_ms + delay_ms) // 1000 * 1000 for delay_ms in delays]
         assert set(read["store_ms"].tolist()) == {harness.now_ms}
@@ -132,7 +133,7 @@ class TestReading:
             harness.submit(harness.send_command("T", delay_ms=50_000))
         harness.tick()
         read = staging.read_index(model.view(), 290, 310, write_ms=W, turn=1)
-        assert read["queue_offset"].tolist() == list(range(290, 310))
+        assert (read["origin"] & INDEX_MASK).tolist() == list(range(290, 310))
 
     def test_walk(self, harness: BrokerHarness, model: PipelineModel) -> None:
         for i in range(250):  # over the border of a timer log file
@@ -143,11 +144,11 @@ class TestReading:
         options = {"log_end": harness.broker.timer.log.end, "precision_ms": 1000, "write_ms": W, "turn": 1}
         read = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **options)
         assert len(read) == 84 + 83
-        assert sorted(read["queue_offset"].tolist()) == [i for i in range(250) if i % 3 < 2]
+        assert sorted((read["origin"] & INDEX_MASK).tolist()) == [i for i in range(250) if i % 3 < 2]
         assert read["walked"].all() and set(read["out_ms"].tolist()) == {out_ms, out_ms + 1000}
         assert len(staging.read_walk(model.view(), out_ms - 5000, out_ms - 1000, **options)) == 0
         cut = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **{**options, "log_end": 52 * 3})
-        assert sorted(cut["queue_offset"].tolist()) == [0, 1]
+        assert sorted((cut["origin"] & INDEX_MASK).tolist()) == [0, 1]
 
     @pytest.mark.parametrize("listed", ["before", "after"])
     def test_walk_over_records_that_have_expired(
@@ -167,7 +168,7 @@ class TestReading:
             view = model.view()
         options = {"log_end": 1 << 40, "precision_ms": 1000, "write_ms": W, "turn": 1}
         read = staging.read_walk(view, out_ms - 2000, out_ms, **options)
-        assert read["queue_offset"].tolist() == [-1, 1]
+        assert read["origin"].tolist() == [NO_ORIGIN, timer_origin(1)]
         with pytest.raises(StoreUnreadable, match="lies before the log"):
             staging.read_index(view, 0, 1, write_ms=W, turn=1)
 

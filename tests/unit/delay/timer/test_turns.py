@@ -11,6 +11,7 @@ import pytest
 from wheelmq.delay.timer import turns as module
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.turns import LEASE_MS, LeaseHeld, Part, Stale, TurnPlan, TurnRefused, Turns
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
 
 S = 1_800_000_000_000
@@ -21,7 +22,7 @@ UNITS = np.array([1, 0, 2], np.int32)
 def rows(offsets: list[int], slots: list[int] | None = None, fires: list[int] | None = None) -> TurnRows:
     """Rows in fire order; `order` leads to queue order."""
     made = np.zeros(len(offsets), TURN_ROW)
-    made["queue_offset"] = offsets
+    made["origin"] = timer_origin(0) + np.array(offsets, np.int64)
     made["slot_ms"] = S + 1000 if slots is None else slots
     made["fire_ms"] = fires or 0
     made["order"] = np.argsort(offsets, kind="stable")
@@ -162,8 +163,8 @@ class TestCheck:
         index = pipeline.upload(KIND_INDEX, 0, rows([12, 10, 13, 11]))
         walk = pipeline.upload(KIND_WALK, 1, rows([3, 1, 2], WALK))
         proposal = pipeline.check([walk, index])
-        assert [part["queue_offset"].tolist() for part in proposal.index_parts] == [[12, 10, 13, 11]]
-        assert [part["queue_offset"].tolist() for part in proposal.walk_parts] == [[3, 1, 2]]
+        assert [(part["origin"] - timer_origin(0)).tolist() for part in proposal.index_parts] == [[12, 10, 13, 11]]
+        assert [(part["origin"] - timer_origin(0)).tolist() for part in proposal.walk_parts] == [[3, 1, 2]]
         pipeline.turns.finish()
         assert (pipeline.turns.turn, pipeline.turns.plan) == (8, None)
 
@@ -176,7 +177,7 @@ class TestCheck:
             pipeline.upload(KIND_WALK, 2, rows([4], WALK[:1])),
         ]
         proposal = pipeline.check(winners)
-        assert [part["queue_offset"].tolist() for part in proposal.index_parts] == [[10, 11], [13, 12]]
+        assert [(part["origin"] - timer_origin(0)).tolist() for part in proposal.index_parts] == [[10, 11], [13, 12]]
 
     def test_a_part_without_rows(self, pipeline: Pipeline) -> None:
         winners = [

@@ -12,8 +12,8 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.disk.message_id import offset_message_id, parse_offset_message_id
 from wheelmq.formats.disk.origin import (
-    KIND_TIMER,
     ORIGIN_PROPERTY_BYTES,
+    TIMER_STREAM,
     Origin,
     origin_index,
     origin_stream,
@@ -34,7 +34,7 @@ class TestOrigin:
     def test_round_trip(self, index: int) -> None:
         origin = timer_origin(index)
         assert origin_index(origin) == index
-        assert origin_stream(origin) == (KIND_TIMER, 0)
+        assert origin_stream(origin) == TIMER_STREAM
         assert parse_origin(origin_text(origin)) == origin
         assert origin < 1 << 63  # it is kept in signed columns
 
@@ -43,7 +43,19 @@ class TestOrigin:
         assert len(props.encode({props.WMQ_ORIGIN: origin_text(timer_origin(1))})) == ORIGIN_PROPERTY_BYTES
 
     @pytest.mark.parametrize(
-        "text", ["", "0", "30000000000000f", "30000000000000ff", "30000000000000FFF", "+3000000000000FF", "\uff10" * 16]
+        "text",
+        [
+            "",
+            "0",
+            "30000000000000f",
+            "30000000000000ff",
+            "30000000000000FFF",
+            "+3000000000000FF",
+            "\uff10" * 16,
+            "00000000000000FF",
+            "40000000000000FF",
+            "F0000000000000FF",
+        ],
     )
     def test_no_origin(self, text: str) -> None:
         assert parse_origin(text) is None

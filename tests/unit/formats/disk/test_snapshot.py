@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wheelmq.formats.disk.done_bits import DONE_STREAM, StreamBits
+from wheelmq.formats.disk.origin import TIMER_STREAM, level_stream
 from wheelmq.formats.disk.snapshot import SNAPSHOT, SNAPSHOT_QUEUE, Snapshot, SnapshotDamaged
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
@@ -14,9 +16,14 @@ queues = st.tuples(st.text(st.characters(codec="utf-8"), max_size=20), st.intege
 
 
 @st.composite
+def done_bits(draw: st.DrawFn) -> StreamBits:
+    bits, first = draw(st.binary(max_size=20)), draw(st.integers(0, 1 << 40))
+    stream = draw(st.sampled_from([TIMER_STREAM, level_stream(1), level_stream(18)]))
+    return StreamBits(stream, first, first + max(0, 8 * len(bits) - draw(st.integers(0, 7))), bits)
+
+
+@st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    done = draw(st.binary(max_size=20))
-    first = draw(st.integers(0, 1 << 40))
     return Snapshot(
         position=draw(positions),
         record_position=draw(positions),
@@ -24,9 +31,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         store_ms=Millis(draw(positions)),
         damaged=tuple(draw(st.lists(positions, max_size=3))),
         queue_ends=draw(st.dictionaries(queues, positions.map(QueueOffset), max_size=4)),
-        first_index=first,
-        end_index=QueueOffset(first + max(0, 8 * len(done) - draw(st.integers(0, 7)))),
-        done=done,
+        done=tuple(draw(st.lists(done_bits(), max_size=3))),
     )
 
 
@@ -50,10 +55,18 @@ def test_what_is_not_whole_is_none(snapshot: Snapshot, data: st.DataObject) -> N
 def test_a_byte_stands_where_the_tables_say() -> None:
     ends = {("topic", 3): QueueOffset(0x0102)}
     raw = Snapshot(
-        LogPosition(9), LogPosition(7), 5, Millis(6), (LogPosition(4),), ends, 16, QueueOffset(27), b"\x01\x02"
+        LogPosition(9),
+        LogPosition(7),
+        5,
+        Millis(6),
+        (LogPosition(4),),
+        ends,
+        (StreamBits(TIMER_STREAM, 16, 27, b"\x01\x02"),),
     )
     encoded = raw.encode()
     at = SNAPSHOT.size
+    assert DONE_STREAM.unpack(encoded, at) == {"stream": TIMER_STREAM, "first_index": 16, "end_index": 27}
+    at += DONE_STREAM.size
     assert encoded[at : at + 2] == b"\x01\x02"
     assert encoded[at + 2 : at + 10] == (4).to_bytes(8, "big")
     assert SNAPSHOT_QUEUE.unpack(encoded, at + 10) == {"end_queue_offset": 0x0102, "queue_id": 3, "topic_bytes": 5}
