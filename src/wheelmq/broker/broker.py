@@ -242,6 +242,10 @@ class Broker:
             self.holds.wake(queue_row)
         return len(rows)
 
+    def is_behind(self) -> bool:
+        """Whether more is due than one tick takes."""
+        return self.releaser.has_more()
+
     def next_tick_ms(self) -> int:
         """Milliseconds until the next tick is needed, 0 for at once."""
         if self.failure is not None:

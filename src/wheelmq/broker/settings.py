@@ -106,7 +106,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_pace_ms: int = 1000
     """From one plan for the pipeline to the next, unless there are rows enough for a turn of its own."""
 
-    release_slice_ms: float = 2.0
+    release_slice_ms: float = 1.0
     """Time that one tick releases messages for, so that sends and pulls beside a burst have their share; as long as the
     tick has served requests before, if that was longer: then releases have theirs beside a flood of sends."""
     client_expiry_ms: int = 120_000

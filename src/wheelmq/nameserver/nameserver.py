@@ -86,6 +86,10 @@ class NameServer:
             for address in self.routes.expire(now_ms):
                 log.info("broker %s is gone: it did not register in time", address)
 
+    def is_behind(self) -> bool:
+        """Never: nothing here takes long."""
+        return False
+
     def next_tick_ms(self) -> int:
         return max(1, self._next_scan_ms - self._now_ms())
 

@@ -36,6 +36,10 @@ class Core(Protocol):
 
     def tick(self) -> None: ...
 
+    def is_behind(self) -> bool:
+        """Whether the next tick will be a long one: what is queued for connections then leaves before it."""
+        ...
+
     def next_tick_ms(self) -> int | None:
         """Milliseconds until the next tick is needed; None when only a request makes one."""
         ...
@@ -260,15 +264,15 @@ class Server:
     def _tick(self) -> None:
         self._tick_scheduled = False
         wait_ms: int | None = FAILED_TICK_MS
+        if self.core.is_behind():
+            self._write()
         try:
             self.core.tick()
             wait_ms = self.core.next_tick_ms()
         except Exception:
             self.failed_ticks += 1
             log.exception("a tick failed; the next one is in %d ms", FAILED_TICK_MS)
-        dirty, self.dirty = self.dirty, []
-        for connection in dirty:
-            connection.flush()
+        self._write()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -278,6 +282,12 @@ class Server:
             self._alarm = self.loop.call_later(wait_ms / 1000, self.schedule_tick)
         if self.on_tick is not None:
             self.on_tick()
+
+    def _write(self) -> None:
+        """Hand what is queued for connections to their sockets."""
+        dirty, self.dirty = self.dirty, []
+        for connection in dirty:
+            connection.flush()
 
     def figures(self) -> dict[str, int]:
         """What the shell counts, by name."""

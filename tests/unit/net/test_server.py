@@ -22,7 +22,9 @@ class FakeCore:
     def __init__(self) -> None:
         self.on_bytes: Callable[[ServerConnection, memoryview, int], int] = lambda connection, buffer, end: end
         self.tick_error: Exception | None = None
+        self.on_tick: Callable[[], None] = lambda: None
         self.ticks = 0
+        self.behind = False
         self.lost = 0
 
     def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
@@ -35,6 +37,10 @@ class FakeCore:
         self.ticks += 1
         if self.tick_error is not None:
             raise self.tick_error
+        self.on_tick()
+
+    def is_behind(self) -> bool:
+        return self.behind
 
     def next_tick_ms(self) -> int | None:
         return 0 if self.tick_error is not None else None
@@ -185,3 +191,28 @@ def test_answers_wait_for_a_peer_to_read_and_then_go_on() -> None:
 
     serve(core, play, buffer_bytes_max=4 << 20)
     assert most == 5 << 20
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_is_queued_leaves_before_a_long_tick(behind: bool) -> None:
+    core = FakeCore()
+    core.behind = behind
+    left_before: list[bool] = []
+
+    def answer(connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        connection.send(b"answer")
+        core.on_tick = lambda: left_before.append(not core_server[0].dirty)
+        return end
+
+    core_server: list[Server] = []
+    core.on_bytes = answer
+
+    async def play(server: Server, peer: Peer) -> None:
+        core_server.append(server)
+        reader, writer = peer
+        writer.write(b"request")
+        assert await reader.readexactly(6) == b"answer"
+        await until(lambda: bool(left_before))
+
+    serve(core, play)
+    assert left_before[0] == behind
