@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.twin.frames import streams
 from wheelmq.broker.broker import Broker
@@ -90,6 +91,8 @@ class Twins:
         assert np.array_equal(kernel.journal.rows(), plain.journal.rows())
         assert list(kernel.queues._rows) == list(plain.queues._rows)
         assert np.array_equal(kernel.queues.next_offset, plain.queues.next_offset)
+        counted = [broker.timer.congestion.table for broker in self.brokers]
+        assert np.array_equal(*counted)
         if kernel.log.end:
             for (_, a, at, stop), (_, b, _, _) in zip(
                 kernel.log.files.pieces(kernel.log.start, kernel.log.end),
@@ -130,6 +133,20 @@ def test_messages_are_released_alike(twins: Twins, stream: bytes) -> None:
     twins.receive(stream)
     twins.advance(1700)
     twins.advance(2000)
+
+
+@given(limit=st.integers(0, 4), sends=st.lists(st.sampled_from(["50", "1500", "2500", "70000", "140000"]), max_size=40))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_full_slots_refuse_alike(tmp_path_factory: pytest.TempPathFactory, limit: int, sends: list[str]) -> None:
+    twins = Twins(tmp_path_factory.mktemp("twins"), timer_congest_num_each_slot=limit)
+    try:
+        twins.receive(_frame("Alpha", ""))
+        stream = b"".join(_frame("Alpha", f"TIMER_DELAY_MS\\u0001{delay_ms}\\u0002") for delay_ms in sends)
+        twins.receive(stream)
+        twins.advance(1600)
+        twins.receive(stream)
+    finally:
+        twins.close()
 
 
 def test_the_kernel_serves_plain_sends_and_timers(twins: Twins) -> None:

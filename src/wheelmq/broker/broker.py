@@ -397,6 +397,7 @@ def _timer_settings(settings: BrokerSettings) -> TimerSettings:
         slots=settings.timer_slots,
         log_file_bytes=settings.timer_log_file_bytes,
         lead_ms=settings.timer_lead_ms,
+        congest_num_each_slot=settings.timer_congest_num_each_slot,
     )
 
 

@@ -61,6 +61,7 @@ class FastSend:
             fields.TIMER_ON: int(settings.timer_wheel_enable),
             fields.SYNC: int(broker.flush.is_sync),
             fields.TIMER_ROW: broker.store.queues.row(TIMER_TOPIC, 0),
+            fields.SLOT_LIMIT: broker.timer.congestion.limit if broker.timer.congestion.is_limited else -1,
         }
         for place, value in fixed.items():
             self._parameters[place] = value
@@ -119,6 +120,7 @@ class FastSend:
             arrays.rows,
             arrays.names,
             arrays.queue_rows,
+            self._broker.timer.congestion.table,
             self._suffix,
             self._answer_head,
             self._broker_name,

@@ -23,6 +23,7 @@ class PutStatus(StrEnum):
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
     WHEEL_TIMER_MSG_ILLEGAL = "WHEEL_TIMER_MSG_ILLEGAL"
+    WHEEL_TIMER_FLOW_CONTROL = "WHEEL_TIMER_FLOW_CONTROL"
     WHEEL_TIMER_NOT_ENABLE = "WHEEL_TIMER_NOT_ENABLE"
 
 
@@ -35,6 +36,7 @@ CODES: Final = {
     PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
     PutStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: ResponseCode.SYSTEM_ERROR,
     PutStatus.WHEEL_TIMER_NOT_ENABLE: ResponseCode.SYSTEM_ERROR,
 }
 
@@ -73,6 +75,12 @@ def _remark(broker: Broker, status: PutStatus) -> str:
                 "timer message illegal, the delay time should not be bigger than the max delay "
                 f"{settings.timer_max_delay_seconds * 1000}ms; or if set del msg, the delay time should be bigger than "
                 "the current time"
+            )
+        case PutStatus.WHEEL_TIMER_FLOW_CONTROL:
+            limit = settings.timer_congest_num_each_slot
+            return (
+                f"timer message is under flow control, max num limit is {limit * 2} or the current value is greater "
+                f"than {limit} and less than {limit * 2}, trigger random flow control"
             )
         case PutStatus.WHEEL_TIMER_NOT_ENABLE:
             return "accurate timer message is not enabled, timerWheelEnable is false"

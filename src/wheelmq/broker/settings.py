@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from wheelmq.delay.levels import DEFAULT_LEVELS
+from wheelmq.delay.timer.congestion import NO_LIMIT
 from wheelmq.formats.disk.index import SLOTS, UNITS
 
 
@@ -99,6 +100,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     timer_max_delay_seconds: int = 3 * 24 * 3600
     timer_precision_ms: int = 1000
     timer_roll_window_slots: int = 2 * 24 * 3600
+    timer_congest_num_each_slot: int = NO_LIMIT
+    """Messages that may wait in a slot before sends for it are refused, by chance and, from twice as many on, all."""
     timer_slots: int = 7 * 24 * 3600
     timer_log_file_bytes: int = 100 << 20
     timer_wheel_enable: bool = True

@@ -38,12 +38,13 @@ def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appende
         return store.append(message), Cancelled.ALREADY_SETTLED if settled else Cancelled.NOT_FOUND
     message = _with_key_of_cancelled(message)
     with contextlib.suppress(BatchTooLong):
-        store.reserve([message] * len(pending), settles=pending[0][0])
+        store.reserve([message] * len(pending), settles=pending[0].origin)
     appended = []
-    for origin, real_queue in pending:
-        appended.append(store.append(message, settles=origin, real_queue=real_queue))
+    for found in pending:
+        appended.append(store.append(message, settles=found.origin, real_queue=found.real_queue))
         reach("cancel.appended")
-        timer.settle(origin)
+        timer.settle(found.origin)
+        timer.congestion.remove(found.due_ms)
     return appended[0], Cancelled.CANCELLED
 
 

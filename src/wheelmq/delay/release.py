@@ -209,6 +209,8 @@ class Releaser:
             message = rebuild(record, enqueue_ms=enqueue_ms, now_ms=now_ms, rolls=rolls)
             self._store.append(message, settles=origin, real_queue=real_queue)
             self.counts["rolled" if rolls else "released"] += 1
+            if rolls:
+                self._timer.congestion.roll(due_ms, record.store_ms, self._store.log.last_store_ms)
         except (Unreleasable, PropertiesTooLong) as error:
             log.error("timer: the message %s goes to %s: %s", origin_text(origin), DEAD_LETTER_TOPIC, error)
             self._store.append(dead_letter(record), settles=origin, real_queue=real_queue)

@@ -300,6 +300,64 @@ class TestUnknownError:
         assert harness.send("T").code == 0
 
 
+FLOW_CONTROL = (
+    "timer message is under flow control, max num limit is {1} or the current value is greater than {0} and less than "
+    "{1}, trigger random flow control"
+)
+
+
+class TestWheelTimerFlowControl:
+    LIMIT = 20
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Any:
+        with BrokerHarness(tmp_path, timer_congest_num_each_slot=self.LIMIT) as running:
+            assert running.send("T").code == 0
+            yield running
+
+    @pytest.mark.parametrize("plain", [{}, {"PGROUP": "p", "TIMER_ROLL_TIMES": "x\\y"}], ids=["kernel", "plain"])
+    def test_a_full_slot(self, harness: BrokerHarness, plain: dict[str, str]) -> None:
+        """None is refused up to the limit, some from there on, and at twice the limit all are."""
+        due_ms = harness.now_ms + 9000
+        codes = [harness.send("T", deliver_ms=due_ms, properties=plain).code for _ in range(self.LIMIT + 1)]
+        assert set(codes) == {0}
+        answers = [harness.send("T", deliver_ms=due_ms, properties=plain) for _ in range(500)]
+        refused = [answer for answer in answers if answer.code]
+        assert len(refused) == 500 - (self.LIMIT - 1)  # twice the limit wait
+        text = FLOW_CONTROL.format(self.LIMIT, 2 * self.LIMIT)
+        assert {(answer.code, answer.remark) for answer in refused} == {(ResponseCode.SYSTEM_ERROR, text)}
+        assert answers.index(refused[0]) < 20 < max(i for i, answer in enumerate(answers) if not answer.code)
+        assert harness.broker.timer.congestion.refused == len(refused)
+
+    def test_nothing_of_what_is_refused_is_stored(self, harness: BrokerHarness) -> None:
+        due_ms = harness.now_ms + 9000
+        while harness.send("T", deliver_ms=due_ms).code == 0:
+            pass
+        end = harness.broker.store.log.end
+        while (answer := harness.send("T", deliver_ms=due_ms)).code == 0:
+            end = harness.broker.store.log.end
+        assert "recallHandle" not in answer.ext and nothing_new(harness, end)
+
+    def test_beside_it_all_is_taken(self, harness: BrokerHarness) -> None:
+        due_ms = harness.now_ms + 9000
+        for _ in range(300):
+            harness.send("T", deliver_ms=due_ms, properties={props.UNIQ_KEY: "U"})
+        assert harness.broker.timer.congestion.waiting(due_ms) == 2 * self.LIMIT
+        assert harness.send("T").code == 0
+        assert harness.send("T", deliver_ms=due_ms + 1000).code == 0
+        assert harness.send("T", properties={props.DELAY: "2"}).code == 0
+        cancel = {props.TIMER_DEL_UNIQKEY: "T+U"}
+        assert harness.send("T", b"x", deliver_ms=due_ms, properties=cancel).ext["cancelResult"] == "cancelled"
+        assert harness.send("T", deliver_ms=due_ms).code == 0  # there is room again
+
+    def test_after_a_restart_it_is_still_full(self, harness: BrokerHarness) -> None:
+        due_ms = harness.now_ms + 9000
+        for _ in range(300):
+            harness.send("T", deliver_ms=due_ms)
+        harness.restart(clean=False)
+        assert harness.send("T", deliver_ms=due_ms).code == ResponseCode.SYSTEM_ERROR
+
+
 class TestBeforeThePut:
     def test_the_broker_is_not_open_yet(self, harness: BrokerHarness) -> None:
         opens_ms = harness.now_ms + 60_000

@@ -16,7 +16,7 @@ from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.java import java_boolean, java_long
-from wheelmq.formats.units import LogPosition
+from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store.store import Appended, BatchTooLong, PropertiesTooLong
@@ -40,15 +40,26 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
     if due_ms is not None and not broker.settings.timer_wheel_enable:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE)
+    if due_ms is not None and _is_refused_by_its_slot(broker, message, due_ms):
+        raise PutFailed(broker, PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 
     def append() -> tuple[Appended, Cancelled | None]:
         if due_ms is None:
             return broker.store.append(message), None
         if props.TIMER_DEL_UNIQKEY in message.properties:
             return append_cancel(broker.store, broker.timer, message)
-        return broker.store.append(message, real_queue=broker.store.real_queue(message.properties)), None
+        appended = broker.store.append(message, real_queue=broker.store.real_queue(message.properties))
+        broker.timer.congestion.add(due_ms, broker.store.log.last_store_ms)
+        return appended, None
 
     return _store(broker, append)
+
+
+def _is_refused_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
+    """Whether too many wait in the slot of the parked `message`. A cancel makes them fewer, a level is no timer."""
+    if props.TIMER_DEL_UNIQKEY in message.properties or props.TIMER_DELAY_LEVEL in message.properties:
+        return False
+    return broker.timer.congestion.refuses(due_ms, broker.randomness)
 
 
 def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:

@@ -239,6 +239,7 @@ class TimerRecovery:
         timer = self._timer
         timer.count_pending(pending[:, _REAL_QUEUE])
         timer.keys.add(pending[:, _KEY], pending[:, _ORIGIN], timer.done)
+        timer.congestion.count(pending[:, _DUE], timer.store.clock.now_ms())
 
     def _stage(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer

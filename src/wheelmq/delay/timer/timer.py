@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +24,14 @@ from wheelmq.delay.notes import NEAR_MS, Notes
 from wheelmq.delay.pending import State
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer import intake
+from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.rows import near_refs, units_of
 from wheelmq.delay.timer.turns import Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.origin import TIMER_STREAM, Origin, Stream, origin_index, origin_stream, timer_origin
-from wheelmq.formats.disk.parked import delete_key, key_hash
+from wheelmq.formats.disk.parked import delete_key, due_of, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
 from wheelmq.formats.kernels import journal as row
@@ -55,6 +57,16 @@ class TimerSettings:
     slots: int = SLOTS
     log_file_bytes: int = TIMER_LOG_FILE_BYTES
     lead_ms: int = 30_000
+    congest_num_each_slot: int = NO_LIMIT
+
+
+class Found(NamedTuple):
+    """A pending message that a delete key names."""
+
+    origin: Origin
+    real_queue: int
+    """Row of its real queue."""
+    due_ms: Millis
 
 
 class Timer:
@@ -74,6 +86,7 @@ class Timer:
         self.done_position = LogPosition(0)
         """P: log position of the snapshot of done bits; 0 without one."""
         self.armed = Armed()
+        self.congestion = Congestion(settings.congest_num_each_slot, settings.precision_ms, self.wheel.slots)
         self.notes = Notes(settings.lead_ms)
         self.keys = KeyIndex()
         self.turns = Turns(0, 0)
@@ -143,10 +156,9 @@ class Timer:
 
     # Cancel -------------------------------------------------------------------------------------------------------
 
-    def find_parked(self, key: str) -> tuple[list[tuple[Origin, int]], bool]:
-        """The pending messages that the delete key names, each with the row of its real queue; and whether one that
-        it names is settled already."""
-        pending: list[tuple[Origin, int]] = []
+    def find_parked(self, key: str) -> tuple[list[Found], bool]:
+        """The pending messages that the delete key names; and whether one that it names is settled already."""
+        pending: list[Found] = []
         settled = False
         for origin, position in self._with_key(key_hash(key)):
             record = self.store.log.record_at(position)
@@ -158,7 +170,8 @@ class Timer:
             if origin in self.done:
                 settled = True
             else:
-                pending.append((origin, self.store.real_queue(properties)))
+                due_ms = due_of(properties, record.store_ms)
+                pending.append(Found(origin, self.store.real_queue(properties), due_ms))
         return pending, settled
 
     def _with_key(self, code: int) -> Iterator[tuple[Origin, LogPosition]]:

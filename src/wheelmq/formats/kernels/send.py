@@ -12,6 +12,7 @@ import numpy as np
 
 from wheelmq.formats.disk.message import BLANK_BYTES
 from wheelmq.formats.disk.origin import timer_origin
+from wheelmq.formats.kernels import congestion
 from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import json_header as header
 from wheelmq.formats.kernels import properties as prop
@@ -26,10 +27,13 @@ from wheelmq.formats.kernels.send_fields import (
     FIELDS,
     LOG_BASE,
     ONEWAY,
+    OUT_MS,
+    PRECISION_MS,
     PROPERTIES,
     PROPERTIES_END,
     QUEUE,
     QUEUE_ROW,
+    SLOT_LIMIT,
     STOP,
     STORE_MS,
     TAG,
@@ -90,6 +94,7 @@ def accept_sends(
     topics: Integers,
     names: Bytes,
     queue_rows: Integers,
+    waiting: Integers,
     suffix: Bytes,
     answer_head: Bytes,
     broker: Bytes,
@@ -127,6 +132,10 @@ def accept_sends(
         if not place(a, log, at, suffix, parameters, spans, seen, f):
             return NOT_MINE
         parked = f[DUE_MS] > 0
+        if parked and parameters[SLOT_LIMIT] >= 0:
+            time, now = f[OUT_MS] // parameters[PRECISION_MS], parameters[STORE_MS] // parameters[PRECISION_MS]
+            if not congestion.take(waiting, time, now, parameters[SLOT_LIMIT]):
+                return NOT_MINE
         stored_row = parameters[TIMER_ROW] if parked else f[QUEUE_ROW]
         queue_offset = next_offset[stored_row]
         size = finish_record(a, log, at, parameters, queue_offset, head, f)

@@ -19,7 +19,9 @@ SYNC: Final = 10
 LOG_BASE: Final = 11
 """Log position at which the file begins."""
 TIMER_ROW: Final = 12
-PARAMETERS: Final = 13
+SLOT_LIMIT: Final = 13
+"""Messages in a slot past which the plain code decides about the next; -1 for no limit."""
+PARAMETERS: Final = 14
 
 # Fields of one send: what is read from its frame, and what placing its properties adds.
 TOPIC: Final = 0

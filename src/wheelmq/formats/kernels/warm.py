@@ -15,6 +15,7 @@ import numpy as np
 from wheelmq.formats.disk import turn_row
 from wheelmq.formats.kernels import (
     bits,
+    congestion,
     gather,
     index,
     jit,
@@ -48,6 +49,7 @@ def _arrays() -> dict[str, Any]:
         "slots": np.full(2, -1, np.int64),
         "journal": np.zeros((1, journal.COLUMNS), np.int64),
         "topics": np.zeros((1, topics.COLUMNS), np.int64),
+        "waiting": np.zeros((1, congestion.COLUMNS), np.int64),
         "names": np.zeros((1, 2), np.int64),
         "rows": np.zeros((1, scan.COLUMNS), np.int64),
         "groups": np.zeros((1, units.GROUP_COLUMNS), np.int64),
@@ -66,7 +68,7 @@ def warm(say: Callable[[str], None]) -> None:
         written, read, integers, nothing = a["written"], a["read"], a["integers"], np.zeros(0, np.int64)
         send.accept_sends(
             written, 0, written, integers, a["journal"], written, a["slots"], a["topics"], written, integers,
-            read, read, read, integers, np.zeros(send.STATE, np.int64),
+            a["waiting"], read, read, read, integers, np.zeros(send.STATE, np.int64),
         )  # fmt: skip
         release.release(
             a["refs"], written, written, integers, a["journal"], a["slots"], a["topics"], written, integers, integers,

@@ -1,0 +1,92 @@
+"""How many messages wait in each slot, and which sends are refused for it (RocketMQ: TimerMessageStore.isReject).
+
+Up to the limit nothing is refused; from there on more and more, and from twice the limit on everything. Apache counts
+what is indexed; here a message counts from its park on, in the slot of its due time, and no more once it is cancelled.
+A slot that is a round of the wheel or more away has no place yet: its messages count when they have rolled near enough.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.formats.disk.timer import slot_time
+from wheelmq.formats.kernels.congestion import COLUMNS, TIME, WAITING
+from wheelmq.formats.units import Millis
+
+NO_LIMIT: Final = (1 << 31) - 1
+"""Apache's default (Integer.MAX_VALUE): then nothing is counted."""
+
+
+class Congestion:
+    """The counts, in the places of the wheel."""
+
+    def __init__(self, limit: int, precision_ms: int, places: int) -> None:
+        self.limit = limit
+        self._precision_ms = precision_ms
+        self.table: npt.NDArray[np.int64] = np.zeros((places if limit < NO_LIMIT else 1, COLUMNS), np.int64)
+        self.refused = 0
+        """Sends refused since the start."""
+        self._counted_ms = 0
+
+    @property
+    def is_limited(self) -> bool:
+        return self.limit < NO_LIMIT
+
+    def refuses(self, due_ms: int, randomness: Random) -> bool:
+        """Whether a message that asks for `due_ms` is refused: by chance between the limit and twice the limit."""
+        if not self.is_limited:
+            return False
+        over = self.waiting(due_ms) - self.limit
+        refused = over > 0 and (over >= self.limit or randomness.random() * self.limit < over)
+        self.refused += refused
+        return refused
+
+    def waiting(self, due_ms: int) -> int:
+        """How many messages wait in the slot of `due_ms`."""
+        time = self._time(due_ms)
+        row = self.table[time % len(self.table)]
+        return int(row[WAITING]) if row[TIME] == time else 0
+
+    def add(self, due_ms: int, store_ms: int) -> None:
+        """A message due at `due_ms` was parked by a record of store time `store_ms`."""
+        if self.is_limited and self._is_near(due_ms, store_ms):
+            self._add(self._time(due_ms), 1)
+
+    def roll(self, due_ms: int, parked_ms: int, store_ms: int) -> None:
+        """A message that was parked at `parked_ms` is parked anew: it counts if it did not before."""
+        if not self._is_near(due_ms, max(parked_ms, self._counted_ms)):
+            self.add(due_ms, store_ms)
+
+    def remove(self, due_ms: int) -> None:
+        """A message that waits in the slot of `due_ms` is cancelled."""
+        time = self._time(due_ms)
+        row = self.table[time % len(self.table)]
+        if row[TIME] == time and row[WAITING] > 0:
+            row[WAITING] -= 1
+
+    def count(self, due_ms: npt.NDArray[np.int64], now_ms: Millis) -> None:
+        """Count the messages that recovery found pending."""
+        self._counted_ms = now_ms
+        if not self.is_limited:
+            return
+        times = (due_ms - 1) // self._precision_ms
+        near = times - now_ms // self._precision_ms < len(self.table)
+        times, counts = np.unique(times[near], return_counts=True)
+        for time, count in zip(times.tolist(), counts.tolist(), strict=True):
+            self._add(time, count)
+
+    def _add(self, time: int, count: int) -> None:
+        row = self.table[time % len(self.table)]
+        if row[TIME] != time:
+            row[:] = time, 0
+        row[WAITING] += count
+
+    def _time(self, due_ms: int) -> int:
+        return slot_time(Millis(due_ms), self._precision_ms) // self._precision_ms
+
+    def _is_near(self, due_ms: int, since_ms: int) -> bool:
+        return self._time(due_ms) - since_ms // self._precision_ms < len(self.table)
