@@ -30,6 +30,7 @@ from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 from wheelmq.broker.state.groups import Groups
 from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
+from wheelmq.broker.timer_chores import TimerChores
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay.level_queues import LevelQueues
 from wheelmq.delay.levels import parse_levels
@@ -138,6 +139,7 @@ class Broker:
         self._checkpoint_from_ms = 0
         self._every: list[tuple[int, int, Callable[[], None]]] = []
         self._keep_house()
+        self.timer_chores = TimerChores(self)
 
     def _recover(self, levels_ms: tuple[Millis, ...]) -> None:
         timer, levels = TimerRecovery(self.timer), LevelQueues(self.disk, self.paths, levels_ms)
@@ -210,7 +212,8 @@ class Broker:
         self._run_due_chores(monotonic_ms)
         self._forget_refusal(monotonic_ms)
         self.timer.arm_near(now_ms)
-        self.releaser.take_due(now_ms)
+        if self.timer_chores.next_release_ms(monotonic_ms) == 0:
+            self.releaser.take_due(now_ms)
         released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s))
         appended = self._or_refuse(self._dispatch)
         self.pipeline.tick(now_ms, monotonic_ms)
@@ -254,9 +257,12 @@ class Broker:
             return 0 if self.refusal is None else RETRY_MS
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
         waits = [chore[0] - monotonic_ms for chore in self._every]
-        for wall_ms in (self.timer.armed.next_fire_ms(), self.timer.next_near_ms()):
-            if wall_ms is not None:
-                waits.append(wall_ms - now_ms)
+        near_ms, fire_ms = self.timer.next_near_ms(), self.timer.armed.next_fire_ms()
+        if near_ms is not None:
+            waits.append(near_ms - now_ms)
+        release_ms = self.timer_chores.next_release_ms(monotonic_ms)
+        if fire_ms is not None and release_ms is not None:
+            waits.append(max(fire_ms - now_ms, release_ms))
         for mono_ms in (self.holds.next_deadline_ms(), self.flush.next_ms(), self.pipeline.next_ms(monotonic_ms)):
             if mono_ms is not None:
                 waits.append(mono_ms - monotonic_ms)
@@ -271,6 +277,7 @@ class Broker:
         self._save_offsets(inline=True)
         if self.failure is None:
             self.pipeline.close()
+            self.timer_chores.close()
             if self.index is not None:
                 self.index.close()
             self.snapshots.close()
@@ -329,9 +336,9 @@ class Broker:
             try:
                 job()
             except OSError as error:
-                self._note_saved(error)
+                self.note_saved(error)
         else:
-            self.background.submit(job, self._note_saved)
+            self.background.submit(job, self.note_saved)
 
     def _write_checkpoint(self) -> None:
         """At most one at a time, and a rest after it: with thousands of queues it keeps the disk busy for seconds."""
@@ -342,12 +349,13 @@ class Broker:
 
         def done(result: object) -> None:
             self._checkpoint_from_ms = self.now_monotonic_ms() + CHECKPOINT_REST * (self.now_monotonic_ms() - began_ms)
-            self._note_saved(result)
+            self.note_saved(result)
 
         self._checkpoint_from_ms = sys.maxsize
         self.background.submit(job, done)
 
-    def _note_saved(self, result: object) -> None:
+    def note_saved(self, result: object) -> None:
+        """What came of a job beside serving; what failed is told, and tried again by whoever asked for it."""
         if isinstance(result, BaseException):
             log.error("what the broker does to its files beside serving could not be done: %s", result)
 
@@ -363,7 +371,7 @@ class Broker:
         self.admission.look_at_disk()
         timer_log = self.timer.drop_log()
         if timer_log is not None:
-            self.background.submit(timer_log, self._note_saved)
+            self.background.submit(timer_log, self.note_saved)
 
     def _sample_rates(self) -> None:
         for rate in (self.put_rate, self.get_rate, self.enqueue_rate, self.dequeue_rate):
@@ -398,6 +406,7 @@ def _timer_settings(settings: BrokerSettings) -> TimerSettings:
         log_file_bytes=settings.timer_log_file_bytes,
         lead_ms=settings.timer_lead_ms,
         congest_num_each_slot=settings.timer_congest_num_each_slot,
+        stops_enqueue=settings.timer_stop_enqueue,
     )
 
 

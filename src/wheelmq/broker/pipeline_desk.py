@@ -167,7 +167,7 @@ class PipelineDesk:
 
     def _is_due(self, wall_ms: Millis, now_ms: int) -> bool:
         timer = self._timer
-        unindexed = timer.queue.end - timer.indexed_to
+        unindexed = 0 if timer.settings.stops_enqueue else timer.queue.end - timer.indexed_to
         if unindexed >= ROWS_AT_ONCE:
             return True
         if now_ms - self._planned_ms < self._broker.settings.pipeline_pace_ms:

@@ -62,6 +62,7 @@ class Registration:
             await caller.close()
 
     async def _run(self) -> None:
+        await asyncio.sleep(max(0, self._broker.settings.disappear_time_after_start) / 1000)
         while True:
             self._wanted.clear()
             results = await asyncio.gather(*map(self._register, self._callers))

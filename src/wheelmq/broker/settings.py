@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from wheelmq.broker import timer_settings
 from wheelmq.delay.levels import DEFAULT_LEVELS
 from wheelmq.delay.timer.congestion import NO_LIMIT
 from wheelmq.formats.disk.index import SLOTS, UNITS
@@ -94,7 +95,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     short_polling_ms: int = 1000
     transfer_count_max: int = 32
     transfer_bytes_max: int = 256 << 10
-    recall_enable: bool = False
+    recall_enable: bool = True
 
     message_delay_level: str = DEFAULT_LEVELS
     timer_max_delay_seconds: int = 3 * 24 * 3600
@@ -106,6 +107,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     timer_log_file_bytes: int = 100 << 20
     timer_wheel_enable: bool = True
     timer_lead_ms: int = 30_000
+    timer_stop_enqueue: bool = False
+    """Index and stage nothing of what is parked: it waits until this is off again."""
+    timer_stop_dequeue: bool = False
+    """Release nothing: what is due waits until this is off again."""
+    disappear_time_after_start: int = -1
+    """Milliseconds from the start for which nothing is released and no name server is told of the broker."""
+    timer_flush_interval_ms: int = 10_000
+    """How often config/timermetrics is written while counts change. Apache: every 1000 ms."""
+    timer_progress_log_interval_ms: int = 10_000
+    """How often a line of the log says how far the timer is, while it does anything."""
     pipeline_pace_ms: int = 1000
     """From one plan for the pipeline to the next, unless there are rows enough for a turn of its own."""
 
@@ -120,3 +131,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A frame that has begun must be whole within this time."""
     connection_buffer_bytes_max: int = 16 << 20
     """Answers waiting for one peer; past it the broker stops reading from that peer."""
+
+    def __post_init__(self) -> None:
+        timer_settings.check(
+            precision_ms=self.timer_precision_ms,
+            roll_window_slots=self.timer_roll_window_slots,
+            slots=self.timer_slots,
+            max_delay_seconds=self.timer_max_delay_seconds,
+            congest_num_each_slot=self.timer_congest_num_each_slot,
+        )

@@ -22,7 +22,11 @@ flush_option = click.option(
     help="Whether a send is answered before or after it is on disk.",
 )
 set_option = click.option(
-    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any other setting of the broker, by its name."
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any other setting of the broker, by its name; those of the timer by Apache's too.",
 )
 
 
@@ -95,10 +99,15 @@ def broker_settings(chosen: dict[str, Any]) -> BrokerSettings:
     """The settings; numbers and booleans may be texts. Raises CannotStart."""
     import msgspec
 
+    from wheelmq.broker import timer_settings
     from wheelmq.broker.settings import BrokerSettings
     from wheelmq.delay.levels import parse_levels
     from wheelmq.store.expiry import delete_hours
 
+    try:
+        chosen = timer_settings.by_our_names(chosen)
+    except ValueError as error:
+        raise CannotStart(str(error)) from None
     names = sorted(BrokerSettings.__struct_fields__)
     for name in chosen:
         if name not in names:

@@ -9,6 +9,7 @@ The oracle is a sorted list of due times and names.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, Protocol
@@ -43,8 +44,12 @@ class DelaysUnderTest(Protocol):
         """All that came out since the beginning, in order."""
         ...
 
-    def restart(self, how: str) -> None:
-        """Stop and start at once: `clean`, or `killed`, or `power cut`, which takes what was not synced."""
+    def set_clock(self, ms: int) -> None:
+        """Somebody sets the wall clock, forward or back; no time passes."""
+        ...
+
+    def restart(self, how: str, away_ms: int = 0) -> None:
+        """Stop, `clean`, or `killed`, or by a `power cut`, which takes what was not synced; start after `away_ms`."""
         ...
 
 
@@ -108,3 +113,78 @@ class DelaySuite:
             left = delays.left()
             assert sorted(one.name for one in left) == sorted(due), how
             assert all(one.left_ms >= due[one.name] for one in left), how
+
+    def test_a_stop_of_eight_days(self, tmp_path: Path) -> None:
+        for how in ("clean", "killed", "power cut"):
+            delays = self.open(tmp_path / how)
+            due = _send_some(delays, "old")
+            delays.advance(1000)
+            delays.restart(how, 8 * 24 * HOUR_MS)
+            back_ms = delays.now_ms
+            fresh = _send_some(delays, "new")
+            delays.advance(31_000)
+            left = delays.left()
+            assert [one.name for one in left] == sorted(due, key=_by(due)) + sorted(fresh, key=_by(fresh)), how
+            assert all(one.left_ms == fresh.get(one.name, one.left_ms) for one in left), how
+            assert max(one.left_ms for one in left if one.name in due) == back_ms, how
+
+    def test_the_clock_goes_an_hour_forward_and_right_again(self, tmp_path: Path) -> None:
+        for how in ("", "clean", "killed"):
+            delays = self.open(tmp_path / f"clock {how}")
+            due = _send_some(delays, "old")
+            delays.advance(1000)
+            delays.set_clock(HOUR_MS)
+            due |= _send_some(delays, "ahead")
+            if how:
+                delays.restart(how)
+            delays.advance(500)
+            _check_once_and_not_early(delays, due)
+            assert {one.name for one in delays.left()} >= {name for name in due if name.startswith(b"old")}, how
+            delays.set_clock(-HOUR_MS)
+            fresh = _send_some(delays, "right")
+            delays.advance(31_000)
+            _check_once_and_not_early(delays, due | fresh)
+            assert {(one.name, one.left_ms) for one in delays.left()} >= set(fresh.items()), how
+            delays.set_clock(HOUR_MS)
+            delays.advance(31_000)
+            assert {one.name for one in delays.left()} == (due | fresh).keys(), how
+
+    def test_the_clock_goes_an_hour_back_and_right_again(self, tmp_path: Path) -> None:
+        for how in ("", "clean", "killed"):
+            delays = self.open(tmp_path / f"clock {how}")
+            due = _send_some(delays, "old")
+            delays.advance(1000)
+            before = {one.name for one in delays.left()}
+            delays.set_clock(-HOUR_MS)
+            fresh = _send_some(delays, "behind")
+            if how:
+                delays.restart(how)
+            delays.advance(31_000)
+            left = delays.left()
+            assert {one.name for one in left} == before | fresh.keys(), how
+            assert {(one.name, one.left_ms) for one in left} >= set(fresh.items()), how
+            delays.set_clock(HOUR_MS)
+            delays.advance(31_000)
+            _check_once_and_not_early(delays, due | fresh)
+            assert {one.name for one in delays.left()} == (due | fresh).keys(), how
+
+
+HOUR_MS = 3_600_000
+
+
+def _send_some(delays: DelaysUnderTest, name: str) -> dict[bytes, int]:
+    """Messages due within 30 s, each at another millisecond: when, by their names."""
+    due = {f"{name}{i}".encode(): delays.now_ms + 37 + 1033 * i for i in range(29)}
+    for one, due_ms in due.items():
+        delays.send(one, due_ms)
+    return due
+
+
+def _by(due: dict[bytes, int]) -> Callable[[bytes], int]:
+    return lambda name: due[name]
+
+
+def _check_once_and_not_early(delays: DelaysUnderTest, due: dict[bytes, int]) -> None:
+    left = delays.left()
+    assert len(left) == len({one.name for one in left})
+    assert all(one.left_ms >= due[one.name] for one in left)

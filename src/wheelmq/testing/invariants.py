@@ -5,6 +5,7 @@ Slow, and right: each check reads the whole log anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from wheelmq.broker.broker import Broker
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.mark import MarkFile
 from wheelmq.delay.timer.snapshot import load_done
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
 from wheelmq.formats.disk.origin import (
     KIND_LEVEL,
@@ -103,6 +105,7 @@ def check(broker: Broker) -> Log:
     log = read_log(broker)
     _check_store(broker, log)
     _check_done(broker, log)
+    _check_counts(broker, log)
     _check_durable(broker, log)
     _check_found_again(broker, log)
     _check_reachable(broker, log)
@@ -132,6 +135,16 @@ def _check_done(broker: Broker, log: Log) -> None:
         assert (timer_origin(index) in broker.timer.done) == expected, (
             f"done bit of queue offset {index} is {not expected}"
         )
+
+
+def _check_counts(broker: Broker, log: Log) -> None:
+    """What is counted as waiting, by topic, is what a count over the log comes to."""
+    if broker.store.journal.count:
+        return
+    waiting = [one.message.properties for index, one in log.parked.items() if index not in broker.timer.done]
+    expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.store.real_queue(one) >= 0)
+    counted = broker.store.queues.by_topic(broker.timer.pending_by_queue)
+    assert counted == expected, f"counted are {counted}, there are {dict(expected)}"
 
 
 def _check_durable(broker: Broker, log: Log) -> None:

@@ -365,7 +365,8 @@ class TestTimers:
         counts = json.loads(harness.ask_code(RequestCode.GET_TIMER_METRICS).body)["timingCount"]
         assert {topic: one["count"] for topic, one in counts.items()} == {"T": 3, "U": 1}
         harness.advance(5000)
-        assert json.loads(harness.ask_code(RequestCode.GET_TIMER_METRICS).body)["timingCount"] == {}
+        counts = json.loads(harness.ask_code(RequestCode.GET_TIMER_METRICS).body)["timingCount"]
+        assert {topic: one["count"] for topic, one in counts.items()} == {"T": 0, "U": 0}
 
     def list(self, harness: BrokerHarness, **fields: object) -> tuple[list[dict[str, Any]], dict[str, str]]:
         answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, **fields)

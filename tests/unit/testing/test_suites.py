@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import pytest
+
+from wheelmq.broker.timer_settings import PRECISIONS_MS
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.parked import delete_key
@@ -58,9 +61,16 @@ class TestOurStore(StoreSuite):
 class OurDelays:
     """A broker with a pipeline that turns twice a second."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, precision_ms: int) -> None:
         self.harness = BrokerHarness(
-            folder, flush_mode="SYNC_FLUSH", timer_roll_window_slots=10, timer_lead_ms=3000, log_file_bytes=64 << 10
+            folder,
+            flush_mode="SYNC_FLUSH",
+            timer_precision_ms=precision_ms,
+            timer_roll_window_slots=10_000 // precision_ms,
+            timer_slots=3_700_000 // precision_ms,
+            timer_lead_ms=3000,
+            log_file_bytes=64 << 10,
+            file_reserved_time=24 * 365,
         )
         self.model = PipelineModel(self.harness)
 
@@ -83,14 +93,24 @@ class OurDelays:
         records = self.harness.read_queue("T")
         return [Left(one.message.body, int(one.message.properties[props.TIMER_DEQUEUE_MS])) for one in records]
 
-    def restart(self, how: str) -> None:
+    def set_clock(self, ms: int) -> None:
+        self.harness.clock.step(ms)
+
+    def restart(self, how: str, away_ms: int = 0) -> None:
         if how == "power cut":
             self.harness.cut_power(keep=0.3)
-            self.harness.start()
+        elif how == "killed":
+            self.harness.crash()
         else:
-            self.harness.restart(clean=how == "clean")
+            self.harness.stop()
+        self.harness.clock.advance(away_ms)
+        self.harness.start()
 
 
 class TestOurDelays(DelaySuite):
+    @pytest.fixture(autouse=True, params=PRECISIONS_MS)
+    def precision(self, request: pytest.FixtureRequest) -> None:
+        self.precision_ms = request.param
+
     def open(self, folder: Path) -> OurDelays:
-        return OurDelays(folder)
+        return OurDelays(folder, self.precision_ms)

@@ -13,6 +13,7 @@ from wheelmq.delay import listing
 from wheelmq.delay.fate import fates
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import Millis, QueueOffset
+from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import CountTimersHeader, FindTimersHeader, ListTimersHeader
 
@@ -34,13 +35,7 @@ def get_check_point(request: Request, broker: Broker) -> Answer:
 @serves(RequestCode.GET_TIMER_METRICS)
 def get_metrics(request: Request, broker: Broker) -> Answer:
     """Messages pending, by real topic (RocketMQ: TimerMetrics)."""
-    now_ms = broker.clock.now_ms()
-    counts = broker.store.queues.by_topic(broker.timer.pending_by_queue)
-    body = {
-        "dataVersion": {"counter": broker.timer.turns.turn, "stateVersion": 0, "timestamp": now_ms},
-        "timingCount": {topic: {"count": count, "timeStamp": now_ms} for topic, count in counts.items()},
-    }
-    return reply(body=msgspec.json.encode(body))
+    return reply(body=bodies.write(broker.timer_chores.metrics.look()))
 
 
 @serves(RequestCode.WMQ_LIST_TIMERS)

@@ -58,6 +58,8 @@ class TimerSettings:
     log_file_bytes: int = TIMER_LOG_FILE_BYTES
     lead_ms: int = 30_000
     congest_num_each_slot: int = NO_LIMIT
+    stops_enqueue: bool = False
+    """What is parked is neither indexed nor staged."""
 
 
 class Found(NamedTuple):
@@ -128,13 +130,13 @@ class Timer:
 
     def arm_near(self, now_ms: Millis) -> None:
         """The near lane: arm what is due within a second and not indexed yet."""
-        near = self.notes.take_near(now_ms)
+        near = None if self.settings.stops_enqueue else self.notes.take_near(now_ms)
         if near is not None:
             self._arm(near, enqueue_ms=(1 << 63) - 1, by="near_lane")
 
     def next_near_ms(self) -> int | None:
         """Wall time at which the next note comes into the near lane; None without notes."""
-        return self.notes.next_fire_ms - NEAR_MS if self.notes.count else None
+        return self.notes.next_fire_ms - NEAR_MS if self.notes.count and not self.settings.stops_enqueue else None
 
     def _arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
         settled = self.done.get(refs[:, ref.ORIGIN])
@@ -223,7 +225,8 @@ class Timer:
 
     def make_plan(self, broker: str, now_ms: Millis, durable: LogPosition) -> TurnPlan | None:
         """The plan of the next turn, over what is on disk: the log up to `durable`. None when it would be empty."""
-        index_to = self.durable_queue_end(durable) if self.wheel_has_room(now_ms) else self.indexed_to
+        indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
+        index_to = self.durable_queue_end(durable) if indexes else self.indexed_to
         walk_through = self.walked_through_ms
         units = self.wheel.units_between(walk_through, self.floor_slot(now_ms + self.settings.lead_ms))
         if len(units):

@@ -37,6 +37,20 @@ class DataVersion(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     counter: int = 0
 
 
+class TimingCount(Body):
+    """Messages of a topic that wait, and when that changed last."""
+
+    count: int = 0
+    time_stamp: int = 0
+
+
+class TimerMetrics(Body):
+    """How many messages wait in the timer, by topic: config/timermetrics, and the body of GET_TIMER_METRICS."""
+
+    data_version: DataVersion = DataVersion()
+    timing_count: dict[str, TimingCount] = {}
+
+
 class TopicConfig(Body):
     """A topic: queues and permissions."""
 

@@ -1,0 +1,92 @@
+"""How many messages wait, by topic, as Apache keeps it in config/timermetrics (RocketMQ: TimerMetrics).
+
+The counts are the timer's own, counted anew from the state at every start, so they cannot drift, and a cancel whose
+message is not there takes nothing from them. The file says them to Apache, and keeps the version over a stop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from wheelmq.delay.timer import intake
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import BodyError, DataVersion, TimingCount
+from wheelmq.store import config_file
+
+log = logging.getLogger(__name__)
+
+
+class TimerMetrics:
+    """The table, which follows the timer when it is looked at."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._disk = timer.store.disk
+        self._path = timer.store.paths.config_file("timermetrics")
+        self._changes: dict[str, int] = {}
+        """Messages that came and went since the start, by topic, as they were when it was looked at last."""
+        self._table = self._load()
+        self._saved: int | None = None
+        """The version that is in the file; None before the first save."""
+
+    def _load(self) -> bodies.TimerMetrics:
+        waiting = self._waiting()
+        try:
+            found = config_file.load(self._disk, self._path, bodies.TimerMetrics) or bodies.TimerMetrics()
+        except BodyError as error:
+            log.warning("timer: counts of an earlier run are not read, and are counted anew: %s", error)
+            found = bodies.TimerMetrics()
+        now_ms = self._timer.store.clock.now_ms()
+        since = {topic: one.time_stamp for topic, one in found.timing_count.items()}
+        counts = {topic: TimingCount(count=n, time_stamp=since.get(topic, now_ms)) for topic, n in waiting.items()}
+        told = {topic: one.count for topic, one in found.timing_count.items() if one.count}
+        if told != waiting:
+            log.info(
+                "timer: %s counted %d waiting, there are %d", self._path, sum(told.values()), sum(waiting.values())
+            )
+        return bodies.TimerMetrics(data_version=found.data_version, timing_count=counts)
+
+    def _waiting(self) -> dict[str, int]:
+        counted = self._timer.store.queues.by_topic(self._timer.pending_by_queue)
+        assert all(count >= 0 for count in counted.values()), counted
+        return counted
+
+    def look(self) -> bodies.TimerMetrics:
+        """The table as it is now. A topic of which nothing waits any more has a zero until the next start."""
+        timer, now_ms = self._timer, self._timer.store.clock.now_ms()
+        came_and_went = timer.counts[:, intake.PARKED] + timer.counts[:, intake.SETTLED]
+        changes = timer.store.queues.by_topic(came_and_went)
+        waiting = self._waiting()
+        counts = self._table.timing_count
+        for topic, total in changes.items():
+            if total != self._changes.get(topic, 0):
+                counts[topic] = TimingCount(count=waiting.get(topic, 0), time_stamp=now_ms)
+        fresh = sum(changes.values()) - sum(self._changes.values())
+        if fresh:
+            version = self._table.data_version
+            counter = version.counter + fresh
+            self._table.data_version = DataVersion(
+                state_version=version.state_version, timestamp=now_ms, counter=counter
+            )
+            self._changes = changes
+        return self._table
+
+    def save_job(self) -> Callable[[], None] | None:
+        """What brings the table to disk, if it has changed; may run off the loop. What fails is tried again."""
+        table = self.look()
+        version = table.data_version.counter
+        if version == self._saved:
+            return None
+        raw = bodies.write(table)
+        self._saved = version
+
+        def job() -> None:
+            try:
+                self._disk.replace(self._path, raw, keep_previous=True)
+            except BaseException:
+                self._saved = None
+                raise
+
+        return job

@@ -1,0 +1,218 @@
+"""The timer's settings by Apache's names, and what those do that are not spoken of elsewhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.timer_settings import TIMER_SETTINGS, Treatment, by_our_names
+from wheelmq.cli.broker import broker_settings
+from wheelmq.cli.part import CannotStart
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.testing import invariants
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+
+class TestNames:
+    @pytest.mark.parametrize("setting", [one for one in TIMER_SETTINGS if one.treatment is Treatment.HONOURED])
+    def test_honoured(self, setting: Any) -> None:
+        found = broker_settings({"store_path": "s", setting.name: setting.default})
+        value = getattr(found, setting.ours)
+        assert str(value).lower() == setting.default
+
+    def test_both_names_of_one(self) -> None:
+        with pytest.raises(CannotStart, match="timer_precision_ms is given twice"):
+            broker_settings({"store_path": "s", "timer_precision_ms": "100", "timerPrecisionMs": "100"})
+
+    @pytest.mark.parametrize("setting", [one for one in TIMER_SETTINGS if one.treatment is Treatment.NO_EFFECT])
+    def test_no_effect(self, setting: Any, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.WARNING):
+            assert by_our_names({setting.name: setting.default}) == {}
+            assert not caplog.records
+            assert by_our_names({setting.name: "17"}) == {}
+        assert f"{setting.name}=17 has no effect: {setting.why}" in caplog.text
+
+    def test_refused(self) -> None:
+        assert by_our_names({"timerSkipUnknownError": "False"}) == {}
+        with pytest.raises(CannotStart, match="timerSkipUnknownError=true is refused: it drops messages"):
+            broker_settings({"store_path": "s", "timerSkipUnknownError": "true"})
+
+    def test_unknown(self) -> None:
+        with pytest.raises(CannotStart, match="no setting 'timerWheelSnapshotFlush'"):
+            broker_settings({"store_path": "s", "timerWheelSnapshotFlush": "true"})
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("timerPrecisionMs", "0"),
+            ("timerPrecisionMs", "50"),
+            ("timerPrecisionMs", "250"),
+            ("timerPrecisionMs", "2000"),
+            ("timerPrecisionMs", "-1000"),
+            ("timerRollWindowSlot", "1"),
+            ("timerRollWindowSlot", "604801"),
+            ("timer_slots", "1"),
+            ("timerMaxDelaySec", "-1"),
+            ("timerCongestNumEachSlot", "-1"),
+            ("timerCongestNumEachSlot", "2147483648"),
+        ],
+    )
+    def test_out_of_range(self, name: str, value: str) -> None:
+        ours = {one.name: one.ours for one in TIMER_SETTINGS}.get(name, name)
+        with pytest.raises(CannotStart, match=f"{ours} is {value}: it must be"):
+            broker_settings({"store_path": "s", name: value})
+
+    @pytest.mark.parametrize("value", ["a second", "1.5", ""])
+    def test_no_number(self, value: str) -> None:
+        with pytest.raises(CannotStart):
+            broker_settings({"store_path": "s", "timerPrecisionMs": value})
+
+    def test_however_it_is_made(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="it must be one of 100, 200, 500, 1000"):
+            BrokerSettings(store_path=tmp_path, timer_precision_ms=300)
+        with pytest.raises(msgspec.ValidationError, match="it must be one of 100, 200, 500, 1000"):
+            BrokerHarness(tmp_path, timer_precision_ms=300)
+
+
+def test_enqueue_is_stopped(tmp_path: Path) -> None:
+    """What is sent meanwhile waits, near or far; what was indexed leaves; then nothing of it is lost or early."""
+    with BrokerHarness(tmp_path) as harness:
+        model = PipelineModel(harness)
+        assert harness.send("T", b"before", delay_ms=9000).code == 0
+        harness.advance(4000, model.work, 500)
+        harness.restart(timer_stop_enqueue=True)
+        for body, delay_ms in ((b"near", 200), (b"far", 8000)):
+            assert harness.send("T", body, delay_ms=delay_ms).code == 0
+        harness.advance(10_000, model.work, 500)
+        assert harness.bodies("T") == [b"before"]
+        assert harness.broker.timer.indexed_to == 1
+        harness.restart(clean=False, timer_stop_enqueue=False)
+        harness.advance(100)
+        assert harness.bodies("T") == [b"before", b"near", b"far"]
+        invariants.check(harness.broker)
+
+
+def test_dequeue_is_stopped(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, timer_stop_dequeue=True) as harness:
+        model = PipelineModel(harness)
+        for body, delay_ms in ((b"near", 200), (b"far", 8000)):
+            assert harness.send("T", body, delay_ms=delay_ms).code == 0
+        harness.advance(9000, model.work, 500)
+        assert harness.bodies("T") == []
+        assert harness.broker.timer.armed.count == 2
+        assert harness.broker.next_tick_ms() > 0  # it does not spin over what is due
+        harness.restart(timer_stop_dequeue=False)
+        harness.advance(1)
+        assert harness.bodies("T") == [b"near", b"far"]
+
+
+def test_for_a_time_after_the_start(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, disappear_time_after_start=5000) as harness:
+        assert harness.send("T", b"a", delay_ms=200).code == 0
+        harness.advance(4990)
+        assert harness.bodies("T") == []
+        harness.advance(10)
+        assert harness.bodies("T") == [b"a"]
+
+
+def test_progress_is_told_while_anything_moves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), BrokerHarness(tmp_path, timer_progress_log_interval_ms=1000) as harness:
+        harness.send("T", delay_ms=90_000)
+        harness.advance(10_000)
+        told = [record.getMessage() for record in caplog.records if record.name.endswith("timer_chores")]
+    assert len(told) == 1
+    assert told[0].startswith("timer: 1 wait, 1 of them not indexed, 0 staged; 0 released since the start;")
+
+
+class TestMetricsFile:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "store" / "config" / "timermetrics"
+
+    def test_it_is_apaches(self, harness: BrokerHarness, path: Path) -> None:
+        for topic, delay_ms in (("T", 5000), ("T", 90_000), ("U", 90_000)):
+            harness.send(topic, delay_ms=delay_ms)
+        parked_ms = harness.now_ms
+        harness.advance(11_000)
+        found = json.loads(path.read_text())
+        assert found["dataVersion"]["counter"] == 4  # three came, one went
+        assert found["timingCount"]["T"]["count"] == 1
+        harness.send("U", delay_ms=90_000)
+        sent_ms = harness.now_ms
+        harness.stop()
+        found = json.loads(path.read_text())
+        assert found["dataVersion"] == {"stateVersion": 0, "timestamp": sent_ms, "counter": 5}
+        assert found["timingCount"]["U"] == {"count": 2, "timeStamp": sent_ms}
+        assert found["timingCount"]["T"]["count"] == 1 and found["timingCount"]["T"]["timeStamp"] > parked_ms
+        assert json.loads(path.with_name("timermetrics.bak").read_text())["dataVersion"]["counter"] == 4
+
+    @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+    def test_counts_are_the_states(self, harness: BrokerHarness, path: Path, clean: bool) -> None:
+        for i in range(3):
+            harness.send("T", delay_ms=90_000, properties={"UNIQ_KEY": f"K{i}"})
+        harness.stop() if clean else harness.crash()
+        path.unlink(missing_ok=True)
+        path.write_text('{"dataVersion":{"counter":70},"timingCount":{"T":{"count":-9},"gone":{"count":4}}}')
+        harness.start()
+        found = json.loads(harness.ask_code(RequestCode.GET_TIMER_METRICS).body)
+        assert {topic: one["count"] for topic, one in found["timingCount"].items()} == {"T": 3}
+        assert found["dataVersion"]["counter"] == 70
+
+    @pytest.mark.parametrize("raw", ["", "{", "[]", '{"timingCount":7}'])
+    def test_one_that_does_not_read(self, harness: BrokerHarness, path: Path, raw: str) -> None:
+        harness.send("T", delay_ms=90_000)
+        harness.stop()
+        path.write_text(raw)
+        harness.start()
+        found = json.loads(harness.ask_code(RequestCode.GET_TIMER_METRICS).body)
+        assert found["timingCount"]["T"]["count"] == 1
+        harness.stop()
+        assert json.loads(path.read_text())["timingCount"]["T"]["count"] == 1
+
+    def test_cancels_of_nothing_take_nothing(self, harness: BrokerHarness) -> None:
+        """Apache counts a delete before it has met its message, and gives the count back if there is none."""
+        model = PipelineModel(harness)
+
+        def counts() -> dict[str, int]:
+            found = json.loads(harness.ask_code(RequestCode.GET_TIMER_METRICS).body)["timingCount"]
+            return {topic: one["count"] for topic, one in found.items()}
+
+        harness.send("T", delay_ms=9000, properties={"UNIQ_KEY": "K"})
+        for i in range(5):
+            harness.send("T", b"x", delay_ms=4000, properties={"TIMER_DEL_UNIQKEY": f"T+nobody{i}"})
+            harness.send("U", b"x", delay_ms=4000, properties={"TIMER_DEL_UNIQKEY": "U+K"})
+        assert counts() == {"T": 1}
+        harness.advance(6000, model.work, 500)
+        assert counts() == {"T": 1}
+        for _ in range(2):
+            harness.send("T", b"x", delay_ms=2000, properties={"TIMER_DEL_UNIQKEY": "T+K"})
+        assert counts() == {"T": 0}
+        harness.advance(9000, model.work, 500)
+        harness.restart(clean=False)
+        harness.advance(9000, model.work, 500)
+        assert counts() == {} and harness.bodies("T") == []
+
+    def test_a_disk_that_is_full_is_tried_again(self, harness: BrokerHarness, path: Path, disk: SimulatedDisk) -> None:
+        harness.send("T", delay_ms=90_000)
+        calls: list[Path] = []
+        replace = disk.replace
+
+        def failing(to: Path, data: bytes, *, keep_previous: bool = False) -> None:
+            if to == path and not calls:
+                calls.append(to)
+                raise OSError(28, "No space left on device", str(to))
+            replace(to, data, keep_previous=keep_previous)
+
+        disk.replace = failing  # type: ignore[method-assign]
+        harness.advance(30_000)
+        assert calls and json.loads(path.read_text())["timingCount"]["T"]["count"] == 1
