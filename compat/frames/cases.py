@@ -6,6 +6,7 @@ FINDINGS.md why.
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import time
@@ -96,6 +97,29 @@ def batch_frame(topic: str, body: bytes) -> bytes:
 
 def _raw(data: bytes) -> Callable[[str], bytes]:
     return lambda topic: data
+
+
+def handle(
+    topic: str, *, broker: str = "broker-a", due_ms: int | str | None = None, version: str = "v1", key: str = "K"
+) -> str:
+    """A recall handle, as the send of a timer answers it."""
+    due = int(time.time() * 1000) + 60_000 if due_ms is None else due_ms
+    return encoded(f"{version} {topic} {broker} {due} {key}")
+
+
+def encoded(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def recall(topic: str, recall_handle: str | None) -> bytes:
+    """The frame of a recall; without a handle if there is none."""
+    fields = {"topic": topic, "recallHandle": recall_handle, "producerGroup": "frames"}
+    return frame(request(370, {name: value for name, value in fields.items() if value is not None}))
+
+
+def _recall_case(what: str, make: Callable[[str], str | None], code: int) -> Case:
+    """A recall in a topic that is there."""
+    return Case(f"recall of {what}", lambda topic: [send(topic), recall(topic, make(topic))], [0, code], answers=2)
 
 
 def _timer(name: str, value: str) -> Callable[[str], bytes]:
@@ -271,7 +295,19 @@ OTHER_CASES = [
     Case("heartbeat of nothing", _raw(frame(request(34))), [1]),
     Case("consumer list of nobody", _raw(frame(request(38, {"consumerGroup": "nobodyAtAll"}))), [1]),
     Case("offset of an unknown topic", _raw(frame(request(30, {"topic": "NoSuchTopicAtAll", "queueId": "0"}))), [0]),
-    Case("recall while it is off", _raw(frame(request(370, {"topic": "T", "recallHandle": "x"}))), [16]),
+    Case("recall of an unknown topic", _raw(recall("NoSuchTopicAtAll", handle("NoSuchTopicAtAll"))), [17]),
+    _recall_case("what is not there", handle, 0),
+    _recall_case("another topic", lambda topic: handle("Other"), 604),
+    _recall_case("another broker", lambda topic: handle(topic, broker="broker-z"), 604),
+    _recall_case("another version", lambda topic: handle(topic, version="v2"), 604),
+    _recall_case("what was due", lambda topic: handle(topic, due_ms=1), 604),
+    _recall_case("what is due now", lambda topic: handle(topic, due_ms=int(time.time() * 1000)), 604),
+    _recall_case("what is due too far off", lambda topic: handle(topic, due_ms=1 << 60), 604),
+    _recall_case("a time that is none", lambda topic: handle(topic, due_ms="soon"), 604),
+    _recall_case("nothing", lambda topic: "", 604),
+    _recall_case("no base64", lambda topic: "!?!", 604),
+    _recall_case("too few words", lambda topic: encoded("v1 T"), 604),
+    _recall_case("no handle", lambda topic: None, 604),
     Case(
         "lock of nothing",
         _raw(frame(request(41), json.dumps({"clientId": "c", "consumerGroup": "g", "mqSet": []}).encode())),

@@ -68,7 +68,7 @@ def target(name: str) -> Iterator[str]:
     with (
         tempfile.TemporaryDirectory() as home,
         ApacheNameServer(Path(home) / "ns") as names,
-        ApacheBroker(Path(home) / "broker", names.address) as broker,
+        ApacheBroker(Path(home) / "broker", names.address, config={"recallMessageEnable": "true"}) as broker,
     ):
         yield broker.address
 

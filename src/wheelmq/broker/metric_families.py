@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Steps of the distribution of what waits (RocketMQ: TimerMetrics.timerDist)."""
 
+OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable")
+"""What may become of what was staged (delay.release): told from the start, so that an alarm sees the first of each."""
+
 LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 TURN_S: Final = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 TICK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)
@@ -101,14 +104,15 @@ class Families:
         )
         yield self._histogram("wheelmq_tick_seconds", "Length of a tick that had work", broker.ticks.wall, TICK_S)
         yield self._counter("wheelmq_timers_armed", "References armed", "by", dict(timer.armed_by))
-        yield self._counter("wheelmq_timers_settled", "What became of them", "how", dict(broker.releaser.counts))
+        outcomes = {**dict.fromkeys(OUTCOMES, 0), **broker.releaser.counts}
+        yield self._counter("wheelmq_timers_settled", "What became of them", "how", outcomes)
+        yield self._total("wheelmq_timers_refused", "Sends for a slot that is too full", timer.congestion.refused)
+        yield self._total("wheelmq_timers_not_noted", "Parked without room to be noted", timer.notes.passed_over)
         yield self._counter("wheelmq_turn_rows", "Rows of turns", "what", dict(broker.pipeline.turn_rows))
         yield self._histogram(
             "wheelmq_turn_seconds", "From plan to commit of a turn", broker.pipeline.turn_seconds, TURN_S
         )
-        turns = CounterMetricFamily("wheelmq_pipeline_turns", "Turns committed", labels=list(self._labels))
-        turns.add_metric(list(self._labels.values()), timer.turns.turn)
-        yield turns
+        yield self._total("wheelmq_pipeline_turns", "Turns committed", timer.turns.turn)
         held = timer.turns.is_held(broker.now_monotonic_ms())
         yield self._gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
 
@@ -117,6 +121,11 @@ class Families:
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, text, labels=list(self._labels))
         family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _total(self, name: str, text: str, count: int) -> Metric:
+        family = CounterMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), count)
         return family
 
     def _counter(self, name: str, text: str, label: str, counts: dict[str, int]) -> Metric:

@@ -178,7 +178,7 @@ class PipelineDesk:
             if urgent or aged or unindexed >= 1000:
                 return True
         runs_short = timer.walked_through_ms - wall_ms < timer.settings.lead_ms // 2
-        return runs_short and timer.units_to_walk(wall_ms) > 0
+        return runs_short and timer.has_units_to_walk(wall_ms)
 
     # The tick ------------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 Each parked message is noted as it is appended. A note goes when the pipeline has indexed its message. What is due
 within a second and still noted is armed by the broker itself: so a delay of 50 ms is exact, and what is sent while
-Spark is away is not late. Past the bound only what is due within the lead is noted; the rest is found again by
-the pipeline, which reads the timer queue from its index mark on.
+Spark is away is not late. Past the bound only what is due within the lead is noted, and of many that come at once the
+soonest; the rest is found again by the pipeline, which reads the timer queue from its index mark on.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from wheelmq.delay.refs import FIRE_MS, ORIGIN, Refs, by_fire_time, make
 from wheelmq.formats.disk.origin import Origin, Stream, by_stream, origin_stream
 from wheelmq.formats.units import Millis
+
+log = logging.getLogger(__name__)
 
 NEAR_MS: Final = 1000
 NOTES_MAX: Final = 1 << 20
@@ -31,14 +34,29 @@ class Notes:
         self.count = 0
         self.next_fire_ms = _NEVER
         """The least fire time among the notes."""
+        self.passed_over = 0
+        """Messages that were not noted for want of room, since the start."""
 
     def add(self, refs: Refs, now_ms: Millis) -> None:
         """Note `refs`, those of a stream in queue order."""
         if self.count + len(refs) > NOTES_MAX:
-            refs = refs[refs[:, FIRE_MS] <= now_ms + self._lead_ms]
+            kept = refs[:, FIRE_MS] <= now_ms + self._lead_ms
+            kept[np.argsort(refs[:, FIRE_MS], kind="stable")[: max(0, NOTES_MAX - self.count)]] = True
+            self._pass_over(int(np.count_nonzero(~kept)))
+            refs = refs[kept]
         for stream, mine in by_stream(refs[:, ORIGIN]):
             self._streams.setdefault(stream, _StreamNotes()).add(refs[mine], now_ms)
         self._count()
+
+    def _pass_over(self, count: int) -> None:
+        if count and not self.passed_over:
+            log.error(
+                "timer: %d messages are not indexed, and no more are noted: what is due later than in %d s waits for "
+                "the pipeline, however long that takes",
+                self.count,
+                self._lead_ms // 1000,
+            )
+        self.passed_over += count
 
     def take_near(self, now_ms: Millis) -> Refs | None:
         """Take the notes that fire within NEAR_MS, by fire time; None when there are none."""

@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.metric_families import Families
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -51,6 +53,18 @@ def test_the_timers_way(harness: BrokerHarness) -> None:
     assert told(harness, "by")["wheelmq_timers_armed_total", "near_lane"] >= 1
     harness.advance(10_000, model.work)
     assert ("rocketmq_timing_messages", "T") not in told(harness)
+
+
+def test_what_alarms_is_there_from_the_start(harness: BrokerHarness) -> None:
+    first = told(harness, "how")
+    for how in ("released", "rolled", "dead_letter", "early", "unreadable"):
+        assert first["wheelmq_timers_settled_total", how] == 0
+    assert first["wheelmq_timers_refused_total", ""] == first["wheelmq_timers_not_noted_total", ""] == 0
+    harness.broker.store.append(
+        Message(TIMER_TOPIC, 0, b"", {"REAL_TOPIC": "no/topic", "REAL_QID": "0", "__WMQ_DUE": f"{harness.now_ms + 20}"})
+    )
+    harness.advance(30)
+    assert told(harness, "how")["wheelmq_timers_settled_total", "dead_letter"] == 1
 
 
 def test_what_is_late(harness: BrokerHarness) -> None:

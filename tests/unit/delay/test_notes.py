@@ -77,7 +77,16 @@ def test_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     notes.add(refs(0, [50_000] * 10), Millis(0))
     notes.add(refs(10, [60_000, LEAD_MS, LEAD_MS + 1, 70_000]), Millis(0))
     assert notes.count == 11  # past the bound only what is due within the lead is noted
+    assert notes.passed_over == 3
     assert pairs(notes.take_near(Millis(LEAD_MS - NEAR_MS))) == [(LEAD_MS, 11)]
+
+
+def test_of_more_than_there_is_room_for_the_soonest_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes_module, "NOTES_MAX", 3)
+    notes = Notes(LEAD_MS)
+    notes.add(refs(0, [90_000, 70_000, LEAD_MS, 60_000, 80_000]), Millis(0))
+    assert (notes.count, notes.passed_over) == (3, 2)
+    assert pairs(notes.take_near(Millis(100_000))) == [(LEAD_MS, 2), (60_000, 3), (70_000, 1)]
 
 
 def test_the_notes_are_a_copy() -> None:

@@ -211,17 +211,13 @@ class Timer:
         goal = self.floor_slot(now_ms + self.settings.lead_ms)
         if goal <= self.walked_through_ms:
             return
-        units = self.wheel.units_between(self.walked_through_ms, goal)
-        filled = np.flatnonzero(units)
-        empty = len(units) if not len(filled) else int(filled[0])
-        self.walked_through_ms += empty * self.settings.precision_ms
+        filled_ms = self.wheel.first_filled(self.walked_through_ms, goal)
+        self.walked_through_ms = goal if filled_ms is None else filled_ms - self.settings.precision_ms
 
-    def units_to_walk(self, now_ms: Millis) -> int:
-        """Units in slots within the lead that were not walked."""
+    def has_units_to_walk(self, now_ms: Millis) -> bool:
+        """Whether a slot within the lead that was not walked has units."""
         goal = self.floor_slot(now_ms + self.settings.lead_ms)
-        if goal <= self.walked_through_ms:
-            return 0
-        return int(self.wheel.units_between(self.walked_through_ms, goal).sum())
+        return self.wheel.first_filled(self.walked_through_ms, goal) is not None
 
     def make_plan(self, broker: str, now_ms: Millis, durable: LogPosition) -> TurnPlan | None:
         """The plan of the next turn, over what is on disk: the log up to `durable`. None when it would be empty."""

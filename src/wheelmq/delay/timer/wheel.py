@@ -50,6 +50,21 @@ class TimerWheel:
         places = times % self.slots
         return np.where(self.table["time"][places] == times, self.units[places], 0).astype(np.int32)
 
+    def first_filled(self, after_ms: int, through_ms: int) -> int | None:
+        """The time of the first slot later than `after_ms` up to `through_ms` that has units; None when none has.
+
+        What it costs goes by how far off that is: it is asked for often, and the span may be days.
+        """
+        count = 64
+        while after_ms < through_ms:
+            stop_ms = min(through_ms, after_ms + count * self.precision_ms)
+            filled = np.flatnonzero(self.units_between(after_ms, stop_ms))
+            if len(filled):
+                return after_ms + (int(filled[0]) + 1) * self.precision_ms
+            after_ms = stop_ms
+            count = min(2 * count, 1 << 16)
+        return None
+
     def first_position_after(self, slot_ms: Millis) -> int | None:
         """Timer log position of the oldest unit in any slot later than `slot_ms`; None when those are empty."""
         later = self.table["first_position"][self.table["time"] > slot_ms // self.precision_ms]

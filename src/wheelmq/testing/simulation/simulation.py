@@ -35,6 +35,7 @@ STEPS: Final = 150
 CHECK_EVERY: Final = 25
 """Steps from one check of all invariants to the next."""
 CLOCK_ERROR_MS_MAX: Final = 25_000
+HOUR_MS: Final = 3_600_000
 WINDOW_MS: Final = 8000
 CALM_MS: Final = 4000
 """How long after the last due time everything must be out."""
@@ -65,6 +66,8 @@ class Simulation:
         self._show = show
         self._stops = Stops()
         self._clock_error_ms = 0
+        self._by_hours = Random(f"hours of {seed}").random() < 0.2
+        """Whether the wall clock is set by hours too. Drawn apart, so that the other runs stay what they were."""
         self._full_until = 0
         """The step in which a full disk has room again; 0 for a disk that has."""
         self._power_was_cut = False
@@ -250,10 +253,13 @@ class Simulation:
     # What goes wrong -----------------------------------------------------------------------------------------------
 
     def _set_the_clock(self) -> None:
-        """Somebody sets the wall clock; all in all by less than the wheel is longer than the longest delay."""
+        """Somebody sets the wall clock; all in all by less than the wheel is longer than the longest delay, and in
+        some runs by an hour."""
         r = self._world.randomness
         ms = r.choice((r.randint(-3000, 3000), -20_000, 15_000))
-        if abs(self._clock_error_ms + ms) <= CLOCK_ERROR_MS_MAX:
+        if self._by_hours and r.random() < 0.5:
+            ms = r.choice((-HOUR_MS, HOUR_MS))
+        if abs(self._clock_error_ms + ms) <= CLOCK_ERROR_MS_MAX + self._by_hours * HOUR_MS:
             self._clock_error_ms += ms
             self._harness.clock.step(ms)
 
@@ -390,6 +396,8 @@ class Simulation:
             self._start_in_calm()
         if not self._names.is_up:
             self._names.start()
+        if self._by_hours:  # nobody waits an hour for what comes out
+            self._harness.clock.step(-self._clock_error_ms)
         self._spark.calm()
         self._harness.advance(LAPSE_MS, self._lapse, TICKS_MS)
         self._tick()

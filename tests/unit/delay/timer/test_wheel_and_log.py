@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wheelmq.delay.timer.log import BLANK_BYTES, TimerLog, Units
@@ -102,6 +102,18 @@ class TestWheel:
         assert wheel.units_between(T0, T0 + 5000).tolist() == [1, 0, 2, 1, 0]
         assert wheel.units_between(T0 + 3000, T0 + 3000).tolist() == []
         assert wheel.units_between(T0 + 5000, T0).tolist() == []
+
+    @given(filled=st.sets(st.integers(0, 5000), max_size=4), after=st.integers(0, 5000), count=st.integers(-5, 5000))
+    @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_the_first_that_is_filled(
+        self, tmp_path_factory: pytest.TempPathFactory, filled: set[int], after: int, count: int
+    ) -> None:
+        wheel = TimerWheel(SimulatedDisk(), tmp_path_factory.mktemp("w") / "wheel", 1000, 3000)
+        for position, time in enumerate(sorted(filled)):
+            wheel.put(1000 * (time + 1), position * 52, deletes=False)
+        expected = min((time + 1 for time in filled if after < time + 1 <= after + count), default=None)
+        found = wheel.first_filled(1000 * after, 1000 * (after + count))
+        assert found == (None if expected is None else 1000 * expected)
 
     def test_pending_since(self, wheel: TimerWheel) -> None:
         wheel.put(T0, 0, deletes=False)
