@@ -185,7 +185,7 @@ class RecallHeader(Header):
     """RECALL_MESSAGE."""
 
     topic: str
-    recall_handle: str
+    recall_handle: str = ""
     producer_group: str = ""
 
 
