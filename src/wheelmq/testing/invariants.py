@@ -141,7 +141,8 @@ def _check_counts(broker: Broker, log: Log) -> None:
     """What is counted as waiting, by topic, is what a count over the log comes to."""
     if broker.store.journal.count:
         return
-    waiting = [one.message.properties for index, one in log.parked.items() if index not in broker.timer.done]
+    done = broker.timer.done
+    waiting = [one.message.properties for index, one in log.parked.items() if timer_origin(index) not in done]
     expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.store.real_queue(one) >= 0)
     counted = broker.store.queues.by_topic(broker.timer.pending_by_queue)
     assert counted == expected, f"counted are {counted}, there are {dict(expected)}"

@@ -53,13 +53,13 @@ class PortionReader:
     def __init__(self, root: Path, sizes: StoreSizes) -> None:
         self._root = root
         self._sizes = sizes
-        self._turn = -1
+        self._turn = (-1, -1)
         self._view: StoreView | None = None
         self.bytes_read = 0
         """Of portions that were answered; kept by whoever answers."""
 
-    def read(self, turn: int, kind: FileKind, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:
-        """As `read_portion`, over files as they are in this turn."""
+    def read(self, turn: tuple[int, int], kind: FileKind, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:
+        """As `read_portion`, over files as they are in this turn: epoch and turn, for a turn may be planned anew."""
         if self._view is None or turn != self._turn:
             self._turn, self._view = turn, StoreView(self._root, self._sizes)
         try:

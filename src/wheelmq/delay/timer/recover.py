@@ -239,7 +239,8 @@ class TimerRecovery:
         timer = self._timer
         timer.count_pending(pending[:, _REAL_QUEUE])
         timer.keys.add(pending[:, _KEY], pending[:, _ORIGIN], timer.done)
-        timer.congestion.count(pending[:, _DUE], timer.store.clock.now_ms())
+        timers = pending[pending[:, _ORIGIN] >= timer_origin(0)]  # those of levels come before them
+        timer.congestion.count(timers[:, _DUE], timer.store.clock.now_ms())
 
     def _stage(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer

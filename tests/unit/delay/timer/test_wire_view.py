@@ -244,6 +244,19 @@ class TestTheBrokersSide:
         harness.broker.pipeline.reader = PortionReader(harness.broker.paths.root, store_sizes(harness.broker.settings))
         assert self.ask(harness, "record", [(0, 100)]).code == ResponseCode.PULL_OFFSET_MOVED
 
+    def test_a_turn_that_is_planned_anew(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        """The next lease has the same turn, over files that were not there when it was planned first."""
+        assert model.plan() is not None
+        assert self.ask(harness, "queue", [(0, 20)]).code == ResponseCode.SUCCESS
+        for _ in range(400):  # they begin another file of the timer queue
+            harness.submit(harness.send_command("T", delay_ms=30_000))
+        harness.advance(4000)
+        model.open()
+        plan = model.plan()
+        assert plan is not None and plan.index_to > 400
+        last = [(20 * (plan.index_to - 1), 20)]
+        assert self.ask(harness, "queue", last, epoch=plan.epoch).code == ResponseCode.SUCCESS
+
     def test_an_answer_is_bounded(self, harness: BrokerHarness, model: PipelineModel) -> None:
         answer = self.ask(harness, "wheel", [(0, 32)] * 4096)
         assert (int(answer.ext["count"]), len(answer.body)) == (4096, 4096 * 32)
