@@ -39,6 +39,7 @@ class Peer:
         self.peer = Host(b"\x7f\0\0\1", 40_000)
         self.is_open = True
         self.is_full = False
+        self.sends = True
         self.sent = b""
 
     def send(self, frame: bytes) -> None:
