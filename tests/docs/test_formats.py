@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.formats.disk import checkpoint, done_bits, index, queue_unit, snapshot, timer
+from wheelmq.formats.disk import block, checkpoint, done_bits, index, queue_unit, snapshot, timer
 from wheelmq.formats.field import Layout
 
 DOCS = Path(__file__).parents[2] / "docs" / "formats"
 
 LAYOUTS: dict[str, Layout] = {
     name: layout
-    for module in (checkpoint, done_bits, index, queue_unit, snapshot, timer)
+    for module in (block, checkpoint, done_bits, index, queue_unit, snapshot, timer)
     for name, layout in vars(module).items()
     if isinstance(layout, Layout)
 }

@@ -34,6 +34,8 @@ def live(folder: Path) -> dict[str, str]:
         six = harness.connect(b"\x20\x01\x0d\xb8" + bytes(11) + b"\1")
         harness.send("T", b"six", properties={"UNIQ_KEY": "U4"}, delay_ms=1500, connection=six)
         harness.send("T", b"level", properties={"UNIQ_KEY": "U5", props.DELAY: "2"})
+        for seconds in (2, 9, 25, 300):
+            harness.send("T", b"block", properties={"UNIQ_KEY": f"B{seconds}", props.DELAY_IN_SECONDS: str(seconds)})
         for i in range(20):
             harness.send("T", b"timer", properties={"UNIQ_KEY": f"V{i}"}, delay_ms=700 + 2700 * i)
         harness.advance(3000, model.work)

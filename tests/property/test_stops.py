@@ -26,9 +26,10 @@ END_MS = 15_000
 
 
 class Life:
-    """One run, and what is known of its messages."""
+    """One run, and what is known of its messages: timers, or `in_blocks`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, in_blocks: bool) -> None:
+        self.in_blocks = in_blocks
         self.due_ms: dict[bytes, int] = {}
         self.answered: set[bytes] = set()
         self.cancel_is_answered = False
@@ -40,6 +41,10 @@ class Life:
             timer_log_file_bytes=52 * 3 + 16,
             queue_file_bytes=20 * 4,
             log_file_bytes=16_384,
+            block_log_file_bytes=512,
+            block_queue_file_bytes=24 * 2,
+            block_length_seconds=5,
+            clean_resource_interval_ms=2000,
         )
 
     def live(self) -> None:
@@ -47,8 +52,13 @@ class Life:
         model = PipelineModel(harness, index_parts=2)
         for delay_ms in DELAYS_MS:
             body = b"%d" % delay_ms
+            properties = {props.UNIQ_KEY: body.decode()}
+            if self.in_blocks:
+                delay_ms = -(-delay_ms // 1000) * 1000
+                properties[props.DELAY_IN_SECONDS] = str(delay_ms // 1000)
             self.due_ms[body] = harness.now_ms + delay_ms
-            answer = harness.send("T", body, delay_ms=delay_ms, properties={props.UNIQ_KEY: body.decode()})
+            asked = None if self.in_blocks else delay_ms
+            answer = harness.send("T", body, delay_ms=asked, properties=properties)
             assert answer.code == 0
             self.answered.add(body)
         harness.advance(3500, model.work, 500)
@@ -83,10 +93,10 @@ class Life:
         self.check()
 
 
-def passages() -> list[str]:
+def passages(*, in_blocks: bool) -> list[str]:
     """The failpoints of a run that nobody stops."""
     with tempfile.TemporaryDirectory() as folder:
-        life = Life(Path(folder))
+        life = Life(Path(folder), in_blocks=in_blocks)
         with Stops() as stops:
             life.live()
         life.check()
@@ -106,7 +116,7 @@ def chosen(passed: list[str]) -> list[int]:
 
 
 def test_a_life_passes_every_failpoint_of_the_timer() -> None:
-    passed = set(passages())
+    passed = set(passages(in_blocks=False))
     assert passed >= {
         "commit.before",
         "commit.units",
@@ -126,11 +136,32 @@ def test_a_life_passes_every_failpoint_of_the_timer() -> None:
     }, passed
 
 
+def test_a_life_passes_every_failpoint_of_blocks() -> None:
+    passed = set(passages(in_blocks=True))
+    assert passed >= {
+        "block.logged",
+        "block.queued",
+        "block.synced",
+        "block.checkpoint",
+        "block.recovered",
+        "block.gone",
+        "block.removed",
+        "blocks.checked",
+        "blocks.loaded",
+        "blocks.recovered",
+        "blocks.wheel",
+        "commit.armed",
+        "release.after",
+        "cancel.appended",
+    }, passed
+
+
+@pytest.mark.parametrize("in_blocks", [False, True], ids=["timers", "blocks"])
 @pytest.mark.parametrize("power", [None, 0.0, 0.5], ids=["killed", "power cut", "power cut, some pages kept"])
-def test_a_stop_anywhere(power: float | None) -> None:
-    for die_at in chosen(passages()):
+def test_a_stop_anywhere(power: float | None, in_blocks: bool) -> None:
+    for die_at in chosen(passages(in_blocks=in_blocks)):
         with tempfile.TemporaryDirectory() as folder:
-            life = Life(Path(folder))
+            life = Life(Path(folder), in_blocks=in_blocks)
             with Stops(die_at) as stops, contextlib.suppress(Died):
                 life.live()
             where = f"{die_at}: {stops.passed[-1]}"

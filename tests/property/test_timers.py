@@ -131,34 +131,45 @@ class Timers(RuleBasedStateMachine):
             timer_log_file_bytes=52 * 20 + 16,
             queue_file_bytes=20 * 16,
             recall_enable=True,
+            block_log_file_bytes=2048,
+            block_queue_file_bytes=24 * 4,
+            block_length_seconds=5,
+            clean_resource_interval_ms=2000,
         )
         options = {"index_parts": index_parts, "walk_parts": walk_parts, "attempts": attempts, "chunk_rows": chunk_rows}
         self.models = [PipelineModel(self.harness, "one", **options), PipelineModel(self.harness, "two")]
 
     # Clients -------------------------------------------------------------------------------------------------------
 
-    def _command(self, delay_ms: int, queue_id: int) -> tuple[Sent, Command]:
+    def _command(self, delay_ms: int, queue_id: int, *, in_block: bool = False) -> tuple[Sent, Command]:
         key = f"K{len(self.oracle.sent)}"
+        if in_block:
+            seconds = -(-delay_ms // SECOND_MS)
+            sent = self.oracle.sent[key.encode()] = Sent(
+                key.encode(), queue_id, self.harness.now_ms + seconds * SECOND_MS
+            )
+            properties = {props.UNIQ_KEY: key, props.DELAY_IN_SECONDS: str(seconds)}
+            return sent, self.harness.send_command(TOPIC, sent.body, queue_id=queue_id, properties=properties)
         sent = self.oracle.sent[key.encode()] = Sent(key.encode(), queue_id, self.harness.now_ms + delay_ms)
         properties = {props.UNIQ_KEY: key}
         return sent, self.harness.send_command(
             TOPIC, sent.body, queue_id=queue_id, delay_ms=delay_ms, properties=properties
         )
 
-    @rule(delay_ms=delays_ms, count=st.integers(1, 4), queue_id=st.integers(0, QUEUES - 1))
-    def send(self, delay_ms: int, count: int, queue_id: int) -> None:
+    @rule(delay_ms=delays_ms, count=st.integers(1, 4), queue_id=st.integers(0, QUEUES - 1), in_block=st.booleans())
+    def send(self, delay_ms: int, count: int, queue_id: int, in_block: bool) -> None:
         """Messages that are due at one moment; they are all answered."""
         for _ in range(count):
-            sent, command = self._command(delay_ms, queue_id)
+            sent, command = self._command(delay_ms, queue_id, in_block=in_block)
             answer = self.harness.ask(command)
             assert answer.code == ResponseCode.SUCCESS, answer
             assert answer.ext["transactionId"] == sent.body.decode()
 
-    @rule(delays=st.lists(delays_ms, min_size=1, max_size=3), clean=st.booleans())
-    def send_and_die(self, delays: list[int], clean: bool) -> None:
+    @rule(delays=st.lists(delays_ms, min_size=1, max_size=3), clean=st.booleans(), in_block=st.booleans())
+    def send_and_die(self, delays: list[int], clean: bool, in_block: bool) -> None:
         """The broker ends, in the tick or right behind it, before anybody sees an answer."""
         for delay_ms in delays:
-            sent, command = self._command(delay_ms, 0)
+            sent, command = self._command(delay_ms, 0, in_block=in_block)
             sent.may_be_missing = True
             self.harness.submit(command)
         if clean:

@@ -14,6 +14,7 @@ TOPICS = [
     "TBW102",
     "SCHEDULE_TOPIC_XXXX",
     "rmq_sys_wheel_timer",
+    "rmq_sys_wheelmq_block",
     "New",
     "bad/name",
     "",
@@ -22,7 +23,7 @@ NAMES = [
     "UNIQ_KEY", "TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",
     "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID", "TIMER_DEL_UNIQKEY", "__WMQ_DUE", "__WMQ_ORIGIN", "TRAN_MSG",
     "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER", "colour", "c",
-    "TIMER_ENQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DELAY_LEVEL", "UNIQ_KE", "TAGSS",
+    "TIMER_ENQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DELAY_LEVEL", "UNIQ_KE", "TAGSS", "delayInSeconds",
 ]  # fmt: skip
 VALUES = [
     "1", "0", "50", "1500", "-1", "+1", "007", "99999999999999999999", "999999999999999", "1000000000000000", "true",
@@ -57,6 +58,7 @@ usual = st.fixed_dictionaries(
         "TIMER_DELAY_MS": st.sampled_from(["1", "50", "1500", "25000", "0", "259200001"]),
         "TIMER_DELIVER_MS": st.sampled_from(["1700000005000", "1700000005001", "1700000000000", "1"]),
         "TIMER_DELAY_SEC": st.sampled_from(["1", "259200", "259201"]),
+        "delayInSeconds": st.sampled_from(["1", "2", "0", "-1", "259201"]),
     },
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -167,6 +168,19 @@ def test_the_kernel_serves_plain_sends_and_timers(twins: Twins) -> None:
     released = kernel.releaser.counts["released"]
     twins.advance(60)
     assert kernel.releaser.counts["released"] == released + 3
+
+
+def test_the_kernel_releases_messages_of_blocks(twins: Twins) -> None:
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))
+    served = kernel.fast_send.served
+    for _ in range(3):
+        twins.receive(_frame("Alpha", "delayInSeconds\\u00011\\u0002TAGS\\u0001TagA\\u0002"))
+    assert kernel.fast_send.served == served
+    with mock.patch.object(kernel.releaser, "_append_one", side_effect=AssertionError("left to the plain code")):
+        twins.advance(1000)
+    assert kernel.releaser.counts["released"] == 3
 
 
 def _frame(topic: str, properties: str) -> bytes:

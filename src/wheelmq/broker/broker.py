@@ -32,6 +32,9 @@ from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.timer_chores import TimerChores
 from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.delay.blocks.block import BlockSizes
+from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
+from wheelmq.delay.blocks.lane import BlockLane
 from wheelmq.delay.level_queues import LevelQueues
 from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.park import ParkSettings
@@ -45,7 +48,7 @@ from wheelmq.formats.disk.message import Host
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.warm import warm
-from wheelmq.formats.units import Millis
+from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -99,6 +102,7 @@ class Broker:
         self.store = Store(self.paths, _store_settings(settings, self.host, levels_ms), disk, clock)
         self.park_settings = ParkSettings(settings.timer_max_delay_seconds, settings.timer_precision_ms, levels_ms)
         self.timer = Timer(self.store, _timer_settings(settings))
+        self.block_lane = BlockLane(Blocks(self.store, _block_settings(settings)), self.timer)
         self._recover(levels_ms)
         self.topics = Topics(disk, self.paths, clock, settings)
         self.groups = Groups(disk, self.paths, clock, settings)
@@ -106,11 +110,11 @@ class Broker:
         self.clients = Clients()
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
-        self.snapshots = Snapshots(self.store, self.timer, self.background, _snapshot_settings(settings))
+        self.snapshots = self._open_snapshots()
         self.ahead = self._open_ahead()
         self.index = self._open_index()
         self.expiry = self._open_expiry()
-        self.flush = Flush(self.store, offload, settings, self.fail)
+        self.flush = Flush(self.store, self.blocks, offload, settings, self.fail)
         self.dispatch = Dispatch(self)
         self.holds = Holds(self.dispatch.answer)
         self.calls = Calls()
@@ -142,6 +146,8 @@ class Broker:
         self.timer_chores = TimerChores(self)
 
     def _recover(self, levels_ms: tuple[Millis, ...]) -> None:
+        self.blocks.load()
+        self.blocks.recover()
         timer, levels = TimerRecovery(self.timer), LevelQueues(self.disk, self.paths, levels_ms)
 
         def meet(rows: Rows, names: InternedNames) -> None:
@@ -151,6 +157,11 @@ class Broker:
         self.store.recover(meet, timer.resume)
         timer.finish()
         levels.park(self.store, self.timer)
+        self.block_lane.recover()
+
+    def _open_snapshots(self) -> Snapshots:
+        settings = _snapshot_settings(self.settings)
+        return Snapshots(self.store, self.timer, self.block_lane, self.background, settings)
 
     def _open_ahead(self) -> Ahead:
         count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
@@ -171,7 +182,15 @@ class Broker:
             forcibly_ratio=chosen.disk_space_clean_forcibly_ratio,
             batch_max=chosen.delete_file_batch_max,
         )
-        return Expiry(self.store, self.index, settings, self.timer.needed_from, self.background)
+
+        def needed_from() -> LogPosition:
+            return min(self.timer.needed_from(), self.block_lane.needed_from())
+
+        return Expiry(self.store, self.index, settings, needed_from, self.background)
+
+    @property
+    def blocks(self) -> Blocks:
+        return self.block_lane.blocks
 
     # What the shell calls ------------------------------------------------------------------------------------------
 
@@ -212,6 +231,7 @@ class Broker:
         self._run_due_chores(monotonic_ms)
         self._forget_refusal(monotonic_ms)
         self.timer.arm_near(now_ms)
+        self.block_lane.tick(now_ms)
         if self.timer_chores.next_release_ms(monotonic_ms) == 0:
             self.releaser.take_due(now_ms)
         released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s))
@@ -241,6 +261,7 @@ class Broker:
             return 0
         rows, grown = self.store.dispatch()
         self.timer.take_journal(rows)
+        self.block_lane.take_settled(rows)
         for queue_row in grown:
             self.holds.wake(queue_row)
         return len(rows)
@@ -257,9 +278,10 @@ class Broker:
             return 0 if self.refusal is None else RETRY_MS
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
         waits = [chore[0] - monotonic_ms for chore in self._every]
-        near_ms, fire_ms = self.timer.next_near_ms(), self.timer.armed.next_fire_ms()
-        if near_ms is not None:
-            waits.append(near_ms - now_ms)
+        for near_ms in (self.timer.next_near_ms(), self.block_lane.next_ms()):
+            if near_ms is not None:
+                waits.append(near_ms - now_ms)
+        fire_ms = self.timer.armed.next_fire_ms()
         release_ms = self.timer_chores.next_release_ms(monotonic_ms)
         if fire_ms is not None and release_ms is not None:
             waits.append(max(fire_ms - now_ms, release_ms))
@@ -281,6 +303,7 @@ class Broker:
             if self.index is not None:
                 self.index.close()
             self.snapshots.close()
+            self.block_lane.close()
             self.store.close()
 
     # What handlers use ---------------------------------------------------------------------------------------------
@@ -324,6 +347,7 @@ class Broker:
     def _keep_house(self) -> None:
         self.every(self.settings.offsets_persist_ms, self._save_offsets)
         self.every(self.settings.checkpoint_ms, self._write_checkpoint)
+        self.every(self.settings.checkpoint_ms, lambda: self.block_lane.write_checkpoints(self.background))
         self.every(10_000, self._expire_clients)
         self.every(self.settings.clean_resource_interval_ms, self._expire_files)
         self.every(1000, self._sample_rates)
@@ -369,9 +393,16 @@ class Broker:
     def _expire_files(self) -> None:
         self.expiry.look()
         self.admission.look_at_disk()
+        self._or_refuse(self._expire_blocks)
         timer_log = self.timer.drop_log()
         if timer_log is not None:
             self.background.submit(timer_log, self.note_saved)
+
+    def _expire_blocks(self) -> int:
+        jobs = list(self.block_lane.expire(self.clock.now_ms()))
+        for job, done in jobs:
+            self.background.submit(job, done)
+        return len(jobs)
 
     def _sample_rates(self) -> None:
         for rate in (self.put_rate, self.get_rate, self.enqueue_rate, self.dequeue_rate):
@@ -408,6 +439,11 @@ def _timer_settings(settings: BrokerSettings) -> TimerSettings:
         congest_num_each_slot=settings.timer_congest_num_each_slot,
         stops_enqueue=settings.timer_stop_enqueue,
     )
+
+
+def _block_settings(settings: BrokerSettings) -> BlockSettings:
+    sizes = BlockSizes(settings.block_log_file_bytes, settings.block_queue_file_bytes)
+    return BlockSettings(settings.block_length_seconds * 1000, sizes)
 
 
 def _snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:

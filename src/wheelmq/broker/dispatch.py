@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from wheelmq.broker.connection import Connection, peer_text
-from wheelmq.broker.request import Answer, Durable, Handler, Hold, PeerError, Request
+from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, PeerError, Request
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -65,6 +65,9 @@ class Dispatch:
             encoded = encode_answer(command.opaque, answer.reply)
             late = None if answer.late is None else encode_answer(command.opaque, answer.late)
             self._broker.flush.answer_when_durable(answer.position, connection, encoded, late)
+        elif isinstance(answer, DurableInBlock):
+            encoded = encode_answer(command.opaque, answer.reply)
+            self._broker.flush.answer_when_blocks_are_durable(answer.put_count, connection, encoded)
         else:
             self.answer(connection, command.opaque, answer)
 

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay import refs as ref
 from wheelmq.delay.refs import Refs
-from wheelmq.formats.disk.origin import INDEX_MASK
+from wheelmq.formats.disk.origin import INDEX_MASK, KIND_BLOCK, Origin, origin_stream, stream_kind, stream_number
 from wheelmq.formats.kernels import release
 from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.store.mapped import MappedSequence
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -39,12 +40,14 @@ class FastRelease:
         if not log.files.has_room(log.end):
             return 0
         self._arrays.refresh()
-        file_bytes = log.files.file_bytes
+        source = self._source(Origin(int(refs[0, ref.ORIGIN])))
+        if source is None:
+            return 0
         first = int(refs[0, ref.POSITION])
-        source_base = first - first % file_bytes
+        source_base = first - first % source.file_bytes
         refs = refs[: _in_first_stream(refs[:, ref.ORIGIN])]
-        here = int(np.searchsorted(refs[:, ref.POSITION], source_base + file_bytes))
-        base = log.end - log.end % file_bytes
+        here = int(np.searchsorted(refs[:, ref.POSITION], source_base + source.file_bytes))
+        base = log.end - log.end % log.files.file_bytes
         state, parameters = self._state, self._parameters
         state[release.NEXT] = 0
         state[release.LOG_AT] = log.end - base
@@ -53,10 +56,18 @@ class FastRelease:
         parameters[release.STORE_MS] = store_ms = log.store_ms()
         parameters[release.LOG_BASE] = base
         parameters[release.SOURCE_BASE] = source_base
-        self._call(refs[:here], log.files.file_at(source_base).array, log.files.file_at(log.end).array)
+        self._call(refs[:here], source.file_at(source_base).array, log.files.file_at(log.end).array)
         log.advance(LogPosition(base + int(state[release.LOG_AT])), store_ms)
         journal.count = int(state[release.ROWS])
         return int(state[release.NEXT])
+
+    def _source(self, origin: Origin) -> MappedSequence | None:
+        """The log in which a message is parked; None when its block is gone."""
+        stream = origin_stream(origin)
+        if stream_kind(stream) != KIND_BLOCK:
+            return self._broker.store.log.files
+        block = self._broker.blocks.get(stream_number(stream))
+        return None if block is None else block.log.files
 
     def _call(self, refs: Refs, source: Bytes, log: Bytes) -> None:
         arrays, store = self._arrays, self._broker.store

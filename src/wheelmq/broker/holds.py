@@ -9,7 +9,6 @@ from typing import Final
 
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.request import Hold
-from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.frame import Command
 
 DEADLINES_OVER: Final = 64
@@ -112,21 +111,19 @@ class Holds:
 
 
 class DurableAnswers:
-    """Finished answers in the order of the log positions they wait for."""
+    """Finished answers in the order of what they wait for: log positions, or messages that were put in blocks."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[LogPosition, int, Connection, bytes, bytes | None]] = deque()
+        self._waiting: deque[tuple[int, int, Connection, bytes, bytes | None]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(
-        self, position: LogPosition, now_ms: int, connection: Connection, frames: bytes, late: bytes | None = None
-    ) -> None:
-        """`frames` may leave once the log is on disk up to `position`; `late` in their place when they are overdue."""
+    def add(self, position: int, now_ms: int, connection: Connection, frames: bytes, late: bytes | None = None) -> None:
+        """`frames` may leave once the disk has all up to `position`; `late` in their place when they are overdue."""
         self._waiting.append((position, now_ms, connection, frames, late))
 
-    def free(self, durable: LogPosition) -> None:
+    def free(self, durable: int) -> None:
         """Send what waited for no more than `durable`."""
         while self._waiting and self._waiting[0][0] <= durable:
             _, _, connection, frames, _ = self._waiting.popleft()

@@ -43,6 +43,7 @@ class Families:
         yield from self._behind()
         yield from self._by_topic()
         yield self._snapshot()
+        yield from self._blocks()
         yield from self._own()
 
     # Families -----------------------------------------------------------------------------------------------------
@@ -115,6 +116,16 @@ class Families:
         yield self._total("wheelmq_pipeline_turns", "Turns committed", timer.turns.turn)
         held = timer.turns.is_held(broker.now_monotonic_ms())
         yield self._gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
+
+    def _blocks(self) -> Iterator[Metric]:
+        blocks, lane = self._broker.blocks, self._broker.block_lane
+        yield self._gauge("wheelmq_blocks", "Blocks that are there", len(blocks))
+        yield self._gauge("wheelmq_blocks_flush_behind", "Messages of blocks not on disk", blocks.end - blocks.synced)
+        family = CounterMetricFamily(
+            "wheelmq_block_messages", "Put in blocks since the start", labels=list(self._labels)
+        )
+        family.add_metric(list(self._labels.values()), lane.put_count)
+        yield family
 
     # Their shapes --------------------------------------------------------------------------------------------------
 

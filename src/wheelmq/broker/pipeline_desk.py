@@ -41,7 +41,11 @@ URGENT_MS: Final = 5000
 def store_sizes(settings: BrokerSettings) -> StoreSizes:
     """Sizes of the files that tasks read."""
     return StoreSizes(
-        settings.log_file_bytes, settings.queue_file_bytes, settings.timer_log_file_bytes, settings.timer_slots
+        settings.log_file_bytes,
+        settings.queue_file_bytes,
+        settings.timer_log_file_bytes,
+        settings.timer_slots,
+        settings.block_queue_file_bytes,
     )
 
 
@@ -110,7 +114,8 @@ class PipelineDesk:
             self._broker.flush.want()
             return None
         reach("plan.before")
-        plan = self._timer.make_plan(self._broker.settings.broker_name, wall_ms, store.log.synced)
+        window = self._broker.block_lane.window(wall_ms)
+        plan = self._timer.make_plan(self._broker.settings.broker_name, wall_ms, store.log.synced, window)
         self._plan_from = None
         if plan is None:
             return None
@@ -131,8 +136,11 @@ class PipelineDesk:
         began_s = self._broker.clock.monotonic()
         units = self._timer.walk_units(turns.plan)
         proposal = turns.check(epoch, turn, winners, units, self._timer.settings.precision_ms)
+        lane, window = self._broker.block_lane, proposal.plan.blocks
+        lane.check(window, proposal.block_parts)
         armed = self._timer.armed_by["pipeline"]
         self._timer.apply(proposal)
+        lane.commit(window, proposal.block_parts, proposal.plan.write_ms)
         self._tell(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
         self._save(None)
 
@@ -142,7 +150,7 @@ class PipelineDesk:
         done = TurnDone(
             turn=proposal.plan.turn,
             indexed=sum(map(len, proposal.index_parts)),
-            walked=sum(map(len, proposal.walk_parts)),
+            walked=sum(map(len, (*proposal.walk_parts, *proposal.block_parts))),
             armed=armed,
             seconds=now_s - self._planned_ms / 1000,
             commit_seconds=now_s - began_s,
@@ -178,7 +186,7 @@ class PipelineDesk:
             if urgent or aged or unindexed >= 1000:
                 return True
         runs_short = timer.walked_through_ms - wall_ms < timer.settings.lead_ms // 2
-        return runs_short and timer.has_units_to_walk(wall_ms)
+        return (runs_short and timer.has_units_to_walk(wall_ms)) or self._broker.block_lane.runs_short(wall_ms)
 
     # The tick ------------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,14 @@ class Durable:
 
 
 @dataclass(slots=True)
+class DurableInBlock:
+    """An answer that waits until so many messages of blocks are on disk; FLUSH_DISK_TIMEOUT when that takes long."""
+
+    reply: Command
+    put_count: int
+
+
+@dataclass(slots=True)
 class Hold:
     """No answer yet: ask again when something happens to `key`, for the last time at the deadline."""
 
@@ -69,7 +77,7 @@ class Hold:
     """Called with whether it is the last time; None goes on waiting (the last time it means no answer at all)."""
 
 
-Answer = Command | Durable | Hold | None
+Answer = Command | Durable | DurableInBlock | Hold | None
 Handler = Callable[[Request, "Broker"], Answer]
 
 

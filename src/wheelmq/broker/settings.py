@@ -13,6 +13,8 @@ import msgspec
 from wheelmq.broker import timer_settings
 from wheelmq.delay.levels import DEFAULT_LEVELS
 from wheelmq.delay.timer.congestion import NO_LIMIT
+from wheelmq.formats.disk.block import BLOCK_LOG_FILE_BYTES, BLOCK_UNIT
+from wheelmq.formats.disk.block import UNITS_PER_FILE as BLOCK_UNITS_PER_FILE
 from wheelmq.formats.disk.index import SLOTS, UNITS
 
 
@@ -117,6 +119,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often config/timermetrics is written while counts change. Apache: every 1000 ms."""
     timer_progress_log_interval_ms: int = 10_000
     """How often a line of the log says how far the timer is, while it does anything."""
+    block_enable: bool = True
+    """Whether the property delayInSeconds asks for a delay, by way of a block; else it is as any other property."""
+    block_length_seconds: int = 3600
+    block_max_delay_seconds: int = 366 * 24 * 3600
+    block_log_file_bytes: int = BLOCK_LOG_FILE_BYTES
+    block_queue_file_bytes: int = BLOCK_UNITS_PER_FILE * BLOCK_UNIT.size
     pipeline_pace_ms: int = 1000
     """From one plan for the pipeline to the next, unless there are rows enough for a turn of its own."""
 

@@ -17,8 +17,9 @@ import click
 @click.option("--after", type=int, default=-1, help="Print only what stands behind this position.")
 @click.option("--json", "as_json", is_flag=True, help="Print each row as a JSON object.")
 def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
-    """Print what stands in FILE, a file of a store, with its positions: a file below commitlog, consumequeue, index or
-    timerlog, timerwheel, checkpoint, or a file of the timer in config. Nothing is changed, and a broker may run."""
+    """Print what stands in FILE, a file of a store, with its positions: a file below commitlog, consumequeue, index,
+    timerlog or scheduledtempdata, timerwheel, checkpoint, or a file of the timer in config. Nothing is changed, and a
+    broker may run."""
     import msgspec
 
     from wheelmq.formats.disk.dump import UnknownFile

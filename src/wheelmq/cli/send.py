@@ -15,6 +15,11 @@ from wheelmq.cli.times import Duration, duration_text, parse_time, time_text
 @click.argument("body")
 @click.option("--delay", "delay_ms", type=Duration(), help="Deliver it after this time: 500ms, 10s, 5m, 2h, 1d.")
 @click.option("--at", "at", help="Deliver it at this time: ISO 8601 (local zone if it names none), or +10s.")
+@click.option(
+    "--delay-in-seconds",
+    type=click.IntRange(min=0),
+    help="Deliver it so many seconds from now, by way of a block: up to a year ahead.",
+)
 @click.option("--keys", help="Business keys, with spaces between them.")
 @click.option("--tags", help="A tag that consumers can choose by.")
 @namesrv_option
@@ -24,6 +29,7 @@ def command(
     body: str,
     delay_ms: int | None,
     at: str | None,
+    delay_in_seconds: int | None,
     keys: str | None,
     tags: str | None,
     namesrv: str,
@@ -33,8 +39,8 @@ def command(
     from wheelmq.client.sync import SyncProducer
     from wheelmq.system.clock import SystemClock
 
-    if delay_ms is not None and at is not None:
-        raise click.UsageError("--delay and --at say the same in two ways: give one of them")
+    if sum(asked is not None for asked in (delay_ms, at, delay_in_seconds)) > 1:
+        raise click.UsageError("--delay, --at and --delay-in-seconds say the same in several ways: give one of them")
     clock = SystemClock()
     with told_plainly(namesrv):
         deliver_at_ms = None
@@ -53,6 +59,7 @@ def command(
                 tags=tags,
                 delay_ms=delay_ms,
                 deliver_at_ms=deliver_at_ms,
+                delay_in_seconds=delay_in_seconds,
             )
     if as_json:
         found = {

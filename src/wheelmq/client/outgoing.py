@@ -40,16 +40,25 @@ def properties_of(message: OutgoingMessage, unique_key: str) -> dict[str, str]:
     return found
 
 
-def add_delay(properties: dict[str, str], delay_ms: int | None, deliver_at_ms: int | None) -> None:
-    """Ask for a later delivery: after a delay, which the broker counts, or at a time. Raises ValueError."""
-    if delay_ms is not None and deliver_at_ms is not None:
+def add_delay(
+    properties: dict[str, str], delay_ms: int | None, deliver_at_ms: int | None, delay_in_seconds: int | None = None
+) -> None:
+    """Ask for a later delivery: after a delay, which the broker counts, or at a time. Raises ValueError.
+
+    `delay_in_seconds` is granted by WheelMQ's brokers alone: others deliver at once.
+    """
+    if sum(asked is not None for asked in (delay_ms, deliver_at_ms, delay_in_seconds)) > 1:
         raise ValueError("a message has a delay or a time of delivery, not both")
+    if delay_in_seconds is not None and delay_in_seconds < 0:
+        raise ValueError(f"a delay of {delay_in_seconds} s lies in the past")
     if delay_ms is not None and delay_ms < 0:
         raise ValueError(f"a delay of {delay_ms} ms lies in the past")
     if delay_ms:
         properties[props.TIMER_DELAY_MS] = str(delay_ms)
     elif deliver_at_ms is not None:
         properties[props.TIMER_DELIVER_MS] = str(deliver_at_ms)
+    elif delay_in_seconds:
+        properties[props.DELAY_IN_SECONDS] = str(delay_in_seconds)
 
 
 def check_topic(topic: str) -> None:

@@ -52,6 +52,7 @@ class SyncProducer:
         queue_id: int | None = None,
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
+        delay_in_seconds: int | None = None,
     ) -> SendResult:
         """As Producer.send."""
         sending = self._producer.send(
@@ -63,6 +64,7 @@ class SyncProducer:
             queue_id=queue_id,
             delay_ms=delay_ms,
             deliver_at_ms=deliver_at_ms,
+            delay_in_seconds=delay_in_seconds,
         )
         return self._runner.run(sending)
 

@@ -87,6 +87,14 @@ class IndexBits:
         is_one = kernel.get(segment, number * SEGMENT_BITS, self.floor, first, indices, found)
         return found if is_one else None
 
+    def ones(self) -> Indices:
+        """The indices whose bits are 1."""
+        found = [np.arange(self.floor)]
+        for number, segment in sorted(self._segments.items()):
+            at = number * SEGMENT_BITS + np.flatnonzero(np.unpackbits(segment, bitorder="little"))
+            found.append(at[at >= self.floor])
+        return np.concatenate(found)
+
     def first_unset(self, stop: int) -> int:
         """The least index whose bit is 0; `stop` when none below it is."""
         index = self.floor

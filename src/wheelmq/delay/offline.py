@@ -2,7 +2,7 @@
 
 It is the rule of recovery (delay.timer.recover) over the log alone: what is parked and not settled, less what a cancel
 of Apache RocketMQ names, less what its timercheck says is out where it has had the store. What waits in its level
-queues comes last, due by the default table.
+queues comes next, due by the default table, and what waits in blocks last.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.blocks.offline import waiting_in_blocks
 from wheelmq.delay.copies import read
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.level_queues import LevelQueues
@@ -23,7 +24,6 @@ from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.done_bits import StreamBits
 from wheelmq.formats.disk.origin import TIMER_STREAM
 from wheelmq.formats.disk.parked import delete_key
 from wheelmq.formats.disk.paths import StorePaths
@@ -52,7 +52,9 @@ def pending_in(root: Path) -> Iterator[Pending]:
         mark = _mark(disk, paths)
         levels = LevelQueues(disk, paths, parse_levels(DEFAULT_LEVELS))
         scan = LogScan(log, LogPosition(log.start), whole_before_ms=load_checkpoint(disk, paths).log_ms)
-        waiting, last_ms = _waiting(scan, levels, load_done(disk, paths)[1])
+        done = DoneBits()
+        done.add_packed(load_done(disk, paths)[1])
+        waiting, last_ms = _waiting(scan, levels, done)
         if mark is None or check_is_apaches(disk, paths):
             parked = Parked(waiting[:, _INDEX], waiting[:, _DUE], waiting[:, _POSITION], waiting[:, _KEY])
             waiting = waiting[~what_is_out(parked, load_check(disk, paths), log, last_ms)]
@@ -69,6 +71,8 @@ def pending_in(root: Path) -> Iterator[Pending]:
                 yield describe(record, State.INDEXED if index < indexed_to else State.PARKED)
         for one in levels.waiting(log, frozenset(scan.damaged)):
             yield describe(read(log, one.position), State.LEVEL, one.due_ms)
+        for record in waiting_in_blocks(disk, paths, done):
+            yield describe(record, State.BLOCK)
     finally:
         if lock is not None:
             lock.close()
@@ -89,13 +93,11 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
         return None
 
 
-def _waiting(scan: LogScan, levels: LevelQueues, settled_before: tuple[StreamBits, ...]) -> tuple[Kept, int]:
+def _waiting(scan: LogScan, levels: LevelQueues, done: DoneBits) -> tuple[Kept, int]:
     """The columns _KEPT of what is parked and not settled, cancels of Apache's among it; the last record's store time.
 
-    `levels` meets every record too.
+    `levels` meets every record too, and what the records settle is added to `done`.
     """
-    done = DoneBits()
-    done.add_packed(settled_before)
     chunks: list[Kept] = []
     last_ms = 0
     for rows in scan.chunks():

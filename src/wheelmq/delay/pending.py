@@ -22,6 +22,8 @@ class State(StrEnum):
     """In the timer queue, not indexed yet."""
     INDEXED = "indexed"
     """In the timer wheel."""
+    BLOCK = "block"
+    """In a block."""
     ARMED = "armed"
     """In memory, to be released at its millisecond."""
 
@@ -30,7 +32,7 @@ class Pending(msgspec.Struct):
     """A pending message; times in milliseconds since 1970."""
 
     queue_offset: int
-    """In the timer queue; of what is in a level queue, in that one."""
+    """In the timer queue; of what is in a level queue or a block, there."""
     topic: str
     queue_id: int | None
     due_ms: int

@@ -18,11 +18,11 @@ from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
-from wheelmq.formats.disk.origin import Origin, origin_index, origin_text
+from wheelmq.formats.disk.origin import KIND_BLOCK, Origin, origin_index, origin_stream, origin_text, stream_kind
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
-from wheelmq.formats.names import topic_problem
+from wheelmq.formats.names import BLOCK_TOPIC, topic_problem
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
 from wheelmq.store.store import PropertiesTooLong, Store
@@ -184,10 +184,17 @@ class Releaser:
                 at += 1
         return len(pending)
 
+    def _record_of(self, origin: Origin, position: LogPosition) -> Record | None:
+        """The record of a parked message that is said to stand at `position`; None when it does not."""
+        if stream_kind(origin_stream(origin)) == KIND_BLOCK:
+            return self._timer.record_elsewhere(origin)
+        record = self._store.log.record_at(position)
+        return record if record is not None and _is_at(record, origin) else None
+
     def _append_one(self, one: Refs, now_ms: Millis) -> None:
         origin, enqueue_ms = Origin(int(one[ref.ORIGIN])), int(one[ref.ENQUEUE_MS])
-        record = self._store.log.record_at(LogPosition(int(one[ref.POSITION])))
-        if record is None or record.message.topic != TIMER_TOPIC or record.queue_offset != origin_index(origin):
+        record = self._record_of(origin, LogPosition(int(one[ref.POSITION])))
+        if record is None:
             self.counts["unreadable"] += 1
             log.critical(
                 "timer: the message %s is set aside: there is no record of it at log position %d",
@@ -221,6 +228,11 @@ class Releaser:
             reach("roll.after")
 
 
+def _is_at(record: Record, origin: Origin) -> bool:
+    """Whether `record` is the parked message of `origin`."""
+    return record.message.topic == TIMER_TOPIC and record.queue_offset == origin_index(origin)
+
+
 def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> Message:
     """The message that a parked record stands for, as it goes back into the log (RocketMQ: TimerMessageStore.convert).
 
@@ -240,7 +252,7 @@ def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> 
         topic = properties.get(props.REAL_TOPIC, "")
         real_queue_id = java_long(properties.get(props.REAL_QID, ""))
         problem = topic_problem(topic)
-        if problem or topic == TIMER_TOPIC:
+        if problem or topic in (TIMER_TOPIC, BLOCK_TOPIC):
             raise Unreleasable(f"REAL_TOPIC is {topic!r}: {problem or 'the timer queue itself'}")
         if real_queue_id is None or not 0 <= real_queue_id < 1 << 31:
             raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")

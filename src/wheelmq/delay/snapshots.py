@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.blocks.lane import BlockLane
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import Stream
@@ -58,9 +59,12 @@ class _Taken(NamedTuple):
 class Snapshots:
     """Takes and writes the snapshots of a store."""
 
-    def __init__(self, store: Store, timer: Timer, background: Offload, settings: SnapshotSettings) -> None:
+    def __init__(
+        self, store: Store, timer: Timer, lane: BlockLane, background: Offload, settings: SnapshotSettings
+    ) -> None:
         self._store = store
         self._timer = timer
+        self._lane = lane
         self._background = background
         self._settings = settings
         self._taken: _Taken | None = None
@@ -114,7 +118,7 @@ class Snapshots:
             store.log.damaged,
             store.queues.next_offset[: len(store.queues)].copy(),
             timer.done.copy(),
-            timer.ends(),
+            timer.ends() | self._lane.ends(),
         )
 
     def _job(self, taken: _Taken) -> Callable[[], None]:

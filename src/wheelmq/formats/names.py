@@ -15,6 +15,8 @@ RETRY_TOPIC_CHARS_MAX: Final = 255
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+BLOCK_TOPIC: Final = "rmq_sys_wheelmq_block"
+"""Of the records in a block's own log; the commit log has none of it."""
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -39,10 +41,19 @@ SYSTEM_TOPICS: Final = frozenset(
     )
 )
 NOT_FOR_SENDING: Final = frozenset(
-    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT)
+    (
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        BLOCK_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+    )
 )
-"""As with Apache RocketMQ, and the timer queue: what a client put there itself would be taken for what the broker
-parked."""
+"""As with Apache RocketMQ, and the timer queue, and that of blocks: what a client put there itself would be taken for
+what the broker parked."""
 
 
 def topic_problem(topic: str) -> str | None:

@@ -11,11 +11,12 @@ ROWS_PER_PARTITION = 20_000
 
 
 class Range(InputPartition):  # type: ignore[misc]
-    """What one task reads: queue offsets to index, or slots to walk, from `first` to `end`."""
+    """What one task reads: queue offsets to index, or slots to walk, from `first` to `end`; or the plan's blocks."""
 
-    def __init__(self, walk: bool, first: int, end: int, plan: dict[str, Any]) -> None:
-        super().__init__((walk, first, end))
+    def __init__(self, walk: bool, first: int, end: int, plan: dict[str, Any], *, blocks: bool = False) -> None:
+        super().__init__((walk, first, end, blocks))
         self.walk = walk
+        self.blocks = blocks
         self.first = first
         self.end = end
         self.plan = plan
@@ -32,4 +33,7 @@ def ranges(plan: dict[str, Any], parallelism: int = 2) -> list[Range]:
         found.append(Range(False, first, end, plan))
     if plan["walk_rows"]:
         found.append(Range(True, plan["walk_after_ms"], plan["walk_through_ms"], plan))
+    if plan.get("blocks") is not None:
+        window = plan["blocks"]
+        found.append(Range(True, window["after_ms"], window["through_ms"], plan, blocks=True))
     return found

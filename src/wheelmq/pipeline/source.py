@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.view import StoreSizes, StoreView, View, sees_store
 from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
@@ -93,6 +94,8 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         plan = partition.plan
         with contextlib.closing(Link(self._broker)) as link:
             view = self._view(link, plan["turn"])
+            if partition.blocks:
+                return read_blocks(view, plan["blocks"], write_ms=plan["write_ms"], turn=plan["turn"])
             if not partition.walk:
                 return staging.read_index(
                     view, partition.first, partition.end, write_ms=plan["write_ms"], turn=plan["turn"]

@@ -280,6 +280,11 @@ class Disk:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
+    def remove_folder(self, folder: Path) -> None:
+        """Remove a folder that is empty, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            folder.rmdir()
+
     def make_folder(self, folder: Path, *, durable: bool = True) -> None:
         """Make `folder`, and those it lies in, if they are not there; each name durable on return, unless that is left
         to the caller. Raises DiskFull."""

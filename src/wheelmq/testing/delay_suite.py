@@ -54,7 +54,13 @@ class DelaysUnderTest(Protocol):
 
 
 class DelaySuite:
-    """The tests."""
+    """The tests. `grain_ms`: every delay is a multiple of it."""
+
+    grain_ms = 1
+
+    def _grained(self, delay_ms: int) -> int:
+        """The delay that is asked for in place of `delay_ms`."""
+        return -(-delay_ms // self.grain_ms) * self.grain_ms
 
     def open(self, folder: Path) -> DelaysUnderTest:
         """A delay queue in `folder`, which is empty."""
@@ -65,7 +71,7 @@ class DelaySuite:
         due: list[tuple[int, int]] = []
         for i in range(60):
             delay_ms = randomness.choice((1, 20, 999, 1000, 1001, randomness.randint(1, 30_000)))
-            due.append((delays.now_ms + delay_ms, i))
+            due.append((delays.now_ms + self._grained(delay_ms), i))
             delays.send(b"%d" % i, due[-1][0])
             delays.advance(randomness.choice((0, 0, 1, 700)))
         delays.advance(31_000)
@@ -91,7 +97,7 @@ class DelaySuite:
     def test_what_is_cancelled_stays_in(self, tmp_path: Path) -> None:
         delays = self.open(tmp_path)
         for name, delay_ms in ((b"near", 40), (b"far", 9000), (b"kept", 9000)):
-            delays.send(name, delays.now_ms + delay_ms)
+            delays.send(name, delays.now_ms + self._grained(delay_ms))
         delays.advance(2000)
         assert [delays.cancel(name) for name in (b"near", b"far", b"far", b"none")] == [False, True, False, False]
         delays.restart("power cut")
@@ -104,7 +110,7 @@ class DelaySuite:
             due: dict[bytes, int] = {}
             for i in range(40):
                 name = b"%d" % i
-                due[name] = delays.now_ms + randomness.choice((5, 300, 2500, 8000, 25_000))
+                due[name] = delays.now_ms + self._grained(randomness.choice((5, 300, 2500, 8000, 25_000)))
                 delays.send(name, due[name])
                 delays.advance(randomness.choice((0, 100, 900)))
                 if i % 8 == 7:
@@ -117,11 +123,11 @@ class DelaySuite:
     def test_a_stop_of_eight_days(self, tmp_path: Path) -> None:
         for how in ("clean", "killed", "power cut"):
             delays = self.open(tmp_path / how)
-            due = _send_some(delays, "old")
+            due = _send_some(delays, "old", self.grain_ms)
             delays.advance(1000)
             delays.restart(how, 8 * 24 * HOUR_MS)
             back_ms = delays.now_ms
-            fresh = _send_some(delays, "new")
+            fresh = _send_some(delays, "new", self.grain_ms)
             delays.advance(31_000)
             left = delays.left()
             assert [one.name for one in left] == sorted(due, key=_by(due)) + sorted(fresh, key=_by(fresh)), how
@@ -131,17 +137,17 @@ class DelaySuite:
     def test_the_clock_goes_an_hour_forward_and_right_again(self, tmp_path: Path) -> None:
         for how in ("", "clean", "killed"):
             delays = self.open(tmp_path / f"clock {how}")
-            due = _send_some(delays, "old")
+            due = _send_some(delays, "old", self.grain_ms)
             delays.advance(1000)
             delays.set_clock(HOUR_MS)
-            due |= _send_some(delays, "ahead")
+            due |= _send_some(delays, "ahead", self.grain_ms)
             if how:
                 delays.restart(how)
             delays.advance(500)
             _check_once_and_not_early(delays, due)
             assert {one.name for one in delays.left()} >= {name for name in due if name.startswith(b"old")}, how
             delays.set_clock(-HOUR_MS)
-            fresh = _send_some(delays, "right")
+            fresh = _send_some(delays, "right", self.grain_ms)
             delays.advance(31_000)
             _check_once_and_not_early(delays, due | fresh)
             assert {(one.name, one.left_ms) for one in delays.left()} >= set(fresh.items()), how
@@ -152,11 +158,11 @@ class DelaySuite:
     def test_the_clock_goes_an_hour_back_and_right_again(self, tmp_path: Path) -> None:
         for how in ("", "clean", "killed"):
             delays = self.open(tmp_path / f"clock {how}")
-            due = _send_some(delays, "old")
+            due = _send_some(delays, "old", self.grain_ms)
             delays.advance(1000)
             before = {one.name for one in delays.left()}
             delays.set_clock(-HOUR_MS)
-            fresh = _send_some(delays, "behind")
+            fresh = _send_some(delays, "behind", self.grain_ms)
             if how:
                 delays.restart(how)
             delays.advance(31_000)
@@ -172,9 +178,10 @@ class DelaySuite:
 HOUR_MS = 3_600_000
 
 
-def _send_some(delays: DelaysUnderTest, name: str) -> dict[bytes, int]:
-    """Messages due within 30 s, each at another millisecond: when, by their names."""
-    due = {f"{name}{i}".encode(): delays.now_ms + 37 + 1033 * i for i in range(29)}
+def _send_some(delays: DelaysUnderTest, name: str, grain_ms: int) -> dict[bytes, int]:
+    """Messages due within 30 s, each at another grain of time: when, by their names."""
+    grains = [-(-(37 + 1033 * i) // grain_ms) * grain_ms for i in range(29)]
+    due = {f"{name}{i}".encode(): delays.now_ms + delay_ms for i, delay_ms in enumerate(grains)}
     for one, due_ms in due.items():
         delays.send(one, due_ms)
     return due

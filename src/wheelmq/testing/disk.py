@@ -201,6 +201,12 @@ class SimulatedDisk(Disk):
         super().remove(path)
         self._durable.pop(path, None)
 
+    def remove_folder(self, folder: Path) -> None:
+        self._called(Call.REMOVE)
+        if folder.is_dir():
+            self._names.setdefault(folder.parent, []).append(lambda: folder.mkdir(parents=True, exist_ok=True))
+        super().remove_folder(folder)
+
     def sync_new(self, handle: int) -> None:
         """What is in a new file is durable at once here; its name is not."""
 

@@ -48,8 +48,12 @@ SMALL: dict[str, Any] = {
     "timer_slots": 60,
     "timer_roll_window_slots": 20,
     "timer_lead_ms": 5000,
+    "block_length_seconds": 10,
+    "block_log_file_bytes": 16 << 10,
+    "block_queue_file_bytes": 24 * 50,
 }
-"""Files that fill within a test and are made when needed, a wheel that comes round in one, a roll window of 20 s."""
+"""Files that fill within a test and are made when needed, a wheel that comes round in one, a roll window of 20 s,
+blocks of 10 s."""
 
 TICKS_MAX = 10_000
 """Ticks at one moment after which a broker counts as restless."""

@@ -18,9 +18,13 @@ from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
 from wheelmq.formats.disk.origin import (
+    KIND_BLOCK,
     KIND_LEVEL,
     TIMER_STREAM,
+    Origin,
+    block_stream,
     origin_index,
+    origin_of,
     origin_stream,
     stream_kind,
     stream_number,
@@ -45,11 +49,13 @@ class Log(NamedTuple):
     """Queue offsets of cancels that we wrote."""
     adopted: set[int]
     """Queue offsets of what was settled when a store of Apache RocketMQ's was adopted."""
+    settled_in_blocks: dict[int, Record]
+    """By the origin in a block that a record settles."""
 
 
 def read_log(broker: Broker) -> Log:
     """Read the log, by no code of recovery's. Asserts that no origin is settled twice, or before it is parked (I2)."""
-    found = Log([], {}, {}, set(), _adopted(broker))
+    found = Log([], {}, {}, set(), _adopted(broker), {})
     queued, settled = set(), set()
     for record in records_from(broker, broker.store.log.start):
         found.records.append(record)
@@ -63,6 +69,8 @@ def read_log(broker: Broker) -> Log:
                 has_expired = index < broker.timer.queue.start
                 assert has_expired or index in found.parked, f"queue offset {index} is settled before it is parked"
                 found.settled[index] = record
+            elif stream_kind(stream) == KIND_BLOCK:
+                found.settled_in_blocks[facts.settles] = record
             else:
                 assert stream_kind(stream) == KIND_LEVEL, hex(facts.settles)
                 assert (SCHEDULE_TOPIC, stream_number(stream) - 1, index) in queued, hex(facts.settles)
@@ -109,6 +117,7 @@ def check(broker: Broker) -> Log:
     _check_durable(broker, log)
     _check_found_again(broker, log)
     _check_reachable(broker, log)
+    _check_blocks(broker, log)
     _check_snapshot(broker, log)
     return log
 
@@ -199,6 +208,34 @@ def _check_reachable(broker: Broker, log: Log) -> None:
         assert hung or timer.state_of(timer_origin(index)) == "armed", (
             f"queue offset {index} is out of sight until a restart"
         )
+
+
+def _check_blocks(broker: Broker, log: Log) -> None:
+    """What is out of a block the log says, or a flag that the log once said; what is not out is due later or armed."""
+    if broker.store.journal.count:
+        return
+    done, lane = broker.timer.done, broker.block_lane
+    assert broker.blocks.synced <= broker.blocks.end
+    for block in broker.blocks:
+        assert block.durable <= block.queue.end
+        flagged = set(block.queue.done().tolist())
+        for first, units in block.queue.chunks():
+            for i, unit in enumerate(units, first):
+                origin = origin_of(block_stream(block.number), i)
+                settles = log.settled_in_blocks.get(origin)
+                assert (origin in done) == (settles is not None or i in flagged), f"done bit of {origin:#x}"
+                if unit["size"] and i in flagged and settles is not None:
+                    on_disk = settles.position + settles.size <= broker.store.log.synced
+                    assert on_disk, f"{origin:#x} is flagged, and what settles it is not on disk"
+                if origin in done:
+                    continue
+                record = lane.record_of(origin)
+                assert record is not None and record.size == unit["size"], f"{origin:#x} has no record"
+                is_near = unit["due_ms"] <= lane.walked_ms
+                assert not is_near or broker.timer.state_of(origin) == "armed", f"{origin:#x} is out of sight"
+    for settled in map(Origin, log.settled_in_blocks):
+        found = broker.blocks.get(stream_number(origin_stream(settled)))
+        assert found is None or origin_index(settled) < found.queue.end, f"{settled:#x} may be given again"
 
 
 def _check_snapshot(broker: Broker, log: Log) -> None:

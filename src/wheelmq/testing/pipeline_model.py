@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.turns import Part, TurnPlan
 from wheelmq.delay.timer.view import StoreSizes, StoreUnreadable, StoreView, View
 from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
-from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_WALK, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -222,6 +223,10 @@ class PipelineModel:
             )
             if len(staged):  # as with Spark: a partition without rows uploads nothing and names no winner
                 tasks.append(Task(KIND_WALK, len(tasks), staging.decide(staged, window_ms, precision_ms)))
+        if plan.blocks is not None:
+            window = msgspec.to_builtins(plan.blocks)
+            staged = read_blocks(view, window, write_ms=plan.write_ms, turn=plan.turn)
+            tasks.append(Task(KIND_BLOCKS, len(tasks), staging.decide(staged, window_ms, precision_ms)))
         return [self.bend(task) for task in tasks]
 
     def hand_over(self, plan: TurnPlan, task: Task) -> Part:

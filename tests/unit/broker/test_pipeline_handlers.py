@@ -45,6 +45,7 @@ class TestLease:
             "store_identity": harness.disk.identity(harness.broker.paths.lock),
             "log_file_bytes": 1 << 20,
             "queue_file_bytes": 6000,
+            "block_queue_file_bytes": 1200,
             "timer_log_file_bytes": 5216,
             "timer_slots": 60,
             "precision_ms": 1000,

@@ -42,6 +42,8 @@ def test_light_commands_import_nothing_heavy(code: str) -> None:
         (["send", "T", "x", "--delay", "10"], "write 10s for seconds"),
         (["send", "T", "x", "--delay", "soon"], "write a number and a unit"),
         (["send", "T", "x", "--delay", "1s", "--at", "+2s"], "give one of them"),
+        (["send", "T", "x", "--delay", "1s", "--delay-in-seconds", "1"], "give one of them"),
+        (["send", "T", "x", "--delay-in-seconds", "-1"], "is not in the range"),
         (["send", "T", "x", "--at", "tomorrow"], "write ISO 8601"),
         (["send", "T", "x", "--at", "2001-01-01T00:00Z"], "in the past"),
         (["send", "a/b", "x"], "is no topic"),

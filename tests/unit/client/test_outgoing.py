@@ -39,6 +39,18 @@ def test_a_delay_or_a_time() -> None:
         add_delay({}, -1, None)
 
 
+def test_a_delay_in_seconds() -> None:
+    for seconds, expected in ((90, {"delayInSeconds": "90"}), (0, {}), (None, {})):
+        properties: dict[str, str] = {}
+        add_delay(properties, None, None, seconds)
+        assert properties == expected
+    for delay_ms, deliver_at_ms in ((1, None), (None, 1)):
+        with pytest.raises(ValueError, match="not both"):
+            add_delay({}, delay_ms, deliver_at_ms, 1)
+    with pytest.raises(ValueError, match="past"):
+        add_delay({}, None, None, -1)
+
+
 def test_the_broker_reads_a_batch_back() -> None:
     messages = [(b"one", {"a": "1"}), (b"", {}), (b"three" * 100, {"KEYS": "k", "b": "ü"})]
     assert [(body, properties) for _, body, properties in split_batch(encode_batch(messages))] == messages

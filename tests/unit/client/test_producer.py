@@ -66,6 +66,24 @@ def test_due_times(servers: Start) -> None:
     asyncio.run(scenario())
 
 
+def test_a_delay_in_seconds_goes_by_way_of_a_block(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            before_ms = now_ms()
+            result = await producer.send("T", b"x", delay_in_seconds=60)
+            assert result.due_ms is not None and before_ms <= result.due_ms - 60_000 <= now_ms()
+            await producer.send_oneway("T", b"x", delay_in_seconds=60)
+            await producer.send("T", b"x")  # behind the other on its connection or not, it is a tick later
+            assert running.app.broker is not None
+            assert sum(block.queue.end for block in running.app.broker.blocks) >= 1
+            with pytest.raises(Refused, match="should not be specified at the same time"):
+                await producer.send("T", b"x", delay_in_seconds=60, properties={"DELAY": "3"})
+            with pytest.raises(Refused, match="must not exceed"):
+                await producer.send("T", b"x", delay_in_seconds=400 * 24 * 3600)
+
+    asyncio.run(scenario())
+
+
 def test_a_reckoned_due_time_is_kept_in_the_second_of_the_recall_handle() -> None:
     handle = base64.urlsafe_b64encode(b"v1 T broker 5001 KEY").decode()  # the slot of 5000 holds 5001 to 6000
     assert [_due_ms(reckoned, handle) for reckoned in (4000, 5001, 5500, 6000, 6001)] == [5001, 5001, 5500, 6000, 6000]

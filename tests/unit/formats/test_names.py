@@ -49,6 +49,7 @@ def test_what_nobody_may_send_to() -> None:
     assert {
         "SCHEDULE_TOPIC_XXXX",
         "rmq_sys_wheel_timer",  # Apache lets clients send there
+        "rmq_sys_wheelmq_block",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",

@@ -114,3 +114,21 @@ class TestOurDelays(DelaySuite):
 
     def open(self, folder: Path) -> OurDelays:
         return OurDelays(folder, self.precision_ms)
+
+
+class OurBlockDelays(OurDelays):
+    """The same by way of blocks, several of which a test passes."""
+
+    def send(self, name: bytes, due_ms: int) -> None:
+        delay_ms = due_ms - self.now_ms
+        assert delay_ms % 1000 == 0 and delay_ms, delay_ms
+        properties = {props.UNIQ_KEY: name.decode(), props.DELAY_IN_SECONDS: str(delay_ms // 1000)}
+        answer = self.harness.send("T", name, properties=properties)
+        assert answer.code == 0, answer
+
+
+class TestOurBlockDelays(DelaySuite):
+    grain_ms = 1000
+
+    def open(self, folder: Path) -> OurBlockDelays:
+        return OurBlockDelays(folder, 1000)

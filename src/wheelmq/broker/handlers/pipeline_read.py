@@ -42,7 +42,8 @@ def read(request: Request, broker: Broker) -> Answer:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
     except ValueError as error:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{UNREADABLE}: {error}") from None
-    on_disk = OnDisk(broker.store.log.synced, plan.timer_log_end)
+    blocks = {name: units for _, name, units in plan.blocks.blocks} if plan.blocks is not None else {}
+    on_disk = OnDisk(broker.store.log.synced, plan.timer_log_end, blocks)
     key = object()
     answers: list[Command] = []
 

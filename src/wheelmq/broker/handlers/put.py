@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.request import Answer, Durable, PeerError
+from wheelmq.delay.blocks.block import Put
+from wheelmq.delay.blocks.park import park_in_block
 from wheelmq.delay.cancel import Cancelled, append_cancel
 from wheelmq.delay.park import LevelUnreadable, ParkRefused, park
 from wheelmq.formats import names
@@ -60,6 +62,16 @@ def _is_refused_by_its_slot(broker: Broker, message: Message, due_ms: Millis) ->
     if props.TIMER_DEL_UNIQKEY in message.properties or props.TIMER_DELAY_LEVEL in message.properties:
         return False
     return broker.timer.congestion.refuses(due_ms, broker.randomness)
+
+
+def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
+    """Store `message` in the block of its due time. Raises PeerError with the answer when it cannot be."""
+    _admit(broker, message)
+    try:
+        park_in_block(message, due_ms)
+    except ParkRefused as error:
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
+    return _store(broker, lambda: broker.block_lane.put(message, due_ms))
 
 
 def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:

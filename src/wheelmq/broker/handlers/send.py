@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import answer_when_stored, put, put_batch, recall_handle
+from wheelmq.broker.handlers.put import answer_when_stored, put, put_batch, put_in_block, recall_handle
 from wheelmq.broker.put_status import PutFailed, PutStatus
-from wheelmq.broker.request import Answer, PeerError, Request
+from wheelmq.broker.request import Answer, DurableInBlock, PeerError, Request
+from wheelmq.delay.blocks.park import SecondsRefused, asked_due_ms
+from wheelmq.delay.park import LevelUnreadable
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.message_id import offset_message_id
+from wheelmq.formats.disk.origin import block_stream, origin_of
 from wheelmq.formats.java import java_boolean
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
@@ -90,6 +93,9 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, broker, header, message)
     asked_queue = message.queue_id
+    due_ms = _block_due_ms(broker, message)
+    if due_ms is not None:
+        return _send_to_block(broker, message, due_ms)
     appended, cancelled = put(broker, message)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = _marks(broker) | headers.texts(
@@ -101,6 +107,33 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
         cancelResult=cancelled,
     )
     return answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))
+
+
+def _block_due_ms(broker: Broker, message: Message) -> Millis | None:
+    """When `message` is due by delayInSeconds; None when it does not ask for that. Raises PeerError."""
+    if not broker.settings.block_enable:
+        return None
+    try:
+        return asked_due_ms(message, broker.clock.now_ms(), broker.settings.block_max_delay_seconds)
+    except SecondsRefused as error:
+        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+    except LevelUnreadable as error:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+
+
+def _send_to_block(broker: Broker, message: Message, due_ms: Millis) -> Answer:
+    """Store a message in a block, and answer with its origin where others have the position of their record."""
+    waits = broker.flush.is_sync and java_boolean(message.properties.get(props.WAIT, "true"))
+    asked_queue = message.queue_id
+    stored = put_in_block(broker, message, due_ms)
+    answer = Command(code=ResponseCode.SUCCESS)
+    answer.ext = _marks(broker) | headers.texts(
+        msgId=offset_message_id(broker.host, LogPosition(origin_of(block_stream(stored.number), stored.index))),
+        queueId=asked_queue,
+        queueOffset=stored.index,
+        transactionId=message.properties[props.UNIQ_KEY],
+    )
+    return DurableInBlock(answer, broker.blocks.end) if waits else answer
 
 
 def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: TopicConfig) -> Answer:
@@ -120,7 +153,7 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
         properties = {**inner_properties, **shared}
         message = _message(request, broker, header, topic, inner_body, properties)
         message.flag, message.queue_id = flag, queue_id
-        for name in (*props.OWN, *props.TIMER_REQUESTS, props.DELAY):
+        for name in (*props.OWN, *props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS):
             message.properties.pop(name, None)  # a batch is never delayed
         messages.append(message)
     appended = put_batch(broker, messages)

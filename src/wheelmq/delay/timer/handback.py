@@ -42,6 +42,10 @@ class _LiveView:
         assert name == TIMER_QUEUE
         return self._timer_queue
 
+    def block_queue(self, name: str) -> MappedSequence:
+        """Another broker knows nothing of blocks."""
+        raise AssertionError(name)
+
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
         """All of it is here."""
 

@@ -2,18 +2,21 @@
 
 It reads as a task would that can, over a view of its own; so nothing here touches what the loop works on. Only what is
 on disk is given (invariant I4): records below `OnDisk.log`, queue units that name such records, timer log units below
-`OnDisk.timer_log`.
+`OnDisk.timer_log`, and of the plan's blocks the units it names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.timer.view import Files, Positions, StoreSizes, StoreUnreadable, StoreView, chain, units_at
+from wheelmq.formats.disk.block import BLOCK_UNIT
 from wheelmq.formats.disk.message import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.wire.portions import (
@@ -38,6 +41,8 @@ class OnDisk(NamedTuple):
 
     log: int
     timer_log: int
+    blocks: Mapping[str, int] = MappingProxyType({})
+    """By folder, of how many units of a block the messages are on disk."""
 
 
 class Portion(NamedTuple):
@@ -79,6 +84,8 @@ def read_portion(view: StoreView, kind: FileKind, name: str, ranges: Ranges, on_
     match kind:
         case FileKind.QUEUE:
             return _queue_units(view.queue(name), ranges, on_disk)
+        case FileKind.BLOCK:
+            return _block_units(view, name, ranges, on_disk)
         case FileKind.WHEEL:
             return _slots(view, ranges)
         case FileKind.RECORD:
@@ -99,6 +106,21 @@ def _queue_units(files: Files, ranges: Ranges, on_disk: OnDisk) -> Portion:
         if last["position"] + last["size"] > on_disk.log:
             raise PortionError(f"the unit at queue position {position + size - QUEUE_UNIT.size} is not on disk")
         parts.append(units)
+    return Portion(b"".join(parts), count)
+
+
+def _block_units(view: StoreView, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:
+    stop = on_disk.blocks.get(name, 0) * BLOCK_UNIT.size
+    if not stop:
+        raise PortionError(f"block {name!r} is none of the plan's")
+    files = view.block_queue(name)
+    count = _that_fit(ranges["size"])
+    parts = []
+    for position, size in ranges[:count].tolist():
+        _must_be_in_one_file(files, position, size)
+        if position + size > stop:
+            raise PortionError(f"{size} bytes at {position} of block {name} are not on disk")
+        parts.append(files.read(position, size))
     return Portion(b"".join(parts), count)
 
 

@@ -28,7 +28,17 @@ from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Turns
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.origin import INDEX_MASK, TIMER_STREAM, Origin, Stream, origin_index, origin_of, timer_origin
+from wheelmq.formats.disk.origin import (
+    INDEX_MASK,
+    KIND_BLOCK,
+    TIMER_STREAM,
+    Origin,
+    Stream,
+    origin_index,
+    origin_of,
+    stream_kind,
+    timer_origin,
+)
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.snapshot import Snapshot
@@ -106,7 +116,7 @@ class TimerRecovery:
             done = timer.done.copy()
             timer.done.add_packed(snapshot.done)
             try:
-                damaged = self._meet_pending({one.stream: one.end_index for one in snapshot.done}, snapshot.position)
+                damaged = self._meet_pending(_ends_in_log(snapshot), snapshot.position)
                 store.log.damaged = damaged | set(snapshot.damaged)
                 for position in snapshot.damaged:
                     tell_damaged(position)
@@ -305,6 +315,11 @@ def _refs(pending: npt.NDArray[np.int64]) -> Refs:
     long = pending[:, _DUE] - pending[:, _STORE] > ref.LONG_DELAY_MS
     made[:, ref.FLAGS] = np.where(long, ref.FLAG_LONG, 0)
     return made
+
+
+def _ends_in_log(snapshot: Snapshot) -> dict[Stream, int]:
+    """The ends of the streams in a snapshot whose messages stand in the log; those of blocks do not."""
+    return {one.stream: one.end_index for one in snapshot.done if stream_kind(one.stream) != KIND_BLOCK}
 
 
 def _pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:

@@ -28,8 +28,9 @@ from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.rows import near_refs, units_of
-from wheelmq.delay.timer.turns import Proposal, TurnPlan, Turns
+from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import TIMER_STREAM, Origin, Stream, origin_index, origin_stream, timer_origin
 from wheelmq.formats.disk.parked import delete_key, due_of, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
@@ -96,6 +97,8 @@ class Timer:
         self.walked_through_ms = 0
         self.counts: npt.NDArray[np.int64] = np.zeros((64, intake.COUNTS), np.int64)
         """By the row of the real queue, columns as `intake` names them."""
+        self.record_elsewhere: Callable[[Origin], Record | None] = lambda origin: None
+        """The record of a parked message that is not in the commit log; the blocks put their own here."""
         self.armed_by: Counter[str] = Counter()
         """References armed, by who armed them; those of a long delay counted again under `<who>_long`."""
 
@@ -132,13 +135,14 @@ class Timer:
         """The near lane: arm what is due within a second and not indexed yet."""
         near = None if self.settings.stops_enqueue else self.notes.take_near(now_ms)
         if near is not None:
-            self._arm(near, enqueue_ms=(1 << 63) - 1, by="near_lane")
+            self.arm(near, enqueue_ms=(1 << 63) - 1, by="near_lane")
 
     def next_near_ms(self) -> int | None:
         """Wall time at which the next note comes into the near lane; None without notes."""
         return self.notes.next_fire_ms - NEAR_MS if self.notes.count and not self.settings.stops_enqueue else None
 
-    def _arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
+    def arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
+        """Stage `refs`, sorted by fire time, but for what is settled."""
         settled = self.done.get(refs[:, ref.ORIGIN])
         if settled.any():
             refs = refs[~settled]
@@ -147,6 +151,13 @@ class Timer:
         self.armed_by[by] += len(fresh)
         self.armed_by[f"{by}_long"] += int(np.count_nonzero(fresh[:, ref.FLAGS] & ref.FLAG_LONG))
 
+    def note_parked(self, origin: Origin, key_hash: int, real_queue: int) -> None:
+        """A message waits that is not in the commit log: it is counted, and found by the hash of its delete key."""
+        self._make_room(len(self.store.queues))
+        if real_queue >= 0:
+            self.counts[real_queue, [intake.PENDING, intake.PARKED]] += 1
+        self.keys.add(np.array([key_hash]), np.array([origin]), self.done)
+
     def count_pending(self, queue_rows: npt.NDArray[np.int64]) -> None:
         """Count messages that recovery found pending, by the rows of their real queues."""
         self._make_room(len(self.store.queues))
@@ -154,7 +165,7 @@ class Timer:
 
     def arm_recovered(self, refs: Refs) -> None:
         """Arm what recovery found within the lead."""
-        self._arm(refs, enqueue_ms=(1 << 63) - 1, by="recovery")
+        self.arm(refs, enqueue_ms=(1 << 63) - 1, by="recovery")
 
     # Cancel -------------------------------------------------------------------------------------------------------
 
@@ -162,8 +173,7 @@ class Timer:
         """The pending messages that the delete key names; and whether one that it names is settled already."""
         pending: list[Found] = []
         settled = False
-        for origin, position in self._with_key(key_hash(key)):
-            record = self.store.log.record_at(position)
+        for origin, record in self._with_key(key_hash(key)):
             if record is None:
                 continue
             properties = record.message.properties
@@ -176,17 +186,20 @@ class Timer:
                 pending.append(Found(origin, self.store.real_queue(properties), due_ms))
         return pending, settled
 
-    def _with_key(self, code: int) -> Iterator[tuple[Origin, LogPosition]]:
-        """Origins and log positions of the messages whose key may have the hash `code`, oldest first: those that
-        are indexed by key, then those of the running tick, which are not yet."""
+    def _with_key(self, code: int) -> Iterator[tuple[Origin, Record | None]]:
+        """Origins and records of the messages whose key may have the hash `code`, oldest first: those that are
+        indexed by key, then those of the running tick, which are not yet."""
         for origin in self.keys.find(code):
+            if origin_stream(origin) not in self.queues:
+                yield origin, self.record_elsewhere(origin)
+                continue
             queue, index = self.queues[origin_stream(origin)], QueueOffset(origin_index(origin))
             if index < queue.start:  # settled so long ago that it has expired
                 continue
-            yield origin, LogPosition(int(queue.read(index, 1)["position"][0]))
+            yield origin, self.store.log.record_at(LogPosition(int(queue.read(index, 1)["position"][0])))
         rows = self.store.journal.rows()
         for parked in rows[rows[:, row.KEY_HASH] == code]:
-            yield Origin(int(parked[row.PARKS])), LogPosition(int(parked[row.POSITION]))
+            yield Origin(int(parked[row.PARKS])), self.store.log.record_at(LogPosition(int(parked[row.POSITION])))
 
     def settle(self, origin: Origin) -> None:
         """A record that carries `origin` is being appended in this tick."""
@@ -219,7 +232,9 @@ class Timer:
         goal = self.floor_slot(now_ms + self.settings.lead_ms)
         return self.wheel.first_filled(self.walked_through_ms, goal) is not None
 
-    def make_plan(self, broker: str, now_ms: Millis, durable: LogPosition) -> TurnPlan | None:
+    def make_plan(
+        self, broker: str, now_ms: Millis, durable: LogPosition, blocks: BlockWindow | None = None
+    ) -> TurnPlan | None:
         """The plan of the next turn, over what is on disk: the log up to `durable`. None when it would be empty."""
         indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
         index_to = self.durable_queue_end(durable) if indexes else self.indexed_to
@@ -229,7 +244,7 @@ class Timer:
             slots = max(1, int(np.searchsorted(np.cumsum(units), WALK_ROWS_MAX, "right")))
             walk_through += slots * self.settings.precision_ms
             units = units[:slots]
-        if index_to == self.indexed_to and not units.any():
+        if index_to == self.indexed_to and not units.any() and blocks is None:
             return None
         plan = TurnPlan(
             broker=broker,
@@ -242,6 +257,7 @@ class Timer:
             walk_through_ms=walk_through,
             walk_rows=int(units.sum()),
             timer_log_end=self.log.synced,
+            blocks=blocks,
         )
         assert self.log.synced == self.log.end and self.log.files.synced(plan.timer_log_end)
         self.turns.begin(plan)
@@ -284,7 +300,7 @@ class Timer:
         horizon = plan.walk_through_ms + self.settings.precision_ms
         for rows in (*proposal.walk_parts, *proposal.index_parts):
             near = near_refs(rows, horizon, self.walked_through_ms, self.wheel)
-            self._arm(near, enqueue_ms=plan.write_ms, by="pipeline")
+            self.arm(near, enqueue_ms=plan.write_ms, by="pipeline")
         self.indexed_to = plan.index_to
         self.notes.drop_below(timer_origin(plan.index_to))
         self.turns.finish()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from wheelmq.delay.timer.rows import TurnRows, are_in_order
 from wheelmq.formats.disk.origin import timer_origin
-from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_WALK, TURN_ROW
 from wheelmq.system.failpoint import reach
 
 LEASE_MS: Final = 5000
@@ -32,6 +32,19 @@ class Stale(Exception):
 
 class TurnRefused(Exception):
     """The proposal does not agree with its plan; nothing was changed."""
+
+
+class BlockWindow(msgspec.Struct, frozen=True):
+    """What one turn walks of the blocks."""
+
+    after_ms: int
+    """What is due later than this,"""
+    through_ms: int
+    """up to this."""
+    rows: int
+    """How many messages that are."""
+    blocks: list[tuple[int, str, int]]
+    """Number, folder, and how many units are looked at: their records are on disk."""
 
 
 class TurnPlan(msgspec.Struct, frozen=True):
@@ -52,6 +65,7 @@ class TurnPlan(msgspec.Struct, frozen=True):
     """Units in the slots to walk."""
     timer_log_end: int
     """T: units below it are whole and on disk."""
+    blocks: BlockWindow | None = None
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -71,6 +85,7 @@ class Proposal(msgspec.Struct):
     plan: TurnPlan
     index_parts: list[TurnRows]
     walk_parts: list[TurnRows]
+    block_parts: list[TurnRows] = []
 
 
 class _Upload:
@@ -166,15 +181,19 @@ class Turns:
         plan = self.under_way(epoch, turn)
         index_parts: list[TurnRows] = []
         walk_parts: list[TurnRows] = []
+        block_parts: list[TurnRows] = []
         for winner in sorted(winners, key=lambda part: (part.kind, part.part)):
             upload = self._uploads.get((winner.kind, winner.part, winner.attempt))
             if upload is None and winner.rows:
                 raise TurnRefused(f"{winner.kind} {winner.part}: attempt {winner.attempt} uploaded nothing")
             rows = upload.whole(winner) if upload else np.empty(0, TURN_ROW)
-            (index_parts if winner.kind == KIND_INDEX else walk_parts).append(rows)
+            parts = {KIND_INDEX: index_parts, KIND_WALK: walk_parts, KIND_BLOCKS: block_parts}.get(winner.kind)
+            if parts is None:
+                raise TurnRefused(f"{winner.kind!r} is no kind of rows")
+            parts.append(rows)
         _check_index(plan, index_parts)
         _check_walk(plan, walk_parts, walk_units, precision_ms)
-        return Proposal(plan, index_parts, walk_parts)
+        return Proposal(plan, index_parts, walk_parts, block_parts)
 
     def finish(self) -> None:
         """The plan is committed."""

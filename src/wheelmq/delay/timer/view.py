@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.paths import BlockPaths, StorePaths
 from wheelmq.formats.disk.timer import TIMER_SLOT, TIMER_TOPIC, TIMER_UNIT
 from wheelmq.formats.kernels import jit, timer
 from wheelmq.formats.wire.portions import FileKind
@@ -67,6 +67,10 @@ class View(Protocol):
         """The consume queue TOPIC/ID."""
         ...
 
+    def block_queue(self, name: str) -> Files:
+        """The queue of the block in folder NAME."""
+        ...
+
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
         """See to it that these ranges can be read; of records, those that were needed before may go.
 
@@ -86,6 +90,7 @@ class StoreSizes(msgspec.Struct, frozen=True):
     queue_file_bytes: int
     timer_log_file_bytes: int
     timer_slots: int
+    block_queue_file_bytes: int
 
 
 class StoreView:
@@ -96,6 +101,7 @@ class StoreView:
         self._paths = StorePaths(root)
         self._list_log = partial(MappedSequence, disk, self._paths.commit_log, sizes.log_file_bytes)
         self._list_queue = partial(MappedSequence, disk, file_bytes=sizes.queue_file_bytes)
+        self._list_block_queue = partial(MappedSequence, disk, file_bytes=sizes.block_queue_file_bytes)
         self._queues: dict[str, MappedSequence] = {}
         self.log = self._list_log()
         self.timer_log = MappedSequence(disk, self._paths.timer_log, sizes.timer_log_file_bytes)
@@ -108,6 +114,10 @@ class StoreView:
             topic, _, queue_id = name.rpartition("/")
             self._queues[name] = self._list_queue(self._paths.consume_queue(topic, int(queue_id)))
         return self._queues[name]
+
+    def block_queue(self, name: str) -> MappedSequence:
+        """The queue of the block in folder NAME."""
+        return self._list_block_queue(BlockPaths(self._paths.blocks / name).queue)
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
         """All of it is here."""

@@ -114,6 +114,7 @@ class WireView:
         self._ask = ask
         self._sizes = sizes
         self._queues: dict[str, FetchedFiles] = {}
+        self._block_queues: dict[str, FetchedFiles] = {}
         self.log = FetchedFiles(sizes.log_file_bytes)
         self.timer_log = FetchedFiles(sizes.timer_log_file_bytes)
         self._wheel = FetchedFiles(sizes.timer_slots * 2 * TIMER_SLOT.size)
@@ -123,6 +124,10 @@ class WireView:
     def queue(self, name: str) -> FetchedFiles:
         """The consume queue TOPIC/ID, as far as it was needed."""
         return self._queues.setdefault(name, FetchedFiles(self._sizes.queue_file_bytes))
+
+    def block_queue(self, name: str) -> FetchedFiles:
+        """The queue of the block in folder NAME, as far as it was needed."""
+        return self._block_queues.setdefault(name, FetchedFiles(self._sizes.block_queue_file_bytes))
 
     def look_again(self) -> None:
         """Ask where the log begins and ends by now."""
@@ -137,6 +142,8 @@ class WireView:
         match kind:
             case FileKind.QUEUE:
                 self._fetch_bytes(kind, name, self.queue(name), positions, sizes)
+            case FileKind.BLOCK:
+                self._fetch_bytes(kind, name, self.block_queue(name), positions, sizes)
             case FileKind.WHEEL:
                 self._fetch_bytes(kind, name, self._wheel, positions, sizes)
             case FileKind.CHAIN:

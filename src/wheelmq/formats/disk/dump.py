@@ -9,6 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from wheelmq.formats.disk.block import (
+    BLOCK_CHECKPOINT,
+    BLOCK_CHECKPOINT_MAGIC,
+    BLOCK_CHECKPOINT_SLOT_BYTES,
+    BLOCK_UNIT,
+    FLAG_BLANK,
+)
 from wheelmq.formats.disk.checkpoint import CHECKPOINT
 from wheelmq.formats.disk.index import INDEX_HEADER, INDEX_UNIT, SLOT_BYTES, SLOTS, UNITS
 from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Host, RecordError, decode_record
@@ -47,11 +54,13 @@ def dump(path: Path, view: memoryview) -> Iterator[Row]:
                 return reader(view, base)
     if folders[:1] == ["index"]:
         return _index(view, 0)
+    if folders[1:2] == ["scheduledtempdata"] and path.name == "checkpoint":
+        return _block_checkpoint(view, 0)
     if path.name in _SINGLE:
         return _SINGLE[path.name](view, 0)
     raise UnknownFile(
-        f"{path} is no file of a store that can be shown: give one below commitlog, consumequeue, index or timerlog, "
-        f"or one of {', '.join(sorted(_SINGLE))}"
+        f"{path} is no file of a store that can be shown: give one below commitlog, consumequeue, index, timerlog or "
+        f"scheduledtempdata, or one of {', '.join(sorted(_SINGLE))}"
     )
 
 
@@ -151,6 +160,18 @@ def _mark(view: memoryview, base: int) -> Iterator[Row]:
         yield {"at": at, **TIMER_MARK.unpack(view, at)}
 
 
+def _block_queue(view: memoryview, base: int) -> Iterator[Row]:
+    for row in _units(BLOCK_UNIT, 0, lambda unit: unit["size"] == 0 and unit["flags"] != FLAG_BLANK)(view, base):
+        yield {"index": row["at"] // BLOCK_UNIT.size, **row}
+
+
+def _block_checkpoint(view: memoryview, base: int) -> Iterator[Row]:
+    for at in (0, BLOCK_CHECKPOINT_SLOT_BYTES):
+        row = BLOCK_CHECKPOINT.unpack(view, at)
+        if row["magic"] == BLOCK_CHECKPOINT_MAGIC:
+            yield {"at": at, **row}
+
+
 def _done(view: memoryview, base: int) -> Iterator[Row]:
     bits = np.unpackbits(np.frombuffer(view, np.uint8, offset=TIMER_DONE.size), bitorder="little")
     yield {"at": 0, **TIMER_DONE.unpack(view), "settled": int(bits.sum())}
@@ -187,6 +208,8 @@ _SEQUENCES: Final[tuple[tuple[int, str, Reader], ...]] = (
     (2, "consumequeue", _queue),
     (0, "commitlog", _records),
     (0, "timerlog", _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size)),
+    (0, "log", _records),
+    (0, "queue", _block_queue),
 )
 """How many folders below it the files stand, the folder, and how they read."""
 _SINGLE: Final[dict[str, Reader]] = {

@@ -2,8 +2,9 @@
 
 An origin is 64 bits: kind (4), stream (20), index (40). For the timer queue the stream is 0 and the index is the
 queue offset in rmq_sys_wheel_timer; for a level queue the stream is the level, and the index the queue offset in its
-queue of SCHEDULE_TOPIC_XXXX. A record that settles a parked message (its release, roll, re-park, cancel)
-carries the origin as its very last property, so that a scan of the log finds it at a fixed distance from the end:
+queue of SCHEDULE_TOPIC_XXXX; for a block the stream is its number, and the index that of its unit. A record that
+settles a parked message (its release, roll, re-park, cancel) carries the origin as its very last property, so that a
+scan of the log finds it at a fixed distance from the end:
 
     ... | __WMQ_ORIGIN \\x01 <16 upper-case hex digits> \\x02 | end of record
 """
@@ -25,6 +26,7 @@ Stream = NewType("Stream", int)
 NO_ORIGIN: Final = Origin(0)
 
 KIND_LEVEL: Final = 1
+KIND_BLOCK: Final = 2
 KIND_TIMER: Final = 3
 INDEX_BITS: Final = 40
 STREAM_BITS: Final = 20
@@ -39,6 +41,12 @@ def level_stream(level: int) -> Stream:
     """The stream of the queue of `level`."""
     assert 0 < level < 1 << STREAM_BITS
     return Stream(KIND_LEVEL << STREAM_BITS | level)
+
+
+def block_stream(number: int) -> Stream:
+    """The stream of the block of that number."""
+    assert 0 < number < 1 << STREAM_BITS
+    return Stream(KIND_BLOCK << STREAM_BITS | number)
 
 
 def origin_of(stream: Stream, index: int) -> Origin:
@@ -73,7 +81,7 @@ def stream_kind(stream: Stream) -> int:
 
 
 def stream_number(stream: Stream) -> int:
-    """Which one it is of its kind: of a level queue, the level."""
+    """Which one it is of its kind: of a level queue the level, of a block its number."""
     return stream & ((1 << STREAM_BITS) - 1)
 
 

@@ -59,6 +59,16 @@ class StorePaths:
         return self.root / "timerlog"
 
     @property
+    def abort_scheduled(self) -> Path:
+        """Ours: exists while no broker runs on the blocks, if the last one stopped cleanly (unlike `abort`)."""
+        return self.root / "abort.scheduled"
+
+    @property
+    def blocks(self) -> Path:
+        """Ours: a folder for each block (see formats.disk.block)."""
+        return self.root / "scheduledtempdata"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 
@@ -80,3 +90,22 @@ class StorePaths:
     def snapshot(self) -> Path:
         """Ours: what is known of the log so far (see formats.disk.snapshot)."""
         return self.config / "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPaths:
+    """The paths below a block's folder."""
+
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def queue(self) -> Path:
+        return self.folder / "queue"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"

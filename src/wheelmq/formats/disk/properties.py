@@ -44,6 +44,9 @@ TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
 """DELAY, while its message is parked: as DELAY it would have Apache RocketMQ delay what leaves its timer once more."""
 
+DELAY_IN_SECONDS: Final = "delayInSeconds"
+"""Ours, and any client can set it: deliver so many seconds from the broker's receipt on, by way of a block."""
+
 WMQ_DUE: Final = "__WMQ_DUE"
 """Ours, on a parked record: the exact due time, 13 decimal digits of milliseconds."""
 WMQ_ORIGIN: Final = "__WMQ_ORIGIN"

@@ -24,6 +24,7 @@ NAMES: Final = tuple(
             props.WMQ_DUE, props.WMQ_ORIGIN, props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS, props.TIMER_ROLL_TIMES,
             props.TIMER_DELAY_LEVEL,
             props.MSG_REGION, props.TRACE_ON, props.CLUSTER, props.TRAN_MSG, props.INNER_NUM, props.POP_CK,
+            props.DELAY_IN_SECONDS,
         ),
         key=lambda name: (len(name), name),
     )
@@ -54,6 +55,7 @@ CLUSTER: Final = NAMES.index(props.CLUSTER)
 TRAN_MSG: Final = NAMES.index(props.TRAN_MSG)
 INNER_NUM: Final = NAMES.index(props.INNER_NUM)
 POP_CK: Final = NAMES.index(props.POP_CK)
+DELAY_IN_SECONDS: Final = NAMES.index(props.DELAY_IN_SECONDS)
 
 SPANS: Final = 2 * len(NAMES)
 """Entries of the array that `scan` fills: start and end of the value of each name, start -1 when it is absent."""

@@ -11,7 +11,14 @@ from typing import Final
 import numpy as np
 
 from wheelmq.formats.disk.message import BLANK_BYTES
-from wheelmq.formats.disk.origin import INDEX_BITS, INDEX_MASK, ORIGIN_PROPERTY_BYTES, TIMER_STREAM
+from wheelmq.formats.disk.origin import (
+    INDEX_BITS,
+    INDEX_MASK,
+    KIND_BLOCK,
+    ORIGIN_PROPERTY_BYTES,
+    STREAM_BITS,
+    TIMER_STREAM,
+)
 from wheelmq.formats.disk.parked import DUE_DIGITS
 from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX, TIMER_DELAY_LEVEL
 from wheelmq.formats.disk.timer import TIMER_TOPIC
@@ -32,6 +39,7 @@ from wheelmq.formats.kernels.numbers import (
     put_text,
 )
 from wheelmq.formats.kernels.topics import FIRST_QUEUE, QUEUES, Integers, find_topic
+from wheelmq.formats.names import BLOCK_TOPIC
 
 DONE: Final = 0
 """Every reference that was handed in is released."""
@@ -56,6 +64,7 @@ SOURCE_BASE: Final = 5
 PARAMETERS: Final = 6
 
 _TIMER_TOPIC = literal(TIMER_TOPIC)
+_BLOCK_TOPIC = literal(BLOCK_TOPIC)
 _ENQUEUE = literal("TIMER_ENQUEUE_MS\x01")
 _DEQUEUE = literal("\x02TIMER_DEQUEUE_MS\x01")
 _LEVEL = literal("\x02DELAY\x01")
@@ -85,6 +94,15 @@ def _is_plain(source: Bytes, spans: Integers, now_ms: int) -> bool:
         return False
     due_ms = decimal(source, due, due_end)
     return 0 < due_ms <= now_ms
+
+
+@part
+def _is_parked_in(source: Bytes, in_block: bool, r: Integers) -> bool:
+    """Whether the record is one of a block, or one of the timer queue."""
+    topic, topic_end = r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES]
+    return (
+        equals(source, topic, topic_end, _BLOCK_TOPIC) if in_block else equals(source, topic, topic_end, _TIMER_TOPIC)
+    )
 
 
 @part
@@ -162,7 +180,9 @@ def release(
     while state[NEXT] < refs.shape[0]:
         i = state[NEXT]
         origin = refs[i, ref.ORIGIN]
-        if origin >> INDEX_BITS != TIMER_STREAM or refs[i, ref.FLAGS] & ref.FLAG_ROLL:
+        stream = origin >> INDEX_BITS
+        in_block = stream >> STREAM_BITS == KIND_BLOCK
+        if (stream != TIMER_STREAM and not in_block) or refs[i, ref.FLAGS] & ref.FLAG_ROLL:
             return NOT_MINE
         position = refs[i, ref.POSITION]
         start = position - parameters[SOURCE_BASE]
@@ -175,7 +195,9 @@ def release(
             or (r[rec.SYS_FLAG] & 0xC) not in (0, 8)
         ):
             return NOT_MINE
-        if not equals(source, r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES], _TIMER_TOPIC):
+        if in_block and r[rec.QUEUE_ID] != stream & ((1 << STREAM_BITS) - 1):
+            return NOT_MINE
+        if not _is_parked_in(source, in_block, r):
             return NOT_MINE
         block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
         if prop.scan(source, block, block_end, spans, seen) != prop.REGULAR:

@@ -131,6 +131,7 @@ def _for_the_plain_code(log: Bytes, spans: Integers, sync: int) -> bool:
         prop.TRAN_MSG,
         prop.INNER_NUM,
         prop.POP_CK,
+        prop.DELAY_IN_SECONDS,
         prop.MSG_REGION,
         prop.TRACE_ON,
         prop.CLUSTER,

@@ -3,6 +3,7 @@
 A request names a kind of file and, in its body, ranges (RANGE). The answer's body depends on the kind:
 
     queue    units of a consume queue, the bytes of each range one after another; the request names TOPIC/ID
+    block    units of the queue of a block, likewise; the request names its folder
     wheel    slots, likewise
     record   records of the log without their bodies: a HOLE for each range, then what is left of each
     chain    timer log units from each range's position on towards older ones: CHAIN_HEAD, then CHAINED rows
@@ -30,6 +31,7 @@ class FileKind(StrEnum):
     WHEEL = "wheel"
     RECORD = "record"
     CHAIN = "chain"
+    BLOCK = "block"
 
 
 PORTION_BYTES_MAX: Final = 1 << 20

@@ -27,7 +27,7 @@ def delivered_by_apache(root: Path) -> list[int]:
     queue from timercheck's offset on."""
     check = load_check(Disk(), StorePaths(root))
     assert check is not None
-    names = ("log_file_bytes", "queue_file_bytes", "timer_log_file_bytes", "timer_slots")
+    names = ("log_file_bytes", "queue_file_bytes", "timer_log_file_bytes", "timer_slots", "block_queue_file_bytes")
     view = StoreView(root, StoreSizes(**{name: SMALL[name] for name in names}))
     through_ms = check.last_read_ms + 60 * PRECISION_MS
     rows = staging.read_walk(

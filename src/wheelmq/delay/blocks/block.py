@@ -1,0 +1,339 @@
+"""One block: the messages that fall due in a stretch of time (ours; the seed's ScheduledTempBlock).
+
+A message is appended to the block's own log, and its unit to the block's queue. The log is the truth: what a stop
+leaves out of the queue is written again from it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from wheelmq.delay.blocks.queue import BlockQueue
+from wheelmq.delay.refs import LONG_DELAY_MS
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.block import (
+    BLOCK_CHECKPOINT_SLOT_BYTES,
+    BLOCK_LOG_FILE_BYTES,
+    BLOCK_TOPIC,
+    BLOCK_UNIT,
+    FLAG_LONG,
+    REMOVED,
+    UNITS_PER_FILE,
+    BlockCheckpoint,
+)
+from wheelmq.formats.disk.message import (
+    BLANK_BYTES,
+    Host,
+    Message,
+    Record,
+    decode_record,
+    encode_record,
+    record_bytes,
+)
+from wheelmq.formats.disk.parked import due_of
+from wheelmq.formats.disk.paths import BlockPaths
+from wheelmq.formats.kernels.scan import POSITION
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.store.commit_log import CommitLog
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.recovery import LogDamaged, LogScan
+from wheelmq.store.store import BatchTooLong, PropertiesTooLong
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk, MappedFile
+from wheelmq.system.failpoint import reach
+
+log = logging.getLogger(__name__)
+
+LOG_STEP_BYTES: Final = 256 << 10
+QUEUE_STEP_BYTES: Final = 64 << 10
+"""Room on disk that a block's files get at once: of many blocks most hold little."""
+_CHECKPOINT_BYTES: Final = 2 * BLOCK_CHECKPOINT_SLOT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSizes:
+    """Of the files of a block."""
+
+    log_file_bytes: int = BLOCK_LOG_FILE_BYTES
+    queue_file_bytes: int = UNITS_PER_FILE * BLOCK_UNIT.size
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Where a message went: its index in the queue of its block, position and size of its record in the block's log."""
+
+    number: int
+    index: int
+    position: LogPosition
+    size: int
+    store_ms: Millis
+
+
+class Block:
+    """The files of one block, and how far they are on disk.
+
+    `store_ms` is the store time of its last record; 0 while none is known.
+    """
+
+    def __init__(self, disk: Disk, folder: Path, known: BlockCheckpoint, sizes: BlockSizes, clock: Clock) -> None:
+        self._disk = disk
+        self.paths = BlockPaths(folder)
+        self.number, self.start_ms, self.end_ms = known.number, known.start_ms, known.end_ms
+        files = MappedSequence(disk, self.paths.log, sizes.log_file_bytes, step_bytes=LOG_STEP_BYTES)
+        self.log = CommitLog(files, clock)
+        queue_files = MappedSequence(disk, self.paths.queue, sizes.queue_file_bytes, step_bytes=QUEUE_STEP_BYTES)
+        self.queue = BlockQueue(queue_files)
+        self.durable = 0
+        """Messages with an index below are on disk."""
+        self._checkpoint: MappedFile | None = None
+        self._sequence = 0
+        self._is_checkpoint_on_disk = False
+        self.has_failed = False
+        """Whether a sync of its units failed: what is on disk of them only the next start can tell."""
+
+    @property
+    def last_store_ms(self) -> Millis:
+        return self.log.last_store_ms
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages are not on disk."""
+        return self.durable < self.queue.end
+
+    # Put and read --------------------------------------------------------------------------------------------------
+
+    def put(self, message: Message, due_ms: Millis, store_ms: Millis, store_host: Host) -> Put:
+        """Append a parked message. Raises PropertiesTooLong, BatchTooLong, DiskFull with nothing changed."""
+        assert self.start_ms <= due_ms < self.end_ms and message.topic == BLOCK_TOPIC
+        assert message.queue_id == self.number and store_ms >= self.last_store_ms
+        encoded = props.encode(message.properties)
+        if len(encoded) > props.PROPERTIES_BYTES_MAX:
+            raise PropertiesTooLong(f"{len(encoded)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
+        hosts_bytes = len(message.born_host.address) + len(store_host.address)
+        size = record_bytes(len(message.topic.encode()), len(message.body), len(encoded), hosts_bytes=hosts_bytes)
+        if size + BLANK_BYTES > self.log.files.file_bytes:
+            raise BatchTooLong(f"{size} bytes; a file of a block's log has {self.log.files.file_bytes}")
+        self._begin()
+        self.queue.make_room()
+        self.log.reserve(size)
+        index = self.queue.end
+        record = encode_record(
+            message,
+            encoded,
+            queue_offset=QueueOffset(index),
+            position=self.log.end,
+            store_ms=store_ms,
+            store_host=store_host,
+        )
+        position = self.log.append(record, store_ms)
+        reach("block.logged")
+        self.queue.add(position, size, due_ms, _long(due_ms, store_ms))
+        reach("block.queued")
+        return Put(self.number, index, position, size, store_ms)
+
+    def record_at(self, position: LogPosition) -> Record | None:
+        """The record at `position` of the block's log, with the body that was stored; None when there is none."""
+        record = self.log.record_at(position)
+        return record if record is not None and record.body_is_intact else None
+
+    # Sync ----------------------------------------------------------------------------------------------------------
+
+    def sync_job(self) -> Callable[[], Callable[[], None]]:
+        """What brings the messages so far to disk, and may run off the loop. Call what it gives there, then."""
+        index = self.queue.end
+        upto, sync = self.log.sync_job()
+        checkpoint = None if self._is_checkpoint_on_disk else self._checkpoint
+
+        def note() -> None:
+            self.log.note_synced(upto)
+            self.durable = max(self.durable, index)
+            self._is_checkpoint_on_disk = True
+
+        def job() -> Callable[[], None]:
+            if checkpoint is not None:
+                checkpoint.sync(checkpoint.size)
+            sync()
+            reach("block.synced")
+            return note
+
+        return job
+
+    def checkpoint_job(self) -> Callable[[], None] | None:
+        """What brings the units to disk and writes down how far they are; None when nothing changed since the last.
+
+        After a sync that failed there is no other: the next start writes again what may not be on disk.
+        """
+        if self.has_failed or not self.queue.is_changed or not self._is_checkpoint_on_disk:
+            return None
+        sync = self.queue.sync_job()
+        reached = self._known()._replace(log_position=self.log.synced, units=self.durable)
+
+        def job() -> None:
+            try:
+                sync()
+            except OSError:
+                self.has_failed = True
+                raise
+            reach("block.checkpoint")
+            self._write(reached)
+
+        return job
+
+    def _known(self) -> BlockCheckpoint:
+        return BlockCheckpoint(self.number, self.start_ms, self.end_ms)
+
+    def _begin(self) -> None:
+        """Have a checkpoint that names the block; a flush brings it to disk. Raises DiskFull."""
+        if self._checkpoint is None:
+            path = self.paths.checkpoint
+            checkpoint = self._disk.map(path, _CHECKPOINT_BYTES, sparse=True)
+            self._disk.give_room(path, 0, _CHECKPOINT_BYTES)
+            self._checkpoint = checkpoint
+        if self._sequence == 0:
+            self._put_checkpoint(self._known())
+
+    def _put_checkpoint(self, checkpoint: BlockCheckpoint) -> MappedFile:
+        """Write a checkpoint into the older slot."""
+        assert self._checkpoint is not None
+        self._sequence += 1
+        raw = checkpoint.pack(self._sequence)
+        at = self._sequence % 2 * BLOCK_CHECKPOINT_SLOT_BYTES
+        self._checkpoint.view[at : at + len(raw)] = raw
+        return self._checkpoint
+
+    def _write(self, checkpoint: BlockCheckpoint) -> None:
+        """Write a checkpoint and bring it to disk. Safe off the loop."""
+        file = self._put_checkpoint(checkpoint)
+        file.sync(file.size)
+
+    # Recovery ------------------------------------------------------------------------------------------------------
+
+    def recover(self, checkpoint: BlockCheckpoint | None, sequence: int) -> None:
+        """Find the ends of queue and log, and make them agree; `checkpoint` is the last that was written whole.
+
+        Units before the checkpoint are looked at, and records behind it are walked. Raises LogDamaged when records that
+        were on disk are not there any more, with something behind them, or when the log holds what is none of its own.
+        """
+        self._sequence = sequence
+        known = checkpoint or self._known()
+        queue, files = self.queue, self.log.files
+        queue.load(self.start_ms, self.end_ms, files.end)
+        if queue.end < known.units:
+            log.error("%s: units from %d on are missing, and are written again", self.paths.folder, queue.end)
+            start = self._position_behind(queue.end)
+        else:
+            queue.end, start = known.units, known.log_position
+        scan = LogScan(files, LogPosition(min(start, files.end)))
+        for rows in scan.chunks():
+            for position in rows[:, POSITION].tolist():
+                self._queue_again(LogPosition(position), is_named=checkpoint is not None)
+        if scan.end < known.log_position:
+            if any(file.array[at:stop].any() for _, file, at, stop in files.pieces(scan.end, files.end)):
+                raise self._damaged(scan.end, "there is none, with records behind it that were on disk")
+            log.critical("%s: the log was on disk up to %d and ends before", self.paths.folder, known.log_position)
+        files.cut(scan.end)
+        queue.cut(queue.end)
+        self.log.end = scan.end
+        self.log.last_store_ms = self._last_record_store_ms()
+        self.log.synced = LogPosition(max(0, min(scan.end, known.log_position) - 1))  # of it the disk says so itself
+        reach("block.recovered")
+        if self.log.end:
+            self._begin()
+            self.sync_job()()()
+
+    def _position_behind(self, index: int) -> int:
+        """The end of the last record that a unit before `index` names."""
+        for start in range(max(0, index - 1) // self.queue.units_per_file, -1, -1):
+            for _, units in self.queue.chunks(start * self.queue.units_per_file, index):
+                named = np.flatnonzero(units["size"])
+                if len(named):
+                    return int(units["position"][named[-1]] + units["size"][named[-1]])
+        return 0
+
+    def _last_record_store_ms(self) -> Millis:
+        """Store time of the record that the last unit names; 0 when none does."""
+        for index in range(self.queue.end - 1, -1, -1):
+            unit = self.queue.read(index, 1)[0]
+            if unit["size"]:
+                return self.log.record_store_ms(LogPosition(int(unit["position"]))) or Millis(0)
+        return Millis(0)
+
+    def _queue_again(self, position: LogPosition, *, is_named: bool) -> None:
+        """Write the unit of the record at `position`; where nothing names the block yet, the record says what it is.
+
+        Raises LogDamaged when it is none of this block.
+        """
+        at = position % self.log.files.file_bytes
+        record = decode_record(self.log.files.file_at(position).view[at:])
+        message = record.message
+        due_ms = due_of(message.properties, record.store_ms)
+        if not is_named:
+            self.number = self.number or message.queue_id
+            self.end_ms = Millis(max(self.end_ms, due_ms // 1000 * 1000 + 1000))
+        if message.topic != BLOCK_TOPIC or message.queue_id != self.number or record.queue_offset < self.queue.end:
+            raise self._damaged(position, "it is none of this block's, or not in its place")
+        if not self.start_ms <= due_ms < self.end_ms:
+            raise self._damaged(position, f"it is due at {due_ms}, which is no time of this block's")
+        self.queue.skip_to(record.queue_offset)
+        self.queue.make_room()
+        self.queue.add(position, record.size, due_ms, _long(due_ms, record.store_ms))
+
+    def _damaged(self, position: LogPosition, why: str) -> LogDamaged:
+        return LogDamaged(errno.EIO, f"record at {position}: {why}; put a good copy in its place", str(self.paths.log))
+
+    # The end of a block --------------------------------------------------------------------------------------------
+
+    def remove_job(self) -> Callable[[], None]:
+        """What removes the block from the disk, of which nothing is read any more; may run off the loop.
+
+        First its checkpoint says so: else what a stop leaves of it would be taken for a block whose messages wait.
+        Raises DiskFull.
+        """
+        self._begin()
+        gone = self._known()._replace(log_position=REMOVED)
+
+        def job() -> None:
+            self._write(gone)
+            reach("block.gone")
+            remove_files(self._disk, self.paths)
+
+        return job
+
+
+def _long(due_ms: Millis, store_ms: Millis) -> int:
+    return FLAG_LONG if due_ms - store_ms > LONG_DELAY_MS else 0
+
+
+def remove_files(disk: Disk, paths: BlockPaths) -> None:
+    """Remove the files of a block whose checkpoint says that it is gone, or that has none; the checkpoint last."""
+    for folder in (paths.log, paths.queue):
+        names = disk.list(folder)
+        for name in names:
+            disk.remove(folder / name)
+            reach("block.removed")
+        if names:
+            disk.sync_folder(folder)
+        disk.remove_folder(folder)
+    disk.sync_folder(paths.folder)
+    for name in disk.list(paths.folder):
+        if name != paths.checkpoint.name:
+            disk.remove(paths.folder / name)  # a file that was not finished
+    disk.remove(paths.checkpoint)
+    disk.remove_folder(paths.folder)
+
+
+def read_checkpoint(disk: Disk, path: Path) -> tuple[int, BlockCheckpoint] | None:
+    """Sequence and values of the last checkpoint that was written whole; None when there is none."""
+    raw = disk.read(path)
+    if raw is None or len(raw) < _CHECKPOINT_BYTES:
+        return None
+    slots = (raw[:BLOCK_CHECKPOINT_SLOT_BYTES], raw[BLOCK_CHECKPOINT_SLOT_BYTES:])
+    found = [slot for slot in map(BlockCheckpoint.unpack, slots) if slot is not None]
+    return max(found, default=None)

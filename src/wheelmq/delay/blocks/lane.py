@@ -1,0 +1,403 @@
+"""Messages of blocks on their way out: put, found again at a start, counted in the wheel, armed, and flagged when out.
+
+S here is `walked_ms`: all that is due by then is armed or out. What comes for a time before is armed as it comes. What
+comes for later is counted in the wheel once it is on disk, and armed by a turn; or by the tick itself, when no turn
+came in time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay import refs as ref
+from wheelmq.delay.blocks.block import Block, Put
+from wheelmq.delay.blocks.blocks import NUMBER_MAX, Blocks
+from wheelmq.delay.blocks.queue import Indices, Units
+from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts, entries_of
+from wheelmq.delay.timer.rows import TurnRows
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.delay.timer.turns import BlockWindow, TurnRefused
+from wheelmq.formats.disk.block import FLAG_LONG
+from wheelmq.formats.disk.message import Message, Record
+from wheelmq.formats.disk.origin import (
+    INDEX_BITS,
+    INDEX_MASK,
+    KIND_BLOCK,
+    Origin,
+    Stream,
+    block_stream,
+    by_stream,
+    origin_index,
+    origin_of,
+    origin_stream,
+    stream_kind,
+    stream_number,
+)
+from wheelmq.formats.disk.parked import delete_key, key_hash
+from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS
+from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.store.journal import Rows
+from wheelmq.system.failpoint import reach
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+NEAR_MS: Final = 1000
+"""What is due within this and was walked by no turn is armed by the tick."""
+ROWS_MAX: Final = 200_000
+"""Rows that one turn walks, unless a single second has more."""
+_NO_ENQUEUE_MS: Final = (1 << 63) - 1
+
+
+class _Settled(NamedTuple):
+    """Origins that records of one tick settle, from one log position to another."""
+
+    first: LogPosition
+    before: LogPosition
+    origins: npt.NDArray[np.int64]
+
+
+class BlockLane:
+    """What becomes of the messages of blocks between put and release."""
+
+    def __init__(self, blocks: Blocks, timer: Timer) -> None:
+        self.blocks = blocks
+        self._timer = timer
+        self._store = timer.store
+        timer.record_elsewhere = self.record_of
+        self.wheel = BlockWheel()
+        self.walked_ms = 0
+        self._planned: dict[int, Counts] | None = None
+        self._settled: deque[_Settled] = deque()
+        self.flagged_to = self._store.log.start
+        """What records before this log position settle is flagged in its unit, on disk."""
+        self._is_writing = False
+        self.put_count = 0
+
+    # Put -----------------------------------------------------------------------------------------------------------
+
+    def put(self, message: Message, due_ms: Millis) -> Put:
+        """Append a message that was parked. Raises PropertiesTooLong, BatchTooLong, BlockGoing, DiskFull."""
+        block = self.blocks.block_for(due_ms)
+        message.queue_id = block.number
+        put = self.blocks.put(block, message, due_ms)
+        self.put_count += 1
+        origin = origin_of(block_stream(put.number), put.index)
+        properties = message.properties
+        unique_key = properties.get(UNIQ_KEY)
+        hashed = key_hash(delete_key(properties[REAL_TOPIC], unique_key)) if unique_key else 0
+        self._timer.note_parked(origin, hashed, self._store.real_queue(properties))
+        if due_ms <= self._armed_through_ms():
+            self._arm(block, np.array([put.index]), block.queue.read(put.index, 1), by="near_lane")
+        return put
+
+    def _armed_through_ms(self) -> int:
+        """What is put for a time up to this is met by no walk: that of the turn under way is over for it."""
+        plan = self._timer.turns.plan
+        planned_ms = plan.blocks.through_ms if plan is not None and plan.blocks is not None else 0
+        return max(self.walked_ms, planned_ms)
+
+    def _arm(self, block: Block, indices: Indices, units: Units, *, by: str, enqueue_ms: int = _NO_ENQUEUE_MS) -> None:
+        """Arm units of a block."""
+        refs = ref.make(len(indices))
+        refs[:, ref.FIRE_MS] = units["due_ms"]
+        refs[:, ref.ORIGIN] = indices | origin_of(block_stream(block.number), 0)
+        refs[:, ref.POSITION] = units["position"]
+        refs[:, ref.SIZE] = units["size"]
+        refs[:, ref.FLAGS] = np.where(units["flags"] & FLAG_LONG, ref.FLAG_LONG, 0)
+        refs = refs[refs[:, ref.SIZE] > 0]
+        if len(refs):
+            self._timer.arm(ref.by_fire_time(refs), enqueue_ms=enqueue_ms, by=by)
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    def position_of(self, origin: Origin) -> LogPosition | None:
+        """Where the record of a message stands in its block's log; None when the block, or its record, is gone."""
+        block, index = self.blocks.get(stream_number(origin_stream(origin))), origin_index(origin)
+        if block is None or index >= block.queue.end:
+            return None
+        unit = block.queue.read(index, 1)[0]
+        return LogPosition(int(unit["position"])) if unit["size"] else None
+
+    def record_of(self, origin: Origin, position: LogPosition | None = None) -> Record | None:
+        """The record of a message, which may be known to stand at `position` of its block's log; None without one."""
+        number, index = stream_number(origin_stream(origin)), origin_index(origin)
+        block = self.blocks.get(number)
+        position = self.position_of(origin) if position is None else position
+        if block is None or position is None:
+            return None
+        record = block.record_at(position)
+        if record is None or (record.message.queue_id, record.queue_offset) != (number, index):
+            return None
+        return record
+
+    # The tick ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: Millis) -> None:
+        """Bring in what comes near, move S over what holds nothing, and arm what no turn did in time."""
+        goal_ms = self._goal_ms(now_ms)
+        for block in self.blocks:
+            if block.start_ms > goal_ms + STEP_MS:
+                break
+            if block.number not in self.wheel and block.end_ms > self.walked_ms:
+                self.wheel.bring_in(block)
+            self.wheel.count(block)
+        if self._timer.turns.plan is None and goal_ms > self.walked_ms:
+            self._walk_to(self._first_filled_ms(goal_ms))
+        near_ms = _floor(now_ms + NEAR_MS) + STEP_MS
+        if near_ms > self.walked_ms:
+            for number in self.wheel.between(self.walked_ms, near_ms):
+                near = self.blocks.get(number)
+                if near is not None:
+                    self._arm(near, *near.queue.due_between(self.walked_ms, near_ms, near.durable), by="near_lane")
+            self._walk_to(near_ms)
+
+    def next_ms(self) -> int | None:
+        """Wall time at which the tick is to see whether a turn came in time; None when nothing is near."""
+        return self.walked_ms - NEAR_MS if self.wheel else None
+
+    def _goal_ms(self, now_ms: Millis) -> int:
+        return _floor(now_ms + self._timer.settings.lead_ms)
+
+    def _first_filled_ms(self, goal_ms: int) -> int:
+        """The first entry from S to `goal_ms` that counts anything; `goal_ms` when none does."""
+        filled = [int(np.flatnonzero(counts)[0]) for counts in self.wheel.between(self.walked_ms, goal_ms).values()]
+        return min([goal_ms, *(self.walked_ms + place * STEP_MS for place in filled)])
+
+    def _walk_to(self, walked_ms: int) -> None:
+        """All that is on disk and due by then is armed; so is now what is not on disk, which no walk will meet."""
+        if walked_ms <= self.walked_ms:
+            return
+        self.walked_ms = walked_ms
+        self.arm_behind(walked_ms)
+        for block in self.blocks:
+            if block.end_ms > walked_ms:
+                break
+            self.wheel.drop(block.number)
+
+    def arm_behind(self, through_ms: int) -> None:
+        """Arm what is due by then and not on disk."""
+        for block in self.blocks.behind():
+            for first, units in block.queue.chunks(block.durable):
+                mine = np.flatnonzero(units["due_ms"] <= through_ms)
+                self._arm(block, first + mine, units[mine], by="near_lane")
+
+    def take_settled(self, rows: Rows) -> None:
+        """Note which messages of blocks the journal's rows settle."""
+        settles = rows[:, row.SETTLES]
+        mine = settles[settles >> _KIND_SHIFT == KIND_BLOCK]
+        if len(mine):
+            first = LogPosition(int(rows[0, row.POSITION]))
+            self._settled.append(_Settled(first, self._store.dispatched_to, mine.copy()))
+
+    # Turns ---------------------------------------------------------------------------------------------------------
+
+    def units_to_walk(self, now_ms: Millis) -> int:
+        """Messages within the lead that were not walked."""
+        return int(sum(counts.sum() for counts in self.wheel.between(self.walked_ms, self._goal_ms(now_ms)).values()))
+
+    def runs_short(self, now_ms: Millis) -> bool:
+        """Whether S is less than half the lead ahead, with something to be walked."""
+        return self.walked_ms - now_ms < self._timer.settings.lead_ms // 2 and self.units_to_walk(now_ms) > 0
+
+    def window(self, now_ms: Millis) -> BlockWindow | None:
+        """What the next turn walks of blocks, over what is on disk; None when that is nothing."""
+        through_ms = self._goal_ms(now_ms)
+        counts = self.wheel.between(self.walked_ms, through_ms)
+        if not counts:
+            return None
+        rows = np.cumsum(sum(counts.values()))
+        entries = max(1, int(np.searchsorted(rows, ROWS_MAX, "right")))
+        through_ms = min(through_ms, self.walked_ms + entries * STEP_MS)
+        self._planned = {number: some[:entries] for number, some in counts.items() if some[:entries].any()}
+        self.arm_behind(through_ms)
+        return BlockWindow(
+            after_ms=self.walked_ms,
+            through_ms=through_ms,
+            rows=int(rows[min(entries, len(rows)) - 1]),
+            blocks=[(number, self._name(number), self._durable(number)) for number in self._planned],
+        )
+
+    def _name(self, number: int) -> str:
+        block = self.blocks.get(number)
+        assert block is not None, number
+        return block.paths.folder.name
+
+    def _durable(self, number: int) -> int:
+        block = self.blocks.get(number)
+        assert block is not None, number
+        return block.durable
+
+    def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
+        """Raise TurnRefused unless each entry of each block of a window brought as many rows as the wheel counted."""
+        rows = np.concatenate(parts) if parts else None
+        if window is None or self._planned is None:
+            if rows is not None and len(rows):
+                raise TurnRefused(f"{KIND_BLOCKS}: {len(rows)} rows came, the plan has none")
+            return
+        found: dict[int, Counts] = {}
+        entries = (window.through_ms - window.after_ms) // STEP_MS
+        for stream, mine in by_stream(rows["origin"]) if rows is not None else ():
+            assert rows is not None
+            places = entries_of(rows["fire_ms"][mine], window.after_ms)
+            if stream_kind(stream) != KIND_BLOCK or places.min() < 0 or places.max() >= entries:
+                raise TurnRefused(f"{KIND_BLOCKS}: a row's second or block is not one of the plan's")
+            if len(np.unique(rows["origin"][mine])) != len(places):
+                raise TurnRefused(f"{KIND_BLOCKS}: a message came twice")
+            found[stream_number(stream)] = np.bincount(places, minlength=entries)
+        if found.keys() != self._planned.keys():
+            raise TurnRefused(f"{KIND_BLOCKS}: rows of blocks {sorted(found)} came, not of {sorted(self._planned)}")
+        for number, counts in self._planned.items():
+            if not np.array_equal(counts, found[number]):
+                wrong = int(np.flatnonzero(counts != found[number])[0])
+                second_ms = window.after_ms + wrong * STEP_MS
+                raise TurnRefused(
+                    f"{KIND_BLOCKS}: second {second_ms} of block {number} has {counts[wrong]} messages, "
+                    f"{found[number][wrong]} rows came"
+                )
+
+    def commit(self, window: BlockWindow | None, parts: list[TurnRows], write_ms: int) -> None:
+        """Arm the rows of a checked window, and move S."""
+        for rows in parts:
+            refs = ref.make(len(rows))
+            for column, name in (
+                (ref.FIRE_MS, "fire_ms"),
+                (ref.ORIGIN, "origin"),
+                (ref.POSITION, "position"),
+                (ref.SIZE, "size"),
+            ):
+                refs[:, column] = rows[name]
+            refs[:, ref.FLAGS] = np.where(rows["delay_ms"] > ref.LONG_DELAY_MS, ref.FLAG_LONG, 0)
+            self._timer.arm(refs, enqueue_ms=write_ms, by="pipeline")
+        self._planned = None
+        if window is not None:
+            self._walk_to(window.through_ms)
+
+    # Start ---------------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """The commit log was walked, and the timer is ready: find what waits, fill the wheel, arm what is near.
+
+        Raises LogDamaged, DiskFull.
+        """
+        timer = self._timer
+        streams = [stream for stream in timer.done.streams() if stream_kind(stream) == KIND_BLOCK]
+        self.blocks.resume({stream_number(stream): timer.done.of(stream).ones() for stream in streams})
+        now_ms = self._store.clock.now_ms()
+        self.walked_ms = self._goal_ms(now_ms)
+        for block in self.blocks:
+            timer.done.update(block.queue.done() | origin_of(block_stream(block.number), 0))
+            for first, units in block.queue.chunks():
+                waits = ~timer.done.of(block_stream(block.number)).get(first + np.arange(len(units)))
+                self._find(block, first + np.flatnonzero(waits), units[waits])
+            if block.start_ms <= self.walked_ms < block.end_ms:
+                self.wheel.bring_in(block)
+        reach("blocks.wheel")
+
+    def _find(self, block: Block, indices: Indices, units: Units) -> None:
+        """Note messages that wait; those within the lead are armed. One whose record is damaged is set aside."""
+        timer = self._timer
+        for i, index in enumerate(indices.tolist()):
+            origin = origin_of(block_stream(block.number), index)
+            record = self.record_of(origin, LogPosition(int(units["position"][i])))
+            if record is None:
+                log.critical(
+                    "%s: the message at index %d is set aside: its record is damaged", block.paths.folder, index
+                )
+                timer.done.add(origin)
+                continue
+            properties = record.message.properties
+            unique_key = properties.get(UNIQ_KEY)
+            hashed = key_hash(delete_key(properties.get(REAL_TOPIC, ""), unique_key)) if unique_key else 0
+            timer.note_parked(origin, hashed, self._store.real_queue(properties))
+        near = units["due_ms"] <= self.walked_ms
+        self._arm(block, indices[near], units[near], by="recovery")
+
+    # Disk ----------------------------------------------------------------------------------------------------------
+
+    def ends(self) -> dict[Stream, QueueOffset]:
+        """The end of each block's stream, and of the one that had the last number: no number is given again."""
+        ends = {block_stream(block.number): QueueOffset(block.queue.end) for block in self.blocks}
+        if self.blocks.last_number:
+            ends.setdefault(block_stream(self.blocks.last_number), QueueOffset(0))
+        return ends
+
+    def write_checkpoints(self, background: Offload) -> None:
+        """Flag in their units the messages that are out, bring units to disk and write the blocks' checkpoints, beside
+        the loop; at most once at a time."""
+        if self._is_writing:
+            return
+        upto = self._flag_settled()
+        job = self.blocks.checkpoint_job()
+        if job is not None:
+            self._is_writing = True
+            background.submit(job, lambda result: self._checkpoints_written(upto, result))
+        elif not any(block.has_failed for block in self.blocks):
+            self.flagged_to = max(self.flagged_to, upto)
+
+    def _flag_settled(self) -> LogPosition:
+        """Flag what records settle that are on disk; up to where in the log all that is settled is flagged."""
+        synced = self._store.log.synced
+        while self._settled and self._settled[0].before <= synced and self._flag(self._settled[0].origins):
+            self._settled.popleft()
+        return min(synced, self._settled[0].first) if self._settled else synced
+
+    def _flag(self, origins: npt.NDArray[np.int64]) -> bool:
+        """Flag messages; False with nothing changed while one of them is not on disk itself."""
+        by_block: list[tuple[Block, Indices]] = []
+        for stream, mine in by_stream(origins):
+            block = self.blocks.get(stream_number(stream))
+            if block is not None:
+                indices = origins[mine] & INDEX_MASK
+                if indices.max() >= block.durable:
+                    return False
+                by_block.append((block, indices))
+        for block, indices in by_block:
+            block.queue.flag_done(indices)
+        return True
+
+    def _checkpoints_written(self, upto: LogPosition, result: object) -> None:
+        self._is_writing = False
+        if isinstance(result, BaseException):
+            log.error("units of blocks may not be on disk; the next start writes them again: %s", result)
+        else:
+            self.flagged_to = max(self.flagged_to, upto)
+
+    def close(self) -> None:
+        """A clean stop: all to disk; no job may run any more. Raises OSError of the blocks' logs."""
+        self.blocks.flush()
+        self._flag_settled()
+        self.blocks.close()
+
+    def needed_from(self) -> LogPosition:
+        """What settles messages of blocks from this log position on stands nowhere else."""
+        return self.flagged_to if len(self.blocks) else self._store.dispatched_to
+
+    def expire(self, now_ms: Millis) -> Iterator[tuple[Callable[[], None], Callable[[object], None]]]:
+        """What removes past blocks, with who is to be told. Raises DiskFull."""
+        done = self._timer.done
+        unflagged = {
+            int(number) for one in self._settled for number in np.unique(one.origins >> INDEX_BITS & NUMBER_MAX)
+        }
+
+        def is_out(block: Block) -> bool:
+            """Whether all of it is out, and what says so is on disk."""
+            bits = done.of(block_stream(block.number))
+            return bits.first_unset(block.queue.end) >= block.queue.end and block.number not in unflagged
+
+        yield from self.blocks.expire(now_ms, is_out)
+
+
+_KIND_SHIFT: Final = 60
+
+
+def _floor(time_ms: int) -> int:
+    return time_ms // STEP_MS * STEP_MS

@@ -1,0 +1,69 @@
+"""Parking for a block: what `delayInSeconds` asks for (ours; the seed's SendMessageProcessor).
+
+delayInSeconds   0         delivered at once
+                 1 ...     due so many seconds after the broker received it
+                 else      MESSAGE_ILLEGAL: negative, too far, no 32-bit number, or another delay beside it
+"""
+
+from __future__ import annotations
+
+from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRefused
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.block import BLOCK_TOPIC
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.parked import due_text
+from wheelmq.formats.java import java_int
+from wheelmq.formats.units import Millis
+
+BOTH = "delayInSeconds and delayTimeLevel should not be specified at the same time."
+"""The seed's words."""
+
+
+class SecondsRefused(ValueError):
+    """`delayInSeconds` cannot be granted; the text is the answer."""
+
+
+def asked_due_ms(message: Message, now_ms: Millis, seconds_max: int) -> Millis | None:
+    """When `message` asks to be delivered by `delayInSeconds`, which is taken off; None when it does not.
+
+    Raises SecondsRefused, LevelUnreadable.
+    """
+    properties = message.properties
+    asked = properties.pop(props.DELAY_IN_SECONDS, None)
+    if asked is None:
+        return None
+    seconds = java_int(asked)
+    if seconds is None:
+        raise SecondsRefused(f"delayInSeconds is {asked!r}, no 32-bit number")
+    if seconds == 0:
+        return None
+    level = java_int(properties.get(props.DELAY, "0"))
+    if level is None:
+        raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, no 32-bit number")
+    if level != 0:
+        raise SecondsRefused(BOTH)
+    other = next((name for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY) if name in properties), None)
+    if other is not None:
+        raise SecondsRefused(f"delayInSeconds and {other} should not be specified at the same time.")
+    if seconds < 0:
+        raise SecondsRefused(f"delayInSeconds is {seconds}: it must be 0 or more")
+    if seconds > seconds_max:
+        raise SecondsRefused(f"delayInSeconds is {seconds}: the delay must not exceed {seconds_max}s")
+    return Millis(now_ms + seconds * 1000)
+
+
+def park_in_block(message: Message, due_ms: Millis) -> None:
+    """Rewrite `message` in place for a block; its queue id is then the number of the block. Raises ParkRefused."""
+    properties = message.properties
+    for name in (props.REAL_TOPIC, props.REAL_QID, props.TIMER_DELAY_LEVEL, props.TIMER_OUT_MS):
+        properties.pop(name, None)
+    properties[props.REAL_TOPIC] = message.topic
+    properties[props.REAL_QID] = str(message.queue_id)
+    properties[props.WMQ_DUE] = due_text(due_ms)
+    message.topic = BLOCK_TOPIC
+    size = len(props.encode(properties))
+    if size + ROOM_BYTES > props.PROPERTIES_BYTES_MAX:
+        raise ParkRefused(
+            f"{size} bytes of properties leave no room for what delivery adds; "
+            f"a delayed message may have {props.PROPERTIES_BYTES_MAX - ROOM_BYTES}"
+        )

@@ -1,0 +1,467 @@
+"""delayInSeconds: what a send asks for by it, and what becomes of it until it is out."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.test_send import inner
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.park import BOTH
+from wheelmq.delay.offline import pending_in
+from wheelmq.delay.pending import State
+from wheelmq.delay.release import DEAD_LETTER_TOPIC
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.block import BLOCK_TOPIC
+from wheelmq.formats.disk.message_id import parse_offset_message_id
+from wheelmq.formats.disk.origin import block_stream, origin_of, origin_text
+from wheelmq.formats.disk.parked import delete_key
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing.clock import START_MS
+from wheelmq.testing.harness import Ask, BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import PipelineModel, Task
+
+
+def command(harness: BrokerHarness, seconds: object, body: bytes = b"body", **properties: str) -> Command:
+    return harness.send_command("T", body, properties={props.DELAY_IN_SECONDS: str(seconds), **properties})
+
+
+def send(harness: BrokerHarness, seconds: object, body: bytes = b"body", **properties: str) -> Command:
+    return harness.ask(command(harness, seconds, body, **properties))
+
+
+def out(harness: BrokerHarness) -> list[tuple[bytes, int]]:
+    """Bodies in the topic, and when each was released."""
+    return [
+        (one.message.body, int(one.message.properties[props.TIMER_DEQUEUE_MS]) - START_MS)
+        for one in harness.read_queue("T")
+    ]
+
+
+def blocks(harness: BrokerHarness) -> Blocks:
+    return harness.broker.blocks
+
+
+class TestWhatIsAskedFor:
+    @pytest.mark.parametrize(
+        ("properties", "code", "remark"),
+        [
+            ({}, ResponseCode.SUCCESS, None),
+            ({props.DELAY: "0"}, ResponseCode.SUCCESS, None),
+            ({props.DELAY: "3"}, ResponseCode.MESSAGE_ILLEGAL, BOTH),
+            ({props.DELAY: "-1"}, ResponseCode.MESSAGE_ILLEGAL, BOTH),
+            ({props.DELAY: "x"}, ResponseCode.SYSTEM_ERROR, "DELAY is 'x', no 32-bit number"),
+            (
+                {props.TIMER_DELAY_SEC: "5"},
+                ResponseCode.MESSAGE_ILLEGAL,
+                "delayInSeconds and TIMER_DELAY_SEC should not be specified at the same time.",
+            ),
+            (
+                {props.TIMER_DEL_UNIQKEY: "T+k"},
+                ResponseCode.MESSAGE_ILLEGAL,
+                "delayInSeconds and TIMER_DEL_UNIQKEY should not be specified at the same time.",
+            ),
+            ({props.TRAN_MSG: "true"}, ResponseCode.NO_PERMISSION, None),
+        ],
+    )
+    def test_beside_another_delay(
+        self, harness: BrokerHarness, properties: dict[str, str], code: ResponseCode, remark: str | None
+    ) -> None:
+        answer = send(harness, 5, **properties)
+        assert answer.code == code and (remark is None or answer.remark == remark)
+        assert sum(block.queue.end for block in blocks(harness)) == (1 if code == ResponseCode.SUCCESS else 0)
+
+    @pytest.mark.parametrize(
+        ("seconds", "remark"),
+        [
+            ("x", "delayInSeconds is 'x', no 32-bit number"),
+            ("1.5", "delayInSeconds is '1.5', no 32-bit number"),
+            ("2147483648", "delayInSeconds is '2147483648', no 32-bit number"),
+            ("-1", "delayInSeconds is -1: it must be 0 or more"),
+            ("31622401", "delayInSeconds is 31622401: the delay must not exceed 31622400s"),
+        ],
+    )
+    def test_what_cannot_be(self, harness: BrokerHarness, seconds: str, remark: str) -> None:
+        answer = send(harness, seconds)
+        assert (answer.code, answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, remark)
+        assert len(blocks(harness)) == 0 and harness.read_queue("T") == []
+
+    def test_the_furthest(self, harness: BrokerHarness) -> None:
+        assert send(harness, 366 * 24 * 3600).code == ResponseCode.SUCCESS
+
+    def test_none_at_all(self, harness: BrokerHarness) -> None:
+        assert send(harness, 0, b"now").code == ResponseCode.SUCCESS
+        [record] = harness.read_queue("T")
+        assert record.message.body == b"now" and len(blocks(harness)) == 0
+
+    def test_a_level_goes_before_a_delay_in_seconds_of_the_timer(self, harness: BrokerHarness) -> None:
+        answer = harness.send("T", properties={props.TIMER_DELAY_SEC: "60", props.DELAY: "1"})
+        assert answer.code == ResponseCode.SUCCESS
+        harness.advance(1500)
+        assert len(harness.read_queue("T")) == 1
+
+    def test_a_batch_is_never_delayed(self, harness: BrokerHarness) -> None:
+        batch = harness.send_command("T", inner(b"b0"), properties={props.DELAY_IN_SECONDS: "9"}, m=True)
+        assert harness.ask(batch).code == ResponseCode.SUCCESS
+        assert [one.message.body for one in harness.read_queue("T")] == [b"b0"] and len(blocks(harness)) == 0
+
+    def test_it_is_an_ordinary_property_when_blocks_are_off(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, block_enable=False) as harness:
+            assert send(harness, "soon").code == ResponseCode.SUCCESS
+            [record] = harness.read_queue("T")
+            assert record.message.properties[props.DELAY_IN_SECONDS] == "soon"
+
+    def test_what_does_not_fit(self, harness: BrokerHarness) -> None:
+        answer = send(harness, 5, LONG="x" * 32_400)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "leave no room" in (answer.remark or "")
+        answer = send(harness, 5, bytes(17 << 10))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "a file of a block's log has" in (answer.remark or "")
+
+    def test_nobody_sends_to_the_topic_of_blocks(self, harness: BrokerHarness) -> None:
+        assert harness.send(BLOCK_TOPIC).code == ResponseCode.NO_PERMISSION
+
+    def test_a_full_disk(self, harness: BrokerHarness) -> None:
+        assert send(harness, 4).code == ResponseCode.SUCCESS
+        harness.advance(10_000)
+        harness.disk.is_full = lambda path: "scheduledtempdata" in path.parts
+        answer = send(harness, 5)
+        assert answer.code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith(
+            "create mapped file failed"
+        )
+        harness.disk.heal()
+        harness.advance(200)
+        assert send(harness, 5).code == ResponseCode.SUCCESS
+        harness.advance(6000)
+        assert len(out(harness)) == 2
+
+    def test_the_answer(self, harness: BrokerHarness) -> None:
+        send(harness, 5)
+        ext = send(harness, 5, UNIQ_KEY="U").ext
+        assert (ext["queueId"], ext["queueOffset"], ext["transactionId"]) == ("0", "1", "U")
+        assert parse_offset_message_id(ext["msgId"])[1] == origin_of(block_stream(1), 1)
+        assert "recallHandle" not in ext
+
+
+class TestRelease:
+    def test_to_the_millisecond_once_with_its_origin_last(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        for i, seconds in enumerate((1, 2, 9, 9, 17, 31)):
+            harness.advance(1)
+            send(harness, seconds, b"%d" % i, KEYS="k", TAGS="t", UNIQ_KEY=f"U{i}")
+        harness.advance(40_000, model.work)
+        assert out(harness) == [
+            (b"0", 1001), (b"1", 2002), (b"2", 9003), (b"3", 9004), (b"4", 17_005), (b"5", 31_006)
+        ]  # fmt: skip
+        first = harness.read_queue("T")[0].message
+        assert list(first.properties.items())[-1] == (props.WMQ_ORIGIN, origin_text(origin_of(block_stream(1), 0)))
+        assert first.properties[props.KEYS] == "k" and props.DELAY_IN_SECONDS not in first.properties
+        assert harness.broker.timer.armed_by["pipeline"] >= 3
+
+    def test_the_commit_log_holds_nothing_of_it_before(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        end = harness.broker.store.log.end
+        send(harness, 5)
+        assert harness.broker.store.log.end == end
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_start_finds_what_waits(self, harness: BrokerHarness, clean: bool) -> None:
+        for seconds in (1, 3, 8, 12, 25):
+            send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}")
+        harness.advance(1500)
+        harness.restart(clean=clean)
+        model = PipelineModel(harness)
+        harness.advance(2000, model.work)
+        harness.restart(clean=clean)
+        assert int(harness.broker.timer.pending_by_queue.sum()) == 3
+        model = PipelineModel(harness)
+        harness.advance(30_000, model.work)
+        assert out(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in (1, 3, 8, 12, 25)]
+        assert int(harness.broker.timer.pending_by_queue.sum()) == 0
+
+    def test_nothing_is_late_without_a_pipeline(self, harness: BrokerHarness) -> None:
+        for seconds in range(1, 60, 4):
+            send(harness, seconds, b"%d" % seconds)
+        harness.advance(60_000)
+        assert out(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in range(1, 60, 4)]
+
+    def test_a_burst_and_a_bystander(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        for i in range(700):
+            send(harness, 7, b"%d" % i)
+        harness.advance(30)
+        send(harness, 7, b"bystander")
+        harness.advance(8000, model.work)
+        assert [left for _, left in out(harness)] == [7000] * 700 + [7030]
+        assert [body for body, _ in out(harness)][:700] == [b"%d" % i for i in range(700)]
+
+    def test_what_is_cancelled_stays_in(self, harness: BrokerHarness) -> None:
+        for seconds in (3, 20):
+            send(harness, seconds, UNIQ_KEY=f"U{seconds}")
+        for key, expected in (("U20", "cancelled"), ("U20", "already delivered or cancelled"), ("U9", "not found")):
+            cancel = {props.TIMER_DEL_UNIQKEY: delete_key("T", key)}
+            assert harness.send("T", b"x", delay_ms=5000, properties=cancel).ext["cancelResult"] == expected
+        harness.restart(clean=False)
+        harness.advance(25_000, PipelineModel(harness).work)
+        assert [left for _, left in out(harness)] == [3000]
+
+    def test_what_can_never_be_delivered_is_a_dead_letter(self, harness: BrokerHarness) -> None:
+        send(harness, 3)
+        [block] = blocks(harness)
+        name = block.log.files.file_at(0).array
+        at = bytes(name[:400]).index(b"REAL_QID\x01")
+        name[at + 9] = ord("x")
+        harness.advance(4000)
+        assert out(harness) == [] and len(harness.read_queue(DEAD_LETTER_TOPIC)) == 1
+
+    def test_a_damaged_body_is_handed_to_nobody(self, harness: BrokerHarness, tmp_path: Path) -> None:
+        send(harness, 8, b"damaged")
+        send(harness, 8, b"whole")
+        harness.stop()
+        [path] = (tmp_path / "store" / "scheduledtempdata").glob("*/log/*")
+        raw = bytearray(path.read_bytes())
+        raw[raw.index(b"damaged")] ^= 1
+        path.write_bytes(raw)
+        harness.start()
+        harness.advance(10_000)
+        assert [body for body, _ in out(harness)] == [b"whole"]
+
+
+class TestTurns:
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Iterator[BrokerHarness]:
+        """With a lead of 10 s, half of which must be left before a turn is called for."""
+        with BrokerHarness(tmp_path, timer_lead_ms=10_000) as running:
+            yield running
+
+    def test_a_turn_brings_what_the_wheel_counts(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        model.open()
+        for seconds in (11, 12, 24):
+            send(harness, seconds)
+        plans = []
+        for _ in range(30):
+            plan = model.plan()
+            if plan is not None:
+                plans.append(plan)
+                model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
+            harness.advance(1000)
+        windows = [plan.blocks for plan in plans if plan.blocks is not None]
+        assert sum(window.rows for window in windows) == 3
+        assert all(before.through_ms <= after.after_ms for before, after in pairwise(windows))
+        assert harness.broker.timer.armed_by["pipeline"] == 3
+
+    @pytest.mark.parametrize("how", ["one less", "one twice", "another second", "another block", "none"])
+    def test_a_turn_that_brings_anything_else_is_refused(self, harness: BrokerHarness, how: str) -> None:
+        for seconds in (13, 13, 14):
+            send(harness, seconds)
+        model = PipelineModel(harness)
+
+        tried: list[Task] = []
+
+        def bend(task: Task) -> Task:
+            rows = task.rows.copy()
+            if task.kind != KIND_BLOCKS:
+                return task
+            tried.append(task)
+            match how:
+                case "one less":
+                    rows = rows[1:]
+                case "one twice":
+                    rows[1] = rows[0]
+                case "another second":
+                    rows["fire_ms"][0] += 1000
+                case "another block":
+                    rows["origin"] += 1 << 40
+                case "none":
+                    rows = rows[:0]
+            return task._replace(rows=rows)
+
+        model.bend = bend
+        harness.advance(9000, model.work)
+        assert harness.broker.timer.armed_by["pipeline"] == 0 and model.committed == 0 and tried
+        model.bend = lambda task: task
+        harness.advance(8000, model.work)
+        assert [left for _, left in out(harness)] == [13_000, 13_000, 14_000]
+
+    def test_what_comes_while_a_turn_is_under_way_is_not_lost(self, harness: BrokerHarness) -> None:
+        harness.advance(100)
+        send(harness, 20, b"planned")
+        model = PipelineModel(harness)
+        model.open()
+        harness.advance(15_900)
+        plan = model.plan()
+        assert plan is not None and plan.blocks is not None and plan.blocks.through_ms - START_MS == 25_750
+        send(harness, 6, b"meanwhile")
+        send(harness, 11, b"later")
+        model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
+        harness.advance(12_000, model.work)
+        assert out(harness) == [(b"planned", 20_100), (b"meanwhile", 22_000), (b"later", 27_000)]
+
+    def test_a_pipeline_that_dies_in_a_turn_costs_nothing(self, harness: BrokerHarness) -> None:
+        for seconds in range(11, 30):
+            send(harness, seconds, b"%d" % seconds)
+        model = PipelineModel(harness)
+        model.open()
+        harness.advance(7000)
+        plan = model.plan()
+        assert plan is not None and plan.blocks is not None
+        harness.advance(25_000)
+        assert out(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in range(11, 30)]
+
+
+class TestDisk:
+    @pytest.fixture
+    def offload(self) -> HeldOffload:
+        return HeldOffload()
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, offload: HeldOffload) -> Iterator[BrokerHarness]:
+        """SYNC_FLUSH, with an fsync that the test lets happen."""
+        with BrokerHarness(tmp_path, offload=offload, flush_mode="SYNC_FLUSH") as running:
+            running.run_jobs()
+            yield running
+
+    def test_an_answer_waits_for_the_disk(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(command(harness, 8))
+        harness.advance(1000)
+        assert asked.answer is None
+        harness.run_jobs()
+        assert asked.answer is not None and asked.answer.code == ResponseCode.SUCCESS
+        harness.cut_power(keep=0)
+        harness.start()
+        assert sum(block.queue.end for block in blocks(harness)) == 1
+
+    def test_wait_false_does_not_wait(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(command(harness, 8, WAIT="false"))
+        harness.tick()
+        assert asked.answer is not None
+
+    def test_one_flush_frees_those_of_all_blocks_and_of_the_log(self, harness: BrokerHarness) -> None:
+        asks = [harness.submit(command(harness, seconds)) for seconds in (3, 13, 23, 33)]
+        asks.append(harness.submit(harness.send_command("T")))
+        harness.tick()
+        assert all(asked.answer is None for asked in asks)
+        harness.run_jobs(1)
+        assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
+
+    def test_too_late(self, harness: BrokerHarness) -> None:
+        asked = harness.submit(command(harness, 8))
+        harness.advance(5001)
+        assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+
+    def test_a_failed_sync_is_final(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+        asked = harness.submit(command(harness, 8))
+        harness.tick()
+        harness.disk.sync_error = OSError(errno.EIO, "gone")
+        harness.run_jobs()
+        assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert harness.broker.failure is not None
+        assert send_and_see(harness, 8).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    def test_asynchronous_flush(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path / "async") as harness:
+            for _ in range(2):
+                assert send(harness, 9).code == ResponseCode.SUCCESS
+            assert blocks(harness).synced == 1  # the first flush was overdue
+            harness.advance(600)
+            assert blocks(harness).synced == 2
+
+
+def send_and_see(harness: BrokerHarness, seconds: int) -> Command:
+    asked: Ask = harness.submit(command(harness, seconds))
+    harness.tick()
+    assert asked.answer is not None
+    return asked.answer
+
+
+class TestWhatGoes:
+    def test_past_blocks_go_when_all_of_them_is_out(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, clean_resource_interval_ms=1000) as harness:
+            for seconds in (5, 15, 25):
+                send(harness, seconds)
+            folders = {block.paths.folder for block in blocks(harness)}
+            assert len(folders) == 3 and all(folder.is_dir() for folder in folders)
+            harness.advance(40_000)
+            assert len(blocks(harness)) == 0 and not any(folder.exists() for folder in folders)
+            number = blocks(harness).last_number
+            harness.restart(clean=False)
+            assert send(harness, 5).code == 0
+            assert [block.number for block in blocks(harness)] == [number + 1]
+
+    @pytest.mark.parametrize("has_snapshot", [True, False])
+    def test_no_number_is_given_again(self, tmp_path: Path, has_snapshot: bool) -> None:
+        with BrokerHarness(tmp_path, clean_resource_interval_ms=1000) as harness:
+            for _ in range(3):
+                send(harness, 1)
+                harness.advance(25_000)
+            harness.stop()
+            if not has_snapshot:
+                (tmp_path / "config" / "snapshot").unlink()
+            harness.start()
+            send(harness, 1, b"last")
+            assert [block.number for block in blocks(harness)] == [4]
+            harness.advance(2000)
+            assert len(out(harness)) == 4
+
+    def test_a_file_of_the_log_goes_once_what_it_settles_is_flagged(self, tmp_path: Path) -> None:
+        with BrokerHarness(
+            tmp_path, snapshot_ms=1 << 30, snapshot_log_bytes=1 << 40, block_length_seconds=3600
+        ) as harness:
+            for seconds in (1, 2, 3, 3000):
+                send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}")
+            harness.advance(5000)
+            assert harness.broker.block_lane.flagged_to > 0
+            [block] = blocks(harness)
+            assert block.queue.done().tolist() == [0, 1, 2]
+            harness.stop()
+            for path in (tmp_path / "commitlog").iterdir():
+                path.unlink()  # as if the log that says so had expired
+            for path in [tmp_path / "config" / "snapshot", *(tmp_path / "consumequeue").rglob("0" * 20)]:
+                path.unlink(missing_ok=True)
+            harness.start()
+            harness.advance(5000)
+            assert harness.read_queue("T") == []
+            assert int(harness.broker.timer.pending_by_queue.sum()) == 1
+
+    def test_expiry_waits_for_the_flags(self, harness: BrokerHarness) -> None:
+        send(harness, 1)
+        lane = harness.broker.block_lane
+        harness.advance(900)
+        before = lane.needed_from()
+        harness.advance(300)
+        assert lane.needed_from() == before
+        harness.advance(3000)
+        assert lane.needed_from() > before
+
+    def test_a_clock_that_is_set_forward_and_back(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        send(harness, 20)
+        harness.advance(1000, model.work)
+        harness.clock.step(-3_600_000)
+        harness.advance(5000, model.work)
+        assert out(harness) == []
+        harness.clock.step(3_600_000)
+        harness.advance(20_000, model.work)
+        assert [left for _, left in out(harness)] == [20_000]
+
+
+class TestListing:
+    def test_of_a_store_that_is_closed(self, harness: BrokerHarness, tmp_path: Path) -> None:
+        for seconds in (2, 14, 15):
+            send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}", KEYS="k")
+        cancel = {props.TIMER_DEL_UNIQKEY: delete_key("T", "U15")}
+        assert harness.send("T", b"x", delay_ms=5000, properties=cancel).ext["cancelResult"] == "cancelled"
+        harness.advance(3000)
+        for stop in (harness.crash, harness.stop):
+            stop()
+            [pending] = [one for one in pending_in(tmp_path / "store") if one.state == State.BLOCK]
+            assert (pending.topic, pending.queue_id, pending.unique_key) == ("T", 0, "U14")
+            assert (pending.due_ms - START_MS, pending.body_bytes, pending.keys) == (14_000, 2, "k")
+            harness.start()

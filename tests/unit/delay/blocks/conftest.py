@@ -1,0 +1,112 @@
+"""Blocks over a store of their own, opened again as often as a test likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from wheelmq.delay.blocks.block import BlockSizes, Put
+from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
+from wheelmq.delay.done import Indices
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.block import BLOCK_TOPIC, BLOCK_UNIT
+from wheelmq.formats.disk.message import Host, Message
+from wheelmq.formats.disk.parked import due_text
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.store.store import Store, StoreSettings
+from wheelmq.testing.clock import START_MS, ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+
+HOUR_MS = 3_600_000
+NEXT_HOUR_MS = Millis(START_MS - START_MS % HOUR_MS + HOUR_MS)
+SIZES = BlockSizes(log_file_bytes=4096, queue_file_bytes=8 * BLOCK_UNIT.size)
+
+
+class BlockBench:
+    """One folder, whatever is opened on it."""
+
+    def __init__(self, folder: Path, disk: SimulatedDisk, clock: ManualClock) -> None:
+        self.paths, self.disk, self.clock = StorePaths(folder), disk, clock
+        self.settings = BlockSettings(HOUR_MS, SIZES)
+        self.settled: dict[int, Indices] = {}
+        """What the commit log says is settled, by number of the block."""
+        self.open()
+
+    def open(self) -> Blocks:
+        """Start anew on what is there."""
+        settings = StoreSettings(1 << 16, 10 * 20, Host(b"\x7f\0\0\1", 10911))
+        self.store = Store(self.paths, settings, self.disk, self.clock)
+        self.store.recover(lambda rows, names: None)
+        return self.open_blocks()
+
+    def open_blocks(self) -> Blocks:
+        """Start anew on the blocks that are there."""
+        self.blocks = Blocks(self.store, self.settings)
+        self.blocks.load()
+        self.blocks.recover()
+        self.blocks.resume(self.settled)
+        return self.blocks
+
+    def kill(self) -> Blocks:
+        """End without a word, and start anew."""
+        self.disk.release_locks()
+        return self.open()
+
+    def cut_power(self, seed: int, keep: float = 0.5) -> Blocks:
+        self.disk.release_locks()
+        self.disk.cut_power(Random(seed), keep)
+        return self.open()
+
+    def close(self) -> None:
+        self.blocks.close()
+        self.store.close()
+        self.disk.release_locks()
+
+    def put(self, due_ms: int, body: bytes = b"body", **properties: str) -> Put:
+        due_ms = Millis(due_ms)
+        block = self.blocks.block_for(due_ms)
+        own = {props.REAL_TOPIC: "T", props.REAL_QID: "3", props.WMQ_DUE: due_text(due_ms), **properties}
+        return self.blocks.put(block, Message(BLOCK_TOPIC, block.number, body, own), due_ms)
+
+    def flush(self) -> None:
+        upto, job = self.blocks.flush_job()
+        self.blocks.note_flushed(upto, job())
+
+    def checkpoint(self) -> None:
+        job = self.blocks.checkpoint_job()
+        if job is not None:
+            job()
+
+    def found(self) -> list[tuple[int, int, int, bytes]]:
+        """Number, index, due time and body of every message, in the order of the blocks."""
+        rows = []
+        for block in self.blocks:
+            for first, units in block.queue.chunks():
+                for i, unit in enumerate(units):
+                    if unit["size"]:
+                        record = block.record_at(LogPosition(int(unit["position"])))
+                        assert record is not None and record.size == unit["size"]
+                        assert (record.message.queue_id, record.queue_offset) == (block.number, first + i)
+                        rows.append((block.number, first + i, int(unit["due_ms"]), record.message.body))
+        return rows
+
+    def settle(self, number: int, *indices: int) -> None:
+        """The commit log says that these are out."""
+        before = self.settled.get(number, np.empty(0, np.int64))
+        self.settled[number] = np.concatenate((before, np.array(indices, np.int64)))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, disk: SimulatedDisk, clock: ManualClock) -> BlockBench:
+    return BlockBench(tmp_path / "store", disk, clock)
+
+
+@pytest.fixture
+def make_bench(tmp_path: Path) -> Callable[[str], BlockBench]:
+    """Benches on folders and disks of their own."""
+    return lambda name: BlockBench(tmp_path / name, SimulatedDisk(), ManualClock())

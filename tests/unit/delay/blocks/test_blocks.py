@@ -1,0 +1,428 @@
+"""Blocks: which one a message belongs in, what a start finds again, and when they go."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import shutil
+from collections.abc import Callable
+from random import Random
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from tests.unit.delay.blocks.conftest import HOUR_MS, NEXT_HOUR_MS, SIZES, BlockBench
+from wheelmq.delay.blocks import blocks as module
+from wheelmq.delay.blocks.blocks import BlockGoing, BlockSettings
+from wheelmq.store.recovery import LogDamaged
+from wheelmq.store.store import BatchTooLong, PropertiesTooLong
+from wheelmq.system.disk import DiskFull
+from wheelmq.system.failpoint import reach
+from wheelmq.testing.disk import Call
+
+
+def names(bench: BlockBench) -> list[str]:
+    return bench.disk.list(bench.paths.blocks)
+
+
+def test_messages_go_to_the_hour_in_which_they_are_due(bench: BlockBench) -> None:
+    first = bench.put(NEXT_HOUR_MS)
+    last = bench.put(NEXT_HOUR_MS + HOUR_MS - 1)
+    later = bench.put(NEXT_HOUR_MS + HOUR_MS)
+    again = bench.put(NEXT_HOUR_MS + 17)
+    assert [(one.number, one.index) for one in (first, last, later, again)] == [(1, 0), (1, 1), (2, 0), (1, 2)]
+    assert names(bench) == ["2027011509", "2027011510"]
+    assert [(block.start_ms, block.end_ms) for block in bench.blocks] == [
+        (NEXT_HOUR_MS, NEXT_HOUR_MS + HOUR_MS),
+        (NEXT_HOUR_MS + HOUR_MS, NEXT_HOUR_MS + 2 * HOUR_MS),
+    ]
+    assert first.store_ms <= last.store_ms <= later.store_ms <= again.store_ms
+
+
+def test_a_block_of_a_day_is_named_as_the_seed_has_it(bench: BlockBench) -> None:
+    bench.blocks.settings = BlockSettings(24 * HOUR_MS, SIZES)
+    bench.put(NEXT_HOUR_MS)
+    assert names(bench) == ["20270115"]
+    assert bench.disk.list(bench.paths.blocks / "20270115") == ["checkpoint", "log", "queue"]
+
+
+def test_a_start_finds_all_of_it_again(bench: BlockBench) -> None:
+    for i in range(40):
+        bench.put(NEXT_HOUR_MS + i * 1000 + HOUR_MS * (i % 3), b"%d" % i * 40)
+    before = bench.found()
+    assert len(before) == 40
+    bench.kill()
+    assert bench.found() == before
+    assert bench.put(NEXT_HOUR_MS, b"more").index == 14
+    bench.close()
+    bench.open()
+    assert len(bench.found()) == 41
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_abort_scheduled_says_that_the_stop_was_clean(
+    bench: BlockBench, caplog: pytest.LogCaptureFixture, clean: bool
+) -> None:
+    assert bench.blocks.last_stop_was_clean is None  # nothing was there to stop
+    bench.put(NEXT_HOUR_MS)
+    assert not bench.paths.abort_scheduled.exists()
+    with caplog.at_level(logging.INFO, module.__name__):
+        if clean:
+            bench.close()
+            assert bench.paths.abort_scheduled.exists()
+            bench.open()
+        else:
+            bench.kill()
+    assert bench.blocks.last_stop_was_clean is clean
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "blocks: the last stop was clean")
+        if clean
+        else ("WARNING", "blocks: the last stop was none: abort.scheduled is not there")
+    ]
+    assert not bench.paths.abort_scheduled.exists()
+    assert len(bench.found()) == 1
+
+
+def test_that_a_stop_was_clean_is_forgotten_for_good_before_anything_is_written(bench: BlockBench) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.close()
+    bench.open()
+    bench.cut_power(1, keep=0)
+    assert bench.blocks.last_stop_was_clean is False
+
+
+def test_an_abort_scheduled_that_lies_costs_nothing(bench: BlockBench) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.flush()
+    bench.checkpoint()
+    bench.put(NEXT_HOUR_MS)
+    bench.paths.abort_scheduled.touch()
+    bench.kill()
+    assert bench.blocks.last_stop_was_clean is True and len(bench.found()) == 2
+
+
+def test_a_stop_with_units_that_are_not_on_disk_is_not_clean(bench: BlockBench) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.flush()
+    bench.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.SYNC})
+    with pytest.raises(OSError, match="gone"):
+        bench.checkpoint()
+    bench.put(NEXT_HOUR_MS)
+    bench.close()
+    assert not bench.paths.abort_scheduled.exists()
+    bench.open()
+    assert len(bench.found()) == 2
+
+
+def test_a_start_checks_loads_maps_and_recovers_in_that_order(bench: BlockBench) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.put(NEXT_HOUR_MS + HOUR_MS)
+    passed: list[str] = []
+
+    def note(name: str) -> None:
+        passed.append(name)
+        reach(name)
+
+    with (
+        mock.patch("wheelmq.delay.blocks.blocks.reach", note),
+        mock.patch("wheelmq.delay.blocks.block.reach", note),
+    ):
+        bench.kill()
+    wanted = ["blocks.checked", "blocks.loaded", "block.recovered", "block.recovered", "blocks.recovered"]
+    assert [name for name in passed if name in wanted] == wanted
+
+
+def test_a_second_broker_is_refused_by_the_lock_of_the_store(bench: BlockBench) -> None:
+    with pytest.raises(OSError, match="another broker runs on this store"):
+        bench.open()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_flushed_outlasts_a_power_cut(make_bench: Callable[[str], BlockBench], seed: int) -> None:
+    bench = make_bench(str(seed))
+    randomness = Random(seed)
+    kept: list[tuple[int, int, int, bytes]] = []
+    put: set[tuple[int, int, int, bytes]] = set()
+    for i in range(60):
+        due_ms = NEXT_HOUR_MS + HOUR_MS * randomness.randrange(3) + randomness.randrange(HOUR_MS)
+        body = randomness.randbytes(randomness.randrange(1, 400))
+        one = bench.put(due_ms, body)
+        put.add((one.number, one.index, due_ms, body))
+        match randomness.randrange(12):
+            case 0:
+                bench.flush()
+                kept = bench.found()
+            case 1:
+                bench.checkpoint()
+            case 2:
+                bench.disk.write_back(randomness)
+            case 3:
+                bench.cut_power(seed * 100 + i)
+                found = bench.found()
+                assert set(kept) <= set(found) <= put
+                kept, put = found, set(found)
+
+
+def test_each_byte_at_which_a_power_cut_may_tear_the_log(bench: BlockBench) -> None:
+    bodies = [b"first", b"second"]
+    puts = [bench.put(NEXT_HOUR_MS + i, body) for i, body in enumerate(bodies)]
+    bench.flush()
+    folder = bench.paths.blocks / "2027011509"
+    kept = bench.paths.root / "kept"
+    shutil.copytree(folder, kept)
+    log_name = "log/00000000000000000000"
+    whole = (kept / log_name).read_bytes()
+    ends = [one.position + one.size for one in puts]
+    for torn_at in range(ends[0], ends[1] + 1):
+        shutil.rmtree(folder)
+        shutil.copytree(kept, folder)
+        (folder / log_name).write_bytes(whole[:torn_at].ljust(len(whole), b"\0"))
+        for name in ("queue/00000000000000000000", "checkpoint"):  # neither had reached the disk
+            path = folder / name
+            path.write_bytes(bytes(path.stat().st_size)) if torn_at % 2 else path.unlink()
+        bench.open_blocks()
+        count = sum(end <= torn_at for end in ends)
+        assert [row[3] for row in bench.found()] == bodies[:count], torn_at
+        assert bench.put(NEXT_HOUR_MS, b"next").index == count
+
+
+@pytest.mark.parametrize("files", [1, 2, 3, 4, 5, 7])
+def test_the_queue_is_looked_at_from_its_first_file_or_the_third_last(bench: BlockBench, files: int) -> None:
+    """A unit that is none is found in the files that are looked at, and passed over in those before them."""
+    count = 8 * (files - 1) + 5
+    for i in range(count):
+        bench.put(NEXT_HOUR_MS + i)
+    bench.close()
+    for number in range(files):
+        [folder] = bench.paths.blocks.iterdir()
+        path = folder / "queue" / f"{number * 8 * 24:020d}"
+        raw = path.read_bytes()
+        path.write_bytes(bytes([raw[0] ^ 0x40]) + raw[1:])  # the record that it names would stand beyond the log
+        bench.open()
+        unit = next(iter(bench.blocks)).queue.read(number * 8, 1)[0]
+        is_mended = unit["position"] < 1 << 40
+        assert bool(is_mended) is (files - number <= 3), (files, number)
+        assert next(iter(bench.blocks)).queue.end == count
+        path.write_bytes(raw)
+        bench.disk.release_locks()
+
+
+def test_units_that_are_gone_are_written_again_from_the_log(bench: BlockBench) -> None:
+    for i in range(30):
+        bench.put(NEXT_HOUR_MS + i, b"%d" % i)
+    before = bench.found()
+    bench.close()
+    shutil.rmtree(bench.paths.blocks / "2027011509" / "queue")
+    bench.open()
+    assert bench.found() == before
+
+
+def test_a_record_that_was_on_disk_and_is_damaged_ends_no_log(bench: BlockBench) -> None:
+    puts = [bench.put(NEXT_HOUR_MS + i) for i in range(5)]
+    bench.close()
+    folder = bench.paths.blocks / "2027011509"
+    path = folder / "log" / "00000000000000000000"
+    raw = bytearray(path.read_bytes())
+    raw[puts[2].position + 7] ^= 1
+    path.write_bytes(raw)
+    shutil.rmtree(folder / "queue")
+    with pytest.raises(LogDamaged, match="put a good copy in its place"):
+        bench.open()
+    assert path.read_bytes() == raw
+
+
+def test_a_body_that_has_changed_is_handed_to_nobody(bench: BlockBench) -> None:
+    puts = [bench.put(NEXT_HOUR_MS + i, b"body of some length") for i in range(3)]
+    bench.close()
+    path = bench.paths.blocks / "2027011509" / "log" / "00000000000000000000"
+    raw = bytearray(path.read_bytes())
+    raw[puts[1].position + 90] ^= 1
+    path.write_bytes(raw)
+    bench.open()
+    [block] = bench.blocks
+    assert [block.record_at(one.position) is not None for one in puts] == [True, False, True]
+
+
+def test_a_log_that_is_gone_is_told(bench: BlockBench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.close()
+    shutil.rmtree(bench.paths.blocks / "2027011509" / "log")
+    bench.open()
+    assert bench.found() == [] and "was on disk up to" in caplog.text
+    bench.settle(1, 0)
+    bench.disk.release_locks()
+    bench.open()
+    assert bench.put(NEXT_HOUR_MS).index == 1
+
+
+def test_an_index_is_given_once_though_its_message_was_out_before_it_was_on_disk(bench: BlockBench) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.flush()
+    for _ in range(3):
+        bench.put(NEXT_HOUR_MS)
+    bench.settle(1, 2)  # released, and that reached the disk before the message itself
+    bench.cut_power(1, keep=0)
+    assert len(bench.found()) == 1
+    assert bench.put(NEXT_HOUR_MS, b"new").index == 3
+    bench.kill()
+    assert [row[1] for row in bench.found()] == [0, 3]
+    bench.flush()
+    bench.checkpoint()
+    bench.close()
+    bench.open()
+    assert [row[1] for row in bench.found()] == [0, 3]
+
+
+def test_what_is_out_stays_flagged_when_the_commit_log_forgets_it(bench: BlockBench) -> None:
+    for i in range(20):
+        bench.put(NEXT_HOUR_MS + i)
+    bench.flush()
+    bench.settle(1, 3, 4, 17)
+    bench.kill()
+    bench.checkpoint()
+    bench.settled.clear()  # those records expired
+    bench.cut_power(7, keep=0)
+    [block] = bench.blocks
+    assert block.queue.done().tolist() == [3, 4, 17]
+
+
+def test_units_written_again_keep_their_flags(bench: BlockBench) -> None:
+    for i in range(6):
+        bench.put(NEXT_HOUR_MS + i)
+    [block] = bench.blocks
+    block.queue.flag_done(np.array([1, 4]))
+    bench.kill()  # no checkpoint says that the units are on disk
+    [block] = bench.blocks
+    assert block.queue.done().tolist() == [1, 4]
+
+
+def test_numbers_are_not_given_again_while_the_log_names_them(bench: BlockBench) -> None:
+    assert bench.put(NEXT_HOUR_MS).number == 1
+    bench.settle(41)
+    bench.kill()
+    assert bench.put(NEXT_HOUR_MS + HOUR_MS).number == 42
+    bench.kill()
+    assert bench.put(NEXT_HOUR_MS + 2 * HOUR_MS).number == 43
+    bench.blocks.last_number = module.NUMBER_MAX - 1
+    numbers = [bench.put(NEXT_HOUR_MS + i * HOUR_MS).number for i in range(3, 6)]
+    assert numbers == [module.NUMBER_MAX, 2, 3]  # 1 is in use
+
+
+def test_past_blocks_go_when_all_of_them_is_out(bench: BlockBench) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.put(NEXT_HOUR_MS + HOUR_MS)
+    past, later = bench.blocks
+    assert bench.blocks.expire(past.end_ms - 1, lambda block: True) == []
+    assert bench.blocks.expire(past.end_ms, lambda block: block is not past) == []
+    [(job, done)] = bench.blocks.expire(past.end_ms, lambda block: True)
+    with pytest.raises(BlockGoing):
+        bench.put(NEXT_HOUR_MS)  # the clock was set back
+    assert bench.blocks.expire(past.end_ms, lambda block: True) == []
+    job()
+    done(None)
+    assert list(bench.blocks) == [later] and names(bench) == ["2027011510"]
+    assert bench.put(NEXT_HOUR_MS).number == 3
+    assert names(bench) == ["2027011509", "2027011510"]
+
+
+def test_a_block_that_could_not_be_removed_goes_the_next_time(
+    bench: BlockBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.put(NEXT_HOUR_MS)
+    [block] = bench.blocks
+    bench.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.REMOVE})
+    for _ in range(2):
+        for job, done in bench.blocks.expire(block.end_ms, lambda block: True):
+            try:
+                done(job())  # type: ignore[func-returns-value]
+            except OSError as error:
+                done(error)
+    assert names(bench) == [] and "could not be removed" in caplog.text
+
+
+@pytest.mark.parametrize("nth", range(1, 14))
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_removal_that_is_cut_short_goes_on_at_the_next_start(bench: BlockBench, nth: int, cut: bool) -> None:
+    for i in range(40):
+        bench.put(NEXT_HOUR_MS + i, bytes(100))
+    bench.flush()
+    bench.checkpoint()
+    [block] = bench.blocks
+    bench.disk.fail_call(nth, OSError(errno.EIO, "stop here"), {Call.SYNC, Call.REMOVE, Call.SYNC_FOLDER})
+    [(job, _)] = bench.blocks.expire(block.end_ms, lambda block: True)
+    with pytest.raises(OSError, match="stop here"):
+        job()
+    bench.disk.heal()
+    _ = bench.cut_power(nth) if cut else bench.kill()
+    if nth == 1:  # not even its checkpoint says that it goes; and a kill leaves that where a power cut may not
+        assert len(bench.found()) in ((40,) if cut else (0, 40))
+    else:
+        assert bench.found() == [] and names(bench) == []
+
+
+def test_a_full_disk_changes_nothing(bench: BlockBench) -> None:
+    for i in range(8):
+        bench.put(NEXT_HOUR_MS + i)
+    before = bench.found()
+    bench.disk.is_full = lambda path: True
+    for due_ms in (NEXT_HOUR_MS, NEXT_HOUR_MS + HOUR_MS):
+        with pytest.raises(DiskFull):
+            bench.put(due_ms)
+    bench.disk.is_full = lambda path: "log" in path.parts
+    with pytest.raises(DiskFull):
+        bench.put(NEXT_HOUR_MS, bytes(3500))
+    bench.disk.heal()
+    assert bench.found() == before
+    bench.flush()
+    assert bench.put(NEXT_HOUR_MS, b"again").index == 8
+    assert bench.put(NEXT_HOUR_MS + HOUR_MS, b"and").index == 0
+    bench.kill()
+    assert len(bench.found()) == 10
+
+
+def test_what_can_never_be_stored(bench: BlockBench) -> None:
+    with pytest.raises(PropertiesTooLong):
+        bench.put(NEXT_HOUR_MS, LONG="x" * 40_000)
+    with pytest.raises(BatchTooLong):
+        bench.put(NEXT_HOUR_MS, bytes(4096))
+    assert bench.put(NEXT_HOUR_MS).index == 0
+
+
+def test_a_failed_sync_leaves_messages_that_are_not_on_disk(bench: BlockBench) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.disk.sync_error = OSError(errno.EIO, "gone")
+    upto, job = bench.blocks.flush_job()
+    with pytest.raises(OSError, match="gone"):
+        job()
+    assert (upto, bench.blocks.synced) == (1, 0)
+
+
+def test_blocks_of_another_length_join_those_that_are_there(bench: BlockBench) -> None:
+    bench.put(NEXT_HOUR_MS)
+    bench.blocks.settings = BlockSettings(2 * HOUR_MS, SIZES)
+    even = NEXT_HOUR_MS - NEXT_HOUR_MS % (2 * HOUR_MS)
+    due = [even + i * HOUR_MS // 2 for i in range(8)]
+    for due_ms in due:
+        bench.put(due_ms)
+    spans = [(block.start_ms - even, block.end_ms - even) for block in bench.blocks]
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+    bench.kill()
+    assert sorted(row[2] for row in bench.found()) == sorted([NEXT_HOUR_MS, *due])
+
+
+def test_store_times_do_not_decrease_when_the_clock_is_set_back(bench: BlockBench) -> None:
+    first = bench.put(NEXT_HOUR_MS)
+    bench.clock.step(-HOUR_MS)
+    bench.kill()
+    assert bench.put(NEXT_HOUR_MS).store_ms == first.store_ms
+    assert bench.put(NEXT_HOUR_MS + HOUR_MS).store_ms == first.store_ms
+
+
+def test_a_folder_that_is_no_block_stays(bench: BlockBench, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("2027", "20271301", "202701150960", "notes"):
+        (bench.paths.blocks / name).mkdir(parents=True)
+    bench.kill()
+    assert len(bench.blocks) == 0 and len(names(bench)) == 4
+    assert caplog.text.count("is no block") == 4

@@ -1,0 +1,109 @@
+"""What tasks read of blocks, mapped and over the wire."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from wheelmq.broker.pipeline_desk import store_sizes
+from wheelmq.delay.blocks.staging import read_blocks
+from wheelmq.delay.timer.portions import OnDisk, read_portion
+from wheelmq.delay.timer.turns import TurnPlan
+from wheelmq.delay.timer.view import StoreUnreadable, StoreView
+from wheelmq.delay.timer.wire_view import Told, WireView
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.origin import block_stream, origin_of
+from wheelmq.formats.wire.portions import FileKind, PortionError, Ranges, ranges_of
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+
+@pytest.fixture
+def plan(harness: BrokerHarness) -> TurnPlan:
+    """A plan over 120 messages, in files of 50 units each."""
+    for i in range(120):
+        harness.send("T", properties={props.DELAY_IN_SECONDS: "16" if i % 3 else "17"})
+    model = PipelineModel(harness)
+    model.open()
+    harness.advance(13_800)
+    found = model.plan()
+    assert found is not None and found.blocks is not None and found.blocks.rows > 0
+    return found
+
+
+def rows_of(view: Any, plan: TurnPlan) -> Any:
+    return read_blocks(view, msgspec.to_builtins(plan.blocks), write_ms=plan.write_ms, turn=plan.turn)
+
+
+def wire_view(harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Told], Told]) -> WireView:
+    chosen = harness.broker.settings
+    files = StoreView(chosen.store_path, store_sizes(chosen))
+    assert plan.blocks is not None
+    on_disk = OnDisk(files.log.end, plan.timer_log_end, {name: units for _, name, units in plan.blocks.blocks})
+
+    def ask(kind: FileKind, name: str, ranges: Ranges) -> Told:
+        found = read_portion(files, kind, name, ranges, on_disk)
+        told = Told(found.body, found.covered, zlib.crc32(found.body), files.log.start, files.log.end)
+        return bend(told) if len(ranges) else told
+
+    return WireView(ask, store_sizes(chosen))
+
+
+def test_rows_are_those_that_the_plan_counts(harness: BrokerHarness, plan: TurnPlan) -> None:
+    chosen = harness.broker.settings
+    rows = rows_of(StoreView(chosen.store_path, store_sizes(chosen)), plan)
+    assert plan.blocks is not None and len(rows) == plan.blocks.rows
+    assert (rows["due_ms"] > plan.blocks.after_ms).all() and (rows["due_ms"] <= plan.blocks.through_ms).all()
+    [(number, _, _)] = plan.blocks.blocks
+    indices = rows["origin"] - origin_of(block_stream(number), 0)
+    assert len(set(indices.tolist())) == len(rows) and ((indices % 3 == 0) == (rows["due_ms"] % 16_000 != 0)).any()
+    assert (rows["turn"] == plan.turn).all() and rows["walked"].all()
+
+
+def test_the_wire_gives_the_same(harness: BrokerHarness, plan: TurnPlan) -> None:
+    chosen = harness.broker.settings
+    mapped = rows_of(StoreView(chosen.store_path, store_sizes(chosen)), plan)
+    assert np.array_equal(rows_of(wire_view(harness, plan, lambda told: told), plan), mapped)
+
+
+@pytest.mark.parametrize(
+    "bend",
+    [
+        lambda told: told._replace(crc=told.crc ^ 1),
+        lambda told: told._replace(body=told.body[:-1], crc=zlib.crc32(told.body[:-1])),
+        lambda told: told._replace(covered=0),
+        lambda told: told._replace(covered=told.covered + 1),
+    ],
+    ids=["another crc", "shorter", "nothing", "more"],
+)
+def test_an_answer_that_is_not_as_it_must_be(
+    harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Told], Told]
+) -> None:
+    with pytest.raises(StoreUnreadable):
+        rows_of(wire_view(harness, plan, bend), plan)
+
+
+def test_what_the_broker_does_not_give(harness: BrokerHarness, plan: TurnPlan) -> None:
+    chosen = harness.broker.settings
+    files = StoreView(chosen.store_path, store_sizes(chosen))
+    assert plan.blocks is not None
+    [(_, name, units)] = plan.blocks.blocks
+    on_disk = OnDisk(0, 0, {name: 10})
+    for block, position, size in ((name, 0, 264), ("2001010100", 0, 24), (name, 1176, 48)):
+        with pytest.raises(PortionError):
+            read_portion(files, FileKind.BLOCK, block, ranges_of(np.array([position]), np.array([size])), on_disk)
+    assert units == 120
+
+
+def test_a_queue_that_ends_too_soon(harness: BrokerHarness, plan: TurnPlan) -> None:
+    chosen = harness.broker.settings
+    assert plan.blocks is not None
+    number, name, _ = plan.blocks.blocks[0]
+    further = msgspec.structs.replace(plan.blocks, blocks=[(number, name, 10_000)])
+    with pytest.raises(StoreUnreadable, match="ends before unit 10000"):
+        rows_of(StoreView(chosen.store_path, store_sizes(chosen)), msgspec.structs.replace(plan, blocks=further))
