@@ -25,7 +25,7 @@ def test_a_tick_begins_with_its_first_frame() -> None:
     assert ticks.idle == 1
 
 
-@pytest.mark.parametrize(("read_ms", "slice_s"), [(0, 0.002), (1, 0.002), (9, 0.009)])
+@pytest.mark.parametrize(("read_ms", "slice_s"), [(0, 0.001), (1, 0.001), (9, 0.009)])
 def test_releases_get_as_long_as_reading_took(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, read_ms: int, slice_s: float
 ) -> None:
