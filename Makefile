@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint compat crash states sweeps sim bench lock clean
+.PHONY: help install demo test lint compat crash brokers states sweeps sim bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ crash: install ## Kill every part 60 times under load, and a broker 600 times un
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush SYNC_FLUSH $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush ASYNC_FLUSH $(if $(SEED),--seed $(SEED))
+
+brokers: install ## Run several brokers under one application, two applications, executors of their own (5 min).
+	BROKERS=whole $(BIN)/pytest tests/crash/test_brokers.py
 
 states: install ## Cut the power in the midst of a run and recover 10,000 states of the disk (COUNT=n SEED=n; 10 min).
 	$(BIN)/python -m tests.crash.states --count $(or $(COUNT),10000) $(if $(SEED),--seed $(SEED))

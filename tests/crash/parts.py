@@ -11,7 +11,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +48,9 @@ class Role(StrEnum):
 class BrokerProcess:
     """A broker on a store folder, started as often as it dies: by whoever kills it, never by itself."""
 
-    def __init__(self, home: Path, port: int, flush: str, settings: dict[str, Any], failpoint_log: Path) -> None:
+    def __init__(
+        self, home: Path, port: int, flush: str, settings: dict[str, Any], failpoint_log: Path, *options: str
+    ) -> None:
         self.address = f"127.0.0.1:{port}"
         self.store = home / "store"
         self.starts = 0
@@ -56,7 +58,7 @@ class BrokerProcess:
         self._log_path = home / "broker.log"
         self.failpoint_log = failpoint_log
         self._command = [sys.executable, "-P", "-m", "wheelmq", "broker", "--home", str(home), "--port", str(port)]
-        self._command += ["--flush", flush, "--json", "--ends-with-stdin"]
+        self._command += ["--flush", flush, "--json", "--ends-with-stdin", *options]
         for name, value in settings.items():
             self._command += ["--set", f"{name}={value}"]
         self._process: Process | None = None
@@ -124,11 +126,20 @@ class Pipeline:
     the next ones take stands in line, and moves up whenever the supervisor tells of a death.
     """
 
-    def __init__(self, broker_address: str, log_dir: Path, failpoint_log: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        brokers: Sequence[str],
+        log_dir: Path,
+        failpoint_log: Path,
+        tell: Callable[[str], None],
+        *,
+        name: str = PIPELINE_NAME,
+        **options: Any,
+    ) -> None:
         os.environ[LOG_VARIABLE] = str(failpoint_log)
         os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")
         self.supervisor = PipelineSupervisor(
-            [broker_address], log_dir, clock=SystemClock(), on_change=self._heard, name=PIPELINE_NAME
+            brokers, log_dir, clock=SystemClock(), on_change=self._heard, name=name, **options
         )
         self.armed: tuple[str, int] | None = None
         """What the driver that runs has with it."""

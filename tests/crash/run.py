@@ -119,7 +119,7 @@ class Run:
         self.broker = BrokerProcess(plan.home, free_port(), plan.flush, plan.settings, failpoint_log)
         self.pipeline: Pipeline | None = None
         if plan.spark:
-            self.pipeline = Pipeline(self.broker.address, plan.home / "logs", failpoint_log, self._event)
+            self.pipeline = Pipeline([self.broker.address], plan.home / "logs", failpoint_log, self._event)
         self.watch = Watch(self.broker, self.pipeline)
         self.load = Load(self.broker.address, plan.mix, plan.rate, plan.seed)
         self.killer = Killer(

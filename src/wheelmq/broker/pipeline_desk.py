@@ -82,6 +82,8 @@ class PipelineDesk:
         """From plan to commit."""
         self.reader = PortionReader(broker.paths.root, store_sizes(broker.settings))
         """For tasks that cannot map the store."""
+        self._stirred_ms = 0
+        """When a pipeline last opened a lease, asked for a plan, or worked on a turn."""
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
 
@@ -93,7 +95,16 @@ class PipelineDesk:
         epoch = self._timer.turns.open(name, self._broker.now_monotonic_ms())
         log.info("pipeline %s has the lease, epoch %d", name, epoch)
         self._planned_ms = 0
+        self.stir()
         self._save(lambda: done(epoch))
+
+    def stir(self) -> None:
+        """The pipeline that has the lease did something for a turn."""
+        self._stirred_ms = self._broker.now_monotonic_ms()
+
+    def quiet_ms(self) -> int:
+        """For how long the pipeline did nothing, milliseconds: between turns it asks for a plan every second."""
+        return self._broker.now_monotonic_ms() - self._stirred_ms
 
     def next_plan(self, epoch: int) -> TurnPlan | None:
         """The plan to work on now, or None while there is no reason for one. Raises Stale."""
@@ -101,6 +112,7 @@ class PipelineDesk:
         turns = self._timer.turns
         now_ms = self._broker.now_monotonic_ms()
         turns.renew(epoch, now_ms)
+        self.stir()
         self.asked_epoch = epoch
         if turns.plan is not None:
             return turns.plan
@@ -129,6 +141,7 @@ class PipelineDesk:
         self._must_go_on()
         turns = self._timer.turns
         turns.renew(epoch, self._broker.now_monotonic_ms())
+        self.stir()
         if turns.plan is None and turn == turns.turn:
             return
         if turns.plan is None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from wheelmq.cli.brokers import find_brokers
 from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, run_part, say
 
 
 @click.command(name="pipeline", short_help="Run the delay pipeline on Spark alone.")
 @click.option("--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker to serve; may be given again.")
-@click.option("--namesrv", help="Serve every broker that is registered there: HOST:PORT;HOST:PORT.")
-@click.option("--master", help="Any Spark master; local[2,4] if none is named.")
-@click.option("--name", help="Who holds the lease; made up if none is named.")
+@click.option("--namesrv", help="Serve every broker that registers there, as they come and go: HOST:PORT;HOST:PORT.")
+@click.option("--master", help="Any Spark master; local, with tasks enough for the brokers, if none is named.")
+@click.option("--name", help="Who holds the leases; made up if none is named.")
+@click.option("--over-the-wire", is_flag=True, help="Ask brokers for what tasks read, even where they see the store.")
 @home_option
 @click.option("--log-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of logs, if not HOME/logs.")
 @click.option("--driver", is_flag=True, hidden=True, help="Be the driver that is watched.")
@@ -26,6 +27,7 @@ def command(
     namesrv: str | None,
     master: str | None,
     name: str | None,
+    over_the_wire: bool,
     home: Path,
     log_dir: Path | None,
     driver: bool,
@@ -33,22 +35,47 @@ def command(
 ) -> None:
     """Run the pipeline that indexes and stages delayed messages, until SIGTERM or Ctrl-C.
 
-    It is a Spark Structured Streaming application. When it dies it is started again; the broker goes on meanwhile,
-    and what is due within its lead (30 s) is not late.
+    It is a Spark Structured Streaming application that serves any number of brokers, with a query for each. When it
+    dies it is started again; the brokers go on meanwhile, and what is due within their lead (30 s) is not late.
     """
-    log_dir = log_dir or home / "logs"
+    what = _Work(brokers, _servers(namesrv), master, name, over_the_wire, log_dir or home / "logs")
     if driver:
         if ends_with_stdin:
             end_with_stdin()
-        sys.exit(_drive(brokers, name, master, log_dir))
+        sys.exit(_drive(what))
 
     async def life(stop: asyncio.Event) -> int:
-        return await _supervise(stop, await _brokers(brokers, namesrv), name, master, log_dir)
+        if not what.brokers and not what.namesrv:
+            raise CannotStart("name a broker with --broker HOST:PORT, or a name server with --namesrv HOST:PORT")
+        return await _supervise(stop, what)
 
     sys.exit(run_part(life, as_json=False, ends_with_stdin=ends_with_stdin, has_children=True))
 
 
-def _drive(brokers: tuple[str, ...], name: str | None, master: str | None, log_dir: Path) -> int:
+@dataclass(frozen=True)
+class _Work:
+    """What was asked for."""
+
+    brokers: tuple[str, ...]
+    namesrv: tuple[str, ...]
+    master: str | None
+    name: str | None
+    over_the_wire: bool
+    log_dir: Path
+
+
+def _servers(namesrv: str | None) -> tuple[str, ...]:
+    if namesrv is None:
+        return ()
+    from wheelmq.client.session import server_list
+
+    try:
+        return server_list(namesrv)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _drive(what: _Work) -> int:
     from wheelmq.net.child import CANNOT_START
     from wheelmq.pipeline.java import JavaNotFound, find_java
 
@@ -60,44 +87,30 @@ def _drive(brokers: tuple[str, ...], name: str | None, master: str | None, log_d
         return CANNOT_START
     from wheelmq.pipeline import app
 
-    arguments = [*(word for broker in brokers for word in ("--broker", broker)), "--log-dir", str(log_dir)]
-    arguments += ["--name", name] if name is not None else []
-    arguments += ["--master", master] if master is not None else []
-    return app.main(arguments)
+    arguments = [word for broker in what.brokers for word in ("--broker", broker)]
+    arguments += [word for server in what.namesrv for word in ("--namesrv", server)]
+    arguments += ["--name", what.name] if what.name is not None else []
+    arguments += ["--master", what.master] if what.master is not None else []
+    arguments += ["--over-the-wire"] if what.over_the_wire else []
+    return app.main([*arguments, "--log-dir", str(what.log_dir)])
 
 
-async def _brokers(brokers: tuple[str, ...], namesrv: str | None) -> list[str]:
-    """The brokers to serve. Raises CannotStart."""
-    if brokers:
-        return list(brokers)
-    if namesrv is None:
-        raise CannotStart("name a broker with --broker HOST:PORT, or a name server with --namesrv HOST:PORT")
-    from wheelmq.net.errors import Refused
-
-    try:
-        found = await find_brokers(namesrv)
-    except (ValueError, OSError, Refused) as error:
-        raise CannotStart(str(error)) from None
-    if not found:
-        raise CannotStart(f"no broker is registered at {namesrv}: start one with `wheelmq broker --namesrv {namesrv}`")
-    return sorted(found.values())
-
-
-async def _supervise(
-    stop: asyncio.Event, brokers: list[str], name: str | None, master: str | None, log_dir: Path
-) -> int:
+async def _supervise(stop: asyncio.Event, what: _Work) -> int:
     from wheelmq.pipeline.supervisor import PipelineSupervisor
     from wheelmq.system.clock import SystemClock
 
     supervisor = PipelineSupervisor(
-        brokers,
-        log_dir,
+        what.brokers,
+        what.log_dir,
         clock=SystemClock(),
         on_change=lambda text: click.echo(f"pipeline: {text}"),
-        master=master,
-        name=name,
+        namesrv=what.namesrv,
+        master=what.master,
+        name=what.name,
+        over_the_wire=what.over_the_wire,
     )
-    click.echo(f"The pipeline starts for {', '.join(brokers)}; its logs are in {log_dir}.")
+    whom = [*what.brokers, *(f"the brokers at name server {server}" for server in what.namesrv)]
+    click.echo(f"The pipeline starts for {', '.join(whom)}; its logs are in {what.log_dir}.")
     supervisor.start()
     stopping = asyncio.create_task(stop.wait())
     failing = asyncio.create_task(supervisor.child.failed.wait())

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from wheelmq.client.connections import Connections
 from wheelmq.formats import names
 from wheelmq.formats.wire import bodies
-from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, BrokerData, ClusterInfo, QueueName, Route
+from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, ClusterInfo, QueueName, Route
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 
 log = logging.getLogger(__name__)
-
-MASTER_ID = 0
 
 
 class NoNameServer(CallError):
@@ -99,7 +97,7 @@ class Routes:
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(answer)
         table = bodies.read(answer.body, ClusterInfo).broker_addr_table
-        return _masters(list(table.values()))
+        return bodies.masters(table.values())
 
     async def ask_servers(self, command: Command) -> Command:
         """The answer of the first name server that gives one. Raises NoNameServer."""
@@ -138,7 +136,7 @@ class Routes:
         return bodies.read(answer.body, Route)
 
     def _keep(self, topic: str, route: Route, *, borrowed_queues: int = 0) -> TopicRoute:
-        masters = _masters(route.broker_datas)
+        masters = bodies.masters(route.broker_datas)
         writable = [
             QueueName(topic=topic, broker_name=data.broker_name, queue_id=queue_id)
             for data in route.queue_datas
@@ -161,7 +159,3 @@ class Routes:
 def order(queue: QueueName) -> tuple[str, str, int]:
     """The order of queues on which every client of a group agrees (RocketMQ: MessageQueue.compareTo)."""
     return queue.topic, queue.broker_name, queue.queue_id
-
-
-def _masters(brokers: list[BrokerData]) -> dict[str, str]:
-    return {data.broker_name: data.broker_addrs[MASTER_ID] for data in brokers if MASTER_ID in data.broker_addrs}

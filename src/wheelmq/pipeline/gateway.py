@@ -44,6 +44,7 @@ from typing import Any
 
 import pyspark
 
+from wheelmq.pipeline.executors import is_local_cluster, local_cluster_environment
 from wheelmq.pipeline.java import JavaRuntime
 
 START_DEADLINE_S = 120.0
@@ -268,6 +269,8 @@ def _environment(settings: GatewaySettings, info: Path) -> dict[str, str]:
         environment.pop("SPARK_HOME", None)
     else:
         environment["SPARK_HOME"] = str(spark_home())
+    if is_local_cluster(settings.conf.get("spark.master", "")):
+        environment |= local_cluster_environment(settings.java, spark_home() / "jars")
     return environment
 
 

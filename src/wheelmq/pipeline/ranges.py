@@ -9,6 +9,10 @@ from pyspark.sql.datasource import InputPartition
 ROWS_PER_PARTITION = 20_000
 """Fewer rows than this are read by one task: a second one costs more than it saves."""
 
+PARALLELISM = 2
+TASKS_MAX = PARALLELISM + 2
+"""Tasks of one turn: so many index, one walks slots, one walks blocks."""
+
 
 class Range(InputPartition):  # type: ignore[misc]
     """What one task reads: queue offsets to index, or slots to walk, from `first` to `end`; or the plan's blocks."""
@@ -22,7 +26,7 @@ class Range(InputPartition):  # type: ignore[misc]
         self.plan = plan
 
 
-def ranges(plan: dict[str, Any], parallelism: int = 2) -> list[Range]:
+def ranges(plan: dict[str, Any], parallelism: int = PARALLELISM) -> list[Range]:
     """The tasks of a plan; together they cover it, and none is empty."""
     found = []
     rows = plan["index_to"] - plan["index_from"]

@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from wheelmq.pipeline import processes, scratch
+from wheelmq.pipeline.executors import executor_settings, is_local_cluster
 from wheelmq.pipeline.gateway import (
     Gateway,
     GatewaySettings,
@@ -92,7 +93,7 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""Settings of a session whose tasks run in the driver's own JVM: nothing listens beyond this machine."""
+"""Settings of a session whose tasks run on this machine: nothing listens beyond it."""
 
 POOL = "spark.scheduler.pool"
 PROGRESS_IN_MEMORY: Mapping[str, str] = {
@@ -194,7 +195,11 @@ def map_in_arrow(
 def spark_settings(app_name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
     places = ("spark.local.dir", "spark.sql.warehouse.dir")
     folders = {place: str(scratch.folder(place.split(".")[-2])) for place in places}
-    local = {**LOCAL_SETTINGS, **_socket_settings(scratch.folder("sockets"))} if is_local(master) else {}
+    local: Mapping[str, str] = executor_settings(os.environ)
+    if is_local(master):
+        local = {**LOCAL_SETTINGS, **_socket_settings(scratch.folder("sockets"))}
+    elif is_local_cluster(master):
+        local = {**local, **LOCAL_SETTINGS}
     ours = {"spark.master": master, "spark.app.name": app_name}
     return {**SETTINGS, **folders, **local, **conf, **ours}
 

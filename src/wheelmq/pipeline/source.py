@@ -32,6 +32,10 @@ from wheelmq.system.failpoint import bend, reach
 
 FORMAT = "wheelmq.timer"
 BATCH_ROWS = 50_000
+VIEW = "view"
+"""Name of an option; Spark hands them on in small letters."""
+AUTO = "auto"
+WIRE = "wire"
 
 
 class TimerSource(DataSource):  # type: ignore[misc]
@@ -49,13 +53,13 @@ class TimerSource(DataSource):  # type: ignore[misc]
 
 
 class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Options: `broker` (host:port), `terms` (JSON: what the broker answered when it gave the lease), `overTheWire`
-    (true: no task maps the store)."""
+    """Options: `broker` (host:port), `terms` (JSON: what the broker answered when it gave the lease), `view` (`wire`:
+    no task maps the store)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._broker = options["broker"]
         self._terms: dict[str, Any] = msgspec.json.decode(options["terms"])
-        self._over_the_wire = options.get("overTheWire", "false") == "true"
+        self._over_the_wire = options.get(VIEW, AUTO) == WIRE
         self._link: Link | None = None
 
     def initialOffset(self) -> dict[str, Any]:

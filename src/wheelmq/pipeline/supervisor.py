@@ -33,7 +33,10 @@ class PipelineState(StrEnum):
 
 
 class PipelineSupervisor:
-    """Keeps one driver running. `on_change` is called when its state has changed, with what there is to say."""
+    """Keeps one driver running. `on_change` is called when its state has changed, with what there is to say.
+
+    It serves `brokers`, and those that are registered at the name servers `namesrv`, whenever they come and go.
+    """
 
     def __init__(
         self,
@@ -42,8 +45,10 @@ class PipelineSupervisor:
         *,
         clock: Clock,
         on_change: Callable[[str], None],
+        namesrv: Sequence[str] = (),
         master: str | None = None,
         name: str | None = None,
+        over_the_wire: bool = False,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.state = PipelineState.DOWN
@@ -51,7 +56,9 @@ class PipelineSupervisor:
         self._on_change = on_change
         self._brokers = set(brokers)
         self._turning: set[str] = set()
-        command = driver_command(brokers, name=self.name, master=master, log_dir=log_dir)
+        command = driver_command(
+            brokers, namesrv, name=self.name, master=master, log_dir=log_dir, over_the_wire=over_the_wire
+        )
         self.child = Child(
             "pipeline",
             command,
@@ -77,11 +84,16 @@ class PipelineSupervisor:
             case "session":
                 self.jvm_pid = event.get("jvm")
                 self._on_change(f"Spark is up (JVM {self.jvm_pid})")
+            case "serving":
+                before, self._brokers = self._brokers, set(map(str, event.get("brokers", ())))
+                self._turning &= self._brokers
+                self._see_state()
+                if self._brokers != before:
+                    self._on_change(f"serves {', '.join(sorted(self._brokers)) or 'no broker'}")
             case "turning":
                 self._turning.add(broker)
-                if self._turning >= self._brokers:
-                    self.state = PipelineState.TURNING
-                    self.child.came_up()
+                self._see_state()
+                self.child.came_up()
                 self._on_change(f"has the lease of {broker}, epoch {event.get('epoch')}")
             case "waiting":
                 self._wait(broker)
@@ -92,7 +104,11 @@ class PipelineSupervisor:
 
     def _wait(self, broker: str) -> None:
         self._turning.discard(broker)
-        self.state = PipelineState.WAITING
+        self._see_state()
+
+    def _see_state(self) -> None:
+        turning = bool(self._brokers) and self._turning >= self._brokers
+        self.state = PipelineState.TURNING if turning else PipelineState.WAITING
 
     def _died(self, how: str, pause_s: float) -> None:
         self.state = PipelineState.STARTING
@@ -101,11 +117,23 @@ class PipelineSupervisor:
         self._on_change(f"died ({how}); it is started again {'at once' if not pause_s else f'in {pause_s:g} s'}")
 
 
-def driver_command(brokers: Sequence[str], *, name: str, master: str | None, log_dir: Path) -> list[str]:
+def driver_command(
+    brokers: Sequence[str],
+    namesrv: Sequence[str] = (),
+    *,
+    name: str,
+    master: str | None,
+    log_dir: Path,
+    over_the_wire: bool = False,
+) -> list[str]:
     """The command of a driver that ends with us."""
     command = [sys.executable, "-P", "-m", "wheelmq", "pipeline", "--driver", "--ends-with-stdin", "--name", name]
     for broker in brokers:
         command += ["--broker", broker]
+    if namesrv:
+        command += ["--namesrv", ";".join(namesrv)]
     if master is not None:
         command += ["--master", master]
+    if over_the_wire:
+        command.append("--over-the-wire")
     return [*command, "--log-dir", str(log_dir)]

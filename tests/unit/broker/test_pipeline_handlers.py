@@ -104,6 +104,70 @@ class TestLease:
         assert harness.ask(Command(code=code)).code == ResponseCode.SYSTEM_ERROR
 
 
+class TestSilence:
+    """A renewal tells for how long nothing was done for a turn."""
+
+    def quiet_ms(self, harness: BrokerHarness, model: PipelineModel) -> int:
+        answer = harness.ask_code(RequestCode.WMQ_PIPELINE_RENEW, epoch=model.epoch)
+        return int(answer.ext["quietMs"])
+
+    def test_it_grows_until_something_is_done(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.over_the_wire = True
+        model.open()
+        harness.send("T", delay_ms=3000)
+        harness.advance(1200)
+        assert self.quiet_ms(harness, model) == 1200
+        plan = model.plan()
+        assert plan is not None and self.quiet_ms(harness, model) == 0
+        harness.advance(300)
+        (task,) = model.read(plan)
+        assert self.quiet_ms(harness, model) == 0
+        harness.advance(300)
+        winner = model.hand_over(plan, task)
+        assert self.quiet_ms(harness, model) == 0
+        harness.advance(300)
+        assert self.quiet_ms(harness, model) == 300
+        model.commit(plan, [winner])
+        assert self.quiet_ms(harness, model) == 0
+
+    def test_what_a_former_lease_does_is_nothing(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        model.open()
+        harness.send("T", delay_ms=3000)
+        harness.advance(1000)
+        plan = model.plan()
+        assert plan is not None
+        (task,) = model.read(plan)
+        model.open()
+        harness.advance(700)
+        with pytest.raises(Refused, match="STALE"):
+            model.upload(plan, task)
+        with pytest.raises(Refused, match="STALE"):
+            model.commit(plan, [])
+        assert poll(harness, plan.epoch).answer is not None
+        assert self.quiet_ms(harness, model) == 700
+
+
+def test_a_commit_of_a_dead_application_changes_nothing(harness: BrokerHarness, model: PipelineModel) -> None:
+    """It did all of its turn but the commit; another one has the lease by then, and did the turn."""
+    model.open()
+    harness.send("T", b"once", delay_ms=3000)
+    harness.advance(1000)
+    plan = model.plan()
+    assert plan is not None
+    winners = [model.hand_over(plan, task) for task in model.read(plan)]
+    harness.advance(6000)
+    other = PipelineModel(harness, "other")
+    assert other.work() in (Done.COMMITTED, Done.IDLE)
+    timer = harness.broker.timer
+    before = (timer.indexed_to, timer.log.end, timer.walked_through_ms, timer.turns.turn, timer.armed.count)
+    with pytest.raises(Refused, match="STALE"):
+        model.commit(plan, winners)
+    assert (timer.indexed_to, timer.log.end, timer.walked_through_ms, timer.turns.turn, timer.armed.count) == before
+    harness.advance(3000, other.work, 500)
+    assert harness.bodies("T") == [b"once"]
+    invariants.check(harness.broker)
+
+
 class TestWhenATurnIsDue:
     def plan_after(self, harness: BrokerHarness, model: PipelineModel, ms: int) -> bool:
         self.wait(harness, ms)

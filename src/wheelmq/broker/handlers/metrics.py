@@ -55,6 +55,7 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
         "unindexed": timer.queue.end - timer.indexed_to,
         "walked_through_ms": timer.walked_through_ms,
         "last_turn": broker.pipeline.last_turn,
+        "read_bytes": broker.pipeline.reader.bytes_read,
     }
 
 

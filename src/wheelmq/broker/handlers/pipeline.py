@@ -80,12 +80,12 @@ def next_plan(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.WMQ_PIPELINE_RENEW)
 def renew(request: Request, broker: Broker) -> Answer:
-    """Keep the lease while a long turn runs."""
+    """Keep the lease; the answer says for how long nothing was done for its turns: one of them may hang."""
     try:
         broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.now_monotonic_ms())
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
-    return reply()
+    return reply(quietMs=broker.pipeline.quiet_ms())
 
 
 @serves(RequestCode.WMQ_PIPELINE_UPLOAD)
@@ -97,6 +97,7 @@ def upload(request: Request, broker: Broker) -> Answer:
         turns.renew(header.epoch, broker.now_monotonic_ms())
         key = (header.kind, header.part, header.attempt)
         turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
+        broker.pipeline.stir()
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
     except TurnRefused as refused:

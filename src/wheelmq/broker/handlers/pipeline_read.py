@@ -37,6 +37,7 @@ def read(request: Request, broker: Broker) -> Answer:
     try:
         turns.renew(header.epoch, broker.now_monotonic_ms())
         plan = turns.under_way(header.epoch, header.turn)
+        broker.pipeline.stir()
         kind, ranges = FileKind(header.kind), read_ranges(request.body)
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None

@@ -7,7 +7,8 @@ take both forms, the writers quote (every client takes that, see the route's not
 from __future__ import annotations
 
 import re
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -194,6 +195,14 @@ class Route(Body):
     queue_datas: list[QueueData] = []
     filter_server_table: dict[str, list[str]] = {}
     order_topic_conf: str | None = None
+
+
+MASTER_ID: Final = 0
+
+
+def masters(brokers: Iterable[BrokerData]) -> dict[str, str]:
+    """Address of the master by broker name, of those brokers that have one."""
+    return {data.broker_name: data.broker_addrs[MASTER_ID] for data in brokers if MASTER_ID in data.broker_addrs}
 
 
 class ClusterInfo(Body):

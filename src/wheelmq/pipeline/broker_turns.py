@@ -1,0 +1,197 @@
+"""One broker of the application: the lease there, and the query that works under it.
+
+Each broker has a thread of its own. One that is down, or slow, or whose turn hangs holds up that thread and its query,
+and nobody else's.
+
+A turn may hang: a task that does not end, a planner that does not ask. The broker says with each renewal for how long
+it has heard nothing of the lease's turns; past a deadline the query is given up, and another one starts under a new
+lease. What the old one still sends is STALE.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.link import Link
+from wheelmq.pipeline.session import scratch_checkpoint, start_turns
+from wheelmq.pipeline.source import AUTO, FORMAT, VIEW, WIRE
+from wheelmq.pipeline.turn import Turn, uploaded
+from wheelmq.system.failpoint import reach
+
+log = logging.getLogger(__name__)
+
+POLL_S: Final = 0.2
+RENEW_S: Final = 1.5
+RETRY_S: Final = 0.5
+QUIET_S: Final = 10.0
+"""A turn that is not heard of for so long is given up. What is armed lasts half a lead (15 s) at least."""
+QUIET_NEW_S: Final = 30.0
+"""The same for a query that has not committed a turn yet: Spark has to plan it."""
+QUIET_FIRST_S: Final = 180.0
+"""The same for the first query of all: workers have to be started, and maybe kernels compiled."""
+QUIET_DOUBLINGS_MAX: Final = 4
+"""Turns given up one after another have ever more time: a machine may be that slow."""
+LEFT_BEHIND_MAX: Final = 3
+"""Queries that did not stop when told to; then it takes a new JVM."""
+
+Say = Callable[..., None]
+
+
+class BrokerTurns:
+    """Keeps a query turning for one broker. `failure` is what ended its thread: then the whole driver must end."""
+
+    def __init__(self, session: SparkSession, broker: str, name: str, say: Say, *, over_the_wire: bool = False) -> None:
+        self.broker = broker
+        self.has_turned = False
+        self.failure: BaseException | None = None
+        self.answered_s = time.monotonic()
+        """When the broker last answered."""
+        self._session = session
+        self._name = name
+        self._say = say
+        self._over_the_wire = over_the_wire
+        self._link = Link(broker)
+        self._query: StreamingQuery | None = None
+        self._checkpoint: Path | None = None
+        self._query_has_turned = False
+        self._epoch = 0
+        self._next_try_s = 0.0
+        self._next_renewal_s = 0.0
+        self._last_problem = ""
+        self._given_up = 0
+        """Turns given up since the last one that was committed."""
+        self._left_behind = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"turns of {broker}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell the thread to end its query and itself."""
+        self._stopping.set()
+
+    def join(self, deadline_s: float) -> None:
+        """Wait until it has."""
+        self._thread.join(deadline_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.wait(POLL_S):
+                self._step()
+            if self._query is not None:
+                self._query.stop()
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self._link.close()
+
+    def _step(self) -> None:
+        """Start the query if there is none, renew the lease, see whether the query has ended or hangs."""
+        now_s = time.monotonic()
+        if self._query is None:
+            if now_s >= self._next_try_s:
+                self._start(now_s)
+        elif not self._query.isActive:
+            self._ended(self._query, _first_line(self._query.exception()))
+        elif now_s >= self._next_renewal_s:
+            self._next_renewal_s = now_s + RENEW_S
+            quiet_s = self._renew()
+            if quiet_s > self._quiet_max_s():
+                self._give_up(self._query, quiet_s)
+
+    def _start(self, now_s: float) -> None:
+        try:
+            answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self._name)
+        except (CallError, Refused) as problem:
+            self._next_try_s = now_s + RETRY_S
+            if str(problem) != self._last_problem:
+                self._last_problem = str(problem)
+                self._say("waiting", broker=self.broker, why=str(problem))
+            return
+        self._last_problem = ""
+        terms: dict[str, Any] = msgspec.json.decode(answer.body)
+        self._epoch = int(terms["epoch"])
+        reach("driver.opened")
+        rows = (
+            self._session.readStream.format(FORMAT)
+            .option("broker", self.broker)
+            .option("terms", bytes(answer.body).decode())
+            .option(VIEW, WIRE if self._over_the_wire else AUTO)
+            .load()
+        )
+        self._query_has_turned = False
+        self._checkpoint = scratch_checkpoint()
+        self._query = start_turns(
+            uploaded(rows, self.broker, terms),
+            Turn(self.broker, self._epoch, self._turned),
+            self._checkpoint,
+            name=f"timers of {terms['broker']}, epoch {self._epoch}",
+        )
+        self._say("turning", broker=self.broker, epoch=self._epoch)
+
+    def _renew(self) -> float:
+        """Keep the lease; for how many seconds the broker has heard nothing of its turns."""
+        try:
+            answer = self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self._epoch)
+        except (CallError, Refused) as problem:
+            log.info("the lease was not renewed: %s", problem)
+            return 0.0
+        quiet_ms = int(answer.ext.get("quietMs", "0"))
+        return quiet_ms / 1000.0
+
+    def _quiet_max_s(self) -> float:
+        least_s = QUIET_S if self._query_has_turned else QUIET_NEW_S if self.has_turned else QUIET_FIRST_S
+        return least_s * (1 << min(self._given_up, QUIET_DOUBLINGS_MAX))
+
+    def _give_up(self, query: StreamingQuery, quiet_s: float) -> None:
+        """Stop a query that hangs; tasks are killed with their workers. Raises RuntimeError for one too many."""
+        self._given_up += 1
+        try:
+            query.stop()
+        except Py4JError as problem:
+            self._left_behind += 1
+            log.warning("a query of %s did not stop: %s", self.broker, problem)
+            if self._left_behind > LEFT_BEHIND_MAX:
+                raise RuntimeError(f"{self._left_behind} queries of {self.broker} hang and do not stop") from None
+        self._ended(query, f"given up: nothing was heard of its turn for {quiet_s:.1f} s")
+
+    def _ended(self, query: StreamingQuery, why: str) -> None:
+        self._query = None
+        if self._checkpoint is not None:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)  # it is never read again
+        self._say("query ended", broker=self.broker, epoch=self._epoch, why=why)
+
+    def _turned(self, text: str) -> None:
+        self.has_turned = self._query_has_turned = True
+        self._given_up = 0
+        log.info("%s: %s", self.broker, text)
+
+    def _ask(self, code: RequestCode, **fields: object) -> Command:
+        answer = self._link.call(Command(code=code, ext=headers.texts(**fields)))
+        self.answered_s = time.monotonic()
+        if answer.code:
+            raise Refused(answer)
+        return answer
+
+
+def _first_line(error: StreamingQueryException | None) -> str:
+    lines = [line for line in str(error or "").splitlines() if line.strip()]
+    telling = [line for line in lines if "Refused" in line or "Error" in line]
+    return (telling or lines or [""])[-1][:500]

@@ -1,0 +1,93 @@
+"""Which brokers the application serves: those that were named, and those that a name server knows at the moment.
+
+A broker that registers is served from then on. One that has left the name server is let go once it does not answer
+either: a name server that was started anew knows nobody for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.link import Link
+from wheelmq.pipeline.broker_turns import BrokerTurns
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+ASK_TIMEOUT_S: Final = 2.0
+GONE_S: Final = 10.0
+"""A broker that does not answer for so long, and is not registered, has left."""
+JOIN_S: Final = 20.0
+
+
+class Serving:
+    """The brokers that are served. `begin` makes what serves one; `say` hears of each change."""
+
+    def __init__(
+        self,
+        brokers: Sequence[str],
+        namesrv: Sequence[str],
+        begin: Callable[[str], BrokerTurns],
+        say: Callable[..., None],
+    ) -> None:
+        self._named = tuple(dict.fromkeys(brokers))
+        self._links = [Link(address, ASK_TIMEOUT_S) for address in namesrv]
+        self._begin = begin
+        self._say = say
+        self._next_look_s = 0.0
+        self._last_problem = ""
+        self.turns: dict[str, BrokerTurns] = {}
+
+    def step(self) -> None:
+        """See who has come or gone. Raises what ended the thread of a broker."""
+        for one in self.turns.values():
+            if one.failure is not None:
+                raise one.failure
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_S
+        registered = self._registered()
+        before = set(self.turns)
+        for broker in (*self._named, *sorted(registered or ())):
+            if broker not in self.turns:
+                self.turns[broker] = self._begin(broker)
+        for broker in before - set(self._named) - (before if registered is None else registered):
+            if now_s - self.turns[broker].answered_s > GONE_S:
+                self.turns.pop(broker).stop()
+        if set(self.turns) != before:
+            self._say("serving", brokers=sorted(self.turns))
+
+    def stop(self) -> None:
+        """End all queries; returns when they have ended, or hang."""
+        for one in self.turns.values():
+            one.stop()
+        deadline_s = time.monotonic() + JOIN_S
+        for one in self.turns.values():
+            one.join(max(0.0, deadline_s - time.monotonic()))
+        for link in self._links:
+            link.close()
+
+    def _registered(self) -> set[str] | None:
+        """Addresses of the masters that are registered; None when no name server tells."""
+        problem = ""
+        for link in self._links:
+            try:
+                answer = link.ask(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
+                table = bodies.read(answer.body, bodies.ClusterInfo).broker_addr_table
+            except (CallError, Refused, bodies.BodyError) as error:
+                problem = str(error)
+                continue
+            self._last_problem = ""
+            return set(bodies.masters(table.values()).values())
+        if problem != self._last_problem:
+            self._last_problem = problem
+            log.warning("no name server tells which brokers there are: %s", problem)
+        return None

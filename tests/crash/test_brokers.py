@@ -1,0 +1,241 @@
+"""One application and several brokers: what one of them does is no matter to the others.
+
+Two of these take a second Spark or executors of their own: `make brokers` runs them, `make test` the other one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.crash.fleet import LATE_MS, Fleet, Member
+from tests.crash.parts import Pipeline, Role
+from tests.crash.proxy import SlowProxy
+
+START_DEADLINE_S = 240.0
+TURNS_DEADLINE_S = 90.0
+SHARE_MIN = 0.9
+"""Of the timers over five seconds: what the pipeline is to arm, where nothing happens to the broker."""
+SLOW_S = 1.5
+
+at_length = pytest.mark.skipif(os.environ.get("BROKERS") != "whole", reason="make brokers runs it")
+
+
+def together(home: Path, story: Callable[[Fleet], Awaitable[None]]) -> dict[str, Member]:
+    """Run `story` with a fleet, of which nothing may be left then; its brokers."""
+
+    async def run() -> dict[str, Member]:
+        fleet = Fleet(home)
+        try:
+            await story(fleet)
+        finally:
+            await fleet.close()
+        left = [pid for pipeline in fleet.pipelines for pid in pipeline.left_over()]
+        psutil.wait_procs([psutil.Process(pid) for pid in left if psutil.pid_exists(pid)], timeout=20)
+        assert not [pid for pipeline in fleet.pipelines for pid in pipeline.left_over()]
+        return fleet.members
+
+    return asyncio.run(run())
+
+
+def check(members: dict[str, Member]) -> None:
+    """Nothing lost, nothing twice, nothing early, at any broker."""
+    for name, one in members.items():
+        verdict = one.verdict()
+        assert verdict.violations == [], name
+        assert verdict.delivered is not None and len(verdict.delivered) > 100, name
+        late_ms = verdict.delivered["store_ms"] - verdict.delivered["due_ms"]
+        late = int(np.count_nonzero(late_ms > LATE_MS))
+        print(f"{name}: {len(late_ms)} delivered, {late} later than {LATE_MS} ms, median {np.median(late_ms)} ms")
+
+
+class Bystanders:
+    """Brokers to which nothing is to happen: their queries go on under the leases that they have."""
+
+    def __init__(self, fleet: Fleet, *names: str) -> None:
+        self._fleet = fleet
+        self._members = [fleet.members[name] for name in names]
+        self._epochs = [one.epoch for one in self._members]
+        self._armed = [one.armed() for one in self._members]
+        self._turns = [one.turns for one in self._members]
+
+    async def turn_on(self, what: str, turns: int = 5) -> None:
+        """Wait for more turns of each. Raises TimeoutError."""
+        await self._fleet.until(
+            f"the others turn while {what}",
+            lambda: all(one.turns >= was + turns for one, was in zip(self._members, self._turns, strict=True)),
+            TURNS_DEADLINE_S,
+        )
+
+    def check_leases(self) -> None:
+        """Their queries went on."""
+        assert [one.epoch for one in self._members] == self._epochs
+
+    def check(self) -> None:
+        """They kept their leases, and the pipeline armed what it is for."""
+        self.check_leases()
+        for one, before in zip(self._members, self._armed, strict=True):
+            armed = one.armed() - before
+            assert armed["pipeline"] >= SHARE_MIN * armed.total(), armed
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_three_brokers_and_what_may_happen_to_one(tmp_path: Path) -> None:
+    """It is killed and comes back, it is slow, its turn hangs; another one joins."""
+
+    async def story(fleet: Fleet) -> None:
+        await fleet.start_namesrv()
+        for name in ("a", "b"):
+            await fleet.add(name)
+        c = await fleet.add("c", registered=False)
+        proxy = SlowProxy(c.process.address)
+        pipeline = fleet.start_pipeline([await proxy.start()], namesrv=[fleet.namesrv_address])
+        try:
+            await three(fleet)
+            await killed(fleet, c)
+            await slow(fleet, proxy, c)
+            await hanging(fleet, pipeline)
+            await joining(fleet)
+            await fleet.drain()
+            await leaving(fleet)
+        finally:
+            proxy.delay_s = 0.0
+            await pipeline.stop()
+            await proxy.stop()
+
+    async def three(fleet: Fleet) -> None:
+        members = fleet.members.values()
+        await fleet.until("they turn", lambda: all(one.is_turning for one in members), START_DEADLINE_S)
+        for one in members:
+            one.load.start()
+        await fleet.until("first turns", lambda: all(one.turns >= 5 for one in members), START_DEADLINE_S)
+
+    async def killed(fleet: Fleet, c: Member) -> None:
+        bystanders = Bystanders(fleet, "a", "b")
+        epoch, boot_ms = c.epoch, c.watch.last.boot_ms
+        c.process.kill()
+        assert await c.process.wait_dead() == -signal.SIGKILL
+        await bystanders.turn_on("one is down")
+        await c.process.start()
+        await fleet.until(
+            "it turns again", lambda: c.watch.last.boot_ms > boot_ms and c.epoch > epoch and c.is_turning, 90.0
+        )
+        turns = c.turns
+        await fleet.until("it commits again", lambda: c.turns > turns, TURNS_DEADLINE_S)
+        bystanders.check()
+
+    async def slow(fleet: Fleet, proxy: SlowProxy, c: Member) -> None:
+        bystanders = Bystanders(fleet, "a", "b")
+        turns = c.turns
+        proxy.delay_s = SLOW_S
+        await bystanders.turn_on("one is slow", turns=10)
+        await fleet.until("the slow one turns too", lambda: c.turns > turns, TURNS_DEADLINE_S)
+        proxy.delay_s = 0.0
+        bystanders.check()
+
+    async def hanging(fleet: Fleet, pipeline: Pipeline) -> None:
+        """Every task worker stops, and does not end: each query is given up and begins anew."""
+        epochs = {name: one.epoch for name, one in fleet.members.items()}
+        workers = pipeline.look()[Role.TASK]
+        assert workers
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        await fleet.until("one is given up", lambda: any("given up" in text for text in fleet.heard), 120.0)
+        turns = {name: one.turns for name, one in fleet.members.items()}
+        await fleet.until(
+            "they turn again", lambda: all(one.turns > turns[name] + 1 for name, one in fleet.members.items()), 180.0
+        )
+        assert any(one.epoch > epochs[name] for name, one in fleet.members.items())
+
+    async def joining(fleet: Fleet) -> None:
+        bystanders = Bystanders(fleet, "a", "b")
+        d = await fleet.add("d")
+        await fleet.until("it is served", lambda: d.is_turning, TURNS_DEADLINE_S)
+        d.load.start()
+        await fleet.until("it commits", lambda: d.turns >= 3, TURNS_DEADLINE_S)
+        await bystanders.turn_on("one joins")
+        bystanders.check_leases()
+
+    async def leaving(fleet: Fleet) -> None:
+        d = fleet.members["d"]
+        assert await d.process.stop() == 0
+        await fleet.until(
+            "it is let go", lambda: "serves" in fleet.heard[-1] and d.process.address not in fleet.heard[-1], 60.0
+        )
+
+    check(together(tmp_path, story))
+
+
+@at_length
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_two_applications(tmp_path: Path) -> None:
+    """The second is refused with the holder's name, takes over when the first is gone, and the first may not go on."""
+
+    async def story(fleet: Fleet) -> None:
+        one = await fleet.add("a")
+        await fleet.until("it is there", lambda: bool(one.watch.last.metrics), START_DEADLINE_S)
+        first = fleet.start_pipeline([one.process.address], "first")
+        await fleet.until("the first turns", lambda: one.is_turning and one.holder == "first", START_DEADLINE_S)
+        one.load.start()
+        second = fleet.start_pipeline([one.process.address], "second")
+        await fleet.until(
+            "the second is refused",
+            lambda: any("second waits" in text and "'first' holds the lease" in text for text in fleet.heard),
+            START_DEADLINE_S,
+        )
+        turns = one.turns
+        await fleet.until("the first goes on", lambda: one.turns > turns + 2, TURNS_DEADLINE_S)
+        assert one.holder == "first"
+        frozen = [pid for pids in first.look().values() for pid in pids]
+        for pid in frozen:  # it is away for long, as in a machine that was suspended
+            os.kill(pid, signal.SIGSTOP)
+        await fleet.until("the second takes over", lambda: one.is_turning and one.holder == "second", TURNS_DEADLINE_S)
+        epoch, turns = one.epoch, one.turns
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+        await fleet.until(
+            "the first is refused",
+            lambda: any("first waits" in text and "'second' holds the lease" in text for text in fleet.heard),
+            TURNS_DEADLINE_S,
+        )
+        await fleet.until("the second turns", lambda: one.turns > turns + 2, TURNS_DEADLINE_S)
+        assert (one.holder, one.epoch) == ("second", epoch)
+        assert await second.stop()
+        await fleet.until("the first takes over", lambda: one.is_turning and one.holder == "first", TURNS_DEADLINE_S)
+        await fleet.drain()
+
+    check(together(tmp_path, story))
+
+
+@at_length
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_executors_of_their_own_read_over_the_wire(tmp_path: Path) -> None:
+    """As on a cluster: executors are processes of their own, and none of them looks at the store's folder."""
+
+    async def story(fleet: Fleet) -> None:
+        one = await fleet.add("a")
+        await fleet.until("it is there", lambda: bool(one.watch.last.metrics), START_DEADLINE_S)
+        master = "local-cluster[2,1,1024]"
+        pipeline = fleet.start_pipeline([one.process.address], master=master, over_the_wire=True)
+        await fleet.until("it turns", lambda: one.is_turning, START_DEADLINE_S)
+        one.load.start()
+        await fleet.until("turns", lambda: one.turns >= 10, START_DEADLINE_S)
+        found = pipeline.look()
+        assert len(found[Role.JVM]) == 3, "the driver's and two executors'"
+        assert one.watch.last.metrics["pipeline"]["read_bytes"] > 100_000
+        bystanders = Bystanders(fleet, "a")
+        await bystanders.turn_on("nothing happens", turns=8)
+        bystanders.check()
+        await fleet.drain()
+
+    check(together(tmp_path, story))
