@@ -21,6 +21,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "sends_raw": ("bench.sends_raw",),
     "lateness": ("bench.lateness",),
     "delays": ("bench.lateness", "--mode", "delays"),
+    "levels": ("bench.levels",),
     "timers_sustained": ("bench.timers_sustained",),
     "burst": ("bench.burst",),
     "turns": ("bench.turns",),

@@ -212,7 +212,7 @@ async def look(namesrv: str, address: str, store: Path, filled: Filled, late_max
     late_ms = new.late_ms[b"pending"]
     assert late_ms is not None and -1000 < late_ms < late_max_ms
     level_late_ms = new.came_ms[b"level"] - filled.level_due_ms
-    assert -1000 < level_late_ms < late_max_ms + LEVEL_4_MS // 2  # not delayed by its level once more
+    assert -1000 < level_late_ms < late_max_ms
 
 
 async def look_again(namesrv: str, filled: Filled) -> None:

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from tests.crash.notes import KEY_DIGITS, body
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+LEVELS_MS: Final = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200))
 _MAGIC: Final = 0xDAA320A7
 _BLANK_MAGIC: Final = 0xCBD43194
 _HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqi")  # size .. body length
@@ -35,7 +37,8 @@ COLUMNS: Final = (
     "queue_offset",
     "number",  # of the message, by its unique key; -1 for a key that is none of ours
     "origin",  # what it settles, as the property says it; -1 without
-    "due_ms",  # __WMQ_DUE; 0 without
+    "due_ms",  # __WMQ_DUE; without it in a level queue store time + the level's delay, else 0
+    "parks",  # origin of what is parked, a cancel too; -1 of every other record
     "cancels",  # the number that a cancel names; -1 for a key that nobody bears, -2 for what is no cancel
     "real_queue",  # of a parked record; -1 without
     "real_topic",
@@ -126,7 +129,10 @@ class Records:
         columns["queue_offset"].append(queue_offset)
         columns["number"].append(number)
         columns["origin"].append(origin)
-        columns["due_ms"].append(int(_value(block, b"__WMQ_DUE") or 0))
+        topic = raw[topic_at:topic_end].decode()
+        level_due_ms = store_ms + LEVELS_MS[queue_id] if topic == SCHEDULE_TOPIC else 0
+        columns["due_ms"].append(int(_value(block, b"__WMQ_DUE") or level_due_ms))
+        columns["parks"].append(_origin(topic, queue_id, queue_offset))
         columns["cancels"].append(self._number(target.partition(b"+")[2]) if target else -2)
         columns["real_queue"].append(int(_value(block, b"REAL_QID") or -1))
         columns["real_topic"].append(self._topic(real_topic) if real_topic else -1)
@@ -146,6 +152,12 @@ class Records:
             row = self._topic_rows[name] = len(self.topics)
             self.topics.append(name.decode())
         return row
+
+
+def _origin(topic: str, queue_id: int, queue_offset: int) -> int:
+    if topic == SCHEDULE_TOPIC:
+        return (1 << 20 | queue_id + 1) << 40 | queue_offset
+    return 3 << 60 | queue_offset if topic == TIMER_TOPIC else -1
 
 
 def _value(block: bytes, name: bytes) -> bytes:

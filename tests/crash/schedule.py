@@ -19,6 +19,8 @@ BROKER_POINTS: Final = {
     "commit.armed": 4,
     "commit.before": 4,
     "commit.units": 4,
+    "delay_offsets.before": 1,
+    "delay_offsets.written": 1,
     "dispatch.before": 400,
     "dispatch.units": 400,
     "file.allocated": 2,
@@ -69,8 +71,11 @@ NEEDS_TURNS: Final = (
 )
 """What a broker never passes without a pipeline."""
 
-WITH_APACHES_STORE: Final = ("levels.flushed", "levels.parked", "levels.saved")
+WITH_APACHES_STORE: Final = ("recover.offsets",)
 """What only the first start on a store of Apache RocketMQ passes; tests/unit/delay/test_level_queues.py ends there."""
+
+OVER_THE_WIRE: Final = ("task.portion",)
+"""What a task passes that does not see the store's folder; here each does."""
 
 BY_HAND: Final = ("source", "task", "jvm", "driver", "broker and driver", "broker again", "daemon", "broker")
 """`broker again` is two kills: the second one comes within a second of the start that the first one made."""

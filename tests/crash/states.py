@@ -29,7 +29,7 @@ import numpy as np
 
 from tests.crash.notes import body
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, RecordError, decode_record
-from wheelmq.formats.disk.origin import timer_origin
+from wheelmq.formats.disk.origin import Stream, origin_of
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.system.disk import Bytes, MappedFile
@@ -287,15 +287,16 @@ class Recovered:
             for queue_id in range(QUEUES):
                 self._read_queue(topic, queue_id)
         timer = self.harness.broker.timer
-        for units in timer.queue.chunks():
-            for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
-                self._meet_parked(position, size)
+        for stream in timer.ends():
+            for units in timer.queue_of(stream).chunks():
+                for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
+                    self._meet_parked(stream, position, size)
 
-    def _meet_parked(self, position: int, size: int) -> None:
+    def _meet_parked(self, stream: Stream, position: int, size: int) -> None:
         raw = bytes(self.harness.broker.store.log.read(LogPosition(position), size))
         stored = self._understand(raw, position)
         index = int.from_bytes(raw[20:28], "big")
-        if stored is not None and timer_origin(index) not in self.harness.broker.timer.done:
+        if stored is not None and origin_of(stream, index) not in self.harness.broker.timer.done:
             self.pending[stored.number] += 1
 
     def _read_queue(self, topic: str, queue_id: int) -> None:

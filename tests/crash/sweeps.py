@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from wheelmq.formats.disk.message import RecordError, decode_record
-from wheelmq.formats.disk.origin import timer_origin
+from wheelmq.formats.disk.origin import origin_of
 from wheelmq.formats.names import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.bodies import BodyError
@@ -191,12 +191,13 @@ def look(harness: BrokerHarness) -> Seen:
         for queue_id in range(4):
             seen.queues[topic, queue_id] = list(_read_queue(harness, topic, queue_id, seen))
     broker = harness.broker
-    for units in broker.timer.queue.chunks():
+    parked = [(stream, units) for stream in broker.timer.ends() for units in broker.timer.queue_of(stream).chunks()]
+    for stream, units in parked:
         for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
             record = log.record_at(LogPosition(position))
             if record is None or record.size != size:
                 continue
-            if timer_origin(record.queue_offset) not in broker.timer.done:
+            if origin_of(stream, record.queue_offset) not in broker.timer.done:
                 payload = record.message.body
                 seen.waiting[payload] = seen.waiting.get(payload, 0) + 1
     committed = broker.consumer_offsets.get(GROUP, TOPICS[0], 0)

@@ -16,7 +16,6 @@ from tests.crash.notes import TOPICS, Fate, Kind, Notes, Outcome
 from tests.crash.records import TIMER_TOPIC, BadBytes, Column, Records, queues
 
 DEAD_LETTER_TOPIC: Final = "rmq_sys_wheelmq_dead_letter"
-ORIGIN_TOP: Final = 3 << 60
 INDEX_MASK: Final = (1 << 40) - 1
 EXAMPLES: Final = 5
 
@@ -128,27 +127,36 @@ def _topic(records: Records, *names: str) -> Mask:
 
 
 class _Parked:
-    """Parked records by their index in the timer queue, and the log row that settles each (-1 for none)."""
+    """Parked records in the order of their origins, and the log row that settles each (-1 for none)."""
 
     def __init__(self, records: Records) -> None:
-        self.rows = np.flatnonzero(_topic(records, TIMER_TOPIC))
-        """In index order: the timer queue was found to be whole."""
+        rows = np.flatnonzero(records.of("parks") >= 0)
+        self.rows = rows[np.argsort(records.of("parks")[rows])]
+        self.origins = records.of("parks")[self.rows]
+        self.due_ms = records.of("due_ms")[self.rows]
         self.settled_by: Column = np.full(len(self.rows), -1, np.int64)
         self.settlers = np.flatnonzero(records.of("origin") >= 0)
-        self.indices = records.of("origin")[self.settlers] & INDEX_MASK
+        self.indices = self.find(records.of("origin")[self.settlers])
+        """Where in `rows` what each settles stands, behind their end where that is nowhere."""
         known = self.indices < len(self.rows)
         self.settled_by[self.indices[known]] = self.settlers[known]
         self.is_cancel: Mask = records.of("cancels")[self.rows] != -2
+
+    def find(self, origins: Column) -> Column:
+        """Where in `rows` the messages of `origins` stand; behind their end what is not there."""
+        at = np.searchsorted(self.origins, origins)
+        there = at < len(self.rows)
+        there[there] = self.origins[at[there]] == origins[there]
+        return np.where(there, at, len(self.rows))
 
 
 def _judge_origins(verdict: Verdict, records: Records, parked: _Parked) -> None:
     """Each parked message is settled exactly once, later, by a record of the same message or a cancel of it."""
     origins = records.of("origin")[parked.settlers]
-    verdict.expect_none("origins of another kind", origins[origins & ~INDEX_MASK != ORIGIN_TOP])
-    unique, times = np.unique(parked.indices, return_counts=True)
+    unique, times = np.unique(origins, return_counts=True)
     verdict.expect_none("origins settled twice", unique[times > 1])
     strange = parked.indices >= len(parked.rows)
-    verdict.expect_none("origins that were never parked", parked.indices[strange])
+    verdict.expect_none("origins that were never parked", origins[strange])
     settlers, indices = parked.settlers[~strange], parked.indices[~strange]
     origin_rows = parked.rows[indices]
     verdict.expect_none("origins settled before they were parked", indices[settlers <= origin_rows])
@@ -214,7 +222,7 @@ def _judge_deliveries(verdict: Verdict, records: Records, parked: _Parked, rows:
     promised = (rows["fate"] == Fate.STORED) & (rows["kind"] != Kind.CANCEL)
     verdict.expect_none("lost", np.flatnonzero(promised & (times == 0) & ~cancelled), records)
     verdict.expect_none("cancelled and delivered", np.flatnonzero(cancelled & (times > 0)), records)
-    due, stored = records.of("due_ms")[out], records.of("store_ms")[out]
+    due, stored = _due_of(records, parked, out), records.of("store_ms")[out]
     wished = np.where(due > 0, due, asked["due_ms"])  # what reached the broker after its time goes past the timer
     verdict.expect_none("early", numbers[stored < wished], records)
     topics = np.array([records.topic_row(name) for name in TOPICS])
@@ -237,18 +245,23 @@ def _judge_deliveries(verdict: Verdict, records: Records, parked: _Parked, rows:
 def _delivered(records: Records, parked: _Parked, out: Column) -> npt.NDArray[Any]:
     made = np.zeros(len(out), DELIVERED)
     made["number"] = records.of("number")[out]
-    made["due_ms"] = records.of("due_ms")[out]
+    made["due_ms"] = _due_of(records, parked, out)
     made["store_ms"] = records.of("store_ms")[out]
-    indices = records.of("origin")[out] & INDEX_MASK
+    indices = parked.find(records.of("origin")[out])
     good = indices < len(parked.rows)
     made["parked_ms"][good] = records.of("store_ms")[parked.rows[indices[good]]]
     return made
 
 
+def _due_of(records: Records, parked: _Parked, out: Column) -> Column:
+    """When what was delivered was due: as its parked record says, 0 for what never was."""
+    return np.append(parked.due_ms, 0)[parked.find(records.of("origin")[out])]
+
+
 def _judge_cancels(verdict: Verdict, records: Records, parked: _Parked, rows: Any) -> None:
     """What a cancel was answered is what it did."""
     settled_at: Column = np.full(len(rows), 1 << 62, np.int64)  # log row of what settled a message for good
-    finals = np.flatnonzero((records.of("origin") >= 0) & ~(_topic(records, TIMER_TOPIC)))
+    finals = np.flatnonzero((records.of("origin") >= 0) & (records.of("parks") < 0))
     plain = np.flatnonzero(_topic(records, *TOPICS) & (records.of("origin") < 0))
     by_cancel = np.flatnonzero((records.of("origin") >= 0) & (records.of("cancels") >= 0))
     for found, name in ((finals, "number"), (plain, "number"), (by_cancel, "cancels")):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from compat.golden.life import CONSUMED, GROUP, LONG_GROUP, TOPIC, Sent
 from tests.golden.conftest import Golden
+from wheelmq.delay.listing import END
 from wheelmq.delay.offline import pending_in
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, Record
@@ -79,8 +81,12 @@ def test_what_is_pending_is_listed(golden: Golden) -> None:
         assert one.due_ms is not None and abs(line.due_ms - one.due_ms) <= CLOCKS_APART_MS
     with golden.open() as harness:
         harness.tick()
-        body = bytes(harness.ask_code(RequestCode.WMQ_LIST_TIMERS, queueOffset=0, count=1000).body)
-        assert len(body.splitlines()) == len(expected)
+        place, lines = 0, list[bytes]()
+        while place != END:
+            answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, place=place, count=1000)
+            lines += bytes(answer.body).splitlines()
+            place = int(answer.ext["nextPlace"])
+        assert len(lines) == len(expected)
     assert {line.unique_key: line.due_ms for line in pending_in(golden.store)} == {
         key: line.due_ms for key, line in listed.items()
     }
@@ -135,17 +141,33 @@ def test_groups_go_on_where_they_were(golden: Golden) -> None:
         assert answer.ext["offset"] == str(CONSUMED)
 
 
-def test_apache_is_told_that_no_level_waits(golden: Golden) -> None:
+def test_apache_is_told_how_far_its_levels_are(golden: Golden) -> None:
+    path = golden.store / "config" / "delayOffset.json"
+    pending_levels = [line for line in pending_in(golden.store) if line.level is not None]
+    expected: dict[str, int] = {}
+    for line in reversed(pending_levels):
+        expected[str(line.level)] = line.queue_offset
     with golden.open() as harness:
         ends = {
-            queue_id + 1: queue.end
+            str(queue_id + 1): queue.end
             for (topic, queue_id), queue in harness.broker.store.queues.items()
             if topic == SCHEDULE_TOPIC
         }
-        assert set(ends) == {1, 4, 5, 6}
-        records = invariants.read_log(harness.broker).records
-        levels = [record for record in records if record.message.topic == SCHEDULE_TOPIC]
-        assert sum(ends.values()) == len(levels)
-    text = (golden.store / "config" / "delayOffset.json").read_text()
-    for level, end in ends.items():
-        assert f'"{level}": {end}' in text
+        assert set(ends) == {"1", "4", "5", "6"} > set(expected) and len(expected) >= 3
+        assert msgspec.json.decode(path.read_bytes())["offsetTable"] == ends | expected
+        harness.clock.advance(200_000)
+        harness.settle()
+    assert msgspec.json.decode(path.read_bytes())["offsetTable"] == ends
+
+
+def test_what_leaves_a_level_is_as_apache_leaves_it(golden: Golden) -> None:
+    """Where Apache's broker delivered a message with a level, its properties are those that were parked, as with us."""
+    with golden.open() as harness:
+        harness.clock.advance(200_000)
+        harness.settle()
+        log = invariants.read_log(harness.broker)
+        left = {record.message.properties.get(props.UNIQ_KEY): record for record in log.records}  # the last of each key
+        for parked in log.in_levels.values():
+            properties = dict(left[parked.message.properties[props.UNIQ_KEY]].message.properties)
+            properties.pop(props.WMQ_ORIGIN, None)
+            assert properties == parked.message.properties

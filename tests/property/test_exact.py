@@ -91,3 +91,46 @@ def test_every_message_leaves_at_its_millisecond(
             assert order == sorted(order)
         assert seen == set(due_ms)
         assert len(log.settled) == len(log.parked)
+
+
+LEVELS = "1s 2s 5s 9s"
+LEVELS_MS = (1000, 2000, 5000, 9000)
+
+leveled = st.lists(
+    st.tuples(st.sampled_from([0, 0, 1, 300, 1700]), st.integers(1, 6), st.integers(0, QUEUES - 1)),
+    min_size=1,
+    max_size=25,
+)
+
+
+@profile(examples=30)
+@given(
+    sends=leveled,
+    turn_ms=st.sampled_from([None, 100, 1000]),
+    queue_parts=st.integers(1, 3),
+    ends=st.lists(st.tuples(st.integers(0, 24), st.sampled_from(["clean", "killed"])), max_size=2),
+)
+def test_every_message_with_a_level_leaves_at_its_millisecond(
+    sends: list[tuple[int, int, int]], turn_ms: int | None, queue_parts: int, ends: list[tuple[int, str]]
+) -> None:
+    """Whatever ends the broker on the way."""
+    with (
+        tempfile.TemporaryDirectory(prefix="wheelmq-") as folder,
+        BrokerHarness(Path(folder), message_delay_level=LEVELS, timer_lead_ms=4000, queue_file_bytes=20 * 4) as harness,
+    ):
+        model = PipelineModel(harness, queue_parts=queue_parts)
+        work = model.work if turn_ms else None
+        due_ms: dict[bytes, int] = {}
+        stops = dict(ends)
+        for i, (wait_ms, level, queue_id) in enumerate(sends):
+            harness.advance(wait_ms, work, turn_ms or 1)
+            body = b"%d" % i
+            due_ms[body] = harness.now_ms + LEVELS_MS[min(level, len(LEVELS_MS)) - 1]
+            assert harness.send("T", body, queue_id=queue_id, properties={props.DELAY: str(level)}).code == 0
+            if i in stops:
+                harness.restart(clean=stops[i] == "clean")
+        harness.advance(max(due_ms.values()) - harness.now_ms, work, turn_ms or 1)
+        log = invariants.check(harness.broker)
+        left = {record.message.body: record.store_ms for i in range(QUEUES) for record in harness.read_queue("T", i)}
+        assert left == due_ms
+        assert len(log.in_levels) == len(due_ms) == len(log.settled_origins)

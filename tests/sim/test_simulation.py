@@ -17,7 +17,7 @@ def test_nothing_is_broken(first: int) -> None:
     for seed in range(first, first + 5):
         outcome = Simulation(seed).run()
         assert not outcome.violation, f"make sim SEED={seed}: {outcome.violation}"
-        assert outcome.counts["delivered"] > 4
+        assert outcome.counts["delivered"] > 3
 
 
 def test_the_same_seed_is_the_same_run() -> None:

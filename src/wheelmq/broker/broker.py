@@ -35,7 +35,7 @@ from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay.blocks.block import BlockSizes
 from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
 from wheelmq.delay.blocks.lane import BlockLane
-from wheelmq.delay.level_queues import LevelQueues
+from wheelmq.delay.delay_offsets import DelayOffsets
 from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.park import ParkSettings
 from wheelmq.delay.release import Releaser
@@ -57,7 +57,6 @@ from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
 from wheelmq.store.expiry import Expiry, ExpirySettings, delete_hours
 from wheelmq.store.index import MessageIndex
-from wheelmq.store.recovery import InternedNames, Rows
 from wheelmq.store.store import Store, StoreSettings
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
@@ -103,7 +102,7 @@ class Broker:
         self.park_settings = ParkSettings(settings.timer_max_delay_seconds, settings.timer_precision_ms, levels_ms)
         self.timer = Timer(self.store, _timer_settings(settings))
         self.block_lane = BlockLane(Blocks(self.store, _block_settings(settings)), self.timer)
-        self._recover(levels_ms)
+        self._recover()
         self.topics = Topics(disk, self.paths, clock, settings)
         self.groups = Groups(disk, self.paths, clock, settings)
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
@@ -111,6 +110,7 @@ class Broker:
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.snapshots = self._open_snapshots()
+        self.delay_offsets = self._open_delay_offsets()
         self.ahead = self._open_ahead()
         self.index = self._open_index()
         self.expiry = self._open_expiry()
@@ -145,23 +145,21 @@ class Broker:
         self._keep_house()
         self.timer_chores = TimerChores(self)
 
-    def _recover(self, levels_ms: tuple[Millis, ...]) -> None:
+    def _recover(self) -> None:
         self.blocks.load()
         self.blocks.recover()
-        timer, levels = TimerRecovery(self.timer), LevelQueues(self.disk, self.paths, levels_ms)
-
-        def meet(rows: Rows, names: InternedNames) -> None:
-            timer.meet(rows, names)
-            levels.meet(rows, names)
-
-        self.store.recover(meet, timer.resume)
+        timer = TimerRecovery(self.timer)
+        self.store.recover(timer.meet, timer.resume)
         timer.finish()
-        levels.park(self.store, self.timer)
         self.block_lane.recover()
 
     def _open_snapshots(self) -> Snapshots:
         settings = _snapshot_settings(self.settings)
         return Snapshots(self.store, self.timer, self.block_lane, self.background, settings)
+
+    def _open_delay_offsets(self) -> DelayOffsets:
+        interval_ms = self.settings.flush_delay_offset_interval
+        return DelayOffsets(self.store, self.timer.level_offsets, self.background, interval_ms)
 
     def _open_ahead(self) -> Ahead:
         count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
@@ -241,6 +239,7 @@ class Broker:
         self.calls.expire(monotonic_ms)
         self.flush.tick(monotonic_ms)
         self.snapshots.look(monotonic_ms)
+        self.delay_offsets.look(monotonic_ms)
         self.ahead.look()
         if self.index is not None:
             self.index.look()
@@ -304,6 +303,7 @@ class Broker:
                 self.index.close()
             self.snapshots.close()
             self.block_lane.close()
+            self.delay_offsets.close()
             self.store.close()
 
     # What handlers use ---------------------------------------------------------------------------------------------

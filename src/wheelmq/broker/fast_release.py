@@ -32,6 +32,7 @@ class FastRelease:
         self._parameters: Integers = np.zeros(release.PARAMETERS, np.int64)
         self._parameters[release.STORE_IP] = int.from_bytes(broker.host.address, "big")
         self._parameters[release.STORE_PORT] = broker.host.port
+        self._levels_ms: Integers = np.array(broker.store.settings.levels_ms, np.int64)
 
     def __call__(self, refs: Refs, now_ms: Millis) -> int:
         """Append the messages at the front of `refs`, sorted by origin; how many that are."""
@@ -81,6 +82,7 @@ class FastRelease:
             arrays.rows,
             arrays.names,
             arrays.queue_rows,
+            self._levels_ms,
             self._parameters,
             self._state,
         )

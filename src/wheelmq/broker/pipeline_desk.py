@@ -163,7 +163,7 @@ class PipelineDesk:
         done = TurnDone(
             turn=proposal.plan.turn,
             indexed=sum(map(len, proposal.index_parts)),
-            walked=sum(map(len, (*proposal.walk_parts, *proposal.block_parts))),
+            walked=sum(map(len, (*proposal.walk_parts, *proposal.block_parts, *proposal.queue_parts))),
             armed=armed,
             seconds=now_s - self._planned_ms / 1000,
             commit_seconds=now_s - began_s,
@@ -193,10 +193,14 @@ class PipelineDesk:
             return True
         if now_ms - self._planned_ms < self._broker.settings.pipeline_pace_ms:
             return False
+        aged = self._oldest_ms is not None and now_ms - self._oldest_ms >= AGE_MS
         if unindexed:
             urgent = timer.notes.count and timer.notes.next_fire_ms <= wall_ms + URGENT_MS
-            aged = self._oldest_ms is not None and now_ms - self._oldest_ms >= AGE_MS
             if urgent or aged or unindexed >= 1000:
+                return True
+        if timer.levels_wait(wall_ms):
+            urgent = timer.levels.next_ms() <= wall_ms + URGENT_MS
+            if urgent or aged or timer.level_rows(wall_ms) >= 1000:
                 return True
         runs_short = timer.walked_through_ms - wall_ms < timer.settings.lead_ms // 2
         return (runs_short and timer.has_units_to_walk(wall_ms)) or self._broker.block_lane.runs_short(wall_ms)
@@ -210,7 +214,7 @@ class PipelineDesk:
         self._look_ms = now_ms + LOOK_MS
         timer = self._timer
         timer.advance_over_empty_slots(wall_ms)
-        if timer.queue.end == timer.indexed_to:
+        if timer.queue.end == timer.indexed_to and not timer.levels_wait(wall_ms):
             self._oldest_ms = None
         elif self._oldest_ms is None:
             self._oldest_ms = now_ms

@@ -49,7 +49,6 @@ REFUSED: Final[dict[Code, str]] = {
     Code.GET_BROKER_CONFIG: _ADMIN,
     Code.GET_EARLIEST_MSG_STORETIME: _ADMIN,
     Code.GET_ALL_CONSUMER_OFFSET: _ADMIN,
-    Code.GET_ALL_DELAY_OFFSET: "levels are kept in the timer queue: there are no offsets of their own",
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _ADMIN,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _ADMIN,
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _ADMIN,

@@ -100,6 +100,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     recall_enable: bool = True
 
     message_delay_level: str = DEFAULT_LEVELS
+    flush_delay_offset_interval: int = 10_000
+    """Milliseconds between two writes of delayOffset.json, when something has changed."""
     timer_max_delay_seconds: int = 3 * 24 * 3600
     timer_precision_ms: int = 1000
     timer_roll_window_slots: int = 2 * 24 * 3600

@@ -120,8 +120,8 @@ def list_pending(address: str, asked: Asked) -> Iterator[bytes]:
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
 
-    def header(offset: int) -> headers.Header:
-        return headers.ListTimersHeader(queue_offset=offset, count=PAGE_COUNT, **asked._asdict())
+    def header(place: int) -> headers.Header:
+        return headers.ListTimersHeader(place=place, count=PAGE_COUNT, **asked._asdict())
 
     for body in _pages(address, RequestCode.WMQ_LIST_TIMERS, header):
         yield from filter(None, body.split(b"\n"))
@@ -134,8 +134,8 @@ def count(addresses: list[str], asked: Asked, step_ms: int) -> Counter[int]:
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
 
-    def header(offset: int) -> headers.Header:
-        return headers.CountTimersHeader(queue_offset=offset, step_ms=step_ms, **asked._asdict())
+    def header(place: int) -> headers.Header:
+        return headers.CountTimersHeader(place=place, step_ms=step_ms, **asked._asdict())
 
     counts: Counter[int] = Counter()
     for address in addresses:
@@ -158,17 +158,17 @@ def find(address: str, topic: str, key: str) -> Iterator[bytes]:
 
 
 def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[bytes]:
-    """The bodies of the answers, until the timer queue is through."""
+    """The bodies of the answers, until all that is pending was looked at."""
     from wheelmq.net.link import Link
 
     with closing(Link(address)) as link:
-        offset = 0
+        place = 0
         while True:
-            answer = _call(link, code, header(offset))
+            answer = _call(link, code, header(place))
             yield bytes(answer.body)
-            offset = int(answer.ext["nextQueueOffset"])
-            if offset >= int(answer.ext["endQueueOffset"]):
+            if answer.ext["isLast"] == "true":
                 return
+            place = int(answer.ext["nextPlace"])
 
 
 def _call(link: Link, code: RequestCode, header: Header) -> Command:

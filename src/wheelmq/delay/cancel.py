@@ -12,7 +12,7 @@ from enum import StrEnum
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
-from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
+from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES, TIMER_STREAM, origin_stream
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.store.store import Appended, BatchTooLong, Store
 from wheelmq.system.failpoint import reach
@@ -44,7 +44,8 @@ def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appende
         appended.append(store.append(message, settles=found.origin, real_queue=found.real_queue))
         reach("cancel.appended")
         timer.settle(found.origin)
-        timer.congestion.remove(found.due_ms)
+        if origin_stream(found.origin) == TIMER_STREAM:
+            timer.congestion.remove(found.due_ms)
     return appended[0], Cancelled.CANCELLED
 
 

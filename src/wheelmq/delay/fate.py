@@ -7,13 +7,14 @@ from enum import StrEnum
 
 import msgspec
 
-from wheelmq.delay.pending import Pending, State, describe
+from wheelmq.delay.pending import Pending, describe
 from wheelmq.delay.release import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.disk.origin import parse_origin, timer_origin
+from wheelmq.formats.disk.origin import Origin, level_origin, parse_origin, timer_origin
 from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.names import SCHEDULE_TOPIC
 
 
 class End(StrEnum):
@@ -50,8 +51,9 @@ _PLACES = ((TIMER_TOPIC, End.ROLLED), (DEAD_LETTER_TOPIC, End.DEAD_LETTER))
 
 def fates(timer: Timer, topic: str, key: str, find: FindRecords) -> list[Fate]:
     """What became of the messages for `topic` that have `key` as their unique key or among their keys, oldest first."""
-    parked = [record for record in find(TIMER_TOPIC, key) if _is_asked_for(record.message.properties, topic, key)]
-    return [_fate(timer, record, find) for record in parked]
+    found = [record for place in (SCHEDULE_TOPIC, TIMER_TOPIC) for record in find(place, key)]
+    parked = [record for record in found if _is_asked_for(record.message.properties, topic, key)]
+    return [_fate(timer, record, find) for record in sorted(parked, key=lambda record: record.position)]
 
 
 def _is_asked_for(properties: dict[str, str], topic: str, key: str) -> bool:
@@ -62,11 +64,18 @@ def _is_asked_for(properties: dict[str, str], topic: str, key: str) -> bool:
     )
 
 
+def _origin(record: Record) -> Origin:
+    if record.message.topic == SCHEDULE_TOPIC:
+        return level_origin(record.message.queue_id + 1, record.queue_offset)
+    return timer_origin(record.queue_offset)
+
+
 def _fate(timer: Timer, record: Record, find: FindRecords) -> Fate:
-    origin = timer_origin(record.queue_offset)
+    origin = _origin(record)
+    due_ms = timer.due_of(origin)
     if origin not in timer.done:
-        return Fate(describe(record, timer.state_of(origin)))
-    message = describe(record, State.INDEXED if record.queue_offset < timer.indexed_to else State.PARKED)
+        return Fate(describe(record, timer.state_of(origin), due_ms))
+    message = describe(record, timer.place_of(origin), due_ms)
     for place, end in ((message.topic, End.RELEASED), *_PLACES):
         for last in find(place, message.unique_key or ""):
             properties = last.message.properties

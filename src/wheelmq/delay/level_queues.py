@@ -1,158 +1,176 @@
-"""The level queues: what waits in SCHEDULE_TOPIC_XXXX in a store of Apache's (RocketMQ: ScheduleMessageService).
+"""The level queues: what waits in SCHEDULE_TOPIC_XXXX (RocketMQ: ScheduleMessageService).
 
-The queue of a level, its id one less than the level, holds messages in the order in which they fall due; the tag
-code of a unit is that time, and delayOffset.json says how many of a level are out. Our own levels go through the timer.
-So what waits there is parked in the timer queue as the broker starts, each under an origin of its own, once, whatever
-ends a start. Then delayOffset.json says that nothing waits, to Apache too.
+The queue of a level, its id one less than the level, holds messages in the order in which they fall due; the tag code
+of a unit is that time. So what is due by a time is a range of queue offsets, and how far a level is staged is one
+offset. A turn stages what is due within the lead; what is due within a second and was not is staged by the tick.
+
+Only where the clock was set back is one due before another that stands ahead of it: such a message is noted.
 """
 
 from __future__ import annotations
 
-import logging
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from wheelmq.delay.copies import Waiting, delivered, read
-from wheelmq.delay.done import DoneBits
-from wheelmq.delay.levels import level_delay_ms
-from wheelmq.delay.release import dead_letter
-from wheelmq.delay.timer.timer import Timer
-from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import Message, Record
-from wheelmq.formats.disk.origin import level_origin
-from wheelmq.formats.disk.parked import DUE_DIGITS, due_text
-from wheelmq.formats.disk.paths import StorePaths
-from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
-from wheelmq.formats.kernels import scan as col
+from wheelmq.delay import refs as ref
+from wheelmq.delay.levels import deliver_at_ms, level_delay_ms
+from wheelmq.delay.refs import Refs, by_fire_time
+from wheelmq.formats.disk.origin import (
+    LEVELS_MAX,
+    Stream,
+    by_stream,
+    is_level,
+    level_stream,
+    origin_of,
+    stream_number,
+)
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
-from wheelmq.formats.wire.bodies import Body, DataVersion
-from wheelmq.store import config_file
-from wheelmq.store.mapped import MappedSequence
-from wheelmq.store.recovery import InternedNames, Rows
-from wheelmq.store.store import PropertiesTooLong, Store
-from wheelmq.system.disk import Disk
-from wheelmq.system.failpoint import reach
+from wheelmq.store.consume_queue import ConsumeQueue, Units
+from wheelmq.store.store import Store
 
-log = logging.getLogger(__name__)
+UNITS_AT_ONCE: Final = 512
+"""Units of a queue that are looked at in one step."""
 
-_DUE_MAX: Final = 10**DUE_DIGITS - 1
-_KEPT: Final = [col.QUEUE_ID, col.QUEUE_OFFSET, col.POSITION, col.STORE_MS]
-_QUEUE_ID, _QUEUE_OFFSET, _POSITION, _STORE_MS = range(4)
-_DISPATCH_ROWS: Final = 10_000
+_NEVER: Final = 1 << 62
+
+Integers = npt.NDArray[np.int64]
 
 
-class DelayOffsets(Body):
-    """delayOffset.json: by level the queue offset of the first message that is not out."""
+class LevelQueue:
+    """The queue of one level, and how far it is staged."""
 
-    data_version: DataVersion = DataVersion()
-    offset_table: dict[int, int] = {}
+    def __init__(self, stream: Stream, queue: ConsumeQueue, delay_ms: Millis) -> None:
+        self.stream = stream
+        self.queue = queue
+        self.delay_ms = delay_ms
+        self.staged_to = queue.start
+        """Each message below is armed, or settled, or noted."""
+        self.head_ms = _NEVER
+        """When the message there is due, as its unit says; far off without one."""
+        self._latest_ms = 0
 
+    def advance(self, offset: QueueOffset) -> None:
+        """What lies below `offset` is staged."""
+        first = QueueOffset(max(offset, self.staged_to, self.queue.start))
+        self.staged_to = self.queue.skip_blanks(first)
+        self.head_ms = _NEVER
+        if self.staged_to < self.queue.end:
+            self.head_ms = int(self.queue.read(self.staged_to, 1)["tag_code"][0])
 
-class Level(NamedTuple):
-    """A message that waits in a level queue."""
+    def grow(self, dues_ms: Integers) -> npt.NDArray[np.bool_]:
+        """The units of messages due at `dues_ms` were written; which of these are due before one ahead of them."""
+        latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], dues_ms)))
+        self._latest_ms = int(latest[-1])
+        if self.head_ms == _NEVER:
+            self.advance(self.staged_to)
+        return np.asarray(dues_ms < latest[:-1])
 
-    level: int
-    queue_offset: QueueOffset
-    position: LogPosition
-    store_ms: Millis
-    due_ms: Millis
-    """By the level table; its queue unit may say otherwise."""
+    def has_due(self, now_ms: Millis, until_ms: int) -> bool:
+        """Whether something that is not staged is due by `until_ms`."""
+        return self.head_ms <= until_ms or now_ms + self.delay_ms < self.head_ms < _NEVER
+
+    def due(
+        self, now_ms: Millis, until_ms: int, count_max: int, durable: LogPosition | None = None
+    ) -> Iterator[tuple[QueueOffset, Units, Integers]]:
+        """What is due by `until_ms` and not staged, about `count_max` of it: offset, units, and when they are due.
+
+        With `durable` only what lies wholly below that log position.
+        """
+        offset = QueueOffset(max(self.staged_to, self.queue.start))
+        stop = min(self.queue.end, QueueOffset(offset + count_max))
+        while offset < stop:
+            units = self.queue.read(offset, min(UNITS_AT_ONCE, stop - offset))
+            tags = units["tag_code"].astype(np.int64)
+            dues_ms = np.where(tags > now_ms + self.delay_ms, now_ms, tags)  # as delay.levels.deliver_at_ms
+            count = int(np.searchsorted(np.maximum.accumulate(dues_ms), until_ms, "right"))
+            if durable is not None:
+                count = min(count, int(np.searchsorted(units["position"] + units["size"], durable, "right")))
+            if count:
+                yield offset, units[:count], dues_ms[:count]
+            if count < len(units):
+                return
+            offset = QueueOffset(offset + count)
+
+    def due_of(self, offset: QueueOffset, now_ms: Millis) -> Millis:
+        """When the message at `offset` is due."""
+        return deliver_at_ms(int(self.queue.read(offset, 1)["tag_code"][0]), now_ms, self.delay_ms)
+
+    def refs(self, offset: QueueOffset, units: Units, dues_ms: Integers) -> Refs:
+        """References of the messages of `units`, which begin at `offset`."""
+        made = ref.make(len(units))
+        made[:, ref.FIRE_MS] = dues_ms
+        made[:, ref.ORIGIN] = origin_of(self.stream, offset) + np.arange(len(units))
+        made[:, ref.POSITION] = units["position"]
+        made[:, ref.SIZE] = units["size"]
+        made[:, ref.FLAGS] = ref.FLAG_LONG if self.delay_ms > ref.LONG_DELAY_MS else 0
+        return made
 
 
 class LevelQueues:
-    """What waits, from a walk over the log: feed `meet` with the rows of every record."""
+    """The queues of the levels, each known once it was named."""
 
-    def __init__(self, disk: Disk, paths: StorePaths, levels_ms: tuple[Millis, ...]) -> None:
-        self._disk = disk
-        self._path = paths.config_file("delayOffset.json")
-        self._levels_ms = levels_ms
-        self._offsets = config_file.load(disk, self._path, DelayOffsets) or DelayOffsets()
-        self._done = DoneBits()
-        self._chunks: list[Rows] = []
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._levels: dict[Stream, LevelQueue] = {}
 
-    def meet(self, rows: Rows, names: InternedNames) -> None:
-        """Note what the records queue, and what they settle."""
-        self._done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
-        queued = rows[rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC)][:, _KEPT]
-        for queue_id in np.unique(queued[:, _QUEUE_ID]).tolist():
-            first = self._offsets.offset_table.get(queue_id + 1, 0)
-            mine = (queued[:, _QUEUE_ID] == queue_id) & (queued[:, _QUEUE_OFFSET] >= first)
-            self._chunks.append(queued[mine])
+    def __iter__(self) -> Iterator[LevelQueue]:
+        return iter(self._levels.values())
 
-    def waiting(self, files: MappedSequence, damaged: frozenset[LogPosition]) -> list[Level]:
-        """What waits in the log that `files` hold, in log order.
+    def of(self, stream: Stream) -> LevelQueue:
+        """The queue of a level."""
+        found = self._levels.get(stream)
+        if found is None:
+            assert is_level(stream), stream
+            level, queues = stream_number(stream), self._store.queues
+            queue = queues[queues.row(SCHEDULE_TOPIC, level - 1)]
+            delay_ms = level_delay_ms(self._store.settings.levels_ms, level)
+            found = self._levels[stream] = LevelQueue(stream, queue, delay_ms)
+        return found
 
-        A record at a position in `damaged` is set aside. A copy behind a record tells that it is out, whenever it came:
-        Apache's level table may have been another one.
-        """
-        kept = np.concatenate([np.empty((0, len(_KEPT)), np.int64), *self._chunks])
-        found = []
-        for queue_id, queue_offset, position, store_ms in kept[np.argsort(kept[:, _POSITION])].tolist():
-            if position in damaged or level_origin(queue_id + 1, queue_offset) in self._done:
-                continue
-            due_ms = Millis(store_ms + level_delay_ms(self._levels_ms, queue_id + 1))
-            found.append(Level(queue_id + 1, queue_offset, LogPosition(position), Millis(store_ms), due_ms))
-        out = delivered(files, (Waiting(one.position, one.store_ms) for one in found))
-        return [one for one in found if one.position not in out]
+    def open_all(self) -> None:
+        """Know each queue that the store has."""
+        keys = [key for key, _ in self._store.queues.items()]
+        for topic, queue_id in keys:
+            if topic == SCHEDULE_TOPIC and queue_id < LEVELS_MAX:
+                self.of(level_stream(queue_id + 1))
 
-    def park(self, store: Store, timer: Timer) -> None:
-        """Park what waits in the timer queue, all of it on disk before delayOffset.json says that it is out.
+    def note(self, refs: Refs) -> Refs:
+        """Their units were written: those of `refs` that are to be noted, all but what its queue finds in time."""
+        kept = np.ones(len(refs), np.bool_)
+        for stream, mine in by_stream(refs[:, ref.ORIGIN]):
+            if is_level(stream):
+                kept[mine] = self.of(stream).grow(refs[mine, ref.FIRE_MS])
+        return refs if kept.all() else refs[kept]
 
-        Raises DiskFull, OSError.
-        """
-        waiting = self.waiting(store.log.files, store.log.damaged)
-        if waiting:
-            log.warning("timer: %d messages that wait in %s are parked in the timer", len(waiting), SCHEDULE_TOPIC)
-        for number, one in enumerate(waiting, 1):
-            _park(store, timer, one)
-            reach("levels.parked")
-            if number % _DISPATCH_ROWS == 0 or number == len(waiting):
-                timer.take_journal(store.dispatch()[0])
-        ends = dict(self._offsets.offset_table)
-        for (topic, queue_id), queue in store.queues.items():
-            if topic == SCHEDULE_TOPIC:
-                ends[queue_id + 1] = queue.end
-        if ends == self._offsets.offset_table:
-            return
-        store.flush()
-        reach("levels.flushed")
-        self._offsets.offset_table = ends
-        config_file.save(self._disk, self._path, self._offsets)
-        reach("levels.saved")
+    def next_ms(self) -> int:
+        """When the first is due that is not staged; far off when none is."""
+        return min((level.head_ms for level in self._levels.values()), default=_NEVER)
 
+    def take_due(self, now_ms: Millis, until_ms: int, count_max: int) -> Refs | None:
+        """Stage what is due by `until_ms`, about `count_max` of each level: references by fire time; None for none."""
+        taken: list[Refs] = []
+        for level in self._levels.values():
+            if level.has_due(now_ms, until_ms):
+                end = level.staged_to
+                for offset, units, dues_ms in level.due(now_ms, until_ms, count_max):
+                    taken.append(level.refs(offset, units, dues_ms))
+                    end = QueueOffset(offset + len(units))
+                level.advance(end)
+        return by_fire_time(np.concatenate(taken)) if taken else None
 
-def _park(store: Store, timer: Timer, one: Level) -> None:
-    """Append the record that settles `one`: parked in the timer, or a dead letter when that cannot be."""
-    origin = level_origin(one.level, one.queue_offset)
-    due_ms = _due_ms(store, one)
-    record = read(store.log.files, one.position)
-    real_queue = store.real_queue(record.message.properties)
-    timer.count_pending(np.array([real_queue]))
-    try:
-        store.append(parked(record, due_ms, timer.settings.precision_ms), settles=origin, real_queue=real_queue)
-    except PropertiesTooLong as error:
-        log.error("timer: the message at %d of level %d is a dead letter: %s", one.queue_offset, one.level, error)
-        store.append(dead_letter(record), settles=origin, real_queue=real_queue)
-
-
-def _due_ms(store: Store, one: Level) -> Millis:
-    """When the queue unit says that a message is due, as Apache takes it; by the level table without a unit."""
-    queue = store.queues.find(SCHEDULE_TOPIC, one.level - 1)
-    if queue is None or not queue.start <= one.queue_offset < queue.end:
-        return one.due_ms
-    due_ms = int(queue.read(one.queue_offset, 1)["tag_code"][0])
-    return Millis(due_ms) if one.store_ms <= due_ms <= _DUE_MAX else one.due_ms
-
-
-def parked(record: Record, due_ms: Millis, precision_ms: int) -> Message:
-    """The message of a level queue as it is parked in the timer queue."""
-    properties = dict(record.message.properties)
-    for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY, *props.OWN):
-        properties.pop(name, None)
-    if props.DELAY in properties:
-        properties[props.TIMER_DELAY_LEVEL] = properties.pop(props.DELAY)
-    properties[props.TIMER_OUT_MS] = str(slot_time(due_ms, precision_ms))
-    properties[props.WMQ_DUE] = due_text(due_ms)
-    return record.message.again(TIMER_TOPIC, 0, properties)
+    def ranges(
+        self, now_ms: Millis, until_ms: int, count_max: int, durable: LogPosition | None = None
+    ) -> list[tuple[int, int, int]]:
+        """For each level the queue offsets of what is due by `until_ms` and not staged, about `count_max` of it, and of
+        what lies below log position `durable`: stream, first, end; none is empty."""
+        found: list[tuple[int, int, int]] = []
+        for level in sorted(self._levels.values(), key=lambda level: level.stream):
+            if level.has_due(now_ms, until_ms):
+                parts = [(offset, len(units)) for offset, units, _ in level.due(now_ms, until_ms, count_max, durable)]
+                if parts:
+                    found.append((level.stream, parts[0][0], sum(parts[-1])))
+        return found

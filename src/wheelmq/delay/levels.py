@@ -26,6 +26,19 @@ def parse_levels(text: str) -> tuple[Millis, ...]:
     return tuple(delays)
 
 
+def level_of(levels_ms: tuple[Millis, ...], level: int) -> int:
+    """The level that a message gets which asks for `level`, 1 or more: the table's last for levels above it."""
+    return min(level, len(levels_ms))
+
+
+def deliver_at_ms(tag_ms: int, now_ms: Millis, delay_ms: int) -> Millis:
+    """When a message of a level is delivered whose queue unit says `tag_ms` (RocketMQ: correctDeliverTimestamp).
+
+    At once, when that is further off than the level's delay: the clock was set back, or the level table was changed.
+    """
+    return now_ms if tag_ms > now_ms + delay_ms else Millis(tag_ms)
+
+
 def level_delay_ms(levels_ms: tuple[Millis, ...], level: int) -> Millis:
     """The delay of `level`, 1 or more; levels above the table's last have that one's."""
-    return levels_ms[min(level, len(levels_ms)) - 1]
+    return levels_ms[level_of(levels_ms, level) - 1]

@@ -1,8 +1,9 @@
 """What is pending in a store that no broker has open, read without changing a byte.
 
 It is the rule of recovery (delay.timer.recover) over the log alone: what is parked and not settled, less what a cancel
-of Apache RocketMQ names, less what its timercheck says is out where it has had the store. What waits in its level
-queues comes next, due by the default table, and what waits in blocks last.
+of Apache RocketMQ names, less what its timercheck and delayOffset.json say is out where it has had the store. What
+waits in the level queues comes first, due when its queue unit says, by the default table where that is gone; what waits
+in blocks comes last.
 """
 
 from __future__ import annotations
@@ -14,27 +15,37 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay import delay_offsets
 from wheelmq.delay.blocks.offline import waiting_in_blocks
-from wheelmq.delay.copies import read
+from wheelmq.delay.copies import Waiting, delivered, read
 from wheelmq.delay.done import DoneBits
-from wheelmq.delay.level_queues import LevelQueues
-from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
+from wheelmq.delay.levels import DEFAULT_LEVELS, level_delay_ms, parse_levels
 from wheelmq.delay.pending import Pending, State, describe
 from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.origin import TIMER_STREAM
-from wheelmq.formats.disk.parked import delete_key
+from wheelmq.formats.disk.origin import (
+    INDEX_BITS,
+    INDEX_MASK,
+    Stream,
+    by_stream,
+    origin_index,
+    stream_number,
+    timer_origin,
+)
+from wheelmq.formats.disk.parked import delete_key, level_due_time
 from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.kernels import scan as col
-from wheelmq.formats.units import LogPosition
+from wheelmq.formats.names import SCHEDULE_TOPIC
+from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import LogScan, load_checkpoint
 from wheelmq.system.disk import ReadOnlyDisk
 
-_INDEX, _DUE, _POSITION, _FLAGS, _KEY = range(5)
-_KEPT = [col.QUEUE_OFFSET, col.DUE_MS, col.POSITION, col.FLAGS, col.KEY_HASH]
+_ORIGIN, _DUE, _POSITION, _FLAGS, _KEY, _STORE = range(6)
+_KEPT = [col.PARKS, col.DUE_MS, col.POSITION, col.FLAGS, col.KEY_HASH, col.STORE_MS]
 
 Kept = npt.NDArray[np.int64]
 
@@ -50,13 +61,17 @@ def pending_in(root: Path) -> Iterator[Pending]:
     try:
         log = _log(disk, paths)
         mark = _mark(disk, paths)
-        levels = LevelQueues(disk, paths, parse_levels(DEFAULT_LEVELS))
+        is_adopted = mark is None or check_is_apaches(disk, paths)
         scan = LogScan(log, LogPosition(log.start), whole_before_ms=load_checkpoint(disk, paths).log_ms)
         done = DoneBits()
         done.add_packed(load_done(disk, paths)[1])
-        waiting, last_ms = _waiting(scan, levels, done)
-        if mark is None or check_is_apaches(disk, paths):
-            parked = Parked(waiting[:, _INDEX], waiting[:, _DUE], waiting[:, _POSITION], waiting[:, _KEY])
+        waiting, last_ms = _waiting(scan, done)
+        in_level = waiting[:, _ORIGIN] < timer_origin(0)
+        yield from _in_levels(disk, paths, log, waiting[in_level], is_adopted=is_adopted)
+        waiting = waiting[~in_level]
+        if is_adopted:
+            indices = waiting[:, _ORIGIN] & INDEX_MASK
+            parked = Parked(indices, waiting[:, _DUE], waiting[:, _POSITION], waiting[:, _KEY])
             waiting = waiting[~what_is_out(parked, load_check(disk, paths), log, last_ms)]
         indexed_to = mark.queue_offset if mark is not None else 0
         deletes = (waiting[:, _FLAGS] & col.FLAG_DELETES) != 0
@@ -64,13 +79,11 @@ def pending_in(root: Path) -> Iterator[Pending]:
             read(log, position).message.properties[props.TIMER_DEL_UNIQKEY]
             for position in waiting[deletes, _POSITION].tolist()
         }
-        for index, position in waiting[~deletes][:, [_INDEX, _POSITION]].tolist():
+        for origin, position in waiting[~deletes][:, [_ORIGIN, _POSITION]].tolist():
             record = read(log, position)
             properties = record.message.properties
             if delete_key(properties.get(props.REAL_TOPIC, ""), properties.get(props.UNIQ_KEY, "")) not in cancelled:
-                yield describe(record, State.INDEXED if index < indexed_to else State.PARKED)
-        for one in levels.waiting(log, frozenset(scan.damaged)):
-            yield describe(read(log, one.position), State.LEVEL, one.due_ms)
+                yield describe(record, State.INDEXED if origin_index(origin) < indexed_to else State.PARKED)
         for record in waiting_in_blocks(disk, paths, done):
             yield describe(record, State.BLOCK)
     finally:
@@ -93,19 +106,56 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
         return None
 
 
-def _waiting(scan: LogScan, levels: LevelQueues, done: DoneBits) -> tuple[Kept, int]:
-    """The columns _KEPT of what is parked and not settled, cancels of Apache's among it; the last record's store time.
+def _waiting(scan: LogScan, done: DoneBits) -> tuple[Kept, int]:
+    """The columns _KEPT of what is parked and not settled, Apache's cancels too; the last record's store time.
 
-    `levels` meets every record too, and what the records settle is added to `done`.
+    What the records settle is added to `done`.
     """
     chunks: list[Kept] = []
     last_ms = 0
     for rows in scan.chunks():
-        levels.meet(rows, scan.names)
         last_ms = int(rows[-1, col.STORE_MS])
         done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
-        dispatched = (rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0
         decided = (rows[:, col.FLAGS] & col.FLAG_DECIDED) != 0
-        chunks.append(rows[dispatched & ~decided & (rows[:, col.DUE_MS] != 0)][:, _KEPT])
-        chunks = [left for chunk in chunks if len(left := chunk[~done.of(TIMER_STREAM).get(chunk[:, _INDEX])])]
+        intact = ~np.isin(rows[:, col.POSITION], list(scan.damaged))
+        chunks.append(rows[intact & ~decided & (rows[:, col.PARKS] != 0)][:, _KEPT])
+        chunks = [left for chunk in chunks if len(left := chunk[~done.get(chunk[:, _ORIGIN])])]
     return np.concatenate([np.empty((0, len(_KEPT)), np.int64), *chunks]), last_ms
+
+
+def _in_levels(
+    disk: ReadOnlyDisk, paths: StorePaths, log: MappedSequence, waiting: Kept, *, is_adopted: bool
+) -> Iterator[Pending]:
+    """What waits in the level queues: of `waiting`, what Apache RocketMQ is not through with."""
+    offsets = delay_offsets.load(disk, paths)
+    if is_adopted if offsets is None else not offsets.wheelmq:
+        floors = {} if offsets is None else offsets.offset_table
+        streams = (waiting[:, _ORIGIN] >> INDEX_BITS).tolist()
+        first = np.array([floors.get(stream_number(Stream(stream)), 0) for stream in streams], np.int64)
+        waiting = waiting[(waiting[:, _ORIGIN] & INDEX_MASK) >= first]
+        copied = delivered(log, (Waiting(*row) for row in waiting[:, [_POSITION, _STORE]].tolist()))
+        waiting = waiting[~np.isin(waiting[:, _POSITION], list(copied))]
+    levels_ms = parse_levels(DEFAULT_LEVELS)
+    for stream, mine in by_stream(waiting[:, _ORIGIN]):
+        level = stream_number(stream)
+        units = _units(disk, paths, level)
+        for origin, position, store_ms in waiting[mine][:, [_ORIGIN, _POSITION, _STORE]].tolist():
+            record = read(log, position)
+            due_ms = units.get(origin_index(origin))
+            if due_ms is None:
+                due_ms = level_due_time(record.message.properties, store_ms, level_delay_ms(levels_ms, level))
+            yield describe(record, State.LEVEL, Millis(due_ms))
+
+
+def _units(disk: ReadOnlyDisk, paths: StorePaths, level: int) -> dict[int, int]:
+    """The tag codes of the units that the queue of a level has, by queue offset."""
+    found: dict[int, int] = {}
+    folder = paths.consume_queue(SCHEDULE_TOPIC, level - 1)
+    for name in disk.list(folder):
+        raw = disk.read(folder / name) if name.isdigit() else None
+        if raw:
+            units = np.frombuffer(raw, QUEUE_UNIT.dtype, len(raw) // QUEUE_UNIT.size)
+            there = np.flatnonzero((units["size"] > 0) & (units["size"] != BLANK_SIZE))
+            first = int(name) // QUEUE_UNIT.size
+            found.update(zip((first + there).tolist(), units["tag_code"][there].tolist(), strict=True))
+    return found

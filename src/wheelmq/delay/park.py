@@ -1,7 +1,8 @@
 """Parking: a message that asks for a later delivery is rewritten as it is appended (RocketMQ: HookUtils).
 
-It goes to the timer queue, with its own topic and queue in REAL_TOPIC and REAL_QID, the time of its slot in
-TIMER_OUT_MS as Apache writes it, and the exact due time in `__WMQ_DUE`.
+With a level it goes to the level's queue of SCHEDULE_TOPIC_XXXX, else to the timer queue; its own topic and queue stand
+in REAL_TOPIC and REAL_QID. In the timer queue it has the time of its slot in TIMER_OUT_MS as Apache writes it, and the
+exact due time in `__WMQ_DUE`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from wheelmq.delay.levels import DEFAULT_LEVELS, level_delay_ms, parse_levels
+from wheelmq.delay.levels import DEFAULT_LEVELS, level_delay_ms, level_of, parse_levels
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message
+from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
 from wheelmq.formats.disk.parked import due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
 from wheelmq.formats.java import java_int, java_long
+from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 
 ROOM_BYTES: Final = 250
@@ -38,50 +41,84 @@ class ParkSettings:
     levels_ms: tuple[Millis, ...] = parse_levels(DEFAULT_LEVELS)
 
 
-def park(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | None:
+def park(message: Message, now_ms: Millis, settings: ParkSettings, last_store_ms: int = 0) -> Millis | None:
     """Rewrite `message` in place when it asks for a delay: the due time, or None when it is delivered at once.
 
+    `last_store_ms` is the store time of the log's last record: store times do not go back when the clock is set back.
     Raises ParkRefused.
     """
+    level = _level(message, settings)
+    if level:
+        return _level_due_time(message, level, now_ms, settings, last_store_ms)
     due_ms = due_time(message, now_ms, settings)
     if due_ms is None:
         return None
     properties = message.properties
-    for name in (props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID, props.TIMER_DELAY_LEVEL):
-        properties.pop(name, None)
-    if (java_int(properties.get(props.DELAY, "0")) or 0) > 0:
-        properties[props.TIMER_DELAY_LEVEL] = properties.pop(props.DELAY)
-    properties[props.TIMER_OUT_MS] = str(slot_time(due_ms, settings.precision_ms))
-    properties[props.REAL_TOPIC] = message.topic
-    properties[props.REAL_QID] = str(message.queue_id)
+    properties.pop(props.TIMER_DELAY_LEVEL, None)
+    _move(message, TIMER_TOPIC, 0, {props.TIMER_OUT_MS: str(slot_time(due_ms, settings.precision_ms))})
     properties[props.WMQ_DUE] = due_text(due_ms)
-    message.topic = TIMER_TOPIC
-    message.queue_id = 0
-    size = len(props.encode(properties))
-    if size + ROOM_BYTES > props.PROPERTIES_BYTES_MAX:
-        raise ParkRefused(
-            f"{size} bytes of properties leave no room for what delivery adds; "
-            f"a delayed message may have {props.PROPERTIES_BYTES_MAX - ROOM_BYTES}"
-        )
+    _must_have_room(properties, ROOM_BYTES)
     return due_ms
 
 
-def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | None:
-    """When `message` asks to be delivered; None for at once. Raises ParkRefused.
+def _level(message: Message, settings: ParkSettings) -> int:
+    """The level that `message` asks for, 0 for none. Raises LevelUnreadable."""
+    if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
+        return 0
+    level = java_int(message.properties.get(props.DELAY, "0"))
+    if level is None:
+        raise LevelUnreadable(f"DELAY is {message.properties[props.DELAY]!r}, no 32-bit number")
+    return level_of(settings.levels_ms, level) if level > 0 else 0
 
-    A level wins over the timer properties, that of a cancel among them, which are then taken off. Of the times, seconds
-    win over milliseconds, and both over an absolute time.
+
+def _level_due_time(message: Message, level: int, now_ms: Millis, settings: ParkSettings, last_store_ms: int) -> Millis:
+    """Park `message` in the queue of `level`, as Apache does: it is due its delay after its store time.
+
+    Where that is not the clock's it says when it is due. A level wins over the timer properties, that of a cancel among
+    them, which are taken off.
+    """
+    properties = message.properties
+    due_ms = Millis(now_ms + level_delay_ms(settings.levels_ms, level))
+    for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY):
+        properties.pop(name, None)
+    if level != java_int(properties[props.DELAY]):
+        properties[props.DELAY] = str(level)
+    _move(message, SCHEDULE_TOPIC, level - 1, {})
+    if last_store_ms > now_ms:
+        properties[props.WMQ_DUE] = due_text(due_ms)
+    _must_have_room(properties, ORIGIN_PROPERTY_BYTES)
+    return due_ms
+
+
+def _move(message: Message, topic: str, queue_id: int, added: dict[str, str]) -> None:
+    """Have `message` go to another queue, and note its own behind what is `added`."""
+    properties = message.properties
+    for name in (*added, props.REAL_TOPIC, props.REAL_QID):
+        properties.pop(name, None)
+    properties.update(added)
+    properties[props.REAL_TOPIC] = message.topic
+    properties[props.REAL_QID] = str(message.queue_id)
+    message.topic, message.queue_id = topic, queue_id
+
+
+def _must_have_room(properties: dict[str, str], room_bytes: int) -> None:
+    """Raise ParkRefused when delivery could not add `room_bytes` to the properties."""
+    size = len(props.encode(properties))
+    if size + room_bytes > props.PROPERTIES_BYTES_MAX:
+        raise ParkRefused(
+            f"{size} bytes of properties leave no room for what delivery adds; "
+            f"a delayed message may have {props.PROPERTIES_BYTES_MAX - room_bytes}"
+        )
+
+
+def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | None:
+    """When `message`, which has no level, asks to be delivered; None for at once. Raises ParkRefused.
+
+    Of the times, seconds win over milliseconds, and both over an absolute time.
     """
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
         return None
     properties = message.properties
-    level = java_int(properties.get(props.DELAY, "0"))
-    if level is None:
-        raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, no 32-bit number")
-    if level > 0:
-        for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY):
-            properties.pop(name, None)
-        return Millis(now_ms + level_delay_ms(settings.levels_ms, level))
     if props.TIMER_OUT_MS in properties:
         return None  # as Apache: taken for a message that was parked already
     asked = next((name for name in props.TIMER_REQUESTS if name in properties), None)

@@ -10,6 +10,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.java import java_long
+from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 
 
@@ -17,7 +18,7 @@ class State(StrEnum):
     """How far a parked message has come."""
 
     LEVEL = "level"
-    """In a level queue of Apache RocketMQ's: a broker parks it as it opens the store."""
+    """In a level queue, and not staged."""
     PARKED = "parked"
     """In the timer queue, not indexed yet."""
     INDEXED = "indexed"
@@ -43,6 +44,8 @@ class Pending(msgspec.Struct):
     tags: str | None
     body_bytes: int
     log_position: int
+    level: int | None = None
+    """Of what is in a level queue."""
 
 
 def describe(record: Record, state: State, due_ms: Millis | None = None) -> Pending:
@@ -60,4 +63,5 @@ def describe(record: Record, state: State, due_ms: Millis | None = None) -> Pend
         tags=properties.get(props.TAGS),
         body_bytes=len(record.message.body),
         log_position=record.position,
+        level=record.message.queue_id + 1 if record.message.topic == SCHEDULE_TOPIC else None,
     )

@@ -18,11 +18,20 @@ from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
-from wheelmq.formats.disk.origin import KIND_BLOCK, Origin, origin_index, origin_stream, origin_text, stream_kind
+from wheelmq.formats.disk.origin import (
+    KIND_BLOCK,
+    Origin,
+    is_level,
+    origin_index,
+    origin_stream,
+    origin_text,
+    stream_kind,
+    stream_number,
+)
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
-from wheelmq.formats.names import BLOCK_TOPIC, topic_problem
+from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC, topic_problem
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
 from wheelmq.store.store import PropertiesTooLong, Store
@@ -203,7 +212,7 @@ class Releaser:
             )
             return
         rolls = bool(one[ref.FLAGS] & ref.FLAG_ROLL)
-        due_ms = due_of(record.message.properties, record.store_ms)
+        due_ms = self._due_ms(record, origin, now_ms)
         if not rolls and due_ms > now_ms:
             self.counts["early"] += 1
             again = one.reshape(1, -1).copy()
@@ -213,7 +222,11 @@ class Releaser:
         real_queue = self._store.real_queue(record.message.properties)
         reach("release.before")
         try:
-            message = rebuild(record, enqueue_ms=enqueue_ms, now_ms=now_ms, rolls=rolls)
+            message = (
+                rebuild_of_level(record)
+                if is_level(origin_stream(origin))
+                else rebuild(record, enqueue_ms=enqueue_ms, now_ms=now_ms, rolls=rolls)
+            )
             self._store.append(message, settles=origin, real_queue=real_queue)
             self.counts["rolled" if rolls else "released"] += 1
             if rolls:
@@ -227,10 +240,29 @@ class Releaser:
         if rolls:
             reach("roll.after")
 
+    def _due_ms(self, record: Record, origin: Origin, now_ms: Millis) -> Millis:
+        """When the parked message is due; one of a level when its queue unit says."""
+        stream = origin_stream(origin)
+        if not is_level(stream):
+            return due_of(record.message.properties, record.store_ms)
+        return self._timer.levels.of(stream).due_of(record.queue_offset, now_ms)
+
 
 def _is_at(record: Record, origin: Origin) -> bool:
     """Whether `record` is the parked message of `origin`."""
-    return record.message.topic == TIMER_TOPIC and record.queue_offset == origin_index(origin)
+    stream, message = origin_stream(origin), record.message
+    if is_level(stream):
+        is_there = message.topic == SCHEDULE_TOPIC and message.queue_id == stream_number(stream) - 1
+    else:
+        is_there = message.topic == TIMER_TOPIC
+    return is_there and record.queue_offset == origin_index(origin)
+
+
+def rebuild_of_level(record: Record) -> Message:
+    """The message that a record of a level queue stands for, as it goes back into the log (RocketMQ:
+    ScheduleMessageService.messageTimeUp): its stored properties keep the level. Raises Unreleasable."""
+    properties = {name: value for name, value in record.message.properties.items() if name != props.WMQ_ORIGIN}
+    return record.message.again(*_real_queue(properties), properties)
 
 
 def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> Message:
@@ -249,17 +281,22 @@ def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> 
     properties[props.TIMER_DEQUEUE_MS] = str(now_ms)
     topic, queue_id = parked.topic, parked.queue_id
     if not rolls:
-        topic = properties.get(props.REAL_TOPIC, "")
-        real_queue_id = java_long(properties.get(props.REAL_QID, ""))
-        problem = topic_problem(topic)
-        if problem or topic in (TIMER_TOPIC, BLOCK_TOPIC):
-            raise Unreleasable(f"REAL_TOPIC is {topic!r}: {problem or 'the timer queue itself'}")
-        if real_queue_id is None or not 0 <= real_queue_id < 1 << 31:
-            raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")
-        queue_id = real_queue_id
+        topic, queue_id = _real_queue(properties)
         if props.TIMER_DELAY_LEVEL in properties:
             properties[props.DELAY] = properties.pop(props.TIMER_DELAY_LEVEL)
     return parked.again(topic, queue_id, properties)
+
+
+def _real_queue(properties: dict[str, str]) -> tuple[str, int]:
+    """Topic and queue id that a parked message is meant for. Raises Unreleasable."""
+    topic = properties.get(props.REAL_TOPIC, "")
+    queue_id = java_long(properties.get(props.REAL_QID, ""))
+    problem = topic_problem(topic)
+    if problem or topic in (TIMER_TOPIC, SCHEDULE_TOPIC, BLOCK_TOPIC):
+        raise Unreleasable(f"REAL_TOPIC is {topic!r}: {problem or 'a queue of what is parked'}")
+    if queue_id is None or not 0 <= queue_id < 1 << 31:
+        raise Unreleasable(f"REAL_QID is {properties.get(props.REAL_QID)!r}")
+    return topic, queue_id
 
 
 def dead_letter(record: Record) -> Message:

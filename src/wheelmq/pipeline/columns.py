@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from wheelmq.delay.timer.staging import STAGED_ROW, StagedRows
 
-_ARROW: Final = {"?": pa.bool_(), "<i8": pa.int64(), "<i4": pa.int32()}
-_SPARK: Final = {"?": "boolean", "<i8": "long", "<i4": "int"}
+_ARROW: Final = {"<i8": pa.int64(), "<i4": pa.int32()}
+_SPARK: Final = {"<i8": "long", "<i4": "int"}
 
-_TYPES: Final = [(name, STAGED_ROW.fields[name][0].str.replace("|b1", "?")) for name in STAGED_ROW.names or ()]  # type: ignore[index]
+_TYPES: Final = [(name, STAGED_ROW.fields[name][0].str) for name in STAGED_ROW.names or ()]  # type: ignore[index]
 
 ARROW_SCHEMA: Final = pa.schema([pa.field(name, _ARROW[code]) for name, code in _TYPES])
 SPARK_SCHEMA: Final = ", ".join(f"{name} {_SPARK[code]}" for name, code in _TYPES)

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
+
+from wheelmq.delay.timer.staging import Piece, pieces
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK
 
 ROWS_PER_PARTITION = 20_000
 """Fewer rows than this are read by one task: a second one costs more than it saves."""
 
 PARALLELISM = 2
-TASKS_MAX = PARALLELISM + 2
-"""Tasks of one turn: so many index, one walks slots, one walks blocks."""
+TASKS_MAX = 2 * PARALLELISM + 2
+"""Tasks of one turn: so many index, as many stage levels, one walks slots, one walks blocks."""
 
 
 class Range(InputPartition):  # type: ignore[misc]
-    """What one task reads: queue offsets to index, or slots to walk, from `first` to `end`; or the plan's blocks."""
+    """What one task reads, by its kind: queue offsets to index from `first` to `end`, slots to walk, pieces of
+    the plan's queues, or its blocks."""
 
-    def __init__(self, walk: bool, first: int, end: int, plan: dict[str, Any], *, blocks: bool = False) -> None:
-        super().__init__((walk, first, end, blocks))
-        self.walk = walk
-        self.blocks = blocks
+    def __init__(
+        self, kind: str, plan: dict[str, Any], *, first: int = 0, end: int = 0, queues: Sequence[Piece] = ()
+    ) -> None:
+        super().__init__((kind, first, end, tuple(queues)))
+        self.kind = kind
         self.first = first
         self.end = end
+        self.queues = queues
         self.plan = plan
 
 
 def ranges(plan: dict[str, Any], parallelism: int = PARALLELISM) -> list[Range]:
-    """The tasks of a plan; together they cover it, and none is empty."""
+    """The tasks of a plan; together they cover it, in its order, and none is empty."""
     found = []
-    rows = plan["index_to"] - plan["index_from"]
+    for first, end in _shares(plan["index_from"], plan["index_to"], parallelism):
+        found.append(Range(KIND_INDEX, plan, first=first, end=end))
+    if plan["walk_rows"]:
+        found.append(Range(KIND_WALK, plan, first=plan["walk_after_ms"], end=plan["walk_through_ms"]))
+    rows = sum(end - first for _, first, end in plan["queues"])
+    for first, end in _shares(0, rows, parallelism):
+        found.append(Range(KIND_QUEUE, plan, queues=pieces(plan["queues"], first, end)))
+    if plan.get("blocks") is not None:
+        found.append(Range(KIND_BLOCKS, plan))
+    return found
+
+
+def _shares(first: int, end: int, parallelism: int) -> Iterator[tuple[int, int]]:
+    """[first, end) in as many shares as are worth a task of their own; none without rows."""
+    rows = end - first
     parts = max(1, min(parallelism, rows // ROWS_PER_PARTITION)) if rows else 0
     for i in range(parts):
-        first = plan["index_from"] + rows * i // parts
-        end = plan["index_from"] + rows * (i + 1) // parts
-        found.append(Range(False, first, end, plan))
-    if plan["walk_rows"]:
-        found.append(Range(True, plan["walk_after_ms"], plan["walk_through_ms"], plan))
-    if plan.get("blocks") is not None:
-        window = plan["blocks"]
-        found.append(Range(True, window["after_ms"], window["through_ms"], plan, blocks=True))
-    return found
+        yield first + rows * i // parts, first + rows * (i + 1) // parts

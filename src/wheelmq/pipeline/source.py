@@ -20,6 +20,7 @@ from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.view import StoreSizes, StoreView, View, sees_store
 from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -95,12 +96,16 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             yield batch
 
     def _rows(self, partition: Range) -> staging.StagedRows:
-        plan = partition.plan
+        plan, terms = partition.plan, self._terms
         with contextlib.closing(Link(self._broker)) as link:
             view = self._view(link, plan["turn"])
-            if partition.blocks:
+            if partition.kind == KIND_BLOCKS:
                 return read_blocks(view, plan["blocks"], write_ms=plan["write_ms"], turn=plan["turn"])
-            if not partition.walk:
+            if partition.kind == KIND_QUEUE:
+                return staging.read_queues(
+                    view, partition.queues, now_ms=plan["now_ms"], levels_ms=terms["levels_ms"], turn=plan["turn"]
+                )
+            if partition.kind == KIND_INDEX:
                 return staging.read_index(
                     view, partition.first, partition.end, write_ms=plan["write_ms"], turn=plan["turn"]
                 )
@@ -109,7 +114,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
                 partition.first,
                 partition.end,
                 log_end=plan["timer_log_end"],
-                precision_ms=self._terms["precision_ms"],
+                precision_ms=terms["precision_ms"],
                 write_ms=plan["write_ms"],
                 turn=plan["turn"],
             )

@@ -13,6 +13,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from wheelmq.delay.timer.staging import INDEX
 from wheelmq.formats.disk.timer import MAGIC_ROLL
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
@@ -30,7 +31,7 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
     third_ms = roll_window_ms // precision_ms // 3 * precision_ms
     half_ms = roll_window_ms // precision_ms // 2 * precision_ms
     beyond = F.col("out_ms") - F.col("write_ms") - F.lit(roll_window_ms)
-    rolls = ~F.col("walked") & (beyond >= 0)
+    rolls = (F.col("kind") == INDEX) & (beyond >= 0)
     rolled_slot = F.col("write_ms") + F.when(beyond < third_ms, half_ms).otherwise(roll_window_ms)
     placed = rows.withColumns(
         {
@@ -40,7 +41,7 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
     )
     rolling = F.col("magic").bitwiseAND(MAGIC_ROLL) != 0
     return placed.select(
-        "walked",
+        "kind",
         "turn",
         F.when(rolling, F.col("slot_ms") + 1).otherwise(F.col("due_ms")).alias("fire_ms"),
         "origin",

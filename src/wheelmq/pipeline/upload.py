@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from wheelmq.formats.disk.origin import KIND_BLOCK, Origin, origin_stream, stream_kind
-from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.formats.disk.turn_row import KINDS, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -43,7 +42,7 @@ def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], It
             return
         table = pa.Table.from_batches(parts)
         rows = to_rows(table)
-        kind = _kind(table.column("walked")[0].as_py(), Origin(table.column("origin")[0].as_py()))
+        kind = KINDS[table.column("kind")[0].as_py()]
         turn = table.column("turn")[0].as_py()
         context = TaskContext.get()
         part, attempt = context.partitionId(), context.taskAttemptId()
@@ -58,13 +57,6 @@ def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], It
         )
 
     return upload
-
-
-def _kind(walked: bool, origin: Origin) -> str:
-    """What the rows of a partition are, by its first one."""
-    if stream_kind(origin_stream(origin)) == KIND_BLOCK:
-        return KIND_BLOCKS
-    return KIND_WALK if walked else KIND_INDEX
 
 
 def to_rows(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:

@@ -30,9 +30,9 @@ from wheelmq.formats.disk.message import (
     decode_record,
     is_written_out,
 )
+from wheelmq.formats.disk.origin import NO_ORIGIN, origin_of
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.paths import StorePaths
-from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long, tag_code
 from wheelmq.formats.kernels import jit, topics
 from wheelmq.formats.kernels import scan as col
@@ -314,9 +314,9 @@ class LogScan:
 
     def _describe(self, record: Record, row: Rows) -> None:
         message = record.message
-        facts = delay_facts(message.topic, message.properties, record.store_ms)
+        facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
         dispatched = message.sys_flag & SYS_TRANSACTION in (0, SYS_TRANSACTION_COMMIT)
-        parked = message.topic == TIMER_TOPIC
+        parked = facts.stream != 0
         real_topic = message.properties.get(props.REAL_TOPIC) if parked else None
         real_queue_id = java_long(message.properties.get(props.REAL_QID, "")) if parked else 0
         row[:] = 0
@@ -332,6 +332,7 @@ class LogScan:
         )
         row[col.REAL_TOPIC] = self.names.intern(real_topic) if real_topic else -1
         row[col.REAL_QUEUE_ID] = -1 if real_queue_id is None else real_queue_id
+        row[col.PARKS] = origin_of(facts.stream, record.queue_offset) if parked and dispatched else NO_ORIGIN
 
 
 def _are_in(values: Rows, known: Rows) -> npt.NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from wheelmq.formats.disk.message import (
     encode_record,
     record_bytes,
 )
-from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, origin_text, timer_origin
+from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, is_level, origin_of, origin_text
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.snapshot import Snapshot
@@ -58,7 +58,7 @@ class StoreSettings:
     log_file_bytes: int = 1 << 30
     queue_file_bytes: int = 300_000 * 20
     store_host: Host = field(default_factory=lambda: Host(b"\x7f\0\0\1", 10911))
-    levels_ms: tuple[Millis, ...] = ()
+    levels_ms: tuple[Millis, ...] = (Millis(1000),)
     """Delays of the levels 1, 2, ...: with its record's store time the tag code of a unit of SCHEDULE_TOPIC_XXXX."""
     mapped_queue_files_max: int = 4096
 
@@ -178,12 +178,16 @@ class Store:
         self.queues.write(units)
 
     def _tag_codes(self, rows: Rows, names: recovery.InternedNames) -> Rows:
-        """Tag codes of scanned records; in a level queue, which only Apache RocketMQ writes, the time of delivery."""
+        """Tag codes of scanned records; in a level queue the time of delivery."""
         levels_ms = np.array(self.settings.levels_ms, np.int64)
-        if not len(levels_ms):
-            return rows[:, col.TAG_CODE]
         dues_ms = rows[:, col.STORE_MS] + levels_ms[np.clip(rows[:, col.QUEUE_ID], 0, len(levels_ms) - 1)]
+        dues_ms = np.where(rows[:, col.DUE_MS] != 0, rows[:, col.DUE_MS], dues_ms)
         return np.where(rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC), dues_ms, rows[:, col.TAG_CODE])
+
+    def _level_due_ms(self, queue_id: int, store_ms: Millis) -> Millis:
+        """When a message is due that is stored now in a level queue and does not say it."""
+        levels_ms = self.settings.levels_ms
+        return Millis(store_ms + levels_ms[min(queue_id, len(levels_ms) - 1)])
 
     def queue_rows(self, topics: Rows, queue_ids: Rows, names: recovery.InternedNames) -> Rows:
         """Row in the queue table of each queue, given by interned topic and queue id; -1 where that is no queue."""
@@ -230,20 +234,21 @@ class Store:
         position = self.log.append(record, store_ms)
         if dispatched:
             self.queues.next_offset[row] = queue_offset + 1
-            facts = delay_facts(message.topic, message.properties, store_ms)
+            facts = delay_facts(message.topic, message.queue_id, message.properties, store_ms)
+            due_ms = facts.due_ms or (self._level_due_ms(message.queue_id, store_ms) if facts.stream else 0)
             self.journal.add(
                 row,
                 queue_offset,
                 position,
                 len(record),
-                tag_code(message.properties.get(props.TAGS)),
+                due_ms if is_level(facts.stream) else tag_code(message.properties.get(props.TAGS)),
                 store_ms,
-                facts.due_ms,
+                due_ms,
                 settles,
                 facts.key_hash,
                 FLAG_DELETE if facts.deletes else 0,
                 real_queue,
-                timer_origin(queue_offset) if facts.due_ms else NO_ORIGIN,
+                origin_of(facts.stream, queue_offset) if facts.stream else NO_ORIGIN,
             )
         return Appended(position, len(record), queue_offset, store_ms)
 

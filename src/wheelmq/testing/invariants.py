@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from wheelmq.broker.broker import Broker
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.mark import MarkFile
@@ -19,10 +17,10 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
 from wheelmq.formats.disk.origin import (
     KIND_BLOCK,
-    KIND_LEVEL,
     TIMER_STREAM,
     Origin,
     block_stream,
+    is_level,
     origin_index,
     origin_of,
     origin_stream,
@@ -32,7 +30,6 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
-from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.snapshot import load_snapshot
 
@@ -47,23 +44,29 @@ class Log(NamedTuple):
     """By the queue offset that a record settles."""
     cancels: set[int]
     """Queue offsets of cancels that we wrote."""
-    adopted: set[int]
-    """Queue offsets of what was settled when a store of Apache RocketMQ's was adopted."""
-    settled_in_blocks: dict[int, Record]
+    adopted: DoneBits
+    """What was settled when a store of Apache RocketMQ's was adopted."""
+    in_levels: dict[Origin, Record]
+    """What was parked in level queues."""
+    settled_origins: dict[Origin, Record]
+    """All that records settle."""
+    settled_in_blocks: dict[Origin, Record]
     """By the origin in a block that a record settles."""
 
 
 def read_log(broker: Broker) -> Log:
     """Read the log, by no code of recovery's. Asserts that no origin is settled twice, or before it is parked (I2)."""
-    found = Log([], {}, {}, set(), _adopted(broker), {})
-    queued, settled = set(), set()
+    adopted = DoneBits()
+    adopted.add_packed(load_done(broker.disk, broker.paths)[1])
+    found = Log([], {}, {}, set(), adopted, {}, {}, {})
+    settled = found.settled_origins
     for record in records_from(broker, broker.store.log.start):
         found.records.append(record)
         message = record.message
-        facts = delay_facts(message.topic, message.properties, record.store_ms)
+        facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
         if facts.settles:
             assert facts.settles not in settled, f"{facts.settles:#x} is settled twice"
-            settled.add(facts.settles)
+            settled[facts.settles] = record
             index, stream = origin_index(facts.settles), origin_stream(facts.settles)
             if stream == TIMER_STREAM:
                 has_expired = index < broker.timer.queue.start
@@ -72,22 +75,19 @@ def read_log(broker: Broker) -> Log:
             elif stream_kind(stream) == KIND_BLOCK:
                 found.settled_in_blocks[facts.settles] = record
             else:
-                assert stream_kind(stream) == KIND_LEVEL, hex(facts.settles)
-                assert (SCHEDULE_TOPIC, stream_number(stream) - 1, index) in queued, hex(facts.settles)
-        queued.add((message.topic, message.queue_id, record.queue_offset))
+                assert is_level(stream), hex(facts.settles)
+                has_expired = index < broker.timer.queue_of(stream).start
+                assert has_expired or facts.settles in found.in_levels, (
+                    f"{facts.settles:#x} is settled before it is parked"
+                )
+        if is_level(facts.stream):
+            found.in_levels[origin_of(facts.stream, record.queue_offset)] = record
         if message.topic == TIMER_TOPIC:
             if facts.decided:
                 found.cancels.add(record.queue_offset)
             else:
                 found.parked[record.queue_offset] = record
     return found
-
-
-def _adopted(broker: Broker) -> set[int]:
-    done = DoneBits()
-    done.add_packed(load_done(broker.disk, broker.paths)[1])
-    offsets = np.arange(broker.timer.queue.end)
-    return set(np.flatnonzero(done.of(TIMER_STREAM).get(offsets)).tolist())
 
 
 def records_from(broker: Broker, position: LogPosition) -> Iterator[Record]:
@@ -140,10 +140,14 @@ def _check_done(broker: Broker, log: Log) -> None:
     if broker.store.journal.count:
         return
     for index in range(broker.timer.queue.start, broker.timer.queue.end):
-        expected = index in log.settled or index in log.cancels or index in log.adopted
+        expected = index in log.settled or index in log.cancels or timer_origin(index) in log.adopted
         assert (timer_origin(index) in broker.timer.done) == expected, (
             f"done bit of queue offset {index} is {not expected}"
         )
+
+    for origin in log.in_levels:
+        expected = origin in log.settled_origins or origin in log.adopted
+        assert (origin in broker.timer.done) == expected, f"done bit of {origin:#x} is {not expected}"
 
 
 def _check_counts(broker: Broker, log: Log) -> None:
@@ -151,7 +155,8 @@ def _check_counts(broker: Broker, log: Log) -> None:
     if broker.store.journal.count:
         return
     done = broker.timer.done
-    waiting = [one.message.properties for index, one in log.parked.items() if timer_origin(index) not in done]
+    parked = {timer_origin(index): record for index, record in log.parked.items()} | log.in_levels
+    waiting = [record.message.properties for origin, record in parked.items() if origin not in done]
     expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.store.real_queue(one) >= 0)
     counted = broker.store.queues.by_topic(broker.timer.pending_by_queue)
     assert counted == expected, f"counted are {counted}, there are {dict(expected)}"
@@ -190,7 +195,7 @@ def _check_found_again(broker: Broker, log: Log) -> None:
         return
     units = _units(broker, mark.timer_log_position)
     for index, record in log.parked.items():
-        found = index >= mark.queue_offset or record.position in units or index in log.adopted
+        found = index >= mark.queue_offset or record.position in units or timer_origin(index) in log.adopted
         assert found or index in log.settled, f"queue offset {index} is below E and has no unit below T"
 
 
@@ -208,6 +213,11 @@ def _check_reachable(broker: Broker, log: Log) -> None:
         assert hung or timer.state_of(timer_origin(index)) == "armed", (
             f"queue offset {index} is out of sight until a restart"
         )
+
+    for origin in log.in_levels:
+        level = timer.levels.of(origin_stream(origin))
+        found = origin in timer.done or origin_index(origin) >= level.staged_to
+        assert found or timer.state_of(origin) == "armed", f"{origin:#x} is out of sight until a restart"
 
 
 def _check_blocks(broker: Broker, log: Log) -> None:
@@ -252,10 +262,15 @@ def _check_snapshot(broker: Broker, log: Log) -> None:
     done = DoneBits()
     done.add_packed(snapshot.done)
     end = next(one.end_index for one in snapshot.done if one.stream == TIMER_STREAM)
+    for origin, record in log.in_levels.items():
+        if record.position < position:
+            by = log.settled_origins.get(origin)
+            expected = (by is not None and by.position < position) or origin in log.adopted
+            assert (origin in done) == expected, f"the snapshot's bit of {origin:#x} is {not expected}"
     settled = {index for index, record in log.settled.items() if record.position < position}
     parked = {index for index, record in log.parked.items() if record.position < position}
     for index in range(timer.queue.start, end):
-        expected = index not in parked or index in settled or index in log.adopted
+        expected = index not in parked or index in settled or timer_origin(index) in log.adopted
         assert (timer_origin(index) in done) == expected, (
             f"the snapshot's bit of queue offset {index} is {not expected}"
         )

@@ -27,7 +27,7 @@ from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.turns import Part, TurnPlan
 from wheelmq.delay.timer.view import StoreSizes, StoreUnreadable, StoreView, View
 from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
-from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -78,8 +78,8 @@ class Task(NamedTuple):
 
 
 class PipelineModel:
-    """One pipeline of a broker. `index_parts` and `walk_parts` split a turn's work; `chunk_rows` splits uploads;
-    each part is uploaded by `attempts` attempts, of which the last wins."""
+    """One pipeline of a broker. `index_parts`, `walk_parts` and `queue_parts` split a turn's work; `chunk_rows` splits
+    uploads; each part is uploaded by `attempts` attempts, of which the last wins."""
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class PipelineModel:
         *,
         index_parts: int = 1,
         walk_parts: int = 1,
+        queue_parts: int = 1,
         chunk_rows: int = 100_000,
         attempts: int = 1,
         over_the_wire: bool = False,
@@ -96,6 +97,7 @@ class PipelineModel:
         self.name = name
         self.index_parts = index_parts
         self.walk_parts = walk_parts
+        self.queue_parts = queue_parts
         self.chunk_rows = chunk_rows
         self.attempts = attempts
         self.over_the_wire = over_the_wire
@@ -223,6 +225,16 @@ class PipelineModel:
             )
             if len(staged):  # as with Spark: a partition without rows uploads nothing and names no winner
                 tasks.append(Task(KIND_WALK, len(tasks), staging.decide(staged, window_ms, precision_ms)))
+        rows = sum(end - first for _, first, end in plan.queues)
+        for first, end in _shares(0, rows, self.queue_parts, 1):
+            staged = staging.read_queues(
+                view,
+                staging.pieces(plan.queues, first, end),
+                now_ms=plan.now_ms,
+                levels_ms=self.terms["levels_ms"],
+                turn=plan.turn,
+            )
+            tasks.append(Task(KIND_QUEUE, len(tasks), staging.decide(staged, window_ms, precision_ms)))
         if plan.blocks is not None:
             window = msgspec.to_builtins(plan.blocks)
             staged = read_blocks(view, window, write_ms=plan.write_ms, turn=plan.turn)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from wheelmq.delay.listing import END
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import FLAG_RESPONSE, Command
@@ -379,14 +381,14 @@ class TestTimers:
         assert [line["queue_offset"] for line in lines] == [0, 1, 2, 3, 4]
         assert lines[3]["topic"] == "T" and lines[3]["keys"] == "k3" and lines[3]["state"] == "parked"
         assert lines[3]["due_ms"] == harness.now_ms + 4000
-        assert ext == {"nextQueueOffset": "5", "endQueueOffset": "5"}
+        assert ext == {"nextPlace": str(END), "isLast": "true"}
         harness.advance(2000)
         assert [line["queue_offset"] for line in self.list(harness)[0]] == [2, 3, 4]
         assert [line["queue_offset"] for line in self.list(harness, topic="T")[0]] == [3]
         lines, ext = self.list(harness, count=1)
-        assert (lines[0]["queue_offset"], ext["nextQueueOffset"]) == (2, "3")
-        assert [line["queue_offset"] for line in self.list(harness, queueOffset=3)[0]] == [3, 4]
-        assert self.list(harness, queueOffset=99)[0] == []
+        assert (lines[0]["queue_offset"], ext["nextPlace"]) == (2, str(timer_origin(3)))
+        assert [line["queue_offset"] for line in self.list(harness, place=timer_origin(3))[0]] == [3, 4]
+        assert self.list(harness, place=timer_origin(99))[0] == []
 
 
 class TestDispatch:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wheelmq.broker.pipeline_desk import AGE_MS, LOOK_MS, ROWS_AT_ONCE
+from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.timer.turns import LEASE_MS
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -50,6 +51,7 @@ class TestLease:
             "timer_slots": 60,
             "precision_ms": 1000,
             "roll_window_slots": 20,
+            "levels_ms": list(parse_levels(DEFAULT_LEVELS)),
         }
 
     def test_held(self, harness: BrokerHarness, model: PipelineModel) -> None:

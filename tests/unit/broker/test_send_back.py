@@ -50,11 +50,9 @@ def test_after_the_level_that_the_consumer_chose(
     harness: BrokerHarness, record: Record, level: int, delay_ms: int
 ) -> None:
     send_back(harness, record, level)
-    ((_, due_ms),) = [
-        (one.queue_offset, int(one.message.properties[props.WMQ_DUE]))
-        for one in invariants.read_log(harness.broker).parked.values()
-    ]
-    assert due_ms == harness.now_ms + delay_ms
+    ((origin, parked),) = invariants.read_log(harness.broker).in_levels.items()
+    assert harness.broker.timer.due_of(origin) == harness.now_ms + delay_ms
+    assert parked.message.properties[props.DELAY] == str(min(level, 18))
 
 
 def test_later_each_time_and_then_dead(harness: BrokerHarness, record: Record) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from wheelmq.delay import listing
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.origin import origin_index
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.testing.harness import BrokerHarness
@@ -25,15 +26,15 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def rows(harness: BrokerHarness, code: RequestCode, **fields: object) -> list[dict[str, Any]]:
     """The lines of all pages."""
     found: list[dict[str, Any]] = []
-    offset, pages = 0, 0
+    place, pages = 0, 0
     while True:
-        answer = harness.ask_code(code, queueOffset=offset, **fields)
+        answer = harness.ask_code(code, place=place, **fields)
         assert answer.code == 0, answer.remark
         found += [json.loads(line) for line in bytes(answer.body).splitlines()]
         pages += 1
         assert pages < 100
-        offset = int(answer.ext["nextQueueOffset"])
-        if offset >= int(answer.ext["endQueueOffset"]):
+        place = int(answer.ext["nextPlace"])
+        if answer.ext["isLast"] == "true":
             return found
 
 
@@ -136,7 +137,7 @@ def test_records_that_the_kernel_leaves(harness: BrokerHarness, monkeypatch: pyt
     for i in range(10):
         harness.send("T", delay_ms=5000, properties={props.KEYS: "\u20ac" if i % 2 else "k"})
     first = harness.ask_code(RequestCode.WMQ_LIST_TIMERS)
-    assert int(first.ext["nextQueueOffset"]) < 10
+    assert origin_index(int(first.ext["nextPlace"])) < 10
     assert listed(harness) == list(range(10))
     assert sum(counts(harness, stepMs=1000).values()) == 10
 

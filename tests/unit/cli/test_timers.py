@@ -27,8 +27,8 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 def listed(harness: BrokerHarness) -> list[dict[str, Any]]:
     """What the running broker says is pending."""
-    answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, queueOffset=0, count=1000)
-    assert answer.ext["nextQueueOffset"] == answer.ext["endQueueOffset"]
+    answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, count=1000)
+    assert answer.ext["isLast"] == "true"
     return [msgspec.json.decode(line) for line in bytes(answer.body).split(b"\n") if line]
 
 

@@ -1,15 +1,17 @@
-"""What waits in the level queues of a store that Apache RocketMQ wrote, and comes out here."""
+"""What waits in the level queues, be it ours or Apache RocketMQ's, and comes out here."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from wheelmq.delay.level_queues import DelayOffsets
+from wheelmq.delay.delay_offsets import DelayOffsetsBody
 from wheelmq.delay.offline import pending_in
 from wheelmq.delay.pending import State
 from wheelmq.formats.disk import properties as props
@@ -17,8 +19,10 @@ from wheelmq.formats.disk.message import SYS_COMPRESSED, Host, Message
 from wheelmq.formats.disk.origin import KIND_LEVEL, level_origin, origin_text
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.names import SCHEDULE_TOPIC
-from wheelmq.formats.units import Millis
+from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.system.disk import DiskFull
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import START_MS
 from wheelmq.testing.harness import BrokerHarness
@@ -43,6 +47,18 @@ def scheduled(level: int, body: bytes, **properties: str) -> Message:
     return message
 
 
+def unit_dues(harness: BrokerHarness, level: int) -> list[int]:
+    """What the units of a level's queue say."""
+    queue = harness.broker.store.queues.find(SCHEDULE_TOPIC, level - 1)
+    assert queue is not None
+    return [int(tag) for units in queue.chunks() for tag in units["tag_code"]]
+
+
+def send(harness: BrokerHarness, level: int, body: bytes, **properties: str) -> None:
+    sent = {props.UNIQ_KEY: body.decode(), props.DELAY: str(level), **properties}
+    assert harness.send("T", body, properties=sent).code == 0
+
+
 def copied(message: Message) -> Message:
     """What Apache's delivery of `message` stores."""
     return message.again("T", 0, dict(message.properties))
@@ -59,7 +75,7 @@ def leave(harness: BrokerHarness, store: Path, offsets: dict[int, int] | None = 
     harness.broker.topics.create_for_group("T", 1)
     harness.crash()
     if offsets is not None:
-        (store / "config" / "delayOffset.json").write_bytes(bodies.write(DelayOffsets(offset_table=offsets)))
+        (store / "config" / "delayOffset.json").write_bytes(bodies.write(DelayOffsetsBody(offset_table=offsets)))
 
 
 def offsets(store: Path) -> dict[str, int]:
@@ -84,6 +100,7 @@ def test_it_comes_at_its_time_as_it_was_sent(harness: BrokerHarness, store: Path
         assert (message.sys_flag, message.born_host, message.reconsume_times) == (SYS_COMPRESSED | 0x10, BORN, 2)
         assert props.TIMER_DELAY_LEVEL not in message.properties
     assert len(harness.pull("T", subscription="t").records) == 3
+    harness.advance(10_600)
     assert offsets(store) == {"1": 1, "2": 1, "3": 1}
     invariants.check(harness.broker)
 
@@ -98,6 +115,11 @@ def test_what_is_out_stays_out(harness: BrokerHarness, store: Path) -> None:
     harness.advance(60_000)
     assert harness.bodies("T") == [b"3"]
     assert offsets(store) == {"1": 4}
+    (store / "config" / "delayOffset.json").unlink()
+    (store / "config" / "delayOffset.json.bak").unlink()
+    harness.restart(clean=False)
+    harness.advance(60_000)
+    assert harness.bodies("T") == [b"3"]
 
 
 def test_what_fell_due_meanwhile_leaves_at_once(harness: BrokerHarness, store: Path) -> None:
@@ -109,23 +131,45 @@ def test_what_fell_due_meanwhile_leaves_at_once(harness: BrokerHarness, store: P
     assert harness.bodies("T") == [b"late"]
 
 
-def test_the_queue_unit_says_when(harness: BrokerHarness, store: Path) -> None:
-    """Another level table than ours was in force."""
-    write(harness, scheduled(3, b"soon"), scheduled(3, b"nonsense"))
-    harness.broker.store.close()
-    leave(harness, store, {})
-    [path] = (store / "consumequeue" / SCHEDULE_TOPIC / "2").iterdir()
+def retag(store: Path, level: int, tags: list[int]) -> None:
+    """Have the units of a level queue say something else, and be older than what a start writes anew."""
+    [path] = (store / "consumequeue" / SCHEDULE_TOPIC / str(level - 1)).iterdir()
     with path.open("r+b") as file:
-        for i, tag_code in enumerate((START_MS + 700, 5)):
+        for i, tag_code in enumerate(tags):
             file.seek(i * QUEUE_UNIT.size + 12)
             file.write(tag_code.to_bytes(8, "big"))
-    harness.clock.advance(5000)  # so that the units are older than what a start writes again
     (store / "checkpoint").write_bytes(((START_MS + 4000).to_bytes(8, "big") * 2).ljust(4096, b"\0"))
+
+
+def test_the_queue_unit_says_when(harness: BrokerHarness, store: Path) -> None:
+    """Another level table than ours was in force; what lies in the past leaves at once, as with Apache."""
+    write(harness, scheduled(3, b"past"), scheduled(3, b"soon"), scheduled(3, b"later"))
+    harness.broker.store.close()
+    leave(harness, store, {})
+    retag(store, 3, [5, START_MS + 5700, START_MS + 14_000])
+    harness.clock.advance(5000)
     harness.start()
     harness.settle()
-    assert harness.bodies("T") == [b"soon"]
-    harness.advance(LEVEL_MS[3] - 5000)
-    assert harness.bodies("T") == [b"soon", b"nonsense"]
+    assert harness.bodies("T") == [b"past"]
+    harness.advance(699)
+    assert harness.bodies("T") == [b"past"]
+    harness.advance(1)
+    assert harness.bodies("T") == [b"past", b"soon"]
+    harness.advance(8299)
+    assert harness.bodies("T") == [b"past", b"soon"]
+    harness.advance(1)
+    assert harness.bodies("T") == [b"past", b"soon", b"later"]
+
+
+def test_what_is_further_off_than_its_level_leaves_at_once(harness: BrokerHarness, store: Path) -> None:
+    write(harness, scheduled(2, b"one"))
+    harness.broker.store.close()
+    leave(harness, store, {})
+    retag(store, 2, [START_MS + 10_001])
+    harness.clock.advance(5000)
+    harness.start()
+    harness.settle()
+    assert harness.bodies("T") == [b"one"]
 
 
 class TestWhatWasDeliveredBehindTheOffsets:
@@ -209,35 +253,238 @@ def test_a_start_that_ends_anywhere(harness: BrokerHarness, store: Path, tmp_pat
             again.advance(20_000)
             assert sorted(again.bodies("T")) == [b"10", b"11", b"21", b"30", b"31"], ends[-1]
             invariants.check(again.broker)
-    assert ends.count("levels.parked") == 5 and {"levels.flushed", "levels.saved"} <= set(ends)
+    assert "recover.staged" in ends
 
 
-def test_a_message_that_cannot_be_parked_is_a_dead_letter(harness: BrokerHarness, store: Path) -> None:
+def test_a_message_that_cannot_be_delivered_is_a_dead_letter(harness: BrokerHarness, store: Path) -> None:
     full = scheduled(1, b"full")
     full.properties["much"] = "x" * (props.PROPERTIES_BYTES_MAX - len(props.encode(full.properties)) - 6)
     write(harness, full)
     leave(harness, store)
     harness.start()
+    harness.advance(1000)
     (record,) = harness.read_queue("rmq_sys_wheelmq_dead_letter")
     assert record.message.properties[props.WMQ_ORIGIN] == origin_text(level_origin(1, 0))
 
 
 def test_it_is_listed_while_it_waits(harness: BrokerHarness, store: Path) -> None:
-    write(harness, scheduled(1, b"out"), scheduled(1, b"in"))
+    write(harness, scheduled(1, b"out"), scheduled(1, b"in"), scheduled(3, b"far"))
     leave(harness, store, {1: 1})
-    (line,) = pending_in(store)
-    assert (line.unique_key, line.state, line.queue_offset) == ("in", State.LEVEL, 1)
-    assert (line.topic, line.due_ms) == ("T", START_MS + 1000)
+    found = [(line.unique_key, line.state, line.level, line.queue_offset, line.due_ms) for line in pending_in(store)]
+    assert found == [("in", State.LEVEL, 1, 1, START_MS + 1000), ("far", State.LEVEL, 3, 0, START_MS + 10_000)]
     harness.start()
+    harness.settle()
+    lines = bytes(harness.ask_code(RequestCode.WMQ_LIST_TIMERS).body).splitlines()
+    assert [(json.loads(line)["unique_key"], json.loads(line)["state"]) for line in lines] == [("in", "armed")]
     harness.crash()
-    (line,) = pending_in(store)
-    assert (line.unique_key, line.state, line.due_ms) == ("in", State.PARKED, START_MS + 1000)
+    assert [(line.unique_key, line.state) for line in pending_in(store)] == [("in", "level"), ("far", "level")]
 
 
-def test_a_store_of_ours_gets_no_offsets(harness: BrokerHarness, store: Path) -> None:
-    harness.send("T", properties={props.DELAY: "1"})
-    harness.restart()
-    assert not (store / "config" / "delayOffset.json").exists()
+class TestOurs:
+    def test_it_is_stored_and_leaves_as_with_apache(self, harness: BrokerHarness) -> None:
+        send(harness, 2, b"one", TAGS="t", KEYS="k")
+        (parked,) = harness.read_queue(SCHEDULE_TOPIC, 1)
+        assert parked.message.properties == {
+            props.UNIQ_KEY: "one",
+            props.DELAY: "2",
+            "TAGS": "t",
+            "KEYS": "k",
+            **{name: parked.message.properties[name] for name in (props.MSG_REGION, props.TRACE_ON, props.CLUSTER)},
+            props.REAL_TOPIC: "T",
+            props.REAL_QID: "0",
+        }
+        assert unit_dues(harness, 2) == [START_MS + 5000]
+        harness.advance(4999)
+        assert harness.bodies("T") == []
+        harness.advance(1)
+        (left,) = harness.read_queue("T")
+        origin = {props.WMQ_ORIGIN: origin_text(level_origin(2, 0))}
+        assert left.message.properties == {**parked.message.properties, **origin}
+        assert list(left.message.properties)[-1] == props.WMQ_ORIGIN
+        assert harness.pull("T", subscription="t").records and not harness.pull("T", subscription="u").records
+        invariants.check(harness.broker)
+
+    @pytest.mark.parametrize("with_pipeline", [False, True], ids=["alone", "pipeline"])
+    @pytest.mark.parametrize("ends", [None, "clean", "killed"])
+    def test_each_at_its_millisecond(self, harness: BrokerHarness, with_pipeline: bool, ends: str | None) -> None:
+        harness.restart(message_delay_level="1s 3s 7s 40s", timer_lead_ms=2000)
+        model, due = PipelineModel(harness, queue_parts=3), dict[bytes, int]()
+        work = model.work if with_pipeline else None
+        for i in range(24):
+            level = 1 + i % 4
+            send(harness, level, b"%d" % i)
+            due[b"%d" % i] = harness.now_ms + (1000, 3000, 7000, 40_000)[level - 1]
+            harness.advance(37 * i, work)
+        if ends is not None:
+            harness.restart(clean=ends == "clean")
+        while harness.now_ms < max(due.values()):
+            came = set(harness.bodies("T"))
+            assert came == {body for body, due_ms in due.items() if due_ms <= harness.now_ms}
+            harness.advance(50, work)
+        assert Counter(harness.bodies("T")) == Counter(list(due))
+        invariants.check(harness.broker)
+        by = harness.broker.timer.armed_by
+        assert (by["pipeline"] > 0) == with_pipeline
+
+    def test_a_turn_stages_what_is_due_within_the_lead(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        for i in range(5):
+            send(harness, 3, b"near%d" % i)
+            send(harness, 5, b"far%d" % i)
+        harness.advance(7000, model.work)
+        assert harness.broker.timer.armed.count == 5
+        assert harness.broker.timer.armed_by["pipeline"] == 5
+        (line, *_) = harness.broker.timer.levels
+        assert line.staged_to == 5
+        harness.advance(53_000, model.work)
+        assert len(harness.bodies("T")) == 10
+        by = harness.broker.timer.armed_by
+        assert (by["pipeline"], by["pipeline_long"], by["near_lane"]) == (10, 10, 0)
+
+    def test_a_clock_set_back_after_it_was_sent(self, harness: BrokerHarness) -> None:
+        """Apache's rule: what is further off than its level's delay leaves at once; what is not keeps its time."""
+        send(harness, 2, b"before")
+        harness.clock.step(-3_600_000)
+        send(harness, 2, b"behind")
+        harness.settle()
+        assert harness.bodies("T") == [b"before"]
+        harness.advance(4999)
+        assert harness.bodies("T") == [b"before"]
+        harness.advance(1)
+        assert harness.bodies("T") == [b"before", b"behind"]
+
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_one_that_is_due_before_another_ahead_of_it(self, harness: BrokerHarness, restarts: bool) -> None:
+        send(harness, 2, b"first")
+        harness.clock.step(-2000)
+        send(harness, 1, b"other level")
+        send(harness, 2, b"second")
+        if restarts:
+            harness.restart(clean=False)
+        model = PipelineModel(harness)
+        harness.advance(4999, model.work)
+        assert harness.bodies("T") == [b"first", b"other level"]  # the first was too far off
+        harness.advance(1, model.work)
+        assert harness.bodies("T")[2:] == [b"second"]
+
+    def test_a_table_that_has_shrunk(self, harness: BrokerHarness) -> None:
+        for level in (1, 2, 3, 4):
+            send(harness, level, b"%d" % level)
+        harness.restart(message_delay_level="1s 6s")
+        harness.settle()
+        assert harness.bodies("T") == [b"3", b"4"]  # further off than the last level there is
+        harness.advance(5000)
+        assert harness.bodies("T")[2:] == [b"1", b"2"]
+        send(harness, 3, b"capped")
+        assert unit_dues(harness, 2)[-1] == harness.now_ms + 6000
+        invariants.check(harness.broker)
+
+    def test_units_are_made_anew_as_they_were(self, harness: BrokerHarness, store: Path) -> None:
+        send(harness, 2, b"one")
+        harness.clock.step(-1500)
+        send(harness, 2, b"two")
+        dues = unit_dues(harness, 2)
+        assert dues == [START_MS + 5000, START_MS + 3500]
+        harness.stop()
+        shutil.rmtree(store / "consumequeue")
+        harness.start()
+        assert unit_dues(harness, 2) == dues
+
+    def test_a_cancel(self, harness: BrokerHarness) -> None:
+        send(harness, 2, b"one")
+        send(harness, 2, b"two")
+        properties = {props.TIMER_DEL_UNIQKEY: "T+one", props.UNIQ_KEY: "C"}
+        answer = harness.send("T", delay_ms=5000, properties=properties)
+        assert answer.ext["cancelResult"] == "cancelled"
+        harness.restart(clean=False)
+        harness.advance(6000)
+        assert harness.bodies("T") == [b"two"]
+        invariants.check(harness.broker)
+
+    def test_the_log_is_kept_while_one_waits(self, harness: BrokerHarness) -> None:
+        harness.send("U", bytes(100))
+        send(harness, 4, b"one")
+        (record,) = harness.read_queue(SCHEDULE_TOPIC, 3)
+        assert harness.broker.timer.needed_from() == record.position
+        harness.advance(30_000)
+        assert harness.broker.timer.needed_from() == harness.broker.store.log.end
+
+    def test_the_disk_is_full_when_it_is_due(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        send(harness, 1, b"one")
+        log = harness.broker.store.log
+
+        def full(size: int) -> None:
+            raise DiskFull(errno.ENOSPC, "full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log.files, "has_room", lambda position: False)
+            patched.setattr(log, "reserve", full)
+            harness.advance(60_000)
+            assert harness.bodies("T") == []
+        harness.advance(200)
+        assert harness.bodies("T") == [b"one"]
+
+
+class TestDelayOffsets:
+    def test_it_says_what_is_out_and_on_disk(self, harness: BrokerHarness, store: Path) -> None:
+        for level in (1, 1, 2):
+            send(harness, level, b"x")
+        harness.advance(4500)
+        assert not (store / "config" / "delayOffset.json").exists()
+        harness.advance(6200)
+        assert offsets(store) == {"1": 2, "2": 1}
+        raw = (store / "config" / "delayOffset.json").read_bytes()
+        harness.advance(60_000)
+        assert (store / "config" / "delayOffset.json").read_bytes() == raw  # nothing has changed
+        send(harness, 1, b"y")
+        harness.restart()
+        assert offsets(store) == {"1": 2, "2": 1}  # it is not out
+        harness.advance(1000)
+        harness.stop()
+        assert offsets(store) == {"1": 3, "2": 1}
+        harness.start()
+
+    def test_it_is_told_to_who_asks(self, harness: BrokerHarness) -> None:
+        for level in (1, 1, 4):
+            send(harness, level, b"x")
+        harness.advance(1000)
+        body = json.loads(bytes(harness.ask_code(RequestCode.GET_ALL_DELAY_OFFSET).body))
+        assert body["offsetTable"] == {"1": 2, "4": 0}
+        info = json.loads(bytes(harness.ask_code(RequestCode.GET_BROKER_RUNTIME_INFO).body))["table"]
+        assert (info["scheduleMessageOffset_1"], info["scheduleMessageOffset_4"]) == ("2,2", "0,1")
+
+    def test_what_was_cancelled_and_has_expired(self, harness: BrokerHarness) -> None:
+        """Its queue begins behind what was staged; the level goes on."""
+        for i in range(3):
+            send(harness, 4, b"%d" % i)
+            properties = {props.TIMER_DEL_UNIQKEY: f"T+{i}", props.UNIQ_KEY: f"C{i}"}
+            assert harness.send("T", delay_ms=5000, properties=properties).ext["cancelResult"] == "cancelled"
+        for _ in range(300):
+            harness.submit(harness.send_command("U", bytes(4000)))
+        harness.tick()
+        harness.broker.store.flush()
+        harness.broker.expiry.drop_before(LogPosition(1 << 20))
+        send(harness, 4, b"there")
+        harness.advance(29_999)
+        assert harness.bodies("T") == []
+        harness.advance(1)
+        assert harness.bodies("T") == [b"there"]
+
+    @pytest.mark.parametrize(("said", "left"), [(2, [b"2", b"3"]), (99, []), (-5, [b"0", b"1", b"2", b"3"])])
+    def test_apaches_word_counts(self, harness: BrokerHarness, store: Path, said: int, left: list[bytes]) -> None:
+        """Even above the end of the queue, which is then the end."""
+        for i in range(4):
+            send(harness, 1, b"%d" % i)
+        harness.stop()
+        (store / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": {"1": said}}))
+        harness.start()
+        harness.advance(1000)
+        assert harness.bodies("T") == left
+        send(harness, 1, b"new")
+        harness.restart(clean=False)
+        harness.advance(1000)
+        assert harness.bodies("T") == [*left, b"new"]
+        invariants.check(harness.broker)
 
 
 def test_origins_of_levels() -> None:

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
-from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRefused, ParkSettings, due_time, park
+from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRefused, ParkSettings, park
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
-from wheelmq.formats.disk.parked import due_of
+from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
+from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 
 NOW = Millis(1_800_000_000_250)
@@ -28,7 +30,7 @@ def message(properties: Mapping[str, str], *, topic: str = "T", queue_id: int = 
 
 def due(properties: Mapping[str, str]) -> int | None:
     """When a message with these properties asks to be delivered, from NOW on; None for at once."""
-    found = due_time(message(properties), NOW, SETTINGS)
+    found = park(message(properties), NOW, SETTINGS)
     return None if found is None else found - NOW
 
 
@@ -101,7 +103,7 @@ class TestWhatIsAsked:
     @pytest.mark.parametrize(("sys_flag", "delay_ms"), [(0x4, None), (0xC, None), (0x8, 3000), (0x301, 3000)])
     def test_half_messages_and_rollbacks_are_never_delayed(self, sys_flag: int, delay_ms: int | None) -> None:
         for properties in ({SEC: "3"}, {props.DELAY: "1"}):
-            found = due_time(message(properties, sys_flag=sys_flag), NOW, SETTINGS)
+            found = park(message(properties, sys_flag=sys_flag), NOW, SETTINGS)
             assert (found is None) is (delay_ms is None)
 
     def test_a_message_that_says_it_is_parked_is_left_alone(self) -> None:
@@ -122,12 +124,28 @@ class TestLevels:
         assert due({props.DELAY: level, SEC: "3"}) == 3000
 
     def test_a_level_wins_and_takes_the_timer_off(self) -> None:
-        parked = message({props.DELAY: "1", SEC: "9", MS: "x", AT: "y", props.TIMER_OUT_MS: "5"})
-        assert park(parked, NOW, SETTINGS) == NOW + 1000
-        assert not {SEC, MS, AT} & set(parked.properties)
-        assert props.DELAY not in parked.properties  # else Apache would delay it again when it leaves
-        assert parked.properties[props.TIMER_DELAY_LEVEL] == "1"
-        assert parked.properties[props.TIMER_OUT_MS] == "1800000001000"
+        parked = message({props.DELAY: "2", SEC: "9", MS: "x", AT: "y", props.REAL_QID: "8", "KEYS": "k"})
+        assert park(parked, NOW, SETTINGS) == NOW + 5000
+        assert (parked.topic, parked.queue_id) == (SCHEDULE_TOPIC, 1)
+        assert list(parked.properties.items()) == [
+            (props.DELAY, "2"),
+            ("KEYS", "k"),
+            (props.REAL_TOPIC, "T"),
+            (props.REAL_QID, "3"),
+        ]
+
+    def test_where_store_times_are_ahead_of_the_clock_it_says_when_it_is_due(self) -> None:
+        for last_ms, said in ((NOW, None), (NOW + 1, due_text(Millis(NOW + 1000)))):
+            parked = message({props.DELAY: "1"})
+            assert park(parked, NOW, SETTINGS, last_ms) == NOW + 1000
+            assert parked.properties.get(props.WMQ_DUE) == said
+
+    def test_there_must_be_room_for_its_origin(self) -> None:
+        free = props.PROPERTIES_BYTES_MAX - ORIGIN_PROPERTY_BYTES
+        added = len(props.encode({props.DELAY: "1", "k": "", props.REAL_TOPIC: "T", props.REAL_QID: "3"}))
+        park(message({props.DELAY: "1", "k": "x" * (free - added)}), NOW, SETTINGS)
+        with pytest.raises(ParkRefused, match=f"may have {free}"):
+            park(message({props.DELAY: "1", "k": "x" * (free - added + 1)}), NOW, SETTINGS)
 
     def test_what_says_that_it_had_a_level_has_none(self) -> None:
         parked = message({SEC: "3", props.TIMER_DELAY_LEVEL: "5", props.DELAY: "0"})
@@ -146,7 +164,9 @@ class TestLevels:
 
     def test_another_table(self) -> None:
         settings = ParkSettings(levels_ms=parse_levels("2s 1m"))
-        assert due_time(message({props.DELAY: "9"}), NOW, settings) == NOW + 60_000
+        parked = message({props.DELAY: "9"})
+        assert park(parked, NOW, settings) == NOW + 60_000
+        assert (parked.queue_id, parked.properties[props.DELAY]) == (1, "2")
 
     def test_the_default_table_is_apaches(self) -> None:
         seconds = [1, 5, 10, 30, *(60 * m for m in range(1, 11)), 1200, 1800, 3600, 7200]

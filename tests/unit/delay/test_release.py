@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay.park import park
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.release import DEAD_LETTER_TOPIC, QUANTUM, RING_MAX, Releaser
 from wheelmq.formats.disk import properties as props
@@ -117,7 +118,13 @@ class TestWhatIsReleased:
         assert properties[props.WMQ_ORIGIN] == origin_text(timer_origin(0))
 
     def test_the_level_is_there_again(self, harness: BrokerHarness) -> None:
-        harness.send("T", properties={props.DELAY: "1"})
+        """In what was parked in the timer with its level, as Apache RocketMQ does it when it is told to."""
+        harness.send("T", b"another", queue_id=1)
+        parked = Message("T", 0, b"body", {props.TIMER_DELAY_MS: "1000"})
+        park(parked, Millis(harness.now_ms), harness.broker.park_settings)
+        parked.properties[props.TIMER_DELAY_LEVEL] = "1"
+        harness.broker.store.append(parked, real_queue=harness.broker.store.real_queue(parked.properties))
+        harness.settle()
         harness.advance(1000)
         (record,) = harness.read_queue("T")
         assert record.message.properties[props.DELAY] == "1"

@@ -35,12 +35,12 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
     """Store `message`, parked if it asks for that. Raises PeerError with the answer when it cannot be."""
     _admit(broker, message)
     try:
-        due_ms = park(message, broker.clock.now_ms(), broker.park_settings)
+        due_ms = park(message, broker.clock.now_ms(), broker.park_settings, broker.store.log.last_store_ms)
     except LevelUnreadable as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     except ParkRefused as error:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
-    if due_ms is not None and not broker.settings.timer_wheel_enable:
+    if message.topic == names.TIMER_TOPIC and due_ms is not None and not broker.settings.timer_wheel_enable:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE)
     if due_ms is not None and _is_refused_by_its_slot(broker, message, due_ms):
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_FLOW_CONTROL)
@@ -51,7 +51,8 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
         if props.TIMER_DEL_UNIQKEY in message.properties:
             return append_cancel(broker.store, broker.timer, message)
         appended = broker.store.append(message, real_queue=broker.store.real_queue(message.properties))
-        broker.timer.congestion.add(due_ms, broker.store.log.last_store_ms)
+        if message.topic == names.TIMER_TOPIC:
+            broker.timer.congestion.add(due_ms, broker.store.log.last_store_ms)
         return appended, None
 
     return _store(broker, append)
@@ -59,7 +60,7 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
 
 def _is_refused_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
     """Whether too many wait in the slot of the parked `message`. A cancel makes them fewer, a level is no timer."""
-    if props.TIMER_DEL_UNIQKEY in message.properties or props.TIMER_DELAY_LEVEL in message.properties:
+    if message.topic != names.TIMER_TOPIC or props.TIMER_DEL_UNIQKEY in message.properties:
         return False
     return broker.timer.congestion.refuses(due_ms, broker.randomness)
 

@@ -49,6 +49,7 @@ def runtime_info(broker: Broker) -> dict[str, object]:
         "getTransferredTps": broker.get_rate.text(),
         **{f"{pool}ThreadPoolQueueSize": 0 for pool in _POOLS},  # requests are served as they are read
         **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": 0 for pool in _POOLS},
+        **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.level_spans()},
         "timerReadBehind": max(0, now_ms - check.last_read_ms) // 1000,
         "timerOffsetBehind": timer.queue.end - timer.indexed_to,
         "timerCongestNum": int(timer.pending_by_queue.sum()),

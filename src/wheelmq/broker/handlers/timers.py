@@ -1,4 +1,4 @@
-"""GET_TIMER_CHECK_POINT, GET_TIMER_METRICS, and ours: listings and counts of what is pending, what became of it."""
+"""GET_TIMER_CHECK_POINT, GET_TIMER_METRICS, GET_ALL_DELAY_OFFSET; ours: listings and counts of what is pending."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.delay import listing
+from wheelmq.delay.delay_offsets import DelayOffsetsBody
 from wheelmq.delay.fate import fates
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.units import Millis, QueueOffset
+from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import CountTimersHeader, FindTimersHeader, ListTimersHeader
@@ -38,40 +39,47 @@ def get_metrics(request: Request, broker: Broker) -> Answer:
     return reply(body=bodies.write(broker.timer_chores.metrics.look()))
 
 
+@serves(RequestCode.GET_ALL_DELAY_OFFSET)
+def get_delay_offsets(request: Request, broker: Broker) -> Answer:
+    """By level the queue offset of the first message that is not out, as it stands now (RocketMQ: delayOffset.json)."""
+    return reply(body=bodies.write(DelayOffsetsBody(offset_table=broker.timer.level_offsets(), wheelmq=True)))
+
+
 @serves(RequestCode.WMQ_LIST_TIMERS)
 def list_timers(request: Request, broker: Broker) -> Answer:
-    """Pending messages from a queue offset on, one JSON object a line; `nextQueueOffset` says where to go on."""
+    """Pending messages from a place on, one JSON object a line; `nextPlace` says where to go on, `isLast` that there is
+    nothing more."""
     header = request.header(ListTimersHeader)
     if header.count <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"count is {header.count}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(broker.store, broker.timer, QueueOffset(header.queue_offset), wanted)
-    next_offset = seen.next_offset
+    seen = listing.glance(broker.store, broker.timer, header.place, wanted)
+    next_place = seen.next_place
     body: list[bytes] = []
-    for pending in listing.lines(broker.store, broker.timer, seen, wanted):
+    for place, pending in listing.lines(broker.store, broker.timer, seen, wanted):
         if len(body) == min(header.count, LISTED_MAX):
-            next_offset = QueueOffset(pending.queue_offset)
+            next_place = place
             break
         body.append(msgspec.json.encode(pending))
-    return reply(body=b"\n".join(body), nextQueueOffset=next_offset, endQueueOffset=broker.timer.queue.end)
+    return reply(body=b"\n".join(body), nextPlace=next_place, isLast=next_place == listing.END)
 
 
 @serves(RequestCode.WMQ_COUNT_TIMERS)
 def count_timers(request: Request, broker: Broker) -> Answer:
-    """How many are due in each step of time, of the pending messages from a queue offset on: JSON, by when it begins.
+    """How many are due in each step of time, of the pending messages from a place on: JSON, by when it begins.
 
-    `nextQueueOffset` says where to go on; the counts of all answers are to be added up.
+    `nextPlace` says where to go on, `isLast` that there is nothing more; the counts of all answers are to be added up.
     """
     header = request.header(CountTimersHeader)
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(broker.store, broker.timer, QueueOffset(header.queue_offset), wanted)
+    seen = listing.glance(broker.store, broker.timer, header.place, wanted)
     counts = listing.count_by(seen, header.step_ms)
     return reply(
         body=msgspec.json.encode(counts),
-        nextQueueOffset=seen.next_offset,
-        endQueueOffset=broker.timer.queue.end,
+        nextPlace=seen.next_place,
+        isLast=seen.next_place == listing.END,
     )
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from wheelmq.delay.blocks.wheel import STEP_MS
 from wheelmq.delay.refs import LONG_DELAY_MS
-from wheelmq.delay.timer.staging import STAGED_ROW, StagedRows
+from wheelmq.delay.timer.staging import BLOCKS, STAGED_ROW, StagedRows
 from wheelmq.delay.timer.view import StoreUnreadable, View
 from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_LONG
 from wheelmq.formats.disk.origin import block_stream, origin_of
@@ -30,7 +30,7 @@ def read_blocks(view: View, window: dict[str, Any], *, write_ms: int, turn: int)
         )
         units = units[mine]
         rows = np.zeros(len(units), STAGED_ROW)
-        rows["walked"] = True
+        rows["kind"] = BLOCKS
         rows["origin"] = origin_of(block_stream(number), 0) | mine
         rows["due_ms"] = units["due_ms"]
         rows["out_ms"] = (units["due_ms"] - 1) // STEP_MS * STEP_MS

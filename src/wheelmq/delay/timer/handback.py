@@ -92,7 +92,7 @@ def _index_rest(timer: Timer, view: View) -> None:
         rows = staging.read_index(view, plan.index_from, plan.index_to, write_ms=plan.write_ms, turn=plan.turn)
         made = staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
         timer.turns.begin(plan)
-        timer.apply(Proposal(plan, [made], []))
+        timer.apply(Proposal(plan, [made], [], []))
 
 
 def _hide_settled(timer: Timer, view: View) -> None:

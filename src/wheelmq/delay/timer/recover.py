@@ -17,8 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay import delay_offsets
 from wheelmq.delay import refs as ref
 from wheelmq.delay.cancel import append_cancel
+from wheelmq.delay.copies import Waiting, delivered
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.log import TimerLog
@@ -31,9 +33,11 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import (
     INDEX_MASK,
     KIND_BLOCK,
-    TIMER_STREAM,
+    LEVELS_MAX,
     Origin,
     Stream,
+    by_stream,
+    level_stream,
     origin_index,
     origin_of,
     stream_kind,
@@ -42,9 +46,11 @@ from wheelmq.formats.disk.origin import (
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.snapshot import Snapshot
-from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_TOPIC
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL
 from wheelmq.formats.kernels import scan as col
-from wheelmq.formats.units import LogPosition
+from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.formats.wire.bodies import DataVersion
+from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import CHUNK_ROWS, InternedNames, LogDamaged, LogScan, Rows, tell_damaged
 from wheelmq.store.snapshot import disagreement, load_snapshot
@@ -74,14 +80,13 @@ class TimerRecovery:
         """Note what the records park and what they settle; of what is parked keep what is pending so far."""
         done = self._timer.done
         done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
-        dispatched = (rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0
-        parked = rows[dispatched & (rows[:, col.DUE_MS] != 0)]
+        parked = rows[rows[:, col.PARKS] != 0]
         decided = (parked[:, col.FLAGS] & col.FLAG_DECIDED) != 0
-        done.update(parked[decided, col.QUEUE_OFFSET] | _TIMER_FIRST)
+        done.update(parked[decided, col.PARKS])
         parked = parked[~decided]
         if len(parked):
             kept = np.empty((len(parked), 8), np.int64)
-            kept[:, _ORIGIN] = parked[:, col.QUEUE_OFFSET] | _TIMER_FIRST
+            kept[:, _ORIGIN] = parked[:, col.PARKS]
             kept[:, _DUE] = parked[:, col.DUE_MS]
             kept[:, _POSITION] = parked[:, col.POSITION]
             kept[:, _SIZE] = parked[:, col.SIZE]
@@ -110,7 +115,7 @@ class TimerRecovery:
         snapshot = load_snapshot(store.disk, store.paths)
         if snapshot is None:
             return None
-        is_apaches = check_is_apaches(store.disk, store.paths)
+        is_apaches = check_is_apaches(store.disk, store.paths) or delay_offsets.is_apaches(store.disk, store.paths)
         why = "Apache RocketMQ had the store since" if is_apaches else disagreement(store, snapshot)
         if why is None:
             done = timer.done.copy()
@@ -140,7 +145,7 @@ class TimerRecovery:
         scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=_EVER_MS)
         met = [np.empty(0, np.int64)]
         for rows in scan.records_at(*spans):
-            met.append(_parked_origins(rows, scan.names))
+            met.append(rows[rows[:, col.PARKS] != 0, col.PARKS])
             self.meet(rows, scan.names)
         if not np.array_equal(np.concatenate(met), units[:, _UNIT_ORIGIN]):
             raise LogDamaged(errno.EIO, "units of what is parked name other records than theirs")
@@ -149,17 +154,23 @@ class TimerRecovery:
     def finish(self) -> None:
         """Make the timer ready: bits, wheel, armed references, notes, keys, counts."""
         timer = self._timer
-        timer.done.of(TIMER_STREAM).raise_floor(timer.queue.start)
+        timer.levels.open_all()
+        known = timer.mark_file.load()
+        is_adopted = known is None or check_is_apaches(timer.store.disk, timer.store.paths)
+        adopts_levels, has_floors = self._set_floors(is_adopted=is_adopted)
         pending = self._drop_settled()
-        pending = pending[pending[:, _ORIGIN] < timer_origin(timer.queue.end)]
+        pending = pending[_are_queued(timer, pending[:, _ORIGIN])]
         damaged = np.isin(pending[:, _POSITION], list(timer.store.log.damaged))
         timer.done.update(pending[damaged, _ORIGIN])  # set aside: it is told at every start
         pending = pending[~damaged]
-        known = timer.mark_file.load()
-        is_adopted = known is None or check_is_apaches(timer.store.disk, timer.store.paths)
-        out = self._what_is_out(pending) if is_adopted else np.zeros(len(pending), np.bool_)
+        in_level = pending[:, _ORIGIN] < _TIMER_FIRST
+        out = np.zeros(len(pending), np.bool_)
+        if is_adopted:
+            out[~in_level] = self._what_is_out(pending[~in_level])
+        if adopts_levels:
+            out[in_level] = self._what_is_copied(pending[in_level])
         timer.done.update(pending[out, _ORIGIN])
-        pending = pending[~out]
+        pending, in_level = pending[~out], in_level[~out]
         mark = self._start_from(known, is_adopted=is_adopted)
         timer.turns = Turns(mark.epoch + 1, mark.turn)
         timer.indexed_to = mark.queue_offset
@@ -173,13 +184,40 @@ class TimerRecovery:
         deletes = pending[:, _FOREIGN_DELETE] != 0
         timer.done.update(pending[deletes, _ORIGIN])
         self._count_and_key(pending[~deletes])
-        self._stage(pending[~deletes])
+        self._stage(pending[~deletes & ~in_level])
+        self._stage_levels(pending[in_level])
         self._obey(pending[deletes, _POSITION])
-        if out.any() or deletes.any():
+        if out.any() or deletes.any() or has_floors:
             self._keep_done()
+        if adopts_levels:
+            self._take_over_offsets()
         if known is not None and (timer.indexed_to, timer.log.end) != (known.queue_offset, known.timer_log_position):
             timer.mark_file.write(timer.mark())
         reach("recover.staged")
+
+    def _take_over_offsets(self) -> None:
+        """From here on delayOffset.json is ours: what is stored now is not meant by what Apache RocketMQ said."""
+        timer, store = self._timer, self._timer.store
+        body = delay_offsets.load(store.disk, store.paths)
+        if body is not None:
+            version = DataVersion(timestamp=store.clock.now_ms(), counter=body.data_version.counter + 1)
+            delay_offsets.save(store.disk, store.paths, timer.level_offsets(), version)
+            reach("recover.offsets")
+
+    def _set_floors(self, *, is_adopted: bool) -> tuple[bool, bool]:
+        """Set what has expired, and what Apache RocketMQ says is out of the levels; whether it has had these, and
+        whether it has said something."""
+        timer = self._timer
+        for stream in timer.ends():
+            timer.done.of(stream).raise_floor(timer.queue_of(stream).start)
+        offsets = delay_offsets.load(timer.store.disk, timer.store.paths)
+        adopts = is_adopted if offsets is None else not offsets.wheelmq
+        said = offsets.offset_table if offsets is not None and adopts else {}
+        for level, offset in said.items():
+            if 0 < level <= LEVELS_MAX:
+                stream = level_stream(level)
+                timer.done.of(stream).raise_floor(min(offset, timer.queue_of(stream).end))
+        return adopts, any(said.values())
 
     def _start_from(self, mark: Mark | None, *, is_adopted: bool) -> Mark:
         """The mark, if what it names is there and ours; else one from which everything is indexed anew."""
@@ -223,6 +261,12 @@ class TimerRecovery:
         store = self._timer.store
         parked = Parked(pending[:, _ORIGIN] & INDEX_MASK, pending[:, _DUE], pending[:, _POSITION], pending[:, _KEY])
         return what_is_out(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)
+
+    def _what_is_copied(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Of the messages of level queues those behind which Apache RocketMQ's copy stands, whenever it came: its level
+        table may have been another one."""
+        waiting = (Waiting(*row) for row in pending[:, [_POSITION, _STORE]].tolist())
+        return np.isin(pending[:, _POSITION], list(delivered(self._timer.store.log.files, waiting)))
 
     def _keep_done(self) -> None:
         """Write down what is settled though no record says so: it is out, or a cancel of Apache's that was obeyed now.
@@ -277,6 +321,19 @@ class TimerRecovery:
         refs[rolling, ref.FLAGS] |= ref.FLAG_ROLL
         timer.arm_recovered(ref.by_fire_time(refs[due | rolling]))
 
+    def _stage_levels(self, pending: npt.NDArray[np.int64]) -> None:
+        """Have each level go on from its first message that is not done."""
+        timer = self._timer
+        now_ms = timer.store.clock.now_ms()
+        for level in timer.levels:
+            first = origin_of(level.stream, 0)
+            mine = pending[(pending[:, _ORIGIN] & ~INDEX_MASK) == first]
+            mine = mine[np.argsort(mine[:, _ORIGIN])]
+            level.advance(QueueOffset(timer.done.of(level.stream).first_unset(level.queue.end)))
+            refs = _refs(mine)
+            refs[:, ref.FIRE_MS] = _tags(level.queue, mine[:, _ORIGIN] - first)
+            timer.notes.add(refs[level.grow(refs[:, ref.FIRE_MS])], now_ms)
+
 
 class _Units(NamedTuple):
     """What recovery asks of the units of the timer log, sorted by the position of their record.
@@ -324,7 +381,7 @@ def _ends_in_log(snapshot: Snapshot) -> dict[Stream, int]:
 
 def _pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:
     """Rows of origin, log position and size: the units of a stream before index `end` that are not done."""
-    queue, done = timer.queues[stream], timer.done.of(stream)
+    queue, done = timer.queue_of(stream), timer.done.of(stream)
     index = int(queue.start)
     found = [_NO_UNITS]
     for units in queue.chunks(ahead=True):
@@ -337,11 +394,24 @@ def _pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int
     return np.concatenate(found)
 
 
-def _parked_origins(rows: Rows, names: InternedNames) -> npt.NDArray[np.int64]:
-    """Origins of the parked messages among rows of records."""
-    parked = rows[rows[:, col.TOPIC] == names.intern(TIMER_TOPIC)]
-    origins: npt.NDArray[np.int64] = parked[:, col.QUEUE_OFFSET] | _TIMER_FIRST
-    return origins
+def _are_queued(timer: Timer, origins: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of `origins` lie before the ends of their queues."""
+    found = np.zeros(len(origins), np.bool_)
+    for stream, mine in by_stream(origins):
+        found[mine] = origins[mine] < origin_of(stream, timer.queue_of(stream).end)
+    return found
+
+
+def _tags(queue: ConsumeQueue, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The tag codes of the units at `offsets`, which are sorted."""
+    tags = np.empty(len(offsets), np.int64)
+    at = 0
+    while at < len(offsets):
+        units = queue.read(QueueOffset(int(offsets[at])), queue.units_per_file)
+        stop = int(np.searchsorted(offsets, offsets[at] + len(units)))
+        tags[at:stop] = units["tag_code"][offsets[at:stop] - offsets[at]]
+        at = stop
+    return tags
 
 
 def _can_be_records(

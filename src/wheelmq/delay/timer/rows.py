@@ -32,6 +32,14 @@ def are_in_order(rows: TurnRows, first: Origin) -> bool:
     return bool(np.array_equal(rows["origin"][order], np.arange(first, first + len(rows))))
 
 
+def are_the_origins(rows: TurnRows, origins: npt.NDArray[np.int64]) -> bool:
+    """Whether `rows`, taken in their `order`, are those of `origins`."""
+    order = rows["order"]
+    if len(rows) != len(origins) or (len(rows) and (order.min() < 0 or order.max() >= len(rows))):
+        return False
+    return bool(np.array_equal(rows["origin"][order], origins))
+
+
 def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Timer log units of `rows` in queue order, and the slot each hangs in."""
     units = np.zeros(len(rows), TIMER_UNIT.dtype)

@@ -2,6 +2,7 @@
 
     index   queue offsets [E, E') -> a row for each, read from its record
     walk    slots (S, S'] -> a row for each unit of their chains, the exact due time read from its record
+    queue   queue offsets of a level -> a row for each, due when its unit says
     decide  which slot a row belongs in; whether it rolls; when it fires
 
 Pure of Spark. The pipeline runs `decide` as DataFrame operations; the one here is its twin, and the oracle of tests.
@@ -9,26 +10,42 @@ Pure of Spark. The pipeline runs `decide` as DataFrame operations; the one here 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, View, chain, units_at
+from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, View, chain, level_queue, units_at
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
-from wheelmq.formats.disk.origin import NO_ORIGIN, timer_origin
+from wheelmq.formats.disk.origin import (
+    NO_ORIGIN,
+    Origin,
+    Stream,
+    level_origin,
+    origin_index,
+    origin_of,
+    stream_number,
+    timer_origin,
+)
 from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_TOPIC
-from wheelmq.formats.disk.turn_row import TURN_ROW
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK, KINDS, TURN_ROW
 from wheelmq.formats.java import java_hash, java_long
 from wheelmq.formats.kernels import jit, scan
+from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.wire.portions import FileKind
+
+INDEX: Final = KINDS.index(KIND_INDEX)
+WALK: Final = KINDS.index(KIND_WALK)
+QUEUE: Final = KINDS.index(KIND_QUEUE)
+BLOCKS: Final = KINDS.index(KIND_BLOCKS)
 
 STAGED_ROW: Final = np.dtype(
     [
-        ("walked", "?"),  # from a slot, not from the queue
+        ("kind", "<i4"),  # its place in KINDS
         ("origin", "<i8"),  # of the parked message
         ("due_ms", "<i8"),  # exact
         ("out_ms", "<i8"),  # TIMER_OUT_MS; of a walked row the time of its slot
@@ -50,14 +67,13 @@ RECORDS_AT_ONCE: Final = 10_000
 CHAIN_UNITS_MAX: Final = 1 << 40
 """A chain is followed to its end."""
 
+Piece = tuple[int, int, int]
+"""Part of a queue: stream, first queue offset, end."""
+
 
 def read_index(view: View, first: int, end: int, *, write_ms: int, turn: int) -> StagedRows:
     """Rows for the queue offsets from `first` to `end`."""
-    units = read_units(view, TIMER_QUEUE, first, end)
-    rows = np.zeros(end - first, STAGED_ROW)
-    rows["position"] = units["position"]
-    rows["size"] = units["size"]
-    rows["origin"] = np.arange(timer_origin(first), timer_origin(end))
+    rows, _ = _rows_of(view, TIMER_QUEUE, timer_origin(first), end - first)
     rows["write_ms"] = write_ms
     rows["turn"] = turn
     _read_records(view, rows)
@@ -78,6 +94,50 @@ def read_units(view: View, queue: str, first: int, end: int) -> npt.NDArray[Any]
     return units
 
 
+def read_queues(view: View, ranges: Iterable[Piece], *, now_ms: int, levels_ms: Sequence[int], turn: int) -> StagedRows:
+    """Rows for the queue offsets of level queues, which `ranges` name.
+
+    `now_ms` is the time of the plan: what is due later than its level allows after that is due then.
+    """
+    parts = [np.zeros(0, STAGED_ROW)]
+    for number, first, end in ranges:
+        stream = Stream(number)
+        rows, tags = _rows_of(view, level_queue(stream_number(stream)), origin_of(stream, first), end - first)
+        delay_ms = levels_ms[min(stream_number(stream), len(levels_ms)) - 1]
+        rows["kind"] = QUEUE
+        rows["due_ms"] = rows["out_ms"] = np.where(tags > now_ms + delay_ms, now_ms, tags)
+        rows["magic"] = MAGIC_DEFAULT
+        rows["turn"] = turn
+        origins = rows["origin"].copy()
+        _read_records(view, rows)
+        if not np.array_equal(rows["origin"], origins):
+            raise StoreUnreadable(f"the queue of level {stream_number(stream)} names other records than its own")
+        parts.append(rows)
+    return np.concatenate(parts)
+
+
+def pieces(queues: Sequence[Sequence[int]], first: int, end: int) -> list[Piece]:
+    """Of the messages of a plan's queues, one behind the other, those from the `first`th to before the `end`th."""
+    found, at = [], 0
+    for stream, start, stop in queues:
+        piece = (stream, max(start, start + first - at), min(stop, start + end - at))
+        if piece[1] < piece[2]:
+            found.append(piece)
+        at += stop - start
+    return found
+
+
+def _rows_of(view: View, queue: str, first: Origin, count: int) -> tuple[StagedRows, npt.NDArray[np.int64]]:
+    """Rows for `count` units of a queue from that of `first` on, with where their records stand, and the tag codes."""
+    index = origin_index(first)
+    units = read_units(view, queue, index, index + count)
+    rows = np.zeros(count, STAGED_ROW)
+    rows["position"] = units["position"]
+    rows["size"] = units["size"]
+    rows["origin"] = np.arange(first, first + count)
+    return rows, units["tag_code"].astype(np.int64)
+
+
 def read_walk(
     view: View, after_ms: int, through_ms: int, *, log_end: int, precision_ms: int, write_ms: int, turn: int
 ) -> StagedRows:
@@ -86,7 +146,7 @@ def read_walk(
     rows = np.zeros(len(positions), STAGED_ROW)
     if len(positions):
         found = units_at(view.timer_log, positions)
-        rows["walked"] = True
+        rows["kind"] = WALK
         rows["out_ms"] = found["write_ms"] + found["delay_ms"]
         rows["position"] = found["record_position"]
         rows["size"] = found["record_size"]
@@ -143,7 +203,7 @@ def _pass_over_gone(view: View, rows: StagedRows) -> int:
     A walk may meet such units, of messages that were settled long ago: they get no origin, which is done.
     """
     count = int(np.searchsorted(rows["position"], view.log.start))
-    if not rows["walked"][:count].all():
+    if not (rows["kind"][:count] == WALK).all():
         raise StoreUnreadable(
             f"log position {rows['position'][0]} lies before the log, which begins at {view.log.start}"
         )
@@ -171,12 +231,13 @@ def _read_many(view: View, rows: StagedRows) -> int:
     count = int(np.searchsorted(rows["position"], base + file_bytes))
     rows = rows[:count]
     read = {name: np.zeros(count, np.int64) for name in _READ}
+    read["due_ms"][:] = rows["due_ms"]
     positions, sizes = rows["position"].astype(np.int64), rows["size"].astype(np.int64)
     done = int(scan.read_parked(view.log.file_at(base).array, base, positions, sizes, *read.values()))
-    walked = rows["walked"][:done]
+    kept = rows["kind"][:done] != INDEX
     for name, values in read.items():
-        if name in ("out_ms", "magic"):  # a walked row has its slot's time and its unit's magic
-            rows[name][:done] = np.where(walked, rows[name][:done], values[:done])
+        if name in ("out_ms", "magic"):  # other rows have the time of their slot, and the magic of their unit
+            rows[name][:done] = np.where(kept, rows[name][:done], values[:done])
         else:
             rows[name][:done] = values[:done]
     return done
@@ -190,19 +251,23 @@ def _read_one(view: View, row: Any) -> None:
     position, size = int(row["position"]), int(row["size"])
     files = view.log
     if not files.start <= position < files.end or not 0 < size <= files.file_bytes - position % files.file_bytes:
-        raise StoreUnreadable(f"{size} bytes at log position {position}, which the timer queue names, are no record")
+        raise StoreUnreadable(f"{size} bytes at log position {position}, which a queue names, are no record")
     try:
         record = decode_record(files.read(position, size))
     except RecordError as error:
         raise StoreUnreadable(f"log position {position} holds no record: {error}") from None
-    if record.position != position or record.message.topic != TIMER_TOPIC:
-        raise StoreUnreadable(f"log position {position} holds another record than the timer queue says")
+    topic = SCHEDULE_TOPIC if row["kind"] == QUEUE else TIMER_TOPIC
+    if record.position != position or record.message.topic != topic:
+        raise StoreUnreadable(f"log position {position} holds another record than its queue says")
     properties = record.message.properties
-    row["due_ms"] = due_of(properties, record.store_ms)
     row["store_ms"] = record.store_ms
-    row["origin"] = timer_origin(record.queue_offset)
+    if row["kind"] == QUEUE:
+        row["origin"] = level_origin(record.message.queue_id + 1, record.queue_offset)
+    else:
+        row["due_ms"] = due_of(properties, record.store_ms)
+        row["origin"] = timer_origin(record.queue_offset)
     row["topic_hash"] = java_hash(properties.get(props.REAL_TOPIC, ""))
-    if not row["walked"]:
+    if row["kind"] == INDEX:
         out_ms = java_long(properties.get(props.TIMER_OUT_MS, ""))
         row["out_ms"] = row["due_ms"] if out_ms is None else out_ms
         row["magic"] = MAGIC_DEFAULT | (MAGIC_DELETE if props.TIMER_DEL_UNIQKEY in properties else 0)
@@ -213,7 +278,7 @@ def decide(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDAr
     third_ms = roll_window_ms // precision_ms // 3 * precision_ms
     half_ms = roll_window_ms // precision_ms // 2 * precision_ms
     beyond = rows["out_ms"] - rows["write_ms"] - roll_window_ms
-    rolls = ~rows["walked"] & (beyond >= 0)
+    rolls = (rows["kind"] == INDEX) & (beyond >= 0)
     made = np.zeros(len(rows), TURN_ROW)
     rolled_slot = rows["write_ms"] + np.where(beyond < third_ms, half_ms, roll_window_ms)
     made["slot_ms"] = np.where(rolls, rolled_slot, rows["out_ms"])

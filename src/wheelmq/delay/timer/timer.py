@@ -20,6 +20,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import KeyIndex
+from wheelmq.delay.level_queues import LevelQueues
 from wheelmq.delay.notes import NEAR_MS, Notes
 from wheelmq.delay.pending import State
 from wheelmq.delay.refs import Refs
@@ -31,7 +32,18 @@ from wheelmq.delay.timer.rows import near_refs, units_of
 from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.disk.origin import TIMER_STREAM, Origin, Stream, origin_index, origin_stream, timer_origin
+from wheelmq.formats.disk.origin import (
+    KIND_BLOCK,
+    TIMER_STREAM,
+    Origin,
+    Stream,
+    is_level,
+    origin_index,
+    origin_stream,
+    stream_kind,
+    stream_number,
+    timer_origin,
+)
 from wheelmq.formats.disk.parked import delete_key, due_of, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
@@ -47,6 +59,12 @@ log = logging.getLogger(__name__)
 
 INDEX_ROWS_MAX = 100_000
 WALK_ROWS_MAX = 200_000
+LEVEL_ROWS_MAX = 50_000
+"""Messages of a level that one turn stages."""
+NEAR_ROWS_MAX = 50_000
+"""Messages of a level that one tick arms."""
+FAR_MS = 1 << 61
+"""No message is due so late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +101,7 @@ class Timer:
         self.log = TimerLog(MappedSequence(disk, paths.timer_log, settings.log_file_bytes))
         self.mark_file = MarkFile(disk, paths)
         self.queue: ConsumeQueue = store.queues[store.queues.row(TIMER_TOPIC, 0)]
-        self.queues: dict[Stream, ConsumeQueue] = {TIMER_STREAM: self.queue}
-        """Where the messages of each stream are parked, at the index of their origin."""
+        self.levels = LevelQueues(store)
         self.done = DoneBits()
         self.done_position = LogPosition(0)
         """P: log position of the snapshot of done bits; 0 without one."""
@@ -109,7 +126,23 @@ class Timer:
 
     def ends(self) -> dict[Stream, QueueOffset]:
         """The end of each stream."""
-        return {stream: queue.end for stream, queue in self.queues.items()}
+        return {TIMER_STREAM: self.queue.end, **{level.stream: level.queue.end for level in self.levels}}
+
+    def queue_of(self, stream: Stream) -> ConsumeQueue:
+        """Where the messages of a stream are parked, each at the index of its origin."""
+        return self.queue if stream == TIMER_STREAM else self.levels.of(stream).queue
+
+    def level_offsets(self) -> dict[int, int]:
+        """By level the queue offset of the first message that is not settled."""
+        return {level: first for level, first, _ in self.level_spans()}
+
+    def level_spans(self) -> list[tuple[int, int, int]]:
+        """For each level the queue offset of the first message that is not settled, and the end of its queue."""
+        found = []
+        for level in self.levels:
+            first = self.done.of(level.stream).first_unset(level.queue.end)
+            found.append((stream_number(level.stream), max(first, int(level.queue.start)), int(level.queue.end)))
+        return sorted(found)
 
     # What the tick tells -----------------------------------------------------------------------------------------
 
@@ -123,7 +156,7 @@ class Timer:
             self.done.update(taken.deletes)
         if len(taken.refs):
             self.keys.add(taken.key_hashes, taken.refs[:, ref.ORIGIN], self.done)
-            self.notes.add(taken.refs, self.store.clock.now_ms())
+            self.notes.add(self.levels.note(taken.refs), self.store.clock.now_ms())
 
     def _make_room(self, queues: int) -> None:
         """Have counts for each of so many queues."""
@@ -133,13 +166,19 @@ class Timer:
 
     def arm_near(self, now_ms: Millis) -> None:
         """The near lane: arm what is due within a second and not indexed yet."""
-        near = None if self.settings.stops_enqueue else self.notes.take_near(now_ms)
-        if near is not None:
-            self.arm(near, enqueue_ms=(1 << 63) - 1, by="near_lane")
+        near = [self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX)]
+        if not self.settings.stops_enqueue:
+            near.append(self.notes.take_near(now_ms))
+        for refs in near:
+            if refs is not None:
+                self.arm(refs, enqueue_ms=(1 << 63) - 1, by="near_lane")
 
     def next_near_ms(self) -> int | None:
-        """Wall time at which the next note comes into the near lane; None without notes."""
-        return self.notes.next_fire_ms - NEAR_MS if self.notes.count and not self.settings.stops_enqueue else None
+        """Wall time at which the next message comes into the near lane; None when none waits for it."""
+        next_ms = self.levels.next_ms()
+        if not self.settings.stops_enqueue:
+            next_ms = min(next_ms, self.notes.next_fire_ms)
+        return next_ms - NEAR_MS if next_ms < FAR_MS else None
 
     def arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
         """Stage `refs`, sorted by fire time, but for what is settled."""
@@ -190,10 +229,10 @@ class Timer:
         """Origins and records of the messages whose key may have the hash `code`, oldest first: those that are
         indexed by key, then those of the running tick, which are not yet."""
         for origin in self.keys.find(code):
-            if origin_stream(origin) not in self.queues:
+            if stream_kind(origin_stream(origin)) == KIND_BLOCK:
                 yield origin, self.record_elsewhere(origin)
                 continue
-            queue, index = self.queues[origin_stream(origin)], QueueOffset(origin_index(origin))
+            queue, index = self.queue_of(origin_stream(origin)), QueueOffset(origin_index(origin))
             if index < queue.start:  # settled so long ago that it has expired
                 continue
             yield origin, self.store.log.record_at(LogPosition(int(queue.read(index, 1)["position"][0])))
@@ -210,7 +249,24 @@ class Timer:
         """How far a pending message has come."""
         if self.armed.was_armed(np.array([origin]))[0]:
             return State.ARMED
-        return State.INDEXED if origin_index(origin) < self.indexed_to else State.PARKED
+        return self.place_of(origin)
+
+    def place_of(self, origin: Origin) -> State:
+        """Where a message that is not armed waits."""
+        stream, index = origin_stream(origin), origin_index(origin)
+        if stream != TIMER_STREAM:
+            return State.LEVEL if is_level(stream) else State.BLOCK
+        return State.INDEXED if index < self.indexed_to else State.PARKED
+
+    def due_of(self, origin: Origin) -> Millis | None:
+        """When a message of a level is due, as its unit says; None of any other, or when it has expired."""
+        stream, offset = origin_stream(origin), QueueOffset(origin_index(origin))
+        if not is_level(stream):
+            return None
+        level = self.levels.of(stream)
+        if not level.queue.start <= offset < level.queue.end:
+            return None
+        return level.due_of(offset, self.store.clock.now_ms())
 
     # Turns --------------------------------------------------------------------------------------------------------
 
@@ -232,6 +288,19 @@ class Timer:
         goal = self.floor_slot(now_ms + self.settings.lead_ms)
         return self.wheel.first_filled(self.walked_through_ms, goal) is not None
 
+    def _window_end(self, now_ms: Millis) -> int:
+        """Up to when levels are staged: their messages due by then."""
+        return self.floor_slot(now_ms + self.settings.lead_ms)
+
+    def levels_wait(self, now_ms: Millis) -> bool:
+        """Whether a message of a level is due within the lead and not staged."""
+        return any(level.has_due(now_ms, self._window_end(now_ms)) for level in self.levels)
+
+    def level_rows(self, now_ms: Millis) -> int:
+        """How many messages of levels a turn would stage now."""
+        ranges = self.levels.ranges(now_ms, self._window_end(now_ms), LEVEL_ROWS_MAX)
+        return sum(end - first for _, first, end in ranges)
+
     def make_plan(
         self, broker: str, now_ms: Millis, durable: LogPosition, blocks: BlockWindow | None = None
     ) -> TurnPlan | None:
@@ -244,7 +313,9 @@ class Timer:
             slots = max(1, int(np.searchsorted(np.cumsum(units), WALK_ROWS_MAX, "right")))
             walk_through += slots * self.settings.precision_ms
             units = units[:slots]
-        if index_to == self.indexed_to and not units.any() and blocks is None:
+        until_ms = self._window_end(now_ms)
+        queues = self.levels.ranges(now_ms, until_ms, LEVEL_ROWS_MAX, durable)
+        if index_to == self.indexed_to and not units.any() and not queues and blocks is None:
             return None
         plan = TurnPlan(
             broker=broker,
@@ -257,6 +328,8 @@ class Timer:
             walk_through_ms=walk_through,
             walk_rows=int(units.sum()),
             timer_log_end=self.log.synced,
+            now_ms=now_ms,
+            queues=queues,
             blocks=blocks,
         )
         assert self.log.synced == self.log.end and self.log.files.synced(plan.timer_log_end)
@@ -286,7 +359,7 @@ class Timer:
         return self.wheel.units_between(plan.walk_after_ms, plan.walk_through_ms)
 
     def apply(self, proposal: Proposal) -> None:
-        """Commit a checked turn: units and slots, then arm, then E, S and turn. One tick, nothing half.
+        """Commit a checked turn: units and slots, then arm, then E, S, levels and turn. One tick, nothing half.
 
         Raises DiskFull with nothing changed.
         """
@@ -301,6 +374,12 @@ class Timer:
         for rows in (*proposal.walk_parts, *proposal.index_parts):
             near = near_refs(rows, horizon, self.walked_through_ms, self.wheel)
             self.arm(near, enqueue_ms=plan.write_ms, by="pipeline")
+        for rows in proposal.queue_parts:
+            self.arm(
+                near_refs(rows, FAR_MS, self.walked_through_ms, self.wheel), enqueue_ms=plan.write_ms, by="pipeline"
+            )
+        for stream, _, end in plan.queues:
+            self.levels.of(Stream(stream)).advance(QueueOffset(end))
         self.indexed_to = plan.index_to
         self.notes.drop_below(timer_origin(plan.index_to))
         self.turns.finish()
@@ -308,11 +387,16 @@ class Timer:
 
     def needed_from(self) -> LogPosition:
         """Where the first record stands that the timer may still read: one not settled, or not indexed."""
-        first = min(self.done.of(TIMER_STREAM).first_unset(self.queue.end), self.indexed_to)
-        offset = self.queue.skip_blanks(QueueOffset(max(first, self.queue.start)))
-        if offset >= self.queue.end:
+        firsts = {stream: self.done.of(stream).first_unset(end) for stream, end in self.ends().items()}
+        firsts[TIMER_STREAM] = min(firsts[TIMER_STREAM], self.indexed_to)
+        return min(self._position_from(self.queue_of(stream), first) for stream, first in firsts.items())
+
+    def _position_from(self, queue: ConsumeQueue, index: int) -> LogPosition:
+        """Where the first record stands that `queue` has at or behind `index`."""
+        offset = queue.skip_blanks(QueueOffset(max(index, queue.start)))
+        if offset >= queue.end:
             return self.store.dispatched_to
-        return LogPosition(int(self.queue.read(offset, 1)["position"][0]))
+        return LogPosition(int(queue.read(offset, 1)["position"][0]))
 
     def drop_log(self) -> Callable[[], None] | None:
         """Give up the files of the timer log that no walk and no recovery needs; what removes them, None for none."""

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.timer.rows import TurnRows, are_in_order
-from wheelmq.formats.disk.origin import timer_origin
-from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.delay.timer.rows import TurnRows, are_in_order, are_the_origins
+from wheelmq.formats.disk.origin import Stream, origin_of, timer_origin
+from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK, KINDS, TURN_ROW
 from wheelmq.system.failpoint import reach
 
 LEASE_MS: Final = 5000
@@ -65,6 +65,10 @@ class TurnPlan(msgspec.Struct, frozen=True):
     """Units in the slots to walk."""
     timer_log_end: int
     """T: units below it are whole and on disk."""
+    now_ms: int = 0
+    """When the plan was made, by the broker's clock."""
+    queues: list[tuple[int, int, int]] = []
+    """What is staged from queues that are in the order of due times, by stream: stream, first queue offset, end."""
     blocks: BlockWindow | None = None
 
 
@@ -86,6 +90,7 @@ class Proposal(msgspec.Struct):
     index_parts: list[TurnRows]
     walk_parts: list[TurnRows]
     block_parts: list[TurnRows] = []
+    queue_parts: list[TurnRows] = []
 
 
 class _Upload:
@@ -176,24 +181,23 @@ class Turns:
         """The proposal of the winners, checked against the plan. Raises Stale, TurnRefused; changes nothing.
 
         Checked are: each queue offset of the plan exactly once, in order; for each slot of the plan as many rows as
-        its chain has units; each row in the slot range it claims.
+        its chain has units; each row in the slot range it claims; each message of the plan's queues exactly once, in
+        order.
         """
         plan = self.under_way(epoch, turn)
-        index_parts: list[TurnRows] = []
-        walk_parts: list[TurnRows] = []
-        block_parts: list[TurnRows] = []
+        parts: dict[str, list[TurnRows]] = {kind: [] for kind in KINDS}
         for winner in sorted(winners, key=lambda part: (part.kind, part.part)):
             upload = self._uploads.get((winner.kind, winner.part, winner.attempt))
             if upload is None and winner.rows:
                 raise TurnRefused(f"{winner.kind} {winner.part}: attempt {winner.attempt} uploaded nothing")
             rows = upload.whole(winner) if upload else np.empty(0, TURN_ROW)
-            parts = {KIND_INDEX: index_parts, KIND_WALK: walk_parts, KIND_BLOCKS: block_parts}.get(winner.kind)
-            if parts is None:
+            if winner.kind not in parts:
                 raise TurnRefused(f"{winner.kind!r} is no kind of rows")
-            parts.append(rows)
-        _check_index(plan, index_parts)
-        _check_walk(plan, walk_parts, walk_units, precision_ms)
-        return Proposal(plan, index_parts, walk_parts, block_parts)
+            parts[winner.kind].append(rows)
+        _check_index(plan, parts[KIND_INDEX])
+        _check_walk(plan, parts[KIND_WALK], walk_units, precision_ms)
+        _check_queues(plan, parts[KIND_QUEUE])
+        return Proposal(plan, parts[KIND_INDEX], parts[KIND_WALK], parts[KIND_BLOCKS], parts[KIND_QUEUE])
 
     def finish(self) -> None:
         """The plan is committed."""
@@ -228,3 +232,19 @@ def _check_walk(plan: TurnPlan, parts: list[TurnRows], units: npt.NDArray[np.int
         wrong = int(np.flatnonzero(counted != units)[0])
         slot_ms = plan.walk_after_ms + (wrong + 1) * precision_ms
         raise TurnRefused(f"{KIND_WALK}: slot {slot_ms} has {units[wrong]} units, {counted[wrong]} rows came")
+
+
+def _check_queues(plan: TurnPlan, parts: list[TurnRows]) -> None:
+    """The rows of all parts, one after another, are those of the plan's messages, each once, in order."""
+    ranges = [
+        np.arange(origin_of(Stream(stream), first), origin_of(Stream(stream), end))
+        for stream, first, end in plan.queues
+    ]
+    expected = np.concatenate([np.empty(0, np.int64), *ranges])
+    at = 0
+    for rows in parts:
+        if not are_the_origins(rows, expected[at : at + len(rows)]):
+            raise TurnRefused(f"{KIND_QUEUE}: rows from the {at}th message on are not each there once, in order")
+        at += len(rows)
+    if at != len(expected):
+        raise TurnRefused(f"{KIND_QUEUE}: {at} rows came, the plan has {len(expected)} messages")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from wheelmq.formats.disk.paths import BlockPaths, StorePaths
 from wheelmq.formats.disk.timer import TIMER_SLOT, TIMER_TOPIC, TIMER_UNIT
 from wheelmq.formats.kernels import jit, timer
+from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.wire.portions import FileKind
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.disk import Bytes, ReadOnlyDisk
@@ -25,6 +26,11 @@ Positions = npt.NDArray[np.int64]
 
 TIMER_QUEUE: Final = f"{TIMER_TOPIC}/0"
 """Name of the timer queue among consume queues."""
+
+
+def level_queue(level: int) -> str:
+    """Name of the queue of `level` among consume queues."""
+    return f"{SCHEDULE_TOPIC}/{level - 1}"
 
 
 class StoreUnreadable(RuntimeError):

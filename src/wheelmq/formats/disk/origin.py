@@ -30,6 +30,7 @@ KIND_BLOCK: Final = 2
 KIND_TIMER: Final = 3
 INDEX_BITS: Final = 40
 STREAM_BITS: Final = 20
+LEVELS_MAX: Final = (1 << STREAM_BITS) - 1
 INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 
 TIMER_STREAM: Final = Stream(KIND_TIMER << STREAM_BITS)
@@ -39,7 +40,7 @@ ORIGIN_PROPERTY_BYTES: Final = len(WMQ_ORIGIN) + 1 + 16 + 1
 
 def level_stream(level: int) -> Stream:
     """The stream of the queue of `level`."""
-    assert 0 < level < 1 << STREAM_BITS
+    assert 0 < level <= LEVELS_MAX
     return Stream(KIND_LEVEL << STREAM_BITS | level)
 
 
@@ -83,6 +84,11 @@ def stream_kind(stream: Stream) -> int:
 def stream_number(stream: Stream) -> int:
     """Which one it is of its kind: of a level queue the level, of a block its number."""
     return stream & ((1 << STREAM_BITS) - 1)
+
+
+def is_level(stream: Stream) -> bool:
+    """Whether a stream is a level queue."""
+    return stream_kind(stream) == KIND_LEVEL
 
 
 def by_stream(origins: npt.NDArray[np.int64]) -> Iterator[tuple[Stream, slice | npt.NDArray[np.intp]]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.origin import Origin, parse_origin
+from wheelmq.formats.disk.origin import LEVELS_MAX, TIMER_STREAM, Origin, Stream, level_stream, parse_origin
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
+from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 
 DUE_DIGITS: Final = 13
@@ -18,7 +19,10 @@ _FNV_PRIME: Final = 0x100000001B3
 class DelayFacts(NamedTuple):
     """Zero stands for none in each field."""
 
+    stream: Stream
+    """In which the record is a parked message."""
     due_ms: Millis
+    """Of a parked message. In a level queue 0 where the record does not say it: store time plus the level's delay."""
     settles: Origin
     key_hash: int
     deletes: bool
@@ -27,16 +31,20 @@ class DelayFacts(NamedTuple):
     """Such a record that we wrote: it was acted on as it was appended. Apache's wait to be acted on."""
 
 
-NOTHING: Final = DelayFacts(Millis(0), Origin(0), 0, False, False)
+NOTHING: Final = DelayFacts(Stream(0), Millis(0), Origin(0), 0, False, False)
 
 
-def delay_facts(topic: str, properties: dict[str, str], store_ms: Millis) -> DelayFacts:
-    """The facts in a stored record of `topic` with `properties`."""
+def delay_facts(topic: str, queue_id: int, properties: dict[str, str], store_ms: Millis) -> DelayFacts:
+    """The facts in a stored record of a queue of `topic` with `properties`."""
     settles = _settles(properties)
+    if topic == SCHEDULE_TOPIC and 0 <= queue_id < LEVELS_MAX:
+        due_ms = _exact_due_time(properties) or Millis(0)
+        return DelayFacts(level_stream(queue_id + 1), due_ms, settles, _own_key_hash(properties), False, False)
     if topic != TIMER_TOPIC:
         return NOTHING._replace(settles=settles) if settles else NOTHING
     deletes = props.TIMER_DEL_UNIQKEY in properties
     return DelayFacts(
+        stream=TIMER_STREAM,
         due_ms=due_of(properties, store_ms),
         settles=settles,
         key_hash=0 if deletes else _own_key_hash(properties),
@@ -58,9 +66,9 @@ def due_of(properties: dict[str, str], store_ms: Millis) -> Millis:
     A record that Apache RocketMQ wrote has no exact one of its own: there it is TIMER_DELIVER_MS, else the store time
     plus the delay if it was never rolled, else the time of its slot. What cannot be read is due when it was stored.
     """
-    exact = properties.get(props.WMQ_DUE, "")
-    if len(exact) == DUE_DIGITS and exact.isascii() and exact.isdigit():
-        return Millis(int(exact))
+    exact_ms = _exact_due_time(properties)
+    if exact_ms is not None:
+        return exact_ms
     deliver = java_long(properties.get(props.TIMER_DELIVER_MS, ""))
     if deliver is not None:
         return Millis(deliver)
@@ -73,6 +81,18 @@ def due_of(properties: dict[str, str], store_ms: Millis) -> Millis:
             return Millis(store_ms + millis)
     slot = java_long(properties.get(props.TIMER_OUT_MS, ""))
     return Millis(slot) if slot is not None else store_ms
+
+
+def _exact_due_time(properties: dict[str, str]) -> Millis | None:
+    """What `__WMQ_DUE` says."""
+    exact = properties.get(props.WMQ_DUE, "")
+    return Millis(int(exact)) if len(exact) == DUE_DIGITS and exact.isascii() and exact.isdigit() else None
+
+
+def level_due_time(properties: dict[str, str], store_ms: Millis, delay_ms: int) -> Millis:
+    """When a message of a level queue is due whose level has a delay of `delay_ms`: what its queue unit says."""
+    exact_ms = _exact_due_time(properties)
+    return Millis(store_ms + delay_ms) if exact_ms is None else exact_ms
 
 
 def due_text(due_ms: Millis) -> str:

@@ -29,3 +29,6 @@ KIND_WALK: Final = "walk"
 """Rows of slots that are walked in this turn."""
 KIND_BLOCKS: Final = "blocks"
 """Rows of messages of blocks that are walked in this turn."""
+KIND_QUEUE: Final = "queue"
+"""Rows of messages that are staged from their queue, which is in the order of their due times."""
+KINDS: Final = (KIND_INDEX, KIND_WALK, KIND_QUEUE, KIND_BLOCKS)

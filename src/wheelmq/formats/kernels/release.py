@@ -15,6 +15,7 @@ from wheelmq.formats.disk.origin import (
     INDEX_BITS,
     INDEX_MASK,
     KIND_BLOCK,
+    KIND_LEVEL,
     ORIGIN_PROPERTY_BYTES,
     STREAM_BITS,
     TIMER_STREAM,
@@ -39,7 +40,7 @@ from wheelmq.formats.kernels.numbers import (
     put_text,
 )
 from wheelmq.formats.kernels.topics import FIRST_QUEUE, QUEUES, Integers, find_topic
-from wheelmq.formats.names import BLOCK_TOPIC
+from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
 
 DONE: Final = 0
 """Every reference that was handed in is released."""
@@ -65,11 +66,12 @@ PARAMETERS: Final = 6
 
 _TIMER_TOPIC = literal(TIMER_TOPIC)
 _BLOCK_TOPIC = literal(BLOCK_TOPIC)
+_SCHEDULE_TOPIC = literal(SCHEDULE_TOPIC)
 _ENQUEUE = literal("TIMER_ENQUEUE_MS\x01")
 _DEQUEUE = literal("\x02TIMER_DEQUEUE_MS\x01")
 _LEVEL = literal("\x02DELAY\x01")
 _PARKED_LEVEL = literal(TIMER_DELAY_LEVEL)
-_ORIGIN = literal("\x02__WMQ_ORIGIN\x01")
+_ORIGIN = literal("__WMQ_ORIGIN\x01")
 _ADDED_BYTES_MAX: Final = 128
 
 assert ORIGIN_PROPERTY_BYTES < _ADDED_BYTES_MAX
@@ -97,12 +99,28 @@ def _is_plain(source: Bytes, spans: Integers, now_ms: int) -> bool:
 
 
 @part
-def _is_parked_in(source: Bytes, in_block: bool, r: Integers) -> bool:
-    """Whether the record is one of a block, or one of the timer queue."""
+def _is_parked_in(source: Bytes, stream: int, r: Integers) -> bool:
+    """Whether the record is one of the level, the block or the timer queue of `stream`."""
     topic, topic_end = r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES]
-    return (
-        equals(source, topic, topic_end, _BLOCK_TOPIC) if in_block else equals(source, topic, topic_end, _TIMER_TOPIC)
-    )
+    number = stream & ((1 << STREAM_BITS) - 1)
+    if stream >> STREAM_BITS == KIND_BLOCK:
+        return r[rec.QUEUE_ID] == number and equals(source, topic, topic_end, _BLOCK_TOPIC)
+    if stream >> STREAM_BITS == KIND_LEVEL:
+        return r[rec.QUEUE_ID] == number - 1 and equals(source, topic, topic_end, _SCHEDULE_TOPIC)
+    return stream == TIMER_STREAM and equals(source, topic, topic_end, _TIMER_TOPIC)
+
+
+@part
+def _is_due(source: Bytes, spans: Integers, due_ms: int, now_ms: int) -> bool:
+    """Whether a message of a level is due, which it is at `due_ms` if it does not say another time."""
+    if spans[2 * prop.WMQ_ORIGIN] >= 0:
+        return False
+    due, due_end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
+    if due >= 0:
+        if due_end - due != DUE_DIGITS or source[due] == 48:
+            return False
+        due_ms = decimal(source, due, due_end)
+    return 0 < due_ms <= now_ms
 
 
 @part
@@ -124,14 +142,17 @@ def _real_queue(
 def _write(
     source: Bytes, log: Bytes, at: int, origin: int, enqueue_ms: int, now_ms: int, spans: Integers, r: Integers
 ) -> int:
-    """Write the released record at `at`; its size, or 0 when its properties would be too long."""
+    """Write the released record at `at`; its size, or 0 when its properties would be too long.
+
+    One from a level queue has an `enqueue_ms` of -1, and keeps its properties as they are.
+    """
     topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
     p = copy(source, r[rec.BODY_AT], r[rec.BODY_AT] + r[rec.BODY_BYTES], log, at + rec.FIXED)
     log[p] = np.uint8(topic_end - topic)
     block = copy(source, topic, topic_end, log, p + 1) + 2
     block_end = r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
     level, level_end = spans[2 * prop.TIMER_DELAY_LEVEL], spans[2 * prop.TIMER_DELAY_LEVEL + 1]
-    if level < 0:
+    if level < 0 or enqueue_ms < 0:
         end = copy(source, r[rec.PROPERTIES_AT], block_end, log, block)
     else:  # all but the pair that holds the level, and what separates it from the next
         end = copy(source, r[rec.PROPERTIES_AT], level - 1 - _PARKED_LEVEL.shape[0], log, block)
@@ -140,13 +161,16 @@ def _write(
     if end > block and log[end - 1] != 2:
         log[end] = 2
         end += 1
-    end = put_text(log, end, _ENQUEUE)
-    end = put_decimal(log, end, enqueue_ms)
-    end = put_text(log, end, _DEQUEUE)
-    end = put_decimal(log, end, now_ms)
-    if level >= 0:
-        end = put_text(log, end, _LEVEL)
-        end = copy(source, level, level_end, log, end)
+    if enqueue_ms >= 0:
+        end = put_text(log, end, _ENQUEUE)
+        end = put_decimal(log, end, enqueue_ms)
+        end = put_text(log, end, _DEQUEUE)
+        end = put_decimal(log, end, now_ms)
+        if level >= 0:
+            end = put_text(log, end, _LEVEL)
+            end = copy(source, level, level_end, log, end)
+        log[end] = 2
+        end += 1
     end = put_text(log, end, _ORIGIN)
     end = put_hex(log, end, origin)
     log[end] = 2
@@ -157,6 +181,39 @@ def _write(
     log[block - 2] = np.uint8(properties_bytes >> 8)
     log[block - 1] = np.uint8(properties_bytes & 255)
     return end - at
+
+
+@part
+def _read_due(
+    source: Bytes,
+    one: Integers,
+    levels_ms: Integers,
+    parameters: Integers,
+    r: Integers,
+    spans: Integers,
+    seen: Integers,
+) -> bool:
+    """Read the parked record of the reference `one` into `r`, where its properties stand into `spans`; whether it is
+    there, and due, and a plain case."""
+    stream = one[ref.ORIGIN] >> INDEX_BITS
+    if one[ref.FLAGS] & ref.FLAG_ROLL:
+        return False
+    start = one[ref.POSITION] - parameters[SOURCE_BASE]
+    stop = start + one[ref.SIZE]
+    if start < 0 or stop > source.shape[0] or not rec.read_record(source, start, stop, r):
+        return False
+    if r[rec.POSITION] != one[ref.POSITION] or r[rec.QUEUE_OFFSET] != one[ref.ORIGIN] & INDEX_MASK:
+        return False
+    if (r[rec.SYS_FLAG] & 0xC) not in (0, 8) or not _is_parked_in(source, stream, r):
+        return False
+    block = r[rec.PROPERTIES_AT]
+    if prop.scan(source, block, block + r[rec.PROPERTIES_BYTES], spans, seen) != prop.REGULAR:
+        return False
+    if stream >> STREAM_BITS == KIND_LEVEL:
+        level = stream & ((1 << STREAM_BITS) - 1)
+        by_level_ms = r[rec.STORE_MS] + levels_ms[min(level, levels_ms.shape[0]) - 1]
+        return level > 0 and _is_due(source, spans, by_level_ms, parameters[NOW_MS])
+    return _is_plain(source, spans, parameters[NOW_MS])
 
 
 @kernel
@@ -170,6 +227,7 @@ def release(
     topics: Integers,
     names: Bytes,
     queue_rows: Integers,
+    levels_ms: Integers,
     parameters: Integers,
     state: Integers,
 ) -> int:
@@ -180,29 +238,8 @@ def release(
     while state[NEXT] < refs.shape[0]:
         i = state[NEXT]
         origin = refs[i, ref.ORIGIN]
-        stream = origin >> INDEX_BITS
-        in_block = stream >> STREAM_BITS == KIND_BLOCK
-        if (stream != TIMER_STREAM and not in_block) or refs[i, ref.FLAGS] & ref.FLAG_ROLL:
-            return NOT_MINE
-        position = refs[i, ref.POSITION]
-        start = position - parameters[SOURCE_BASE]
-        stop = start + refs[i, ref.SIZE]
-        if start < 0 or stop > source.shape[0] or not rec.read_record(source, start, stop, r):
-            return NOT_MINE
-        if (
-            r[rec.POSITION] != position
-            or r[rec.QUEUE_OFFSET] != origin & INDEX_MASK
-            or (r[rec.SYS_FLAG] & 0xC) not in (0, 8)
-        ):
-            return NOT_MINE
-        if in_block and r[rec.QUEUE_ID] != stream & ((1 << STREAM_BITS) - 1):
-            return NOT_MINE
-        if not _is_parked_in(source, in_block, r):
-            return NOT_MINE
-        block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
-        if prop.scan(source, block, block_end, spans, seen) != prop.REGULAR:
-            return NOT_MINE
-        if not _is_plain(source, spans, parameters[NOW_MS]):
+        in_level = origin >> (INDEX_BITS + STREAM_BITS) == KIND_LEVEL
+        if not _read_due(source, refs[i], levels_ms, parameters, r, spans, seen):
             return NOT_MINE
         queue_row = _real_queue(source, spans, slots, topics, names, queue_rows)
         if queue_row < 0:
@@ -215,7 +252,8 @@ def release(
         most = refs[i, ref.SIZE] + _ADDED_BYTES_MAX + 128 + BLANK_BYTES
         if at + most > log.shape[0] or row >= journal.shape[0]:
             return NO_ROOM
-        size = _write(source, log, at, origin, refs[i, ref.ENQUEUE_MS], parameters[NOW_MS], spans, r)
+        enqueue_ms = np.int64(-1) if in_level else refs[i, ref.ENQUEUE_MS]
+        size = _write(source, log, at, origin, enqueue_ms, parameters[NOW_MS], spans, r)
         if size == 0:
             return NOT_MINE
         queue_offset = next_offset[queue_row]

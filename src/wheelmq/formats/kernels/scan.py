@@ -15,6 +15,7 @@ from wheelmq.formats.disk.origin import (
     INDEX_BITS,
     KIND_LEVEL,
     KIND_TIMER,
+    LEVELS_MAX,
     ORIGIN_PROPERTY_BYTES,
     STREAM_BITS,
     timer_origin,
@@ -38,6 +39,7 @@ from wheelmq.formats.kernels.numbers import (
     literal,
 )
 from wheelmq.formats.kernels.topics import Integers, intern_topic
+from wheelmq.formats.names import SCHEDULE_TOPIC
 
 # What may come of a scan.
 FULL: Final = 0
@@ -63,13 +65,16 @@ TAG_CODE: Final = 5
 TOPIC: Final = 6
 """Row of the topic's name among the interned ones (kernels.topics)."""
 DUE_MS: Final = 7
+"""Of a parked message; 0 of one in a level queue that does not say it (formats.disk.parked)."""
 SETTLES: Final = 8
 KEY_HASH: Final = 9
 FLAGS: Final = 10
 REAL_TOPIC: Final = 11
 """Of a parked record: row of its real topic's name; -1 for every other record."""
 REAL_QUEUE_ID: Final = 12
-COLUMNS: Final = 13
+PARKS: Final = 13
+"""Origin of a parked message; 0 for every other record."""
+COLUMNS: Final = 14
 
 FLAG_DISPATCHED: Final = 1
 FLAG_DECIDED: Final = 2
@@ -78,7 +83,9 @@ FLAG_DELETES: Final = 4
 """A cancel, whoever wrote it."""
 
 _TIMER_TOPIC = literal(TIMER_TOPIC)
+_SCHEDULE_TOPIC = literal(SCHEDULE_TOPIC)
 _TIMER_FIRST: Final = timer_origin(0)
+_LEVEL_0: Final = KIND_LEVEL << STREAM_BITS
 _ORIGIN_NAME = literal("__WMQ_ORIGIN\x01")
 
 
@@ -105,16 +112,18 @@ def _due(a: Bytes, spans: Integers) -> int:
 
 
 @part
-def _fill_parked(a: Bytes, spans: Integers, row: Integers) -> bool:
+def _fill_parked(a: Bytes, spans: Integers, in_level: bool, row: Integers) -> bool:
     """Fill in what a parked record says of its message; False for the plain code."""
     due_ms = _due(a, spans)
     topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
-    if due_ms == 0 or topic < 0 or spans[2 * prop.REAL_QID] < 0:
+    if topic < 0 or spans[2 * prop.REAL_QID] < 0:
+        return False
+    if due_ms == 0 and (not in_level or spans[2 * prop.WMQ_DUE] >= 0):
         return False
     row[DUE_MS] = due_ms
     row[REAL_QUEUE_ID] = decimal(a, spans[2 * prop.REAL_QID], spans[2 * prop.REAL_QID + 1])
     key, key_end = spans[2 * prop.UNIQ_KEY], spans[2 * prop.UNIQ_KEY + 1]
-    if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0:
+    if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0 and not in_level:
         row[FLAGS] |= FLAG_DELETES | FLAG_DECIDED
     elif key >= 0:
         h = fnv_byte(fnv(FNV_START, a, topic, topic_end), 43)
@@ -185,9 +194,18 @@ def scan_log(
         if spans[2 * prop.TAGS] >= 0:
             row[TAG_CODE] = java_hash_ascii(a, spans[2 * prop.TAGS], spans[2 * prop.TAGS + 1])
         row[SETTLES] = _settles(a, block, block_end)
+        first = np.int64(0)
         if equals(a, topic, topic_end, _TIMER_TOPIC):
-            if not _fill_parked(a, spans, row):
+            first = np.int64(_TIMER_FIRST)
+        elif equals(a, topic, topic_end, _SCHEDULE_TOPIC):
+            if row[QUEUE_ID] < 0 or row[QUEUE_ID] >= LEVELS_MAX:
                 return NOT_MINE
+            first = (_LEVEL_0 + row[QUEUE_ID] + 1) << INDEX_BITS
+        if first:
+            if not _fill_parked(a, spans, first != _TIMER_FIRST, row):
+                return NOT_MINE
+            if row[FLAGS] & FLAG_DISPATCHED:
+                row[PARKS] = first | row[QUEUE_OFFSET]
             real, real_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
             row[REAL_TOPIC] = intern_topic(slots, topics, names, used, a, real, real_end)
             if row[REAL_TOPIC] < 0:
@@ -214,6 +232,8 @@ def read_parked(
 ) -> int:
     """Read the parked records at `positions`, all in the log file `a` that begins at `base`, into the other arrays.
 
+    Due time and slot of what is in a level queue are left as they are.
+
     The count of records read from the front; less than all of them when the next one is for the plain code.
     """
     r = np.empty(rec.RECORD, np.int64)
@@ -226,14 +246,24 @@ def read_parked(
             return i
         if r[rec.POSITION] != positions[i]:
             return i
-        if not equals(a, r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES], _TIMER_TOPIC):
+        topic, topic_end = r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES]
+        in_level = equals(a, topic, topic_end, _SCHEDULE_TOPIC)
+        if not in_level and not equals(a, topic, topic_end, _TIMER_TOPIC):
             return i
         block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
         if prop.scan(a, block, block_end, spans, seen) != prop.REGULAR:
             return i
+        topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
+        if in_level:  # its unit says when it is due
+            if topic < 0 or r[rec.QUEUE_ID] < 0 or r[rec.QUEUE_ID] >= LEVELS_MAX:
+                return i
+            store_ms[i] = r[rec.STORE_MS]
+            origin[i] = (_LEVEL_0 + r[rec.QUEUE_ID] + 1) << INDEX_BITS | r[rec.QUEUE_OFFSET]
+            topic_hash[i] = java_hash_ascii(a, topic, topic_end)
+            magic[i] = MAGIC_DEFAULT
+            continue
         due = _due(a, spans)
         slot, slot_end = spans[2 * prop.TIMER_OUT_MS], spans[2 * prop.TIMER_OUT_MS + 1]
-        topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
         slot_ms = decimal(a, slot, slot_end) if slot >= 0 else np.int64(-1)
         if due == 0 or slot_ms < 0 or topic < 0:
             return i

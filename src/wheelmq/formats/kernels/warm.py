@@ -71,8 +71,8 @@ def warm(say: Callable[[str], None]) -> None:
             a["waiting"], read, read, read, integers, np.zeros(send.STATE, np.int64),
         )  # fmt: skip
         release.release(
-            a["refs"], written, written, integers, a["journal"], a["slots"], a["topics"], written, integers, integers,
-            np.zeros(release.STATE, np.int64),
+            a["refs"], written, written, integers, a["journal"], a["slots"], a["topics"], written, integers,
+            integers, integers, np.zeros(release.STATE, np.int64),
         )  # fmt: skip
         for log in (written, read):
             state = np.zeros(scan.STATE, np.int64)

@@ -302,9 +302,9 @@ class PortionHeader(Header):
 
 
 class ListTimersHeader(Header):
-    """WMQ_LIST_TIMERS: pending messages of the timer queue from an offset on."""
+    """WMQ_LIST_TIMERS: pending messages from a place on, which is an origin; 0 is the first."""
 
-    queue_offset: Int64 = 0
+    place: Int64 = 0
     count: Int32 = 1000
     topic: str | None = None
     from_ms: Int64 = 0
@@ -315,7 +315,7 @@ class CountTimersHeader(Header):
     """WMQ_COUNT_TIMERS: how many are due in each `step_ms`."""
 
     step_ms: Int64
-    queue_offset: Int64 = 0
+    place: Int64 = 0
     topic: str | None = None
     from_ms: Int64 = 0
     to_ms: Int64 = (1 << 63) - 1

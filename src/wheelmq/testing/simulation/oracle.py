@@ -13,14 +13,17 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
+from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.disk.origin import origin_index
+from wheelmq.formats.disk.origin import Origin, is_level, origin_of, origin_stream, stream_number
 from wheelmq.formats.disk.parked import delay_facts, delete_key
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
+
+LEVELS_MS = parse_levels(DEFAULT_LEVELS)
 
 PAD = b"."
 """Behind the name of a message its body is filled with these."""
@@ -61,7 +64,9 @@ class Entry(NamedTuple):
     store_ms: int
     name: bytes
     settles: int
-    """Queue offset, in the timer queue, of what it settles; -1 for nothing."""
+    """Origin of what it settles; -1 for nothing."""
+    parks: int
+    """Origin of what it parks, be that a cancel; 0 for nothing."""
     due_ms: int
     """Of what it parks; 0 for nothing."""
     cancels: str
@@ -98,6 +103,9 @@ class Oracle:
         self.firm_cancels: set[bytes] = set()
         """Names of what was told to be cancelled, on disk."""
         self._seen_to = LogPosition(0)
+        self._now_ms = 1 << 62
+        self._between: tuple[int, int] | None = None
+        """When what is observed was written; None of what was observed before."""
         self._state = _State()
 
     # What clients say ----------------------------------------------------------------------------------------------
@@ -142,6 +150,8 @@ class Oracle:
     def observe(self, broker: Broker, now_ms: int) -> None:
         """Take the records that were appended since."""
         log = broker.store.log
+        self._between = min(self._now_ms, now_ms), now_ms
+        self._now_ms = now_ms
         assert log.start <= self._seen_to, f"the log begins at {log.start}, and was read to {self._seen_to}"
         for record in invariants.records_from(broker, self._seen_to):
             file = log.files.file_at(record.position)
@@ -149,6 +159,7 @@ class Oracle:
             entry = _entry_of(record, zlib.crc32(file.view[at : at + record.size]))
             assert entry.left_ms <= now_ms, f"{entry.name!r} left at a time that has not come"
             self._take(entry)
+        self._between = None
         self._seen_to = log.end
 
     def recovered(self, broker: Broker, now_ms: int, *, power_was_cut: bool) -> int:
@@ -199,7 +210,7 @@ class Oracle:
         queue.append(entry)
         if entry.settles >= 0:
             self._settle(entry)
-        if entry.topic == TIMER_TOPIC:
+        if entry.parks:
             if not entry.cancels:
                 self._park(entry)
         else:
@@ -222,7 +233,7 @@ class Oracle:
     def _park(self, entry: Entry) -> None:
         sent = self._known(entry)
         assert entry.due_ms == sent.due_ms, f"{entry.name!r} is parked for {entry.due_ms}, not {sent.due_ms}"
-        self._state.origins[entry.queue_offset] = entry
+        self._state.origins[entry.parks] = entry
         insort(self._state.pending, (entry.due_ms, entry.name))
 
     def _deliver(self, entry: Entry) -> None:
@@ -231,9 +242,19 @@ class Oracle:
         assert entry.topic == sent.topic, f"{entry.name!r} is delivered to {entry.topic}"
         assert sent.queue_id in (-1, entry.queue_id), f"{entry.name!r} is delivered to queue {entry.queue_id}"
         assert (entry.settles >= 0) == (sent.due_ms is not None), f"{entry.name!r}: {sent}, {entry}"
-        early = (sent.due_ms or 0) - entry.left_ms
-        assert sent.due_ms is None or early <= 0, f"{entry.name!r} left {early} ms early"
+        if sent.due_ms is not None and is_level(origin_stream(Origin(entry.settles))):
+            self._must_not_be_early(entry, sent.due_ms)
+        else:
+            early = (sent.due_ms or 0) - entry.left_ms
+            assert sent.due_ms is None or early <= 0, f"{entry.name!r} left {early} ms early"
         self._state.delivered[entry.name] = entry
+
+    def _must_not_be_early(self, entry: Entry, due_ms: int) -> None:
+        """What left a level, which does not say when, is due, or was further off than its level's delay."""
+        if self._between is not None:
+            delay_ms = LEVELS_MS[stream_number(origin_stream(Origin(entry.settles))) - 1]
+            from_ms, to_ms = self._between
+            assert due_ms <= to_ms or due_ms > from_ms + delay_ms, f"{entry.name!r} left {due_ms - to_ms} ms early"
 
     def _known(self, entry: Entry) -> Sent:
         sent = self.sent.get(entry.name)
@@ -279,7 +300,7 @@ class Oracle:
 
 def _entry_of(record: Record, crc: int) -> Entry:
     message = record.message
-    facts = delay_facts(message.topic, message.properties, record.store_ms)
+    facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
     cancels = message.properties.get(props.TIMER_DEL_UNIQKEY, "") if message.topic == TIMER_TOPIC else ""
     return Entry(
         position=record.position,
@@ -290,8 +311,9 @@ def _entry_of(record: Record, crc: int) -> Entry:
         queue_offset=record.queue_offset,
         store_ms=record.store_ms,
         name=message.body.partition(PAD)[0],
-        settles=origin_index(facts.settles) if facts.settles else -1,
-        due_ms=0 if cancels else facts.due_ms,
+        settles=facts.settles or -1,
+        parks=origin_of(facts.stream, record.queue_offset) if facts.stream else 0,
+        due_ms=0 if cancels or not facts.stream else facts.due_ms or record.store_ms + LEVELS_MS[message.queue_id],
         cancels=cancels,
         left_ms=int(message.properties.get(props.TIMER_DEQUEUE_MS, "0")),
     )

@@ -13,6 +13,7 @@ import pytest
 from wheelmq.broker.pipeline_desk import store_sizes
 from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer.portions import OnDisk, read_portion
+from wheelmq.delay.timer.staging import BLOCKS
 from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.delay.timer.view import StoreUnreadable, StoreView
 from wheelmq.delay.timer.wire_view import Told, WireView
@@ -62,7 +63,7 @@ def test_rows_are_those_that_the_plan_counts(harness: BrokerHarness, plan: TurnP
     [(number, _, _)] = plan.blocks.blocks
     indices = rows["origin"] - origin_of(block_stream(number), 0)
     assert len(set(indices.tolist())) == len(rows) and ((indices % 3 == 0) == (rows["due_ms"] % 16_000 != 0)).any()
-    assert (rows["turn"] == plan.turn).all() and rows["walked"].all()
+    assert (rows["turn"] == plan.turn).all() and (rows["kind"] == BLOCKS).all()
 
 
 def test_the_wire_gives_the_same(harness: BrokerHarness, plan: TurnPlan) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.staging import STAGED_ROW, decide
 from wheelmq.delay.timer.view import StoreUnreadable
-from wheelmq.formats.disk.origin import INDEX_MASK, NO_ORIGIN, timer_origin
+from wheelmq.formats.disk.origin import INDEX_MASK, NO_ORIGIN, level_origin, level_stream, timer_origin
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -74,8 +74,8 @@ def test_it_is_apaches_rule(out: int, window_slots: int, precision_ms: int) -> N
 
 def test_a_walked_row_keeps_its_slot_and_its_magic() -> None:
     rows = staged(
-        {"walked": True, "out_ms": W + 90_000, "due_ms": W + 90_500},
-        {"walked": True, "out_ms": W + 1000, "due_ms": W + 90_500, "magic": 1 | MAGIC_ROLL},
+        {"kind": staging.WALK, "out_ms": W + 90_000, "due_ms": W + 90_500},
+        {"kind": staging.WALK, "out_ms": W + 1000, "due_ms": W + 90_500, "magic": 1 | MAGIC_ROLL},
     )
     rolling, plain = decide(rows, 20_000, 1000)
     assert (rolling["slot_ms"], rolling["fire_ms"], rolling["magic"]) == (W + 1000, W + 1001, 3)
@@ -120,7 +120,7 @@ class TestReading:
         assert set(read["store_ms"].tolist()) == {harness.now_ms}
         assert set(read["topic_hash"].tolist()) == {ord("T")}
         assert (read["write_ms"].tolist(), read["turn"].tolist()) == ([W] * 3, [9] * 3)
-        assert not read["walked"].any() and read["magic"].tolist() == [1, 1, 1]
+        assert (read["kind"] == staging.INDEX).all() and read["magic"].tolist() == [1, 1, 1]
         part = staging.read_index(model.view(), 1, 3, write_ms=W, turn=9)
         assert (part == read[1:]).all()
 
@@ -145,10 +145,44 @@ class TestReading:
         read = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **options)
         assert len(read) == 84 + 83
         assert sorted((read["origin"] & INDEX_MASK).tolist()) == [i for i in range(250) if i % 3 < 2]
-        assert read["walked"].all() and set(read["out_ms"].tolist()) == {out_ms, out_ms + 1000}
+        assert (read["kind"] == staging.WALK).all() and set(read["out_ms"].tolist()) == {out_ms, out_ms + 1000}
         assert len(staging.read_walk(model.view(), out_ms - 5000, out_ms - 1000, **options)) == 0
         cut = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **{**options, "log_end": 52 * 3})
         assert sorted((cut["origin"] & INDEX_MASK).tolist()) == [0, 1]
+
+    @pytest.mark.parametrize("over_the_wire", [False, True])
+    def test_queues(self, harness: BrokerHarness, over_the_wire: bool) -> None:
+        harness.restart(timer_lead_ms=15_000)
+        model = PipelineModel(harness, over_the_wire=over_the_wire)
+        model.open()
+        due_ms = []
+        for i in range(6):
+            harness.send("T", b"%d" % i, properties={"DELAY": str(2 + i % 2)})
+            due_ms.append(harness.now_ms + (5000, 10_000)[i % 2])
+            harness.advance(10)
+        plan = model.plan()
+        assert plan is not None and plan.queues == [(level_stream(2), 0, 3), (level_stream(3), 0, 3)]
+        assert model.terms is not None
+        options = {"now_ms": plan.now_ms, "levels_ms": model.terms["levels_ms"], "turn": 4}
+        view = model.wire_view(plan.turn) if over_the_wire else model.view()
+        read = staging.read_queues(view, plan.queues, **options)
+        assert read["origin"].tolist() == [level_origin(level, i) for level in (2, 3) for i in range(3)]
+        assert read["due_ms"].tolist() == due_ms[::2] + due_ms[1::2]
+        assert (read["store_ms"] - read["due_ms"]).tolist() == [-5000] * 3 + [-10_000] * 3
+        assert set(read["topic_hash"].tolist()) == {ord("T")} and set(read["kind"].tolist()) == {staging.QUEUE}
+        made = decide(read, 2 * 24 * 3_600_000, 1000)
+        assert made["fire_ms"].tolist() == sorted(due_ms) and set(made["magic"].tolist()) == {1}
+        (part,) = staging.read_queues(view, [(level_stream(3), 1, 2)], **options)
+        assert part == read[4]
+        cut = staging.read_queues(view, [(level_stream(2), 0, 1)], **{**options, "now_ms": plan.now_ms - 1_000_000})
+        assert cut["due_ms"].tolist() == [plan.now_ms - 1_000_000]  # further off than its level allows
+
+    def test_pieces_of_queues(self) -> None:
+        queues = [(1, 10, 13), (2, 0, 5), (3, 7, 8)]
+        assert staging.pieces(queues, 0, 9) == queues
+        assert staging.pieces(queues, 2, 5) == [(1, 12, 13), (2, 0, 2)]
+        assert staging.pieces(queues, 8, 9) == [(3, 7, 8)]
+        assert staging.pieces(queues, 3, 3) == []
 
     @pytest.mark.parametrize("listed", ["before", "after"])
     def test_walk_over_records_that_have_expired(

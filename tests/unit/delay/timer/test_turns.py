@@ -11,8 +11,8 @@ import pytest
 from wheelmq.delay.timer import turns as module
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.turns import LEASE_MS, LeaseHeld, Part, Stale, TurnPlan, TurnRefused, Turns
-from wheelmq.formats.disk.origin import timer_origin
-from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_WALK, TURN_ROW
+from wheelmq.formats.disk.origin import level_origin, level_stream, timer_origin
+from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
 
 S = 1_800_000_000_000
 UNITS = np.array([1, 0, 2], np.int32)
@@ -29,7 +29,9 @@ def rows(offsets: list[int], slots: list[int] | None = None, fires: list[int] | 
     return made
 
 
-def plan(turns: Turns, index: tuple[int, int] = (10, 14), slots: int = 3) -> TurnPlan:
+def plan(
+    turns: Turns, index: tuple[int, int] = (10, 14), slots: int = 3, queues: tuple[tuple[int, int, int], ...] = ()
+) -> TurnPlan:
     return TurnPlan(
         broker="b",
         epoch=turns.epoch,
@@ -41,6 +43,7 @@ def plan(turns: Turns, index: tuple[int, int] = (10, 14), slots: int = 3) -> Tur
         walk_through_ms=S + 1000 * slots,
         walk_rows=3,
         timer_log_end=0,
+        queues=list(queues),
     )
 
 
@@ -290,3 +293,65 @@ class TestCheck:
         walk = pipeline.upload(KIND_WALK, 1, rows([1], [S + 1000]))
         with pytest.raises(TurnRefused):
             pipeline.check([index, walk], np.zeros(0, np.int32))
+
+
+class TestQueues:
+    """Ranges of two levels: [7, 9) of level 1 and [0, 3) of level 3."""
+
+    QUEUES = ((level_stream(1), 7, 9), (level_stream(3), 0, 3))
+    ALL = (level_origin(1, 7), level_origin(1, 8), level_origin(3, 0), level_origin(3, 1), level_origin(3, 2))
+
+    @pytest.fixture
+    def pipeline(self) -> Pipeline:
+        made = Pipeline()
+        made.begin(index=(10, 10), slots=0, queues=self.QUEUES)
+        return made
+
+    def of(self, *origins: int) -> TurnRows:
+        made = rows(list(range(len(origins))), fires=[0] * len(origins))
+        made["origin"] = origins
+        made["order"] = np.argsort(made["origin"], kind="stable")
+        return made
+
+    @pytest.mark.parametrize("cut", range(6))
+    def test_what_agrees(self, pipeline: Pipeline, cut: int) -> None:
+        """In two parts; within a part in any order."""
+        parts = [self.of(*self.ALL[:cut][::-1]), self.of(*self.ALL[cut:][::-1])]
+        winners = [pipeline.upload(KIND_QUEUE, i, part) for i, part in enumerate(parts)]
+        proposal = pipeline.check(winners, UNITS[:0])
+        assert [len(part) for part in proposal.queue_parts] == [cut, 5 - cut]
+
+    @pytest.mark.parametrize(
+        "origins",
+        [
+            (),
+            ALL[:4],
+            ALL[1:],
+            (*ALL, level_origin(3, 3)),
+            (*ALL[:2], *ALL[3:], level_origin(3, 3)),
+            (*ALL[:4], ALL[3]),
+            (timer_origin(7), timer_origin(8), *ALL[2:]),
+        ],
+    )
+    def test_what_does_not(self, pipeline: Pipeline, origins: tuple[int, ...]) -> None:
+        winner = pipeline.upload(KIND_QUEUE, 0, self.of(*origins))
+        with pytest.raises(TurnRefused, match=KIND_QUEUE):
+            pipeline.check([winner], UNITS[:0])
+
+    @pytest.mark.parametrize("order", [-1, 5, 0])
+    def test_an_order_that_is_none(self, pipeline: Pipeline, order: int) -> None:
+        wrong = self.of(*self.ALL)
+        wrong["order"][4] = order
+        with pytest.raises(TurnRefused, match=KIND_QUEUE):
+            pipeline.check([pipeline.upload(KIND_QUEUE, 0, wrong)], UNITS[:0])
+
+    def test_parts_in_another_order(self, pipeline: Pipeline) -> None:
+        winners = [
+            pipeline.upload(KIND_QUEUE, i, self.of(*part)) for i, part in enumerate((self.ALL[2:], self.ALL[:2]))
+        ]
+        with pytest.raises(TurnRefused, match=KIND_QUEUE):
+            pipeline.check(winners, UNITS[:0])
+
+    def test_a_kind_that_is_none(self, pipeline: Pipeline) -> None:
+        with pytest.raises(TurnRefused, match="'other' is no kind"):
+            pipeline.check([Part("other", 0, 1, 0, 0, 0)], UNITS[:0])

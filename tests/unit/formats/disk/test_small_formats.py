@@ -167,32 +167,32 @@ class TestDelayFacts:
     }
 
     def test_a_plain_record(self) -> None:
-        assert delay_facts("T", self.PARKED, STORED_MS) == NOTHING
+        assert delay_facts("T", 0, self.PARKED, STORED_MS) == NOTHING
 
     def test_a_parked_record(self) -> None:
-        facts = delay_facts(TIMER_TOPIC, self.PARKED, STORED_MS)
-        assert facts == (1800000005500, 0, key_hash("T+K"), False, False)
+        facts = delay_facts(TIMER_TOPIC, 0, self.PARKED, STORED_MS)
+        assert facts == (TIMER_STREAM, 1800000005500, 0, key_hash("T+K"), False, False)
 
     def test_a_cancel_of_ours(self) -> None:
-        facts = delay_facts(TIMER_TOPIC, {**self.PARKED, props.TIMER_DEL_UNIQKEY: "T+K"}, STORED_MS)
+        facts = delay_facts(TIMER_TOPIC, 0, {**self.PARKED, props.TIMER_DEL_UNIQKEY: "T+K"}, STORED_MS)
         assert (facts.deletes, facts.decided, facts.key_hash) == (True, True, 0)
 
     def test_a_cancel_of_apaches(self) -> None:
         properties = {**self.PARKED, props.TIMER_DEL_UNIQKEY: "T+K"}
         del properties[props.WMQ_DUE]
-        facts = delay_facts(TIMER_TOPIC, properties, STORED_MS)
+        facts = delay_facts(TIMER_TOPIC, 0, properties, STORED_MS)
         assert (facts.deletes, facts.decided) == (True, False)
 
     def test_an_origin_counts_only_as_the_last_property(self) -> None:
         text = origin_text(timer_origin(7))
-        assert delay_facts("T", {"a": "b", props.WMQ_ORIGIN: text}, STORED_MS).settles == timer_origin(7)
-        assert delay_facts("T", {props.WMQ_ORIGIN: text, "a": "b"}, STORED_MS).settles == 0
-        assert delay_facts("T", {"a": "b", props.WMQ_ORIGIN: "nonsense"}, STORED_MS).settles == Origin(0)
+        assert delay_facts("T", 0, {"a": "b", props.WMQ_ORIGIN: text}, STORED_MS).settles == timer_origin(7)
+        assert delay_facts("T", 0, {props.WMQ_ORIGIN: text, "a": "b"}, STORED_MS).settles == 0
+        assert delay_facts("T", 0, {"a": "b", props.WMQ_ORIGIN: "nonsense"}, STORED_MS).settles == Origin(0)
 
     @pytest.mark.parametrize("missing", [props.UNIQ_KEY, props.REAL_TOPIC])
     def test_without_a_key_there_is_none(self, missing: str) -> None:
         properties = {name: value for name, value in self.PARKED.items() if name != missing}
-        assert delay_facts(TIMER_TOPIC, properties, STORED_MS).key_hash == 0
+        assert delay_facts(TIMER_TOPIC, 0, properties, STORED_MS).key_hash == 0
 
     def test_key_hash(self) -> None:
         assert key_hash("") == 0xCBF29CE484222325 - (1 << 64)

@@ -73,6 +73,15 @@ final class Load {
         });
     }
 
+    String levels(int countOfEach, int perSecond, String levels) throws Exception {
+        int[] asked = Arrays.stream(levels.split(",")).mapToInt(Integer::parseInt).toArray();
+        return spread(countOfEach * asked.length, THREADS_FOR_DELAYS, perSecond, number -> {
+            Message message = plain(number);
+            message.setDelayTimeLevel(asked[number % asked.length]);
+            return message;
+        });
+    }
+
     /** Sends messages 0 to count - 1 from several threads, at most perSecond if that is not 0. */
     private String spread(int count, int threads, int perSecond, Making making) throws Exception {
         AtomicInteger next = new AtomicInteger();

@@ -1,0 +1,104 @@
+"""delayOffset.json: by level the queue offset of the first message that is not out (RocketMQ: ScheduleMessageService).
+
+The broker goes by the log, which says of each message whether it is out; the file tells Apache RocketMQ. It says so of
+what is on disk alone, and bears a mark that Apache leaves out: then Apache has had the store, and its word counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.bodies import Body, DataVersion
+from wheelmq.store import config_file
+from wheelmq.store.store import Store
+from wheelmq.system.disk import Disk
+from wheelmq.system.failpoint import reach
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+Table = dict[int, int]
+"""By level the queue offset of the first message that is not out."""
+
+
+class DelayOffsetsBody(Body):
+    """The file."""
+
+    data_version: DataVersion = DataVersion()
+    offset_table: Table = {}
+    wheelmq: bool = False
+    """Whether a WheelMQ broker wrote it last."""
+
+
+def load(disk: Disk, paths: StorePaths) -> DelayOffsetsBody | None:
+    """What the file says; None when there is none. Raises BodyError."""
+    return config_file.load(disk, paths.config_file("delayOffset.json"), DelayOffsetsBody)
+
+
+def is_apaches(disk: Disk, paths: StorePaths) -> bool:
+    """Whether Apache RocketMQ wrote the file last. Raises BodyError."""
+    body = load(disk, paths)
+    return body is not None and not body.wheelmq
+
+
+def save(disk: Disk, paths: StorePaths, offsets: Table, version: DataVersion) -> None:
+    """Write the file, as ours. Safe off the loop."""
+    body = DelayOffsetsBody(data_version=version, offset_table=offsets, wheelmq=True)
+    config_file.save(disk, paths.config_file("delayOffset.json"), body)
+
+
+class DelayOffsets:
+    """Keeps the file: every `interval_ms` when something has changed, once the log is on disk that far."""
+
+    def __init__(self, store: Store, offsets: Callable[[], Table], background: Offload, interval_ms: int) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._background = background
+        self._interval_ms = interval_ms
+        self._next_ms = int(store.clock.monotonic() * 1000) + interval_ms
+        known = load(store.disk, store.paths)
+        self._saved = known.offset_table if known is not None and known.wheelmq else None
+        self._counter = 0 if known is None else known.data_version.counter
+        self._noted: tuple[LogPosition, Table] | None = None
+        self._is_busy = False
+
+    def look(self, monotonic_ms: int) -> None:
+        """Note the offsets when it is time to, have them written when they are on disk; called in every tick."""
+        if monotonic_ms >= self._next_ms:
+            self._next_ms = monotonic_ms + self._interval_ms
+            offsets = self._offsets()
+            if offsets != self._saved:
+                self._noted = self._store.log.end, offsets
+        if self._noted is not None and not self._is_busy and self._store.log.synced >= self._noted[0]:
+            self._is_busy = True
+            job, self._noted = self._job(self._noted[1]), None
+            self._background.submit(job, self._written)
+
+    def close(self) -> None:
+        """Write them a last time; the log is on disk, and no job may run any more."""
+        offsets = self._offsets()
+        if offsets != self._saved:
+            try:
+                self._job(offsets)()
+            except OSError as error:
+                self._written(error)
+
+    def _job(self, offsets: Table) -> Callable[[], None]:
+        self._counter += 1
+        version = DataVersion(timestamp=self._store.clock.now_ms(), counter=self._counter)
+
+        def job() -> None:
+            reach("delay_offsets.before")
+            save(self._store.disk, self._store.paths, offsets, version)
+            self._saved = offsets
+            reach("delay_offsets.written")
+
+        return job
+
+    def _written(self, result: object) -> None:
+        self._is_busy = False
+        if isinstance(result, BaseException):
+            log.error("delayOffset.json could not be written: %s", result)
