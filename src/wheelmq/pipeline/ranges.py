@@ -14,8 +14,9 @@ ROWS_PER_PARTITION = 20_000
 """Fewer rows than this are read by one task: a second one costs more than it saves."""
 
 PARALLELISM = 2
-TASKS_MAX = 2 * PARALLELISM + 2
-"""Tasks of one turn: so many index, as many stage levels, one walks slots, one walks blocks."""
+TASKS_MAX = PARALLELISM + 2
+"""Tasks of one turn that have room at once: so many index, one walks slots, one walks blocks. Those that stage levels
+are short, and take the room that is left."""
 
 
 class Range(InputPartition):  # type: ignore[misc]

@@ -401,6 +401,21 @@ class TestOurs:
         assert harness.bodies("T") == [b"two"]
         invariants.check(harness.broker)
 
+    def test_its_fate_is_told(self, harness: BrokerHarness) -> None:
+        def end(key: str) -> list[tuple[str, str | None, int]]:
+            body = bytes(harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key=key).body)
+            fates = [json.loads(line) for line in body.splitlines()]
+            return [(fate["message"]["state"], fate["end"], fate["message"]["due_ms"]) for fate in fates]
+
+        send(harness, 3, b"one")
+        send(harness, 3, b"two")
+        harness.send("T", delay_ms=5000, properties={props.TIMER_DEL_UNIQKEY: "T+two", props.UNIQ_KEY: "C"})
+        harness.advance(3000)
+        assert end("one") == [("level", None, START_MS + 10_000)]
+        harness.advance(20_000)
+        assert end("one") == [("level", "released", START_MS + 10_000)]
+        assert end("two") == [("level", "cancelled", START_MS + 10_000)]
+
     def test_the_log_is_kept_while_one_waits(self, harness: BrokerHarness) -> None:
         harness.send("U", bytes(100))
         send(harness, 4, b"one")
