@@ -38,7 +38,7 @@ async def run_skewed(home: Path) -> tuple[Verdict, int]:
     settings = {**BROKER_SETTINGS, "timer_lead_ms": LEAD_MS}
     failpoint_log = home / "failpoints.log"
     broker = BrokerProcess(home, free_port(), "ASYNC_FLUSH", settings, failpoint_log)
-    pipeline = Pipeline(broker.address, home / "logs", failpoint_log, event)
+    pipeline = Pipeline([broker.address], home / "logs", failpoint_log, event)
     watch = Watch(broker, pipeline)
     load = Load(broker.address, SKEWED, rate=50.0, seed=1)
     watching = asyncio.create_task(watch.run())
