@@ -155,7 +155,7 @@ def _check_counts(broker: Broker, log: Log) -> None:
     if broker.store.journal.count:
         return
     done = broker.timer.done
-    parked = {timer_origin(index): record for index, record in log.parked.items()} | log.in_levels
+    parked = {timer_origin(index): record for index, record in log.parked.items()} | log.in_levels | _in_blocks(broker)
     waiting = [record.message.properties for origin, record in parked.items() if origin not in done]
     expected = Counter(one[props.REAL_TOPIC] for one in waiting if broker.store.real_queue(one) >= 0)
     counted = broker.store.queues.by_topic(broker.timer.pending_by_queue)
@@ -246,6 +246,18 @@ def _check_blocks(broker: Broker, log: Log) -> None:
     for settled in map(Origin, log.settled_in_blocks):
         found = broker.blocks.get(stream_number(origin_stream(settled)))
         assert found is None or origin_index(settled) < found.queue.end, f"{settled:#x} may be given again"
+
+
+def _in_blocks(broker: Broker) -> dict[Origin, Record]:
+    """What stands in blocks and is not settled, by its origin."""
+    origins = (
+        origin_of(block_stream(block.number), i)
+        for block in broker.blocks
+        for first, units in block.queue.chunks()
+        for i in range(first, first + len(units))
+    )
+    records = {origin: broker.block_lane.record_of(origin) for origin in origins if origin not in broker.timer.done}
+    return {origin: record for origin, record in records.items() if record is not None}
 
 
 def _check_snapshot(broker: Broker, log: Log) -> None:
