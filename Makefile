@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint compat crash brokers states sweeps sim bench lock clean
+.PHONY: help install demo test lint bounds compat crash brokers states sweeps sim bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ lint: install ## Look at style and types.
 
 test: lint ## Look at style and types, then run the tests.
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+bounds: install ## Run the tests of the kernels with every index checked (5 min).
+	BOUNDS=whole $(BIN)/pytest tests/twin/test_bounds.py
 
 compat: install ## Run the suites of compat/ against Apache RocketMQ, then against WheelMQ (needs a JDK and Maven).
 	$(BIN)/python -m compat.frames --target apache

@@ -1,4 +1,4 @@
-"""Apache's Java client finds the same with WheelMQ as with Apache RocketMQ (compat/java)."""
+"""Apache's Java client finds with WheelMQ what `make compat` has it find with Apache RocketMQ (compat/java)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from compat.apache.apache import ApacheBroker, ApacheNameServer
 from compat.java.run import CaseResult, run_suite
 from tests.running import up
 
@@ -26,9 +25,3 @@ def test_with_wheelmq(tmp_path: Path) -> None:
         results = run_suite(running.found["namesrv"], max_lateness_ms=LATE_MAX_MS)
         assert failed(results) == []
         assert running.stop() == 0
-
-
-def test_with_apache_rocketmq(tmp_path: Path) -> None:
-    """The cases tell the truth about Apache's broker too; `make compat` runs the long ones as well."""
-    with ApacheNameServer(tmp_path) as names, ApacheBroker(tmp_path, names.address):
-        assert failed(run_suite(names.address, fast=True)) == []

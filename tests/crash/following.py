@@ -60,6 +60,7 @@ class Follower:
         while self._to_view:
             some = self._to_view[:VIEWS]
             await asyncio.gather(*map(self._view, some))
+            self.viewed += len(some)  # not one by one: those of a broker that dies are viewed again
             del self._to_view[: len(some)]
 
     async def read_again(self) -> None:
@@ -175,7 +176,6 @@ class Follower:
         answer = await self._caller.call(
             Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext=headers.texts(offset=position)), ANSWER_S
         )
-        self.viewed += 1
         if answer.code != ResponseCode.SUCCESS:
             self._object("not at its log position", f"{position}: {answer.remark}")
             return

@@ -444,7 +444,7 @@ class Explorer:
                     found.look()
                     found.judge(is_drained=True)
         except (OSError, AssertionError) as error:
-            problems = [f"not recovered: {type(error).__name__}: {error}"]
+            problems = [f"not recovered: {type(error).__name__}: {str(error)[:200]}"]
         for problem in problems:
             name = problem.partition(":")[0]
             self.wrong[name] += 1

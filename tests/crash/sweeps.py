@@ -6,6 +6,9 @@ For each kind of file: its tail torn off at every byte of the last 64 KiB, and o
 16 KiB, or of all it has. What is mapped ends in zeros then; what is replaced as a whole is cut short. The broker either
 refuses the store, naming a file, or serves it; what it serves is held against what it served before. Whatever comes of
 damage has a name here, and docs/operations/damage.md says why; all else is a violation.
+
+Every case is opened. Cases whose stores are the same byte for byte once the broker has recovered them, and that serve
+the same then, are run on until all timers are out only once: tears within one record mostly are.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -245,6 +249,10 @@ class Sweep:
         self.stories: defaultdict[tuple[str, str, Class], list[str]] = defaultdict(list)
         self.untold: Counter[Class] = Counter()
         """Of those that are not as before: what the broker did not warn of."""
+        self._run_on: dict[bytes, Seen] = {}
+        """What recovered stores serve when all timers are out, by `_mark`."""
+        self._ends: dict[str, Seen] = {}
+        """Each of those once: there are few."""
         self._expected, self._later = self._open(None)
 
     @property
@@ -270,6 +278,11 @@ class Sweep:
     def violations(self) -> int:
         return sum(counts[Class.VIOLATION] for counts in self.counts.values())
 
+    @property
+    def ways(self) -> int:
+        """Recovered stores that were different, and run on."""
+        return len(self._run_on)
+
     def _open(self, case: Case | None) -> tuple[Seen, Seen]:
         """What a broker on a copy serves at once, and when all timers are out. Raises what the broker raises."""
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -278,8 +291,20 @@ class Sweep:
             damage(self._scratch, case)
         with BrokerHarness(self._scratch, clock=ManualClock(self._now_ms), **SETTINGS) as harness:
             first = look(harness)
-            harness.advance(WAIT_MS, PipelineModel(harness, "after").work, 1000)
-            return first, look(harness)
+            mark = self._mark(first)
+            if mark not in self._run_on:
+                harness.advance(WAIT_MS, PipelineModel(harness, "after").work, 1000)
+                later = look(harness)
+                self._run_on[mark] = self._ends.setdefault(blake2b(repr(later).encode()).hexdigest(), later)
+            return first, self._run_on[mark]
+
+    def _mark(self, first: Seen) -> bytes:
+        """The same for stores that are the same once recovered, and serve the same."""
+        digest = blake2b(repr(first).encode())
+        for path in sorted(path for path in self._scratch.rglob("*") if path.is_file()):
+            digest.update(f"{path.relative_to(self._scratch)} {path.stat().st_size};".encode())
+            digest.update(path.read_bytes())
+        return digest.digest()
 
     def judge(self, case: Case) -> tuple[Class, str]:
         """The class of what comes of a case, and a story of it."""
@@ -361,7 +386,7 @@ def _no_longer_than(seconds: float) -> Iterator[None]:
 def report(sweep: Sweep, seconds: float) -> list[str]:
     """Lines for people."""
     total = sum(sum(counts.values()) for counts in sweep.counts.values())
-    lines = [f"{total} damaged stores in {seconds:.0f} s"]
+    lines = [f"{total} damaged stores in {seconds:.0f} s, {sweep.ways} of them different once recovered"]
     lines += [f"  not told: {found.value:28s} {count:7d}" for found, count in sorted(sweep.untold.items())]
     for (kind, how), counts in sorted(sweep.counts.items()):
         lines.append(f"{kind}, {how}: {sum(counts.values())}")
