@@ -1,7 +1,7 @@
 """Benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...], all of them without a name.
 
-A name is a module's, or `delays`, which is `lateness --mode delays`, or a module's with `_sync`: both brokers answer
-behind an fsync then. Options that are not known here go to each.
+A name is a module's, or `delays`, which is `lateness --mode delays`, or `bystanders`, which is `instant --bystanders`,
+or a module's with `_sync`: both brokers answer behind an fsync then. Options that are not known here go to each.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "levels": ("bench.levels",),
     "timers_sustained": ("bench.timers_sustained",),
     "burst": ("bench.burst",),
+    "instant": ("bench.instant",),
+    "bystanders": ("bench.instant", "--bystanders"),
     "turns": ("bench.turns",),
     "ticks": ("bench.ticks",),
     "idle": ("bench.idle",),

@@ -68,7 +68,7 @@ def _command(address: str, topic: str, load: Load, taken: Path | None) -> list[s
     command = [sys.executable, "-m", "bench.rawload", "--address", address, "--topic", topic]
     for field in dataclasses.fields(load):
         value = getattr(load, field.name)
-        if value is None or field.name == "prefix":
+        if value is None:
             continue
         words = value if isinstance(value, tuple) else (value,)
         command += [f"--{field.name.replace('_', '-')}", *map(str, words)]

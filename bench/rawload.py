@@ -318,6 +318,7 @@ def main() -> None:
     parser.add_argument("--delays-ms", type=int, nargs=2)
     parser.add_argument("--deliver-at-ms", type=int)
     parser.add_argument("--queues", type=int, default=4)
+    parser.add_argument("--prefix", default=PREFIX, help="of the unique keys")
     parser.add_argument("--taken", type=Path, metavar="FILE", help="write there which messages were taken, as a .npy")
     options = vars(parser.parse_args())
     address, topic, taken_path = options.pop("address"), options.pop("topic"), options.pop("taken")

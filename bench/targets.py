@@ -82,10 +82,18 @@ class Target(ABC):
         assert self._link is not None
         return self._link.ask(Command(code=code, ext={name: str(value) for name, value in ext.items()}))
 
+    def runtime(self) -> dict[str, str]:
+        """What the broker says of itself, by Apache's names (code 28)."""
+        table: dict[str, str] = msgspec.json.decode(self.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+        return table
+
     def log_bytes(self) -> int:
         """Where the commit log ends."""
-        table = msgspec.json.decode(self.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
-        return int(table["commitLogMaxOffset"])
+        return int(self.runtime()["commitLogMaxOffset"])
+
+    def unindexed(self) -> int:
+        """Parked messages that are not in the timer's index yet."""
+        return int(self.runtime()["timerOffsetBehind"])
 
     def stored(self, topic: str) -> int:
         """How many messages the topic's queues hold."""
