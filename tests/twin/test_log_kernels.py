@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 from tests.twin.frames import streams
 from tests.twin.test_send_and_release import START_MS, Peer
 from wheelmq.broker.pipeline_desk import store_sizes
+from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.keys import KeyIndex
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.view import StoreView
 from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_UNIT
+from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.frame import FrameError
@@ -95,6 +98,47 @@ def test_the_log_is_scanned_alike(
         if log.files.start <= at < log.files.end:
             log.files.file_at(at).array[at % log.files.file_bytes] = byte
     kernel, twin = both_ways(plain, lambda: scanned(log.files, log.start))
+    harness.crash()
+    assert kernel == twin
+
+
+@given(
+    stream=streams(),
+    seconds=st.lists(st.sampled_from(["5", "7", "15"]), min_size=1, max_size=6),
+    damage=st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=3),
+)
+@settings(fixture_is_shared, max_examples=40)
+def test_the_log_of_a_block_is_scanned_alike(
+    tmp_path_factory: pytest.TempPathFactory,
+    plain: pytest.MonkeyPatch,
+    stream: bytes,
+    seconds: list[str],
+    damage: list[tuple[int, int]],
+) -> None:
+    harness = filled(tmp_path_factory.mktemp("block"), stream, body_bytes_max=1 << 12)
+    for i, delay in enumerate(seconds):
+        own = {props.DELAY_IN_SECONDS: delay, props.UNIQ_KEY: f"U{i}" * (i % 3), props.KEYS: "\u20ac" * (i % 2) + "k"}
+        assert harness.send("Alpha", bytes(100 * i + 1), properties=own).code == 0
+    blocks = list(harness.broker.blocks)
+    for at, byte in damage:
+        blocks[0].log.files.file_at(0).array[at] = byte
+
+    def read() -> list[object]:
+        found: list[object] = []
+        for block in blocks:
+            found.append(scanned(block.log.files, 0))
+            records = UnitRecords(block.log.files, block.number)
+            for first, units in block.queue.chunks():
+                named = np.flatnonzero(units["size"])
+                rows = records.read(first + named, units[named])
+                rows[:, recovery.col.REAL_TOPIC] = [
+                    java_hash(records.names.name(row)) if row > 0 else row for row in rows[:, recovery.col.REAL_TOPIC]
+                ]
+                rows[:, recovery.col.TOPIC] = 0
+                found.append(rows.tolist())
+        return found
+
+    kernel, twin = both_ways(plain, read)
     harness.crash()
     assert kernel == twin
 

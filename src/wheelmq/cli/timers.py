@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 )
 @click.option("--to", "to_ms", type=Time(), default=None, help="Only what is due before then.")
 @click.option("--per-minute", is_flag=True, help="Count what is due in each minute.")
-@click.option("--key", help="Say what became of the timers for --topic with this key: also of those that are out.")
+@click.option("--key", help="Say what became of those for --topic with this key: also of those that are out.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows of the table.")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as a JSON line.")
 def command(
@@ -145,28 +145,37 @@ def count(addresses: list[str], asked: Asked, step_ms: int) -> Counter[int]:
 
 
 def find(address: str, topic: str, key: str) -> Iterator[bytes]:
-    """What became of the timers for `topic` with `key`: a line of JSON each."""
+    """What became of the delayed messages for `topic` with `key`: a line of JSON each."""
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
-    from wheelmq.net.link import Link
 
-    with closing(Link(address)) as link:
-        answer = _call(link, RequestCode.WMQ_FIND_TIMERS, headers.FindTimersHeader(topic=topic, key=key))
+    is_truncated = False
+
+    def header(place: int) -> headers.Header:
+        return headers.FindTimersHeader(topic=topic, key=key, place=place)
+
+    for answer in _answers(address, RequestCode.WMQ_FIND_TIMERS, header):
+        is_truncated |= answer.ext["truncated"] == "true"
         yield from filter(None, bytes(answer.body).split(b"\n"))
-        if answer.ext["truncated"] == "true":
-            click.echo(f"{address}: there may be more; these are of the newest with this key", err=True)
+    if is_truncated:
+        click.echo(f"{address}: there may be more; these are of the newest with this key", err=True)
 
 
 def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[bytes]:
     """The bodies of the answers, until all that is pending was looked at."""
+    return (bytes(answer.body) for answer in _answers(address, code, header))
+
+
+def _answers(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[Command]:
+    """The answers, each to a question for the place that the one before named, until one is the last."""
     from wheelmq.net.link import Link
 
     with closing(Link(address)) as link:
         place = 0
         while True:
             answer = _call(link, code, header(place))
-            yield bytes(answer.body)
-            if answer.ext["isLast"] == "true":
+            yield answer
+            if answer.ext.get("isLast", "true") == "true":
                 return
             place = int(answer.ext["nextPlace"])
 

@@ -1,18 +1,44 @@
-"""What became of timers with a key: still pending, delivered, or cancelled."""
+"""What became of delayed messages with a key: still pending, delivered, or cancelled.
+
+Those of the timer queue and of the levels are found by the message index, for they are parked in the commit log. What
+waits in blocks is not there: it is looked for in the blocks' own logs, and behind what the index finds of its end when
+its block is gone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
-from wheelmq.delay.pending import Pending, describe
+from wheelmq.delay.blocks.block import Block
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.queue import Units
+from wheelmq.delay.blocks.records import can_be_records
+from wheelmq.delay.listing import END
+from wheelmq.delay.pending import Pending, State, describe
 from wheelmq.delay.release import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.disk.origin import Origin, level_origin, parse_origin, timer_origin
+from wheelmq.formats.disk.origin import (
+    KIND_BLOCK,
+    Origin,
+    block_stream,
+    level_origin,
+    origin_index,
+    origin_of,
+    origin_stream,
+    parse_origin,
+    stream_kind,
+    stream_number,
+    timer_origin,
+)
+from wheelmq.formats.disk.parked import delete_key
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.names import SCHEDULE_TOPIC
 
@@ -43,25 +69,47 @@ class Fate(msgspec.Struct):
     """And the log position of that."""
 
 
+class Asked(NamedTuple):
+    """Messages for a topic that have a key as their unique key or among their keys."""
+
+    topic: str
+    key: str
+
+    def has(self, properties: dict[str, str]) -> bool:
+        """Whether a parked record with these properties is one of them."""
+        return (
+            properties.get(props.REAL_TOPIC) == self.topic
+            and props.TIMER_DEL_UNIQKEY not in properties
+            and (properties.get(props.UNIQ_KEY) == self.key or self.key in properties.get(props.KEYS, "").split())
+        )
+
+
 FindRecords = Callable[[str, str], Iterable[Record]]
 """The newest records of a topic (first) that have a key (second)."""
 
-_PLACES = ((TIMER_TOPIC, End.ROLLED), (DEAD_LETTER_TOPIC, End.DEAD_LETTER))
+_PLACES: Final = ((TIMER_TOPIC, End.ROLLED), (DEAD_LETTER_TOPIC, End.DEAD_LETTER))
+
+SEARCHED_BYTES: Final = 2 << 20
+"""Bytes of blocks' logs that one look searches: a search through gigabytes takes many, none of them long."""
+FOUND_MAX: Final = 64
+"""Records that one look reads since the key may stand in them."""
+_UNITS_MAX: Final = 5000
+_BLOCK_BYTES: Final = 1 << 16
+"""To begin with another block costs about as much as to search so many bytes."""
+_SEPARATORS: Final = rb"[\x01\x02\s]"
+"""What stands before and behind a key in a record's properties."""
 
 
-def fates(timer: Timer, topic: str, key: str, find: FindRecords) -> list[Fate]:
-    """What became of the messages for `topic` that have `key` as their unique key or among their keys, oldest first."""
-    found = [record for place in (SCHEDULE_TOPIC, TIMER_TOPIC) for record in find(place, key)]
-    parked = [record for record in found if _is_asked_for(record.message.properties, topic, key)]
-    return [_fate(timer, record, find) for record in sorted(parked, key=lambda record: record.position)]
-
-
-def _is_asked_for(properties: dict[str, str], topic: str, key: str) -> bool:
-    return (
-        properties.get(props.REAL_TOPIC) == topic
-        and props.TIMER_DEL_UNIQKEY not in properties
-        and (properties.get(props.UNIQ_KEY) == key or key in properties.get(props.KEYS, "").split())
-    )
+def fates(timer: Timer, blocks: Blocks, asked: Asked, find: FindRecords) -> list[Fate]:
+    """What became of what the message index finds: timers and levels, oldest first, then what was in blocks that are
+    gone."""
+    found = [record for place in (SCHEDULE_TOPIC, TIMER_TOPIC) for record in find(place, asked.key)]
+    parked = [record for record in found if asked.has(record.message.properties)]
+    parked.sort(key=lambda record: record.position)
+    return [
+        *(_fate(timer, _origin(record), record, asked, find) for record in parked),
+        *_gone(blocks, asked, find),
+    ]
 
 
 def _origin(record: Record) -> Origin:
@@ -70,16 +118,98 @@ def _origin(record: Record) -> Origin:
     return timer_origin(record.queue_offset)
 
 
-def _fate(timer: Timer, record: Record, find: FindRecords) -> Fate:
-    origin = _origin(record)
+def _fate(timer: Timer, origin: Origin, record: Record, asked: Asked, find: FindRecords) -> Fate:
     due_ms = timer.due_of(origin)
     if origin not in timer.done:
         return Fate(describe(record, timer.state_of(origin), due_ms))
     message = describe(record, timer.place_of(origin), due_ms)
-    for place, end in ((message.topic, End.RELEASED), *_PLACES):
-        for last in find(place, message.unique_key or ""):
-            properties = last.message.properties
-            if parse_origin(properties.get(props.WMQ_ORIGIN, "")) == origin:
-                how = End.CANCELLED if props.TIMER_DEL_UNIQKEY in properties else end
-                return Fate(message, how, last.store_ms, last.position)
+    for last, end in _ends(asked.topic, message.unique_key or asked.key, find):
+        if _settles(last) == origin:
+            return Fate(message, end, last.store_ms, last.position)
     return Fate(message, End.SETTLED)
+
+
+def _ends(topic: str, key: str, find: FindRecords) -> Iterator[tuple[Record, End]]:
+    """The records that may have ended a message for `topic` with `key`, each with what it says then."""
+    for place, end in ((topic, End.RELEASED), *_PLACES):
+        for last in find(place, key):
+            yield last, End.CANCELLED if props.TIMER_DEL_UNIQKEY in last.message.properties else end
+
+
+def _settles(record: Record) -> Origin | None:
+    return parse_origin(record.message.properties.get(props.WMQ_ORIGIN, ""))
+
+
+# Blocks ------------------------------------------------------------------------------------------------------------
+
+
+def _gone(blocks: Blocks, asked: Asked, find: FindRecords) -> Iterator[Fate]:
+    """What ended messages of blocks that are gone, as the records that ended them tell; of a cancelled one that is its
+    cancel, which has its key and, mostly, its time."""
+    for last, end in _ends(asked.topic, asked.key, find):
+        origin, properties = _settles(last), last.message.properties
+        if origin is None or stream_kind(origin_stream(origin)) != KIND_BLOCK:
+            continue
+        number = stream_number(origin_stream(origin))
+        is_it = asked.has(properties)
+        if end is End.CANCELLED:
+            is_it = properties[props.TIMER_DEL_UNIQKEY] == delete_key(asked.topic, asked.key)
+        if is_it and blocks.get(number) is None:
+            message = describe(last, State.BLOCK)
+            message.queue_offset, message.block = origin_index(origin), number
+            if end is End.CANCELLED:
+                message.unique_key, message.keys, message.body_bytes = asked.key, None, 0
+            yield Fate(message, end, last.store_ms, last.position)
+
+
+def fates_in_blocks(
+    timer: Timer, blocks: Blocks, asked: Asked, find: FindRecords, place: int
+) -> tuple[list[Fate], Origin]:
+    """What became of what stands in blocks, from a place on, which is an origin; and where to go on, END when this was
+    the last."""
+    found: list[Fate] = []
+    left, read = SEARCHED_BYTES, 0
+    for block in sorted(blocks, key=lambda block: block.number):
+        first = origin_of(block_stream(block.number), 0)
+        index = max(0, place - first)
+        is_searched = index < block.queue.end
+        while index < block.queue.end:
+            if left <= 0 or read >= FOUND_MAX:
+                return found, Origin(first + index)
+            units = block.queue.read(index, _UNITS_MAX)
+            searched = np.cumsum(units["size"], dtype=np.int64)
+            units = units[: max(1, int(np.searchsorted(searched, left, "right")))]
+            left -= int(searched[len(units) - 1])
+            stop = index + len(units)
+            for at in _with_key(block, units, asked.key.encode()):
+                origin, read = Origin(first + index + at), read + 1
+                record = timer.record_elsewhere(origin)
+                if record is not None and asked.has(record.message.properties):
+                    found.append(_fate(timer, origin, record, asked, find))
+                if read >= FOUND_MAX:
+                    stop = index + at + 1
+                    break
+            index = stop
+        left -= _BLOCK_BYTES if is_searched else 0
+    return found, END
+
+
+def _with_key(block: Block, units: Units, key: bytes) -> Iterator[int]:
+    """Which of `units` name records in which `key` stands as one may, in their order."""
+    wanted = re.compile(_SEPARATORS + re.escape(key) + _SEPARATORS)
+    named = np.flatnonzero(units["size"] > 0)
+    positions = units["position"][named].astype(np.int64)
+    ends = positions + units["size"][named]
+    if not can_be_records(positions, ends - positions, block.log.files):  # units that no start looks at any more
+        yield from named.tolist()
+        return
+    numbers = positions // block.log.files.file_bytes
+    for number in np.unique(numbers).tolist():
+        mine = np.flatnonzero(numbers == number)
+        start = int(positions[mine[0]])
+        raw = bytes(block.log.files.read(start, int(ends[mine[-1]]) - start))
+        at = raw.find(key)  # faster, and mostly it stands nowhere
+        while at >= 0 and (hit := wanted.search(raw, max(0, at - 1))) is not None:
+            which = int(np.searchsorted(positions, start + hit.start(), "right")) - 1
+            yield int(named[which])
+            at = int(ends[which]) - start

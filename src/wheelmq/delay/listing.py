@@ -1,7 +1,7 @@
 """Looking over what is pending, many messages at a time: which are due when, and for which topic.
 
-A glance reads the due time and the hash of the topic of each record with a kernel; what a listing shows of a message
-is read from its record only when it is to be shown.
+A glance reads due times and topics with kernels; what a listing shows of a message is read from its record only when it
+is to be shown. The unit of a message in a block says when it is due: there records are read for their topics alone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,25 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.blocks.block import Block
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.pending import Pending, describe
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.origin import INDEX_MASK, Origin, Stream, is_level, origin_of
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.disk.origin import (
+    INDEX_MASK,
+    KIND_BLOCK,
+    Origin,
+    Stream,
+    block_stream,
+    is_level,
+    origin_of,
+    origin_stream,
+    stream_kind,
+    stream_number,
+)
 from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.java import java_hash
@@ -29,11 +44,22 @@ LOOKED_AT_MAX: Final = 5000
 PLAIN_MAX: Final = 100
 """Records that a glance reads with the plain code."""
 
+RECORDS_AT_ONCE: Final = 500
+"""Records of a block that are read together; the kernel leaves some to the plain code, so it is seen then how long they
+took."""
+SLICE_S: Final = 0.005
+"""No other stream is begun, and no other records of a block are read, after so long."""
+
+STREAM_PLACES: Final = 50
+"""To begin with another stream costs about as much as so many places."""
+
 Integers = npt.NDArray[np.int64]
 
 
 _scratch: Final = np.empty((4, LOOKED_AT_MAX), np.int64)
 """What the kernel reads and a glance does not need."""
+
+_NOTHING: Final = np.empty(0, np.int64)
 
 
 class Wanted(NamedTuple):
@@ -45,10 +71,11 @@ class Wanted(NamedTuple):
 
 
 class Glance(NamedTuple):
-    """Pending messages of one queue, in its order."""
+    """Pending messages, in the order of their origins."""
 
     origins: Integers
     positions: Integers
+    """In the log; of one in a block, in that block's log."""
     due_ms: Integers
     next_place: Origin
     """Where the next glance begins; `END` when this was the last."""
@@ -58,18 +85,57 @@ END: Final = Origin(1 << 62)
 """Behind all places."""
 
 
-def glance(store: Store, timer: Timer, place: int, wanted: Wanted) -> Glance:
+class _Part(NamedTuple):
+    """What a glance finds in one stream: indices, positions, due times; the index behind what was looked at."""
+
+    indices: Integers
+    positions: Integers
+    due_ms: Integers
+    stop: int
+
+
+def glance(timer: Timer, blocks: Blocks, place: int, wanted: Wanted) -> Glance:
     """What is pending at `place` and behind it, as far as one glance goes.
 
     Places are origins, and 0 is the first. Topics whose names have one Java hash are not told apart.
     """
-    stream, first = _begin(timer, place)
-    if stream is None:
-        nothing = np.empty(0, np.int64)
-        return Glance(nothing, nothing, nothing, END)
-    queue = timer.queue_of(stream)
-    start = max(first, queue.start, timer.done.of(stream).floor)
-    stop = min(start + LOOKED_AT_MAX, queue.end)
+    found = [(_NOTHING, _NOTHING, _NOTHING)]
+    left = LOOKED_AT_MAX
+    until = timer.store.clock.monotonic() + SLICE_S
+    next_place = END
+    for stream in _streams(timer, blocks, wanted):
+        if place >= origin_of(stream, INDEX_MASK):
+            continue
+        if left < LOOKED_AT_MAX and (left <= 0 or timer.store.clock.monotonic() >= until):
+            next_place = origin_of(stream, 0)
+            break
+        first = max(0, place - origin_of(stream, 0), timer.done.of(stream).floor)
+        block = blocks.get(stream_number(stream)) if stream_kind(stream) == KIND_BLOCK else None
+        if block is not None:
+            end = block.queue.end
+            part = _look_in_block(timer, block, first, min(first + left, end), wanted, until)
+        else:
+            queue = timer.queue_of(stream)
+            first, end = max(first, queue.start), queue.end
+            part = _look_in_queue(timer, stream, first, min(first + left, end), wanted)
+        found.append((origin_of(stream, 0) + part.indices, part.positions, part.due_ms))
+        if part.stop < end:
+            next_place = origin_of(stream, part.stop)
+            break
+        left -= max(0, part.stop - first) + STREAM_PLACES
+    joined = [np.concatenate(column) for column in zip(*found, strict=True)]
+    return Glance(joined[0], joined[1], joined[2], next_place)
+
+
+def _streams(timer: Timer, blocks: Blocks, wanted: Wanted) -> list[Stream]:
+    """Where what is wanted may wait, by the order of places."""
+    in_time = (block for block in blocks if block.start_ms < wanted.to_ms and block.end_ms > wanted.from_ms)
+    return sorted([*timer.ends(), *(block_stream(block.number) for block in in_time)])
+
+
+def _look_in_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: Wanted) -> _Part:
+    """What is wanted of the timer queue or of a level queue, from index `start` to before `stop`."""
+    store = timer.store
     offsets, positions, sizes, tags = _pending_units(timer, stream, start, stop)
     due_ms, topic_hash = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
     if is_level(stream):
@@ -82,32 +148,46 @@ def glance(store: Store, timer: Timer, place: int, wanted: Wanted) -> Glance:
     mine = (due_ms >= max(wanted.from_ms, 1)) & (due_ms < wanted.to_ms)
     if wanted.topic is not None:
         mine &= topic_hash == java_hash(wanted.topic)
-    is_through = max(start, stop) >= queue.end
-    next_place = _behind(timer, stream) if is_through else origin_of(stream, max(start, stop))
-    return Glance(origin_of(stream, 0) + offsets[mine], positions[mine], due_ms[mine], next_place)
+    return _Part(offsets[mine], positions[mine], due_ms[mine], max(start, stop))
 
 
-def _begin(timer: Timer, place: int) -> tuple[Stream | None, int]:
-    """The stream in which to look from `place` on, and the index there; None behind the last."""
-    for stream in sorted(timer.ends()):
-        if place < origin_of(stream, INDEX_MASK):
-            return stream, max(0, place - origin_of(stream, 0))
-    return None, 0
+def _look_in_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wanted, until: float) -> _Part:
+    """What is wanted of a block, from index `start` to before `stop`; records are read up to the time `until`."""
+    done = timer.done.of(block_stream(block.number))
+    records = UnitRecords(block.log.files, block.number, check_bodies=False)
+    found = [(_NOTHING, _NOTHING, _NOTHING)]
+    first = start
+    while first < stop:
+        units = block.queue.read(first, min(stop - first, RECORDS_AT_ONCE if wanted.topic is not None else stop))
+        indices, due_ms = first + np.arange(len(units)), units["due_ms"].astype(np.int64)
+        mine = (due_ms >= wanted.from_ms) & (due_ms < wanted.to_ms) & (units["size"] > 0) & ~done.get(indices)
+        first += len(units)
+        if wanted.topic is not None:
+            at = np.flatnonzero(mine)
+            rows = records.read(indices[at], units[at])
+            topic = records.names.intern(wanted.topic)
+            mine[at] = (rows[:, scan.SIZE] > 0) & (rows[:, scan.REAL_TOPIC] == topic)
+            if timer.store.clock.monotonic() >= until:
+                stop = first
+        found.append((indices[mine], units["position"][mine].astype(np.int64), due_ms[mine]))
+    joined = [np.concatenate(column) for column in zip(*found, strict=True)]
+    return _Part(joined[0], joined[1], joined[2], max(start, stop))
 
 
-def _behind(timer: Timer, stream: Stream) -> Origin:
-    """The first place behind a stream."""
-    return min((origin_of(other, 0) for other in timer.ends() if other > stream), default=END)
-
-
-def lines(store: Store, timer: Timer, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, Pending]]:
+def lines(timer: Timer, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, Pending]]:
     """What a listing shows of the messages in a glance, each with its place."""
     for origin, position in zip(seen.origins.tolist(), seen.positions.tolist(), strict=True):
-        record = store.log.record_at(LogPosition(position))
+        record = _record(timer, origin, LogPosition(position))
         if record is not None:
             pending = describe(record, timer.state_of(origin), timer.due_of(origin))
             if wanted.topic in (None, pending.topic):
                 yield origin, pending
+
+
+def _record(timer: Timer, origin: Origin, position: LogPosition) -> Record | None:
+    if stream_kind(origin_stream(origin)) == KIND_BLOCK:
+        return timer.record_elsewhere(origin)
+    return timer.store.log.record_at(position)
 
 
 def count_by(seen: Glance, step_ms: int) -> dict[int, int]:

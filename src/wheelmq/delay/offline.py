@@ -1,9 +1,9 @@
 """What is pending in a store that no broker has open, read without changing a byte.
 
 It is the rule of recovery (delay.timer.recover) over the log alone: what is parked and not settled, less what a cancel
-of Apache RocketMQ names, less what its timercheck and delayOffset.json say is out where it has had the store. What
-waits in the level queues comes first, due when its queue unit says, by the default table where that is gone; what waits
-in blocks comes last.
+of Apache RocketMQ names, less what its timercheck and delayOffset.json say is out where it has had the store. The order
+is that of origins: what waits in the level queues comes first, due when its queue unit says, by the default table where
+that is gone; then what waits in blocks; the timer queue comes last.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Kept = npt.NDArray[np.int64]
 
 
 def pending_in(root: Path) -> Iterator[Pending]:
-    """The pending messages of the store at `root`, in the order in which they were parked.
+    """The pending messages of the store at `root`, by their origins: in each queue the order in which they were parked.
 
     No broker can open the store until the iterator is through or closed. Raises StoreLocked when one has it open, and
     OSError when `root` is no store.
@@ -69,6 +69,8 @@ def pending_in(root: Path) -> Iterator[Pending]:
         in_level = waiting[:, _ORIGIN] < timer_origin(0)
         yield from _in_levels(disk, paths, log, waiting[in_level], is_adopted=is_adopted)
         waiting = waiting[~in_level]
+        for record in waiting_in_blocks(disk, paths, done):
+            yield describe(record, State.BLOCK)
         if is_adopted:
             indices = waiting[:, _ORIGIN] & INDEX_MASK
             parked = Parked(indices, waiting[:, _DUE], waiting[:, _POSITION], waiting[:, _KEY])
@@ -84,8 +86,6 @@ def pending_in(root: Path) -> Iterator[Pending]:
             properties = record.message.properties
             if delete_key(properties.get(props.REAL_TOPIC, ""), properties.get(props.UNIQ_KEY, "")) not in cancelled:
                 yield describe(record, State.INDEXED if origin_index(origin) < indexed_to else State.PARKED)
-        for record in waiting_in_blocks(disk, paths, done):
-            yield describe(record, State.BLOCK)
     finally:
         if lock is not None:
             lock.close()

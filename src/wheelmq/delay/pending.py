@@ -10,7 +10,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.java import java_long
-from wheelmq.formats.names import SCHEDULE_TOPIC
+from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 
 
@@ -44,8 +44,11 @@ class Pending(msgspec.Struct):
     tags: str | None
     body_bytes: int
     log_position: int
+    """Of what is in a block, in that block's log."""
     level: int | None = None
     """Of what is in a level queue."""
+    block: int | None = None
+    """Number of the block that it is in."""
 
 
 def describe(record: Record, state: State, due_ms: Millis | None = None) -> Pending:
@@ -64,4 +67,5 @@ def describe(record: Record, state: State, due_ms: Millis | None = None) -> Pend
         body_bytes=len(record.message.body),
         log_position=record.position,
         level=record.message.queue_id + 1 if record.message.topic == SCHEDULE_TOPIC else None,
+        block=record.message.queue_id if record.message.topic == BLOCK_TOPIC else None,
     )

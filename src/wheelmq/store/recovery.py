@@ -36,6 +36,7 @@ from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.java import java_long, tag_code
 from wheelmq.formats.kernels import jit, topics
 from wheelmq.formats.kernels import scan as col
+from wheelmq.formats.names import BLOCK_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.disk import Disk, MappedFile
@@ -317,8 +318,9 @@ class LogScan:
         facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
         dispatched = message.sys_flag & SYS_TRANSACTION in (0, SYS_TRANSACTION_COMMIT)
         parked = facts.stream != 0
-        real_topic = message.properties.get(props.REAL_TOPIC) if parked else None
-        real_queue_id = java_long(message.properties.get(props.REAL_QID, "")) if parked else 0
+        has_real_queue = parked or message.topic == BLOCK_TOPIC
+        real_topic = message.properties.get(props.REAL_TOPIC) if has_real_queue else None
+        real_queue_id = java_long(message.properties.get(props.REAL_QID, "")) if has_real_queue else 0
         row[:] = 0
         row[col.POSITION], row[col.SIZE], row[col.STORE_MS] = record.position, record.size, record.store_ms
         row[col.QUEUE_ID], row[col.QUEUE_OFFSET] = message.queue_id, record.queue_offset

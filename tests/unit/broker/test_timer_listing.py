@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wheelmq.delay import listing
+from wheelmq.delay import fate, listing
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import origin_index
 from wheelmq.formats.kernels import jit
@@ -32,7 +32,7 @@ def rows(harness: BrokerHarness, code: RequestCode, **fields: object) -> list[di
         assert answer.code == 0, answer.remark
         found += [json.loads(line) for line in bytes(answer.body).splitlines()]
         pages += 1
-        assert pages < 100
+        assert pages < 200
         place = int(answer.ext["nextPlace"])
         if answer.ext["isLast"] == "true":
             return found
@@ -79,9 +79,7 @@ def test_a_step_of_nothing(harness: BrokerHarness) -> None:
 
 
 def fates(harness: BrokerHarness, key: str, topic: str = "T") -> list[tuple[str, str | None]]:
-    answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic=topic, key=key)
-    assert answer.code == 0
-    found = [json.loads(line) for line in bytes(answer.body).splitlines()]
+    found = rows(harness, RequestCode.WMQ_FIND_TIMERS, topic=topic, key=key)
     return [(one["message"]["state"], one["end"]) for one in found]
 
 
@@ -146,3 +144,119 @@ def test_without_an_index(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, message_index_enable=False) as harness:
         answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="K")
         assert answer.code == ResponseCode.SYSTEM_ERROR and "messageIndexEnable" in (answer.remark or "")
+
+
+class TestBlocks:
+    def test_beside_timers_and_levels(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(listing, "LOOKED_AT_MAX", 7)
+        monkeypatch.setattr(listing, "STREAM_PLACES", 2)
+        start_ms = harness.now_ms
+        for i in range(30):
+            harness.send("TU"[i % 2], properties={props.DELAY_IN_SECONDS: str(i + 1), props.UNIQ_KEY: f"B{i}"})
+        harness.send("T", delay_ms=20_000, properties={props.UNIQ_KEY: "timer"})
+        harness.send("T", properties={props.DELAY: "4", props.UNIQ_KEY: "level"})
+        harness.advance(3000)
+
+        def keys(**fields: object) -> list[str]:
+            return [line["unique_key"] for line in rows(harness, RequestCode.WMQ_LIST_TIMERS, **fields)]
+
+        all_of_blocks = [f"B{i}" for i in range(3, 30)]
+        assert keys() == ["level", *all_of_blocks, "timer"]
+        assert keys(count=1) == keys()
+        assert keys(topic="U") == all_of_blocks[::2]
+        assert keys(topic="T") == ["level", *all_of_blocks[1::2], "timer"]
+        assert keys(topic="V") == []
+        assert keys(fromMs=start_ms + 9000, toMs=start_ms + 12_000) == ["B8", "B9", "B10"]
+        assert keys(fromMs=start_ms + 90_000) == [] == keys(toMs=start_ms)
+        lines = rows(harness, RequestCode.WMQ_LIST_TIMERS, topic="U")
+        assert [line["due_ms"] for line in lines] == [start_ms + 1000 * (i + 1) for i in range(3, 30, 2)]
+        assert {line["state"] for line in lines} == {"armed", "block"} and lines[0]["state"] == "armed"
+        assert {line["block"] for line in lines} == {1, 2, 3, 4}
+        by_ten = counts(harness, stepMs=10_000, topic="T")
+        assert sum(by_ten.values()) == 13 + 2
+        assert sum(counts(harness, stepMs=60_000).values()) == 27 + 2
+        model = PipelineModel(harness)
+        harness.advance(40_000, model.work)
+        assert keys() == [] and counts(harness, stepMs=1000) == {}
+
+    def test_a_glance_is_no_longer_for_many_records_or_many_blocks(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for i in range(60):
+            harness.send("T", properties={props.DELAY_IN_SECONDS: str(20 + 10 * (i % 6))})
+        monkeypatch.setattr(listing, "RECORDS_AT_ONCE", 4)
+        monkeypatch.setattr(listing, "SLICE_S", 0)
+        first = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, topic="T")
+        assert len(bytes(first.body).splitlines()) <= 4 and first.ext["isLast"] == "false"
+        assert len(listed(harness, topic="T")) == 60
+        monkeypatch.setattr(listing, "SLICE_S", 9)
+        monkeypatch.setattr(listing, "STREAM_PLACES", listing.LOOKED_AT_MAX)
+        first = harness.ask_code(RequestCode.WMQ_COUNT_TIMERS, stepMs=1000, place=1 << 60)
+        assert sum(json.loads(first.body).values()) == 10 and first.ext["isLast"] == "false"
+        assert sum(counts(harness, stepMs=1000).values()) == 60
+
+    def test_what_is_damaged_is_not_listed(self, harness: BrokerHarness) -> None:
+        for body in (b"first", b"damaged", b"last"):
+            harness.send("T", body, properties={props.DELAY_IN_SECONDS: "25"})
+        [block] = harness.broker.blocks
+        at = int(block.queue.read(1, 1)["position"][0])
+        block.log.files.file_at(0).array[at] ^= 0x55
+        assert listed(harness) == [0, 2] == listed(harness, topic="T")
+
+    def test_what_became_of_one(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+
+        def send(key: str, seconds: int, keys: str = "order-7 x") -> None:
+            own = {props.UNIQ_KEY: key, props.KEYS: keys, props.DELAY_IN_SECONDS: str(seconds)}
+            assert harness.send("T", b"body of " + key.encode(), properties=own).code == 0
+
+        send("out", 1)
+        send("cancelled", 25)
+        send("armed", 4)
+        send("waits", 26, keys="\u20ac order-7")
+        harness.advance(3000, model.work)
+        harness.send("T", deliver_ms=harness.now_ms + 9000, properties={props.TIMER_DEL_UNIQKEY: "T+cancelled"})
+        harness.advance(100, model.work)
+        assert fates(harness, "out") == [("block", "released")]
+        assert fates(harness, "cancelled") == [("block", "cancelled")]
+        assert fates(harness, "armed") == [("armed", None)]
+        assert fates(harness, "waits") == [("block", None)] == fates(harness, "\u20ac")
+        assert len(fates(harness, "order-7")) == 4
+        assert fates(harness, "order") == [] == fates(harness, "body") == fates(harness, "out", topic="U")
+        harness.restart(clean=False)
+        assert [end for _, end in fates(harness, "order-7")] == ["released", None, "cancelled", None]
+
+    def test_what_became_of_one_whose_block_is_gone(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, clean_resource_interval_ms=1000) as harness:
+            for key in ("out", "cancelled"):
+                own = {props.UNIQ_KEY: key, props.KEYS: "k", props.DELAY_IN_SECONDS: "2"}
+                harness.send("T", b"body", properties=own)
+            due_ms = harness.now_ms + 2000
+            harness.send("T", deliver_ms=due_ms, properties={props.TIMER_DEL_UNIQKEY: "T+cancelled"})
+            harness.advance(30_000)
+            assert len(harness.broker.blocks) == 0
+            for key, end in (("out", "released"), ("cancelled", "cancelled")):
+                [found] = rows(harness, RequestCode.WMQ_FIND_TIMERS, topic="T", key=key)
+                message = found["message"]
+                assert (found["end"], message["unique_key"], message["due_ms"]) == (end, key, due_ms)
+                assert (message["state"], message["block"], message["topic"]) == ("block", 1, "T")
+            assert fates(harness, "k") == [("block", "released")]
+
+    def test_a_search_goes_on_where_the_last_look_ended(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for i in range(150):  # three log files, three files of units, two blocks
+            own = {props.KEYS: "busy", props.UNIQ_KEY: f"U{i}", props.DELAY_IN_SECONDS: str(25 + i % 2 * 10)}
+            harness.send("T", bytes(150), properties=own)
+        assert all(len(block.queue.files.pieces(0, block.queue.end * 24)) == 2 for block in harness.broker.blocks)
+        monkeypatch.setattr(fate, "FOUND_MAX", 7)
+        monkeypatch.setattr(fate, "SEARCHED_BYTES", 5000)
+        first = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="busy")
+        assert len(bytes(first.body).splitlines()) == 7 and first.ext["isLast"] == "false"
+        assert fates(harness, "busy") == [("block", None)] * 150
+        for i in (0, 77, 149):
+            assert fates(harness, f"U{i}") == [("block", None)]
+
+    def test_no_key(self, harness: BrokerHarness) -> None:
+        answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="")
+        assert answer.code == ResponseCode.INVALID_PARAMETER

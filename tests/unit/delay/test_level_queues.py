@@ -275,7 +275,10 @@ def test_it_is_listed_while_it_waits(harness: BrokerHarness, store: Path) -> Non
     harness.start()
     harness.settle()
     lines = bytes(harness.ask_code(RequestCode.WMQ_LIST_TIMERS).body).splitlines()
-    assert [(json.loads(line)["unique_key"], json.loads(line)["state"]) for line in lines] == [("in", "armed")]
+    assert [(json.loads(line)["unique_key"], json.loads(line)["state"]) for line in lines] == [
+        ("in", "armed"),
+        ("far", "level"),
+    ]
     harness.crash()
     assert [(line.unique_key, line.state) for line in pending_in(store)] == [("in", "level"), ("far", "level")]
 

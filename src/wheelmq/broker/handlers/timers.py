@@ -11,7 +11,7 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.delay import listing
 from wheelmq.delay.delay_offsets import DelayOffsetsBody
-from wheelmq.delay.fate import fates
+from wheelmq.delay.fate import Asked, fates, fates_in_blocks
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import bodies
@@ -53,10 +53,10 @@ def list_timers(request: Request, broker: Broker) -> Answer:
     if header.count <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"count is {header.count}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(broker.store, broker.timer, header.place, wanted)
+    seen = listing.glance(broker.timer, broker.blocks, header.place, wanted)
     next_place = seen.next_place
     body: list[bytes] = []
-    for place, pending in listing.lines(broker.store, broker.timer, seen, wanted):
+    for place, pending in listing.lines(broker.timer, seen, wanted):
         if len(body) == min(header.count, LISTED_MAX):
             next_place = place
             break
@@ -74,7 +74,7 @@ def count_timers(request: Request, broker: Broker) -> Answer:
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(broker.store, broker.timer, header.place, wanted)
+    seen = listing.glance(broker.timer, broker.blocks, header.place, wanted)
     counts = listing.count_by(seen, header.step_ms)
     return reply(
         body=msgspec.json.encode(counts),
@@ -85,14 +85,18 @@ def count_timers(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.WMQ_FIND_TIMERS)
 def find_timers(request: Request, broker: Broker) -> Answer:
-    """What became of the timers for a topic with a key, one JSON object a line, oldest first.
+    """What became of the delayed messages for a topic with a key, one JSON object a line: from place 0 on, which is an
+    origin, timers and levels, the oldest first, then those in blocks.
 
-    Looked at are the newest records with the key; `truncated` says that there may be more.
+    Looked at are the newest records with the key; `truncated` says that there may be more. `nextPlace` says where to go
+    on, `isLast` that all blocks were searched.
     """
     header = request.header(FindTimersHeader)
     index, log = broker.index, broker.store.log
     if index is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "messageIndexEnable is off: nothing can be found by its key")
+    if not header.key:
+        raise PeerError(ResponseCode.INVALID_PARAMETER, "key is empty")
     is_truncated = False
 
     def find(topic: str, key: str) -> Iterator[Record]:
@@ -101,5 +105,12 @@ def find_timers(request: Request, broker: Broker) -> Answer:
         is_truncated |= key == header.key and len(found.positions) == FOUND_MAX
         return (record for position in found.positions if (record := log.record_at(position)) is not None)
 
-    found = fates(broker.timer, header.topic, header.key, find)
-    return reply(body=b"\n".join(map(msgspec.json.encode, found)), truncated=is_truncated)
+    asked = Asked(header.topic, header.key)
+    found = fates(broker.timer, broker.blocks, asked, find) if header.place <= 0 else []
+    in_blocks, next_place = fates_in_blocks(broker.timer, broker.blocks, asked, find, header.place)
+    return reply(
+        body=b"\n".join(map(msgspec.json.encode, found + in_blocks)),
+        truncated=is_truncated,
+        nextPlace=next_place,
+        isLast=next_place == listing.END,
+    )

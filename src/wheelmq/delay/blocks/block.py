@@ -28,22 +28,14 @@ from wheelmq.formats.disk.block import (
     UNITS_PER_FILE,
     BlockCheckpoint,
 )
-from wheelmq.formats.disk.message import (
-    BLANK_BYTES,
-    Host,
-    Message,
-    Record,
-    decode_record,
-    encode_record,
-    record_bytes,
-)
-from wheelmq.formats.disk.parked import due_of
+from wheelmq.formats.disk.message import BLANK_BYTES, Host, Message, Record, encode_record, record_bytes
+from wheelmq.formats.disk.origin import STREAM_BITS
 from wheelmq.formats.disk.paths import BlockPaths
-from wheelmq.formats.kernels.scan import POSITION
+from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.store.recovery import LogDamaged, LogScan
+from wheelmq.store.recovery import InternedNames, LogDamaged, LogScan, Rows
 from wheelmq.store.store import BatchTooLong, PropertiesTooLong
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, MappedFile
@@ -224,16 +216,12 @@ class Block:
         self._sequence = sequence
         known = checkpoint or self._known()
         queue, files = self.queue, self.log.files
-        queue.load(self.start_ms, self.end_ms, files.end)
+        start = queue.resume(known, files.end)
         if queue.end < known.units:
             log.error("%s: units from %d on are missing, and are written again", self.paths.folder, queue.end)
-            start = self._position_behind(queue.end)
-        else:
-            queue.end, start = known.units, known.log_position
         scan = LogScan(files, LogPosition(min(start, files.end)))
         for rows in scan.chunks():
-            for position in rows[:, POSITION].tolist():
-                self._queue_again(LogPosition(position), is_named=checkpoint is not None)
+            self._queue_again(rows, scan.names, is_named=checkpoint is not None)
         if scan.end < known.log_position:
             if any(file.array[at:stop].any() for _, file, at, stop in files.pieces(scan.end, files.end)):
                 raise self._damaged(scan.end, "there is none, with records behind it that were on disk")
@@ -248,15 +236,6 @@ class Block:
             self._begin()
             self.sync_job()()()
 
-    def _position_behind(self, index: int) -> int:
-        """The end of the last record that a unit before `index` names."""
-        for start in range(max(0, index - 1) // self.queue.units_per_file, -1, -1):
-            for _, units in self.queue.chunks(start * self.queue.units_per_file, index):
-                named = np.flatnonzero(units["size"])
-                if len(named):
-                    return int(units["position"][named[-1]] + units["size"][named[-1]])
-        return 0
-
     def _last_record_store_ms(self) -> Millis:
         """Store time of the record that the last unit names; 0 when none does."""
         for index in range(self.queue.end - 1, -1, -1):
@@ -265,25 +244,27 @@ class Block:
                 return self.log.record_store_ms(LogPosition(int(unit["position"]))) or Millis(0)
         return Millis(0)
 
-    def _queue_again(self, position: LogPosition, *, is_named: bool) -> None:
-        """Write the unit of the record at `position`; where nothing names the block yet, the record says what it is.
+    def _queue_again(self, rows: Rows, names: InternedNames, *, is_named: bool) -> None:
+        """Write the units of records (rows of LogScan); where nothing names the block yet, the first says what it is.
 
-        Raises LogDamaged when it is none of this block.
+        Raises LogDamaged when one is none of this block, DiskFull.
         """
-        at = position % self.log.files.file_bytes
-        record = decode_record(self.log.files.file_at(position).view[at:])
-        message = record.message
-        due_ms = due_of(message.properties, record.store_ms)
+        due_ms, indices = rows[:, col.DUE_MS], rows[:, col.QUEUE_OFFSET]
         if not is_named:
-            self.number = self.number or message.queue_id
-            self.end_ms = Millis(max(self.end_ms, due_ms // 1000 * 1000 + 1000))
-        if message.topic != BLOCK_TOPIC or message.queue_id != self.number or record.queue_offset < self.queue.end:
-            raise self._damaged(position, "it is none of this block's, or not in its place")
-        if not self.start_ms <= due_ms < self.end_ms:
-            raise self._damaged(position, f"it is due at {due_ms}, which is no time of this block's")
-        self.queue.skip_to(record.queue_offset)
-        self.queue.make_room()
-        self.queue.add(position, record.size, due_ms, _long(due_ms, record.store_ms))
+            self.number = self.number or int(rows[0, col.QUEUE_ID])
+            self.end_ms = Millis(max(self.end_ms, int(due_ms.max()) // 1000 * 1000 + 1000))
+        after = np.concatenate(([self.queue.end - 1], indices[:-1]))
+        is_ours = (rows[:, col.TOPIC] == names.intern(BLOCK_TOPIC)) & (rows[:, col.QUEUE_ID] == self.number)
+        is_ours &= (indices > np.maximum.accumulate(after)) & (0 < self.number < 1 << STREAM_BITS)
+        is_in_time = (due_ms >= self.start_ms) & (due_ms < self.end_ms)
+        if not (is_ours & is_in_time).all():
+            first = int(np.argmin(is_ours & is_in_time))
+            why = f"it is due at {due_ms[first]}, which is no time of this block's"
+            if not is_ours[first]:
+                why = "it is none of this block's, or not in its place"
+            raise self._damaged(LogPosition(int(rows[first, col.POSITION])), why)
+        flags = np.where(due_ms - rows[:, col.STORE_MS] > LONG_DELAY_MS, FLAG_LONG, 0)
+        self.queue.add_many(indices, rows[:, col.POSITION], rows[:, col.SIZE], due_ms, flags)
 
     def _damaged(self, position: LogPosition, why: str) -> LogDamaged:
         return LogDamaged(errno.EIO, f"record at {position}: {why}; put a good copy in its place", str(self.paths.log))

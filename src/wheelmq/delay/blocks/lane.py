@@ -19,6 +19,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import NUMBER_MAX, Blocks
 from wheelmq.delay.blocks.queue import Indices, Units
+from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts, entries_of
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.timer import Timer
@@ -43,6 +44,7 @@ from wheelmq.formats.disk.parked import delete_key, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS
 from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.journal import Rows
 from wheelmq.system.failpoint import reach
@@ -295,29 +297,26 @@ class BlockLane:
         self.walked_ms = self._goal_ms(now_ms)
         for block in self.blocks:
             timer.done.update(block.queue.done() | origin_of(block_stream(block.number), 0))
+            records = UnitRecords(block.log.files, block.number)
             for first, units in block.queue.chunks():
                 waits = ~timer.done.of(block_stream(block.number)).get(first + np.arange(len(units)))
-                self._find(block, first + np.flatnonzero(waits), units[waits])
+                self._find(block, records, first + np.flatnonzero(waits), units[waits])
             if block.start_ms <= self.walked_ms < block.end_ms:
                 self.wheel.bring_in(block)
         reach("blocks.wheel")
 
-    def _find(self, block: Block, indices: Indices, units: Units) -> None:
+    def _find(self, block: Block, records: UnitRecords, indices: Indices, units: Units) -> None:
         """Note messages that wait; those within the lead are armed. One whose record is damaged is set aside."""
         timer = self._timer
-        for i, index in enumerate(indices.tolist()):
-            origin = origin_of(block_stream(block.number), index)
-            record = self.record_of(origin, LogPosition(int(units["position"][i])))
-            if record is None:
-                log.critical(
-                    "%s: the message at index %d is set aside: its record is damaged", block.paths.folder, index
-                )
-                timer.done.add(origin)
-                continue
-            properties = record.message.properties
-            unique_key = properties.get(UNIQ_KEY)
-            hashed = key_hash(delete_key(properties.get(REAL_TOPIC, ""), unique_key)) if unique_key else 0
-            timer.note_parked(origin, hashed, self._store.real_queue(properties))
+        rows = records.read(indices, units)
+        is_there = rows[:, col.SIZE] > 0
+        for index in indices[~is_there].tolist():
+            log.critical("%s: the message at index %d is set aside: its record is damaged", block.paths.folder, index)
+        origins = indices | origin_of(block_stream(block.number), 0)
+        timer.done.update(origins[~is_there])
+        rows, origins = rows[is_there], origins[is_there]
+        timer.count_pending(self._store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names))
+        timer.keys.add(rows[:, col.KEY_HASH], origins, timer.done)
         near = units["due_ms"] <= self.walked_ms
         self._arm(block, indices[near], units[near], by="recovery")
 

@@ -1,54 +1,94 @@
-"""What waits in the blocks of a store that no broker has open, read from their logs without changing a byte."""
+"""What waits in the blocks of a store that no broker has open, read without changing a byte.
+
+It is the rule of recovery (`Block.recover`): what units name that were on disk, then the log behind them.
+"""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from wheelmq.delay.blocks.block import read_checkpoint
-from wheelmq.delay.done import DoneBits, Indices
-from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_DONE, REMOVED, block_start_ms
+from wheelmq.delay.blocks.queue import BlockQueue
+from wheelmq.delay.blocks.records import UnitRecords
+from wheelmq.delay.done import DoneBits
+from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_BLANK, FLAG_DONE, REMOVED, BlockCheckpoint, block_start_ms
 from wheelmq.formats.disk.message import Record, decode_record
-from wheelmq.formats.disk.origin import block_stream, origin_of
+from wheelmq.formats.disk.origin import STREAM_BITS, block_stream, origin_of
 from wheelmq.formats.disk.paths import BlockPaths, StorePaths
 from wheelmq.formats.kernels import scan as col
-from wheelmq.formats.units import LogPosition
+from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.store.recovery import LogScan
+from wheelmq.store.recovery import LogDamaged, LogScan, Rows
 from wheelmq.system.disk import Disk
 
 
-def waiting_in_blocks(disk: Disk, paths: StorePaths, done: DoneBits) -> Iterator[Record]:
-    """The records of messages in blocks that are not out, block after block in the order of their times.
+class _Files(NamedTuple):
+    """What there is of one block."""
 
-    `done` is what the commit log says. Raises OSError.
+    number: int
+    known: BlockCheckpoint
+    log: MappedSequence
+    queue: MappedSequence | None
+
+
+def waiting_in_blocks(disk: Disk, paths: StorePaths, done: DoneBits) -> Iterator[Record]:
+    """The records of messages in blocks that are not out, block after block by their numbers.
+
+    `done` is what the commit log says. Raises OSError, LogDamaged among them.
     """
-    for name in sorted(name for name in disk.list(paths.blocks) if block_start_ms(name) is not None):
-        folder = BlockPaths(paths.blocks / name)
-        found = read_checkpoint(disk, folder.checkpoint)
-        log = _files(disk, folder.log)
-        if log is None or (found is not None and found[1].log_position == REMOVED):
-            continue
-        flagged = _flagged(_files(disk, folder.queue))
-        for rows in LogScan(log, LogPosition(0)).chunks():
-            numbered = rows[:, [col.QUEUE_ID, col.QUEUE_OFFSET, col.POSITION]]
-            for number, index, position in numbered[~np.isin(numbered[:, 1], flagged)].tolist():
-                if origin_of(block_stream(number), index) not in done:
-                    yield decode_record(log.file_at(position).view[position % log.file_bytes :])
+    found = (_find(disk, BlockPaths(paths.blocks / name), name) for name in disk.list(paths.blocks))
+    for files in sorted(filter(None, found), key=lambda files: files.number):
+        for rows in _rows(files):
+            origins = rows[:, col.QUEUE_OFFSET] | origin_of(block_stream(files.number), 0)
+            for position in rows[~done.get(origins), col.POSITION].tolist():
+                yield decode_record(files.log.file_at(position).view[position % files.log.file_bytes :])
+
+
+def _find(disk: Disk, folder: BlockPaths, name: str) -> _Files | None:
+    start_ms = block_start_ms(name)
+    log = None if start_ms is None else _files(disk, folder.log)
+    if start_ms is None or log is None:
+        return None
+    checkpoint = read_checkpoint(disk, folder.checkpoint)
+    if checkpoint is not None:
+        known = checkpoint[1]
+        number = known.number
+    else:  # the first record says it
+        known = BlockCheckpoint(0, start_ms, Millis(start_ms + 1000))
+        number = next((int(rows[0, col.QUEUE_ID]) for rows in LogScan(log, LogPosition(0)).chunks()), 0)
+    if known.log_position == REMOVED or not 0 < number < 1 << STREAM_BITS:
+        return None
+    return _Files(number, known, log, _files(disk, folder.queue))
+
+
+def _rows(files: _Files) -> Iterator[Rows]:
+    """Rows of the records in the log whose units do not say that they are out."""
+    known, position, end, flagged = files.known, 0, 0, np.empty(0, np.int64)
+    if files.queue is not None:
+        queue = BlockQueue(files.queue)
+        queue.end = files.queue.end // BLOCK_UNIT.size
+        flags = [first + np.flatnonzero(units["flags"] & FLAG_DONE) for first, units in queue.chunks()]
+        flagged = np.concatenate([flagged, *flags])
+        position, end = queue.resume(known, files.log.end), queue.end
+        records = UnitRecords(files.log, files.number)
+        for first, units in queue.chunks():
+            waits = np.flatnonzero(units["flags"] & (FLAG_DONE | FLAG_BLANK) == 0)
+            rows = records.read(first + waits, units[waits])
+            yield rows[rows[:, col.SIZE] > 0]
+    scan = LogScan(files.log, LogPosition(position))
+    for rows in scan.chunks():
+        yield rows[(rows[:, col.QUEUE_OFFSET] >= end) & ~np.isin(rows[:, col.QUEUE_OFFSET], flagged)]
+    pieces = files.log.pieces(scan.end, files.log.end)
+    if scan.end < known.log_position and any(file.array[at:stop].any() for _, file, at, stop in pieces):
+        raise LogDamaged(errno.EIO, f"no record at {scan.end}, with records behind it", str(files.log.folder))
 
 
 def _files(disk: Disk, folder: Path) -> MappedSequence | None:
     """The files of a folder; how large they are, the first one tells. None when there is none."""
     names = [name for name in disk.list(folder) if name.isdigit()]
     return MappedSequence(disk, folder, (folder / names[0]).stat().st_size) if names else None
-
-
-def _flagged(queue: MappedSequence | None) -> Indices:
-    """The indices whose units say that their messages are out."""
-    found = [np.empty(0, np.int64)]
-    for position, file, at, stop in queue.pieces(0, queue.end) if queue is not None else ():
-        units = file.array[at:stop].view(BLOCK_UNIT.dtype)
-        found.append(position // BLOCK_UNIT.size + np.flatnonzero(units["flags"] & FLAG_DONE))
-    return np.concatenate(found)

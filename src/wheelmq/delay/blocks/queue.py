@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_BLANK, FLAG_DONE, FLAG_LONG
+from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_BLANK, FLAG_DONE, FLAG_LONG, BlockCheckpoint
 from wheelmq.formats.units import Millis
 from wheelmq.store.mapped import MappedSequence
 
@@ -44,13 +44,41 @@ class BlockQueue:
 
     def make_room(self) -> None:
         """Have room for the next unit. Raises DiskFull with nothing changed."""
-        self.files.grow(self.end * BLOCK_UNIT.size, BLOCK_UNIT.size)
+        self._make_room(1)
+
+    def _make_room(self, count: int) -> None:
+        """Have room for the next `count` units, which are of one file."""
+        self.files.grow(self.end * BLOCK_UNIT.size, count * BLOCK_UNIT.size)
 
     def add(self, position: int, size: int, due_ms: Millis, flags: int = 0) -> None:
-        """Write the next unit, for which there is room. Where a recovery finds the same, its flag stays."""
-        found = BLOCK_UNIT.unpack(self._units(self.end).data)
-        is_same = (position, size, due_ms) == (found["position"], found["size"], found["due_ms"])
-        self._put(BLOCK_UNIT.pack(position, size, due_ms, flags | (found["flags"] & FLAG_DONE if is_same else 0)))
+        """Write the next unit, for which there is room."""
+        self._put(BLOCK_UNIT.pack(position, size, due_ms, flags))
+
+    def add_many(self, indices: Indices, positions: Indices, sizes: Indices, dues_ms: Indices, flags: Indices) -> None:
+        """Write the units of a recovery, with blanks for the indices between them. Raises DiskFull.
+
+        `indices` rise, from the end or behind it. Where the same unit is found, its flag stays.
+        """
+        at = 0
+        while at < len(indices):
+            first = self.end
+            self.make_room()
+            room = self._units(first)  # to the end of the file
+            stop = int(np.searchsorted(indices, first + len(room)))
+            count = len(room) if stop < len(indices) else int(indices[-1]) + 1 - first
+            self._make_room(count)
+            made = np.zeros(count, BLOCK_UNIT.dtype)
+            made["flags"] = FLAG_BLANK
+            named = indices[at:stop] - first
+            made["position"][named], made["size"][named] = positions[at:stop], sizes[at:stop]
+            made["due_ms"][named], made["flags"][named] = dues_ms[at:stop], flags[at:stop]
+            is_same = np.ones(count, np.bool_)
+            for name in ("position", "size", "due_ms"):
+                is_same &= made[name] == room[name][:count]
+            is_same &= made["size"] > 0
+            made["flags"] |= np.where(is_same, room["flags"][:count] & FLAG_DONE, 0)
+            room[:count] = made
+            self.end, at = first + count, stop
 
     def skip_to(self, index: int) -> None:
         """Fill up with blanks, so that the next unit gets `index` or more. Raises DiskFull."""
@@ -138,6 +166,24 @@ class BlockQueue:
             if named.any():
                 position = int(units["position"][named][-1] + units["size"][named][-1])
         self._synced = self.end
+
+    def resume(self, known: BlockCheckpoint, log_end: int) -> int:
+        """Find the end as `load` does, but not behind what the last checkpoint says; the log position from which on
+        records are to be walked, whose units are missing."""
+        self.load(known.start_ms, known.end_ms, log_end)
+        if self.end < known.units:
+            return self._position_behind(self.end)
+        self.end = known.units
+        return known.log_position
+
+    def _position_behind(self, index: int) -> int:
+        """The end of the last record that a unit before `index` names."""
+        for start in range(max(0, index - 1) // self.units_per_file, -1, -1):
+            for _, units in self.chunks(start * self.units_per_file, index):
+                named = np.flatnonzero(units["size"])
+                if len(named):
+                    return int(units["position"][named[-1]] + units["size"][named[-1]])
+        return 0
 
     def cut(self, index: int) -> None:
         """Drop the units from `index` on."""

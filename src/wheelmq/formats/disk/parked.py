@@ -8,7 +8,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import LEVELS_MAX, TIMER_STREAM, Origin, Stream, level_stream, parse_origin
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
-from wheelmq.formats.names import SCHEDULE_TOPIC
+from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 
 DUE_DIGITS: Final = 13
@@ -20,7 +20,7 @@ class DelayFacts(NamedTuple):
     """Zero stands for none in each field."""
 
     stream: Stream
-    """In which the record is a parked message."""
+    """In which the record is a parked message; none of one in a block, whose log tells which block it is of."""
     due_ms: Millis
     """Of a parked message. In a level queue 0 where the record does not say it: store time plus the level's delay."""
     settles: Origin
@@ -40,6 +40,8 @@ def delay_facts(topic: str, queue_id: int, properties: dict[str, str], store_ms:
     if topic == SCHEDULE_TOPIC and 0 <= queue_id < LEVELS_MAX:
         due_ms = _exact_due_time(properties) or Millis(0)
         return DelayFacts(level_stream(queue_id + 1), due_ms, settles, _own_key_hash(properties), False, False)
+    if topic == BLOCK_TOPIC:
+        return DelayFacts(Stream(0), due_of(properties, store_ms), settles, _own_key_hash(properties), False, False)
     if topic != TIMER_TOPIC:
         return NOTHING._replace(settles=settles) if settles else NOTHING
     deletes = props.TIMER_DEL_UNIQKEY in properties

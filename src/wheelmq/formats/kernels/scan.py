@@ -39,7 +39,7 @@ from wheelmq.formats.kernels.numbers import (
     literal,
 )
 from wheelmq.formats.kernels.topics import Integers, intern_topic
-from wheelmq.formats.names import SCHEDULE_TOPIC
+from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
 
 # What may come of a scan.
 FULL: Final = 0
@@ -70,10 +70,10 @@ SETTLES: Final = 8
 KEY_HASH: Final = 9
 FLAGS: Final = 10
 REAL_TOPIC: Final = 11
-"""Of a parked record: row of its real topic's name; -1 for every other record."""
+"""Of a parked record: row of its real topic's name; -1 for every other record, and where it names none."""
 REAL_QUEUE_ID: Final = 12
 PARKS: Final = 13
-"""Origin of a parked message; 0 for every other record."""
+"""Origin of a parked message; 0 for every other record, and in the log of a block, where queue id and offset say it."""
 COLUMNS: Final = 14
 
 FLAG_DISPATCHED: Final = 1
@@ -84,6 +84,7 @@ FLAG_DELETES: Final = 4
 
 _TIMER_TOPIC = literal(TIMER_TOPIC)
 _SCHEDULE_TOPIC = literal(SCHEDULE_TOPIC)
+_BLOCK_TOPIC = literal(BLOCK_TOPIC)
 _TIMER_FIRST: Final = timer_origin(0)
 _LEVEL_0: Final = KIND_LEVEL << STREAM_BITS
 _ORIGIN_NAME = literal("__WMQ_ORIGIN\x01")
@@ -112,7 +113,7 @@ def _due(a: Bytes, spans: Integers) -> int:
 
 
 @part
-def _fill_parked(a: Bytes, spans: Integers, in_level: bool, row: Integers) -> bool:
+def _fill_parked(a: Bytes, spans: Integers, in_level: bool, in_timer: bool, row: Integers) -> bool:
     """Fill in what a parked record says of its message; False for the plain code."""
     due_ms = _due(a, spans)
     topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
@@ -123,7 +124,7 @@ def _fill_parked(a: Bytes, spans: Integers, in_level: bool, row: Integers) -> bo
     row[DUE_MS] = due_ms
     row[REAL_QUEUE_ID] = decimal(a, spans[2 * prop.REAL_QID], spans[2 * prop.REAL_QID + 1])
     key, key_end = spans[2 * prop.UNIQ_KEY], spans[2 * prop.UNIQ_KEY + 1]
-    if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0 and not in_level:
+    if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0 and in_timer:
         row[FLAGS] |= FLAG_DELETES | FLAG_DECIDED
     elif key >= 0:
         h = fnv_byte(fnv(FNV_START, a, topic, topic_end), 43)
@@ -201,10 +202,11 @@ def scan_log(
             if row[QUEUE_ID] < 0 or row[QUEUE_ID] >= LEVELS_MAX:
                 return NOT_MINE
             first = (_LEVEL_0 + row[QUEUE_ID] + 1) << INDEX_BITS
-        if first:
-            if not _fill_parked(a, spans, first != _TIMER_FIRST, row):
+        if first or equals(a, topic, topic_end, _BLOCK_TOPIC):
+            in_timer = first == _TIMER_FIRST
+            if not _fill_parked(a, spans, first != 0 and not in_timer, in_timer, row):
                 return NOT_MINE
-            if row[FLAGS] & FLAG_DISPATCHED:
+            if first and row[FLAGS] & FLAG_DISPATCHED:
                 row[PARKS] = first | row[QUEUE_OFFSET]
             real, real_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
             row[REAL_TOPIC] = intern_topic(slots, topics, names, used, a, real, real_end)

@@ -322,10 +322,11 @@ class CountTimersHeader(Header):
 
 
 class FindTimersHeader(Header):
-    """WMQ_FIND_TIMERS: timers by unique key, or by one of their keys."""
+    """WMQ_FIND_TIMERS: delayed messages by unique key, or by one of their keys; from a place on, as WMQ_LIST_TIMERS."""
 
     topic: str
     key: str
+    place: Int64 = 0
 
 
 def texts(**fields: Any) -> dict[str, str]:

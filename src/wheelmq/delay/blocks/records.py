@@ -1,0 +1,72 @@
+"""The records that units of a block's queue name, read many at a time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wheelmq.delay.blocks.queue import Indices, Units
+from wheelmq.formats.kernels import scan as col
+from wheelmq.formats.units import LogPosition
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.recovery import InternedNames, LogDamaged, LogScan, Rows
+
+AT_ONCE: Final = 1 << 14
+"""Units whose records are walked over together."""
+_EVER_MS: Final = 1 << 62
+
+
+class UnitRecords:
+    """Reads the records of the block of `number`, whose log is `files`, as units name them."""
+
+    def __init__(self, files: MappedSequence, number: int, *, check_bodies: bool = True) -> None:
+        self._files = files
+        self._number = number
+        self._scan = LogScan(files, LogPosition(0), check_bodies=check_bodies, whole_before_ms=_EVER_MS)
+
+    @property
+    def names(self) -> InternedNames:
+        """The names that the rows mean."""
+        return self._scan.names
+
+    def read(self, indices: Indices, units: Units) -> Rows:
+        """A row (columns of `kernels.scan`) for each unit, whose indices in the queue are told.
+
+        All zero is that of a unit behind which its record is not: it is another one, or damaged.
+        """
+        found = np.zeros((len(units), col.COLUMNS), np.int64)
+        for first in range(0, len(units), AT_ONCE):
+            self._read(indices[first : first + AT_ONCE], units[first : first + AT_ONCE], found[first:])
+        return found
+
+    def _read(self, indices: Indices, units: Units, found: Rows) -> None:
+        """Fill the front of `found`. Where a walk meets damage, each half is walked alone."""
+        rows = self._walk(units["position"].astype(np.int64), units["size"].astype(np.int64))
+        if rows is not None:
+            mine = (rows[:, col.QUEUE_ID] == self._number) & (rows[:, col.QUEUE_OFFSET] == indices)
+            mine &= ~np.isin(rows[:, col.POSITION], list(self._scan.damaged))
+            found[: len(units)][mine] = rows[mine]
+        elif len(units) > 1:
+            half = len(units) // 2
+            self._read(indices[:half], units[:half], found)
+            self._read(indices[half:], units[half:], found[half:])
+
+    def _walk(self, positions: Rows, sizes: Rows) -> Rows | None:
+        """The rows of the records that stand there; None unless each does."""
+        if not can_be_records(positions, sizes, self._files):
+            return None
+        try:
+            rows = np.concatenate(list(self._scan.records_at(positions, sizes)))
+        except LogDamaged:
+            return None
+        is_right = np.array_equal(rows[:, col.POSITION], positions) and np.array_equal(rows[:, col.SIZE], sizes)
+        return rows if is_right else None
+
+
+def can_be_records(positions: Rows, sizes: Rows, files: MappedSequence) -> bool:
+    """Whether these can be records one behind another, each within a file that is there."""
+    ends = positions + sizes
+    is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= files.end)
+    is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes
+    return bool((is_in_log & is_in_one_file).all() and (positions[1:] >= ends[:-1]).all())
