@@ -230,14 +230,15 @@ class Broker:
         self._forget_refusal(monotonic_ms)
         self.timer.arm_near(now_ms)
         self.block_lane.tick(now_ms)
-        if self.timer_chores.next_release_ms(monotonic_ms) == 0:
-            self.releaser.take_due(now_ms)
+        self.timer_chores.look(now_ms, monotonic_ms)
+        self.releaser.take_due(now_ms)
         released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s))
         appended = self._or_refuse(self._dispatch)
         self.pipeline.tick(now_ms, monotonic_ms)
         self.holds.expire(monotonic_ms)
         self.calls.expire(monotonic_ms)
         self.flush.tick(monotonic_ms)
+        self.timer_chores.check.look()
         self.snapshots.look(monotonic_ms)
         self.delay_offsets.look(monotonic_ms)
         self.ahead.look()
@@ -277,14 +278,15 @@ class Broker:
             return 0 if self.refusal is None else RETRY_MS
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
         waits = [chore[0] - monotonic_ms for chore in self._every]
-        for near_ms in (self.timer.next_near_ms(), self.block_lane.next_ms()):
-            if near_ms is not None:
-                waits.append(near_ms - now_ms)
-        fire_ms = self.timer.armed.next_fire_ms()
-        release_ms = self.timer_chores.next_release_ms(monotonic_ms)
-        if fire_ms is not None and release_ms is not None:
-            waits.append(max(fire_ms - now_ms, release_ms))
-        for mono_ms in (self.holds.next_deadline_ms(), self.flush.next_ms(), self.pipeline.next_ms(monotonic_ms)):
+        for wall_ms in (self.timer.next_near_ms(), self.block_lane.next_ms(), self.timer.armed.next_fire_ms()):
+            if wall_ms is not None:
+                waits.append(wall_ms - now_ms)
+        for mono_ms in (
+            self.holds.next_deadline_ms(),
+            self.flush.next_ms(),
+            self.pipeline.next_ms(monotonic_ms),
+            self.timer_chores.next_ms(),
+        ):
             if mono_ms is not None:
                 waits.append(mono_ms - monotonic_ms)
         return max(0, min(waits))
@@ -438,6 +440,7 @@ def _timer_settings(settings: BrokerSettings) -> TimerSettings:
         lead_ms=settings.timer_lead_ms,
         congest_num_each_slot=settings.timer_congest_num_each_slot,
         stops_enqueue=settings.timer_stop_enqueue,
+        holds_dequeue=settings.holds_dequeue,
     )
 
 

@@ -64,7 +64,7 @@ class Families:
         yield self._gauge("rocketmq_timer_enqueue_lag", "Parked and not indexed", timer.queue.end - timer.indexed_to)
         yield self._gauge("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", oldest_ms)
         noted_ms = timer.notes.next_fire_ms if timer.notes.count else None
-        fires_ms = (noted_ms, timer.armed.next_fire_ms(), broker.releaser.earliest_in_hand_ms())
+        fires_ms = (noted_ms, timer.armed.earliest_ms(), broker.releaser.earliest_in_hand_ms())
         late_ms = max(0, now_ms - min((time for time in fires_ms if time is not None), default=now_ms))
         yield self._gauge("rocketmq_timer_dequeue_lag", "Due and not released", broker.releaser.in_hand())
         yield self._gauge("rocketmq_timer_dequeue_latency", "How late the first of them is, seconds", late_ms / 1000)

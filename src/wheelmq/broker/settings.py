@@ -112,11 +112,17 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     timer_wheel_enable: bool = True
     timer_lead_ms: int = 30_000
     timer_stop_enqueue: bool = False
-    """Index and stage nothing of what is parked: it waits until this is off again."""
+    """Index and stage nothing of the timer queue: it waits until this is off again."""
     timer_stop_dequeue: bool = False
-    """Release nothing: what is due waits until this is off again."""
+    """Release nothing of the timer queue: what is due waits until this is off again."""
     disappear_time_after_start: int = -1
-    """Milliseconds from the start for which nothing is released and no name server is told of the broker."""
+    """Milliseconds from the start for which no timer is released and no name server is told of the broker."""
+    timer_warm_enable: bool = False
+    """Have what is released within three seconds read into memory, so that its release waits for no disk."""
+    timer_enable_check_metrics: bool = True
+    """Count what waits anew, from the records, at the hours that follow."""
+    timer_check_metrics_when: str = "05"
+    """Hours of the day, with `;` between them."""
     timer_flush_interval_ms: int = 10_000
     """How often config/timermetrics is written while counts change. Apache: every 1000 ms."""
     timer_progress_log_interval_ms: int = 10_000
@@ -141,6 +147,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A frame that has begun must be whole within this time."""
     connection_buffer_bytes_max: int = 16 << 20
     """Answers waiting for one peer; past it the broker stops reading from that peer."""
+
+    @property
+    def holds_dequeue(self) -> bool:
+        """Whether no timer is released from the start on."""
+        return self.timer_stop_dequeue or self.disappear_time_after_start > 0
 
     def __post_init__(self) -> None:
         timer_settings.check(

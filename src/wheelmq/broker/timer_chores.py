@@ -1,6 +1,8 @@
-"""What is done for the timer beside the ticks: its counts are written down, its progress is told.
+"""What is done for the timer beside the ticks: its counts are written down and checked, its progress is told, what is
+released next is read ahead.
 
-And whether it releases: not while timerStopDequeue says so, nor for disappearTimeAfterStart from the start.
+And when it begins to release: not while timerStopDequeue says so, nor for disappearTimeAfterStart from the start. That
+is the timer's own: levels and blocks do not wait for it.
 """
 
 from __future__ import annotations
@@ -8,7 +10,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from wheelmq.broker.metrics_check import MetricsCheck
 from wheelmq.delay.timer.metrics import TimerMetrics
+from wheelmq.delay.warm import Warm
+from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -23,8 +28,11 @@ class TimerChores:
         self._broker = broker
         settings = broker.settings
         self.metrics = TimerMetrics(broker.timer)
-        self._stops_dequeue = settings.timer_stop_dequeue
-        self._dequeues_from_ms = broker.now_monotonic_ms() + max(0, settings.disappear_time_after_start)
+        self._dequeues_from_ms: int | None = None
+        if settings.holds_dequeue and not settings.timer_stop_dequeue:
+            self._dequeues_from_ms = broker.now_monotonic_ms() + settings.disappear_time_after_start
+        self.check = MetricsCheck(broker, self.metrics)
+        self._warm = Warm(broker.timer, broker.blocks, broker.reading) if settings.timer_warm_enable else None
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
             broker.every(settings.timer_flush_interval_ms, self._save_metrics)
@@ -32,14 +40,22 @@ class TimerChores:
             broker.every(settings.timer_progress_log_interval_ms, self._tell_progress)
         for name, stops in (
             ("timerStopEnqueue", settings.timer_stop_enqueue),
-            ("timerStopDequeue", self._stops_dequeue),
+            ("timerStopDequeue", settings.timer_stop_dequeue),
         ):
             if stops:
-                log.warning("%s is on: what is parked waits until it is off", name)
+                log.warning("%s is on: what is in the timer queue waits until it is off", name)
 
-    def next_release_ms(self, monotonic_ms: int) -> int | None:
-        """For how many milliseconds nothing is released yet, 0 for none; None while releasing is stopped."""
-        return None if self._stops_dequeue else max(0, self._dequeues_from_ms - monotonic_ms)
+    def next_ms(self) -> int | None:
+        """When there is something to do; None when that is not known."""
+        return 0 if self.check.has_step else self._dequeues_from_ms
+
+    def look(self, now_ms: Millis, monotonic_ms: int) -> None:
+        """Begin to release if it is time; have the next records read, if that is wanted."""
+        if self._warm is not None:
+            self._warm.look(now_ms)
+        if self._dequeues_from_ms is not None and self._dequeues_from_ms <= monotonic_ms:
+            self._dequeues_from_ms = None
+            self._broker.timer.armed.let_go()
 
     def _save_metrics(self) -> None:
         job = self.metrics.save_job()

@@ -49,23 +49,18 @@ TIMER_SETTINGS: Final = (
     ApacheSetting("disappearTimeAfterStart", "-1", _HONOURED, "disappear_time_after_start"),
     ApacheSetting("timerProgressLogIntervalMs", "10000", _HONOURED, "timer_progress_log_interval_ms"),
     ApacheSetting("timerFlushIntervalMs", "1000", _HONOURED, "timer_flush_interval_ms"),
+    ApacheSetting("timerWarmEnable", "false", _HONOURED, "timer_warm_enable"),
+    ApacheSetting("timerEnableCheckMetrics", "true", _HONOURED, "timer_enable_check_metrics"),
+    ApacheSetting("timerCheckMetricsWhen", "05", _HONOURED, "timer_check_metrics_when"),
     ApacheSetting("mappedFileSizeTimerLog", "104857600", _HONOURED, "timer_log_file_bytes"),
     ApacheSetting("recallMessageEnable", "false", _HONOURED, "recall_enable"),
     ApacheSetting("timerGetMessageThreadNum", "3", _NO_EFFECT, why=_ONE_LOOP),
     ApacheSetting("timerPutMessageThreadNum", "3", _NO_EFFECT, why=_ONE_LOOP),
     ApacheSetting("timerEnableDisruptor", "false", _NO_EFFECT, why="there are no queues between threads"),
-    ApacheSetting("timerWarmEnable", "false", _NO_EFFECT, why="what is due soon is staged ahead as it is"),
     ApacheSetting(
         "timerEnableRetryUntilSuccess", "false", _NO_EFFECT, why="what cannot be appended is tried until it can"
     ),
-    ApacheSetting(
-        "timerEnableCheckMetrics",
-        "true",
-        _NO_EFFECT,
-        why="counts come with what settles a message, and anew at a start",
-    ),
-    ApacheSetting("timerCheckMetricsWhen", "05", _NO_EFFECT, why="as timerEnableCheckMetrics"),
-    ApacheSetting("timerMetricSmallThreshold", "1000000", _NO_EFFECT, why="as timerEnableCheckMetrics"),
+    ApacheSetting("timerMetricSmallThreshold", "1000000", _NO_EFFECT, why="topics of any size are counted anew"),
     ApacheSetting("timerInterceptDelayLevel", "false", _NO_EFFECT, why="Apache does not read it either"),
     ApacheSetting(
         "timerColdDataCheckIntervalMs", "60000", _NO_EFFECT, why="not of the timer: cold data is not looked for"

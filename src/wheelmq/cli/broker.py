@@ -120,6 +120,7 @@ def broker_settings(chosen: dict[str, Any]) -> BrokerSettings:
     try:
         parse_levels(checked.message_delay_level)
         delete_hours(checked.delete_when)
+        delete_hours(checked.timer_check_metrics_when, "timer_check_metrics_when")
     except ValueError as error:
         raise CannotStart(f"a setting of the broker does not fit: {error}") from None
     return msgspec.structs.replace(checked, store_path=store)

@@ -13,16 +13,25 @@ import numpy as np
 
 from wheelmq.delay.done import DoneBits, Flags, Origins
 from wheelmq.delay.refs import FIRE_MS, ORIGIN, Refs
+from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.units import Millis
+
+_NEVER: Final = 1 << 62
 
 FEW: Final = 32
 """A chunk of so many goes into the heap one by one: each is taken once, where a chunk is cut with each that leaves."""
 
 
 class Armed:
-    """References by fire time. One message is armed once, however often it is offered."""
+    """References by fire time. One message is armed once, however often it is offered.
 
-    def __init__(self) -> None:
+    Those of origins from `held_from` on wait, however long they are due, until they are let go.
+    """
+
+    def __init__(self, held_from: Origin | None = None) -> None:
+        self._held_from = held_from
+        self._held: list[Refs] = []
+        self._held_ms = _NEVER
         self._heap: list[tuple[int, int, Refs]] = []
         self._serial = 0
         self._staged = DoneBits()
@@ -53,9 +62,31 @@ class Armed:
             self.count += len(refs)
             self._push(refs)
 
+    def let_go(self) -> None:
+        """Nothing is held back any more."""
+        held, self._held, self._held_from, self._held_ms = self._held, [], None, _NEVER
+        for refs in held:
+            self._push(refs)
+
     def next_fire_ms(self) -> Millis | None:
-        """When the next reference fires; None when none is armed."""
+        """When the next reference fires that is not held; None when none is armed."""
         return Millis(self._heap[0][0]) if self._heap else None
+
+    def earliest_ms(self) -> Millis | None:
+        """The least fire time, also of what is held; None when nothing is armed."""
+        earliest_ms = min(self._held_ms, self._heap[0][0] if self._heap else _NEVER)
+        return Millis(earliest_ms) if earliest_ms < _NEVER else None
+
+    def firing(self, after_ms: int, until_ms: int) -> list[Refs]:
+        """What fires later than `after_ms` and by `until_ms`, in no order; it stays armed."""
+        found = []
+        for first_ms, _, refs in self._heap:
+            if first_ms <= until_ms:
+                fire_ms = refs[:, FIRE_MS]
+                mine = refs[np.searchsorted(fire_ms, after_ms, "right") : np.searchsorted(fire_ms, until_ms, "right")]
+                if len(mine):
+                    found.append(mine)
+        return found
 
     def take_due(self, now_ms: Millis, count_max: int) -> list[Refs]:
         """Take references that fire at or before `now_ms`: earliest chunks first, at most about `count_max`."""
@@ -78,6 +109,12 @@ class Armed:
         return taken
 
     def _push(self, refs: Refs) -> None:
+        if self._held_from is not None:
+            is_held = refs[:, ORIGIN] >= self._held_from
+            if is_held.any():
+                self._held.append(refs[is_held])
+                self._held_ms = min(self._held_ms, int(self._held[-1][0, FIRE_MS]))
+                refs = refs[~is_held]
         if len(refs) <= FEW:
             for i, fire_ms in enumerate(refs[:, FIRE_MS].tolist()):
                 self._serial += 1

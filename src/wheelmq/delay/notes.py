@@ -26,14 +26,17 @@ _NEVER: Final = 1 << 62
 
 
 class Notes:
-    """References of un-indexed messages, by stream."""
+    """References of un-indexed messages, by stream. Those of the stream `held` are noted, and never taken."""
 
-    def __init__(self, lead_ms: int) -> None:
+    def __init__(self, lead_ms: int, held: Stream | None = None) -> None:
         self._lead_ms = lead_ms
+        self._held = held
         self._streams: dict[Stream, _StreamNotes] = {}
         self.count = 0
         self.next_fire_ms = _NEVER
         """The least fire time among the notes."""
+        self.next_near_ms = _NEVER
+        """The least among those that are taken."""
         self.passed_over = 0
         """Messages that were not noted for want of room, since the start."""
 
@@ -61,11 +64,11 @@ class Notes:
     def take_near(self, now_ms: Millis) -> Refs | None:
         """Take the notes that fire within NEAR_MS, by fire time; None when there are none."""
         horizon_ms = now_ms + NEAR_MS
-        if self.next_fire_ms > horizon_ms:
+        if self.next_near_ms > horizon_ms:
             return None
         near: list[Refs] = []
-        for notes in self._streams.values():
-            if notes.next_fire_ms <= horizon_ms:
+        for stream, notes in self._streams.items():
+            if stream != self._held and notes.next_fire_ms <= horizon_ms:
                 near += notes.take_until(horizon_ms)
         self._count()
         return by_fire_time(np.concatenate(near)) if len(near) > 1 else by_fire_time(near[0])
@@ -80,6 +83,10 @@ class Notes:
     def _count(self) -> None:
         self.count = sum(notes.count for notes in self._streams.values())
         self.next_fire_ms = min((notes.next_fire_ms for notes in self._streams.values()), default=_NEVER)
+        self.next_near_ms = self.next_fire_ms
+        if self._held is not None:
+            taken = (notes for stream, notes in self._streams.items() if stream != self._held)
+            self.next_near_ms = min((notes.next_fire_ms for notes in taken), default=_NEVER)
 
 
 class _Chunk:

@@ -39,11 +39,11 @@ class ExpirySettings:
     """Log files that go at a time."""
 
 
-def delete_hours(text: str) -> frozenset[int]:
-    """The hours in a `delete_when`: two digits each, with `;` between them. Raises ValueError."""
+def delete_hours(text: str, name: str = "delete_when") -> frozenset[int]:
+    """The hours in a `delete_when`, or in another setting: two digits each, `;` between them. Raises ValueError."""
     words = text.split(";")
     if not all(len(word) == 2 and word.isdecimal() and int(word) < 24 for word in words):
-        raise ValueError(f"delete_when is {text!r}: write hours from 00 to 23, such as 04 or 04;16")
+        raise ValueError(f"{name} is {text!r}: write hours from 00 to 23, such as 04 or 04;16")
     return frozenset(map(int, words))
 
 

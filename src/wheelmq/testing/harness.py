@@ -96,6 +96,7 @@ class BrokerHarness:
         disk: SimulatedDisk | None = None,
         offload: InlineOffload | HeldOffload | None = None,
         background: InlineOffload | HeldOffload | None = None,
+        reading: InlineOffload | HeldOffload | None = None,
         seed: int = 0,
         **settings: Any,
     ) -> None:
@@ -103,6 +104,7 @@ class BrokerHarness:
         self.disk = SimulatedDisk() if disk is None else disk
         self.offload = InlineOffload() if offload is None else offload
         self.background = self.offload if background is None else background
+        self.reading = self.background if reading is None else reading
         self.randomness = Random(seed)
         self._settings = {**SMALL, **settings}
         self._folder = folder
@@ -149,6 +151,7 @@ class BrokerHarness:
                 clock=self.clock,
                 offload=self.offload,
                 background=self.background,
+                reading=self.reading,
                 randomness=self.randomness,
             )
         except BaseException:
@@ -161,6 +164,7 @@ class BrokerHarness:
         broker = self.broker
         self.offload.close()
         self.background.close()
+        self.reading.close()
         for connection in list(self._connections):
             self.lose(connection)
         broker.close()
@@ -168,7 +172,7 @@ class BrokerHarness:
 
     def crash(self) -> None:
         """`kill -9`: the process is gone, what it wrote is with the system."""
-        for offload in (self.offload, self.background):
+        for offload in (self.offload, self.background, self.reading):
             if isinstance(offload, HeldOffload):
                 offload.forget()
         for connection in self._connections:

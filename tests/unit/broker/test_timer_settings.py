@@ -14,6 +14,7 @@ from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.timer_settings import TIMER_SETTINGS, Treatment, by_our_names
 from wheelmq.cli.broker import broker_settings
 from wheelmq.cli.part import CannotStart
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
@@ -72,6 +73,11 @@ class TestValues:
         with pytest.raises(CannotStart, match=f"{ours} is {value}: it must be"):
             broker_settings({"store_path": "s", name: value})
 
+    @pytest.mark.parametrize("value", ["5", "24", "05,17", "", "-1"])
+    def test_no_hours(self, value: str) -> None:
+        with pytest.raises(CannotStart, match=r"timer_check_metrics_when is .*: write hours from 00 to 23"):
+            broker_settings({"store_path": "s", "timerCheckMetricsWhen": value})
+
     @pytest.mark.parametrize("value", ["a second", "1.5", ""])
     def test_no_number(self, value: str) -> None:
         with pytest.raises(CannotStart):
@@ -114,6 +120,38 @@ def test_dequeue_is_stopped(tmp_path: Path) -> None:
         harness.restart(timer_stop_dequeue=False)
         harness.advance(1)
         assert harness.bodies("T") == [b"near", b"far"]
+
+
+OTHERS = {b"level": {props.DELAY: "1"}, b"block": {props.DELAY_IN_SECONDS: "1"}}
+
+
+@pytest.mark.parametrize("setting", ["timer_stop_enqueue", "timer_stop_dequeue", "disappear_time_after_start"])
+def test_what_stops_the_timer_stops_neither_levels_nor_blocks(tmp_path: Path, setting: str) -> None:
+    """Those of Apache RocketMQ do not depend on its timer; also those due before one ahead of them leave in time."""
+    with BrokerHarness(tmp_path, **{setting: 3_600_000 if setting.startswith("dis") else True}) as harness:
+        model = PipelineModel(harness)
+        assert harness.send("T", b"timer", delay_ms=500).code == 0
+        due: dict[bytes, int] = {}
+        for n in range(3):
+            for body, properties in OTHERS.items():
+                assert harness.send("T", body + b"%d" % n, properties=properties).code == 0
+                due[body + b"%d" % n] = harness.now_ms + 1000
+            harness.clock.step(-300)  # the next is due before this one
+        assert harness.broker.timer.notes.count >= 2 or harness.broker.timer.armed.count
+        harness.advance(5000, model.work, 100)
+        found = {one.message.body: one.store_ms for one in harness.read_queue("T")}
+        assert found.keys() == due.keys()
+        assert all(found[body] >= due[body] for body in due)
+        harness.restart(clean=False)
+        for body, properties in OTHERS.items():
+            assert harness.send("T", body, properties=properties).code == 0
+        harness.advance(3000, PipelineModel(harness).work, 100)
+        assert {b"level", b"block"} <= set(harness.bodies("T")) and b"timer" not in harness.bodies("T")
+        assert harness.broker.timer.check(None).last_read_ms < harness.now_ms - 3000  # Apache would find the timer
+        harness.restart(**{setting: -1 if setting.startswith("dis") else False})
+        harness.advance(100)
+        assert harness.bodies("T").count(b"timer") == 1
+        invariants.check(harness.broker)
 
 
 def test_for_a_time_after_the_start(tmp_path: Path) -> None:

@@ -96,3 +96,19 @@ def test_to_give_back_nothing_is_nothing() -> None:
     armed = Armed()
     armed.give_back(ref.make(0))
     assert armed.next_fire_ms() is None
+
+
+def test_what_is_held_waits_until_it_is_let_go() -> None:
+    armed = Armed(held_from=timer_origin(0))
+    of_level = refs((20, 1), (30, 2))
+    of_level[:, ref.ORIGIN] = [level_origin(1, index) for index in (1, 2)]
+    armed.arm(ref.by_fire_time(np.concatenate((refs((10, 1), (25, 2)), of_level))))
+    armed.arm(refs((5, 3)))
+    assert (armed.next_fire_ms(), armed.earliest_ms(), armed.count) == (20, 5, 5)
+    assert pairs(armed.take_due(Millis(99), 10)) == [(20, 1), (30, 2)]
+    assert (armed.next_fire_ms(), armed.earliest_ms(), armed.count) == (None, 5, 3)
+    assert len(armed.arm(refs((5, 3)))) == 0
+    armed.let_go()
+    armed.arm(refs((7, 4)))
+    assert pairs(armed.take_due(Millis(99), 10)) == [(5, 3), (7, 4), (10, 1), (25, 2)]
+    assert (armed.earliest_ms(), armed.count) == (None, 0)

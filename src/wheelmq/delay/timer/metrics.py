@@ -1,13 +1,17 @@
 """How many messages wait, by topic, as Apache keeps it in config/timermetrics (RocketMQ: TimerMetrics).
 
-The counts are the timer's own, counted anew from the state at every start, so they cannot drift, and a cancel whose
-message is not there takes nothing from them. The file says them to Apache, and keeps the version over a stop.
+The counts are the timer's own, counted anew from the state at every start and once a day (`delay.recount`), and a
+cancel whose message is not there takes nothing from them. The file says them to Apache, and keeps the version over a
+stop.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
 
 from wheelmq.delay.timer import intake
 from wheelmq.delay.timer.timer import Timer
@@ -49,9 +53,20 @@ class TimerMetrics:
         return bodies.TimerMetrics(data_version=found.data_version, timing_count=counts)
 
     def _waiting(self) -> dict[str, int]:
-        counted = self._timer.store.queues.by_topic(self._timer.pending_by_queue)
-        assert all(count >= 0 for count in counted.values()), counted
-        return counted
+        return self._timer.store.queues.by_topic(self._timer.pending_by_queue)
+
+    def counted_anew(self, wrong: npt.NDArray[np.int64]) -> None:
+        """The timer's counts were put right by so much, by the row of the real queue."""
+        table, now_ms, waiting = self.look(), self._timer.store.clock.now_ms(), self._waiting()
+        by_topic = {topic: off for topic, off in self._timer.store.queues.by_topic(wrong).items() if off}
+        for topic, off in by_topic.items():
+            table.timing_count[topic] = TimingCount(count=waiting.get(topic, 0), time_stamp=now_ms)
+            log.error("timer: the count of topic %s was wrong by %d and is put right", topic, -off)
+        if by_topic:
+            version = table.data_version
+            table.data_version = DataVersion(
+                state_version=version.state_version, timestamp=now_ms, counter=version.counter + 1
+            )
 
     def look(self) -> bodies.TimerMetrics:
         """The table as it is now. A topic of which nothing waits any more has a zero until the next start."""

@@ -78,7 +78,9 @@ class TimerSettings:
     lead_ms: int = 30_000
     congest_num_each_slot: int = NO_LIMIT
     stops_enqueue: bool = False
-    """What is parked is neither indexed nor staged."""
+    """What is parked in the timer queue is neither indexed nor staged."""
+    holds_dequeue: bool = False
+    """Nothing of the timer queue is released before `armed.let_go` is called."""
 
 
 class Found(NamedTuple):
@@ -105,9 +107,9 @@ class Timer:
         self.done = DoneBits()
         self.done_position = LogPosition(0)
         """P: log position of the snapshot of done bits; 0 without one."""
-        self.armed = Armed()
+        self.armed = Armed(held_from=timer_origin(0) if settings.holds_dequeue else None)
         self.congestion = Congestion(settings.congest_num_each_slot, settings.precision_ms, self.wheel.slots)
-        self.notes = Notes(settings.lead_ms)
+        self.notes = Notes(settings.lead_ms, held=TIMER_STREAM if settings.stops_enqueue else None)
         self.keys = KeyIndex()
         self.turns = Turns(0, 0)
         self.indexed_to = 0
@@ -166,18 +168,13 @@ class Timer:
 
     def arm_near(self, now_ms: Millis) -> None:
         """The near lane: arm what is due within a second and not indexed yet."""
-        near = [self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX)]
-        if not self.settings.stops_enqueue:
-            near.append(self.notes.take_near(now_ms))
-        for refs in near:
+        for refs in (self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX), self.notes.take_near(now_ms)):
             if refs is not None:
                 self.arm(refs, enqueue_ms=(1 << 63) - 1, by="near_lane")
 
     def next_near_ms(self) -> int | None:
         """Wall time at which the next message comes into the near lane; None when none waits for it."""
-        next_ms = self.levels.next_ms()
-        if not self.settings.stops_enqueue:
-            next_ms = min(next_ms, self.notes.next_fire_ms)
+        next_ms = min(self.levels.next_ms(), self.notes.next_near_ms)
         return next_ms - NEAR_MS if next_ms < FAR_MS else None
 
     def arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
@@ -201,6 +198,12 @@ class Timer:
         """Count messages that recovery found pending, by the rows of their real queues."""
         self._make_room(len(self.store.queues))
         np.add.at(self.pending_by_queue, queue_rows[queue_rows >= 0], 1)
+
+    def correct_pending(self, change: npt.NDArray[np.int64]) -> None:
+        """Change what is known to wait, by the row of the real queue, but to no less than nothing."""
+        self._make_room(len(change))
+        pending = self.pending_by_queue[: len(change)]
+        np.maximum(pending + change, 0, out=pending)
 
     def arm_recovered(self, refs: Refs) -> None:
         """Arm what recovery found within the lead."""
@@ -414,7 +417,7 @@ class Timer:
 
         `earliest_in_hand_ms` is that of the references which were taken to be released and are not out.
         """
-        times = [self.store.clock.now_ms(), self.walked_through_ms, self.armed.next_fire_ms(), earliest_in_hand_ms]
+        times = [self.store.clock.now_ms(), self.walked_through_ms, self.armed.earliest_ms(), earliest_in_hand_ms]
         if self.notes.count:
             times.append(self.notes.next_fire_ms)
         earliest = min(time for time in times if time is not None)

@@ -1,0 +1,79 @@
+"""Once a day the counts of what waits are held against the records that do (RocketMQ: timerCheckMetricsWhen)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from wheelmq.delay.recount import Recount, Step
+from wheelmq.delay.timer.metrics import TimerMetrics
+from wheelmq.delay.warm import bring_in
+from wheelmq.store.expiry import delete_hours
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+LOOK_MS: Final = 60_000
+APART_MS: Final = 70 * 60_000
+"""From one count to the next, and from the start to the first (RocketMQ: TimerMessageStore)."""
+
+
+class MetricsCheck:
+    """Counts anew at the hours that were chosen: a step of the count a tick, when its records are in memory."""
+
+    def __init__(self, broker: Broker, metrics: TimerMetrics) -> None:
+        self._broker = broker
+        self._metrics = metrics
+        self._hours = delete_hours(broker.settings.timer_check_metrics_when)
+        self._last_ms = broker.clock.now_ms()
+        self._is_due = False
+        self._recount: Recount | None = None
+        self._steps: Iterator[Step] = iter(())
+        self._step: Step | None = None
+        if broker.settings.timer_enable_check_metrics:
+            broker.every(LOOK_MS, self._look_at_clock)
+
+    @property
+    def has_step(self) -> bool:
+        """Whether the next tick has something to count."""
+        return self._step is not None
+
+    def _look_at_clock(self) -> None:
+        now_ms = self._broker.clock.now_ms()
+        if abs(now_ms - self._last_ms) > APART_MS and time.localtime(now_ms // 1000).tm_hour in self._hours:
+            self._is_due = self._recount is None
+
+    def look(self) -> None:
+        """One step; call it when the tick has written its queue units."""
+        broker = self._broker
+        if self._is_due and broker.store.journal.count == 0:
+            self._is_due, self._last_ms = False, broker.clock.now_ms()
+            self._recount = Recount(broker.timer, broker.blocks)
+            self._steps = self._recount.steps()
+            self._fetch(self._recount)
+        elif self._step is not None and self._recount is not None:
+            step, self._step = self._step, None
+            self._recount.count(step)
+            self._fetch(self._recount)
+
+    def _fetch(self, recount: Recount) -> None:
+        """Have the records of the next step read; or end the count."""
+        step = next(self._steps, None)
+        if step is not None:
+            spans = step.spans()
+            self._broker.reading.submit(lambda: bring_in(spans), lambda result: self._take(step))
+            return
+        self._recount = None
+        if recount.is_void:
+            log.warning("timer: what waits could not be counted anew: some of it left and is gone; tried again later")
+            return
+        wrong = recount.correct()
+        self._metrics.counted_anew(wrong)
+        log.info("timer: %d messages wait, counted anew", self._broker.timer.pending_by_queue.sum())
+
+    def _take(self, step: Step) -> None:
+        self._step = step

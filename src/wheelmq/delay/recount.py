@@ -1,0 +1,124 @@
+"""Counting anew what waits, from the records that do (RocketMQ: checkAndReviseMetrics).
+
+The count is of the moment in which it began, whatever comes and goes while it runs: of done bits there is a copy, and
+each queue ends where it did. By what it finds more or less than was known then the counts are put right at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.records import UnitRecords
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.delay.warm import Spans, spans_of
+from wheelmq.formats.disk.origin import (
+    KIND_BLOCK,
+    TIMER_STREAM,
+    Stream,
+    block_stream,
+    is_level,
+    stream_kind,
+    stream_number,
+)
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels import scan as col
+from wheelmq.formats.units import QueueOffset
+from wheelmq.store.mapped import MappedSequence
+
+STEP_UNITS: Final = 2000
+"""Messages that are counted at once."""
+STEP_UNITS_PLAIN: Final = 100
+
+Integers = npt.NDArray[np.int64]
+
+
+class Step(NamedTuple):
+    """Messages of one stream that waited when the count began."""
+
+    stream: Stream
+    indices: Integers
+    units: npt.NDArray[Any]
+    files: MappedSequence
+
+    def spans(self) -> Spans:
+        """Where their records stand."""
+        positions, sizes = (self.units[name].astype(np.int64) for name in ("position", "size"))
+        return spans_of(self.files, positions, sizes)
+
+
+class Recount:
+    """One count. `count` each of the `steps`, one after another; then `correct`."""
+
+    def __init__(self, timer: Timer, blocks: Blocks) -> None:
+        """Begin; no record may be without its queue unit now."""
+        assert timer.store.journal.count == 0
+        self._timer = timer
+        self._blocks = blocks
+        self._done = timer.done.copy()
+        self._known = timer.pending_by_queue.copy()
+        self._found = np.zeros(len(self._known), np.int64)
+        self._ends: dict[Stream, int] = {**timer.ends()}
+        self._ends |= {block_stream(block.number): block.queue.end for block in blocks}
+        self.is_void = False
+        """Whether it says nothing: what waited when it began was gone before it was counted."""
+
+    def steps(self) -> Iterator[Step]:
+        """What is to be counted, looked up as it is asked for."""
+        most = STEP_UNITS if jit.available() else STEP_UNITS_PLAIN
+        for stream, end in self._ends.items():
+            index = self._done.of(stream).first_unset(end)
+            while index < end and not self.is_void:
+                found = self._read(stream, index, min(most, end - index))
+                if found is None:
+                    self.is_void = True
+                    return
+                units, files = found
+                indices = index + np.arange(len(units))
+                waits = ~self._done.of(stream).get(indices) & (units["size"] > 0) & (units["size"] != BLANK_SIZE)
+                if waits.any():
+                    yield Step(stream, indices[waits], units[waits], files)
+                index += len(units)
+
+    def _read(self, stream: Stream, index: int, count: int) -> tuple[npt.NDArray[Any], MappedSequence] | None:
+        """At most `count` units of a stream from `index` on, and where their records are; None when they are gone."""
+        if stream_kind(stream) == KIND_BLOCK:
+            block = self._blocks.get(stream_number(stream))
+            return None if block is None else (block.queue.read(index, count), block.log.files)
+        queue = self._timer.queue_of(stream)
+        return None if index < queue.start else (queue.read(QueueOffset(index), count), self._timer.store.log.files)
+
+    def count(self, step: Step) -> None:
+        """Read the records of a step."""
+        records = UnitRecords(step.files, _queue_id(step.stream), check_bodies=False)
+        rows = records.read(step.indices, step.units)
+        is_there = rows[:, col.SIZE] > 0
+        settled = self._timer.done.of(step.stream).get(step.indices[~is_there])
+        self.is_void |= bool(settled.any())
+        rows = rows[is_there]
+        queues = self._timer.store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names)
+        queues = queues[queues >= 0]
+        if len(queues):
+            more = max(0, int(queues.max()) + 1 - len(self._found))
+            self._found = np.concatenate((self._found, np.zeros(more, np.int64)))
+            np.add.at(self._found, queues, 1)
+
+    def correct(self) -> Integers:
+        """Put the timer's counts right; by how much each was wrong, by the row of the real queue."""
+        assert not self.is_void
+        wrong = self._found.copy()
+        wrong[: len(self._known)] -= self._known
+        self._timer.correct_pending(wrong)
+        return wrong
+
+
+def _queue_id(stream: Stream) -> int:
+    """What the records of a stream have for a queue id."""
+    if stream == TIMER_STREAM:
+        return 0
+    return stream_number(stream) - (1 if is_level(stream) else 0)

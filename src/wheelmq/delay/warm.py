@@ -1,0 +1,96 @@
+"""Records brought into memory before a tick reads them, so that it waits for no disk (RocketMQ: timerWarmEnable)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay import refs as ref
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.origin import KIND_BLOCK, by_stream, stream_kind, stream_number
+from wheelmq.formats.units import Millis
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.disk import MappedFile
+from wheelmq.system.offload import Offload
+
+AHEAD_MS: Final = 3000
+"""What fires within this is brought in (RocketMQ: three slots)."""
+STEP_MS: Final = 1000
+NEAR_BYTES: Final = 4096
+"""What lies so near is brought in together with what lies between."""
+AT_ONCE: Final = 256
+"""So many places are read from disk at once."""
+
+Integers = npt.NDArray[np.int64]
+Spans = list[tuple[MappedFile, int, int]]
+"""Bytes of files, from and to."""
+
+
+def spans_of(files: MappedSequence, positions: Integers, sizes: Integers) -> Spans:
+    """Where records stand, those near each other together; what is not in the files any more is left out."""
+    is_there = (positions >= files.start) & (positions + sizes <= files.end) & (sizes > 0)
+    order = np.argsort(positions[is_there], kind="stable")
+    positions, ends = positions[is_there][order], (positions + sizes)[is_there][order]
+    if not len(positions):
+        return []
+    begins = positions[1:] - ends[:-1] > NEAR_BYTES
+    begins |= positions[1:] // files.file_bytes != positions[:-1] // files.file_bytes
+    first = np.concatenate(([0], np.flatnonzero(begins) + 1))
+    last = np.concatenate((first[1:] - 1, [len(positions) - 1]))
+    found = []
+    for start, stop in zip(positions[first].tolist(), ends[last].tolist(), strict=True):
+        at = start % files.file_bytes
+        found.append((files.file_at(start), at, min(at + stop - start, files.file_bytes)))
+    return found
+
+
+def bring_in(spans: Spans) -> None:
+    """Read what is not in memory yet. Safe off the loop."""
+    for first in range(0, len(spans), AT_ONCE):
+        some = spans[first : first + AT_ONCE]
+        for file, start, stop in some:
+            file.read_ahead(start, stop)
+        for file, start, stop in some:
+            file.populate(start, stop)
+
+
+class Warm:
+    """Brings in what is armed and fires soon. `look` is called in every tick, and is cheap when there is nothing."""
+
+    def __init__(self, timer: Timer, blocks: Blocks, offload: Offload) -> None:
+        self._timer = timer
+        self._blocks = blocks
+        self._offload = offload
+        self._warmed_to_ms = 0
+        self._is_busy = False
+
+    def look(self, now_ms: Millis) -> None:
+        """Begin with the next step if it is time."""
+        until_ms = now_ms + AHEAD_MS
+        if self._is_busy or until_ms - self._warmed_to_ms < STEP_MS:
+            return
+        parts = self._timer.armed.firing(max(self._warmed_to_ms, now_ms), until_ms)
+        self._warmed_to_ms = until_ms
+        spans = self._spans(np.concatenate(parts)) if parts else []
+        if spans:
+            self._is_busy = True
+            self._offload.submit(lambda: bring_in(spans), self._done)
+
+    def _spans(self, refs: ref.Refs) -> Spans:
+        found: Spans = []
+        for stream, mine in by_stream(refs[:, ref.ORIGIN]):
+            files = self._timer.store.log.files
+            if stream_kind(stream) == KIND_BLOCK:
+                block = self._blocks.get(stream_number(stream))
+                if block is None:
+                    continue
+                files = block.log.files
+            found += spans_of(files, refs[mine, ref.POSITION], refs[mine, ref.SIZE])
+        return found
+
+    def _done(self, result: Any) -> None:
+        """Whatever came of it: the release reads what is not there itself."""
+        self._is_busy = False

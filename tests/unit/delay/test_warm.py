@@ -1,0 +1,79 @@
+"""timerWarmEnable: records are in memory before their release reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wheelmq.delay.warm import spans_of
+from wheelmq.formats.disk import properties as props
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.disk import MappedFile
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import PipelineModel
+
+
+@pytest.fixture
+def brought_in(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The bytes of what is brought in."""
+    found: list[bytes] = []
+    populate = MappedFile.populate
+
+    def note(self: MappedFile, start: int, stop: int) -> None:
+        found.append(bytes(self.view[start:stop]))
+        populate(self, start, stop)
+
+    monkeypatch.setattr(MappedFile, "populate", note)
+    return found
+
+
+def test_each_record_once_and_before_its_time(tmp_path: Path, brought_in: list[bytes]) -> None:
+    reading = HeldOffload()
+    with BrokerHarness(tmp_path, timer_warm_enable=True, timer_lead_ms=8000, reading=reading) as harness:
+        model = PipelineModel(harness)
+        ways = ({props.DELAY: "3"}, {props.DELAY_IN_SECONDS: "10"}, {props.TIMER_DELAY_MS: "10500"})
+        for i, own in enumerate(ways):
+            harness.send("T", b"near %d|" % i, properties=own)
+            harness.send("U", bytes(9000))
+        harness.send("T", b"far|", delay_ms=14_000)
+        harness.advance(6000, model.work, 500)
+        reading.run()
+        brought_in.clear()
+        harness.advance(2500, model.work, 500)
+        assert brought_in == [] and len(reading) == 1  # a tick reads nothing, nor asks for more while it is read
+        reading.run()
+        harness.tick()
+        reading.run()
+        joined = b"".join(brought_in)
+        assert harness.bodies("T") == [] and b"far|" not in joined
+        assert [joined.count(b"near %d|" % i) for i in range(len(ways))] == [1, 1, 1]
+        for _ in range(14):
+            harness.advance(500, model.work)
+            reading.run()
+        assert b"".join(brought_in).count(b"far|") == 1
+        assert len(harness.bodies("T")) == 4
+
+
+def test_nothing_unless_it_is_wanted(harness: BrokerHarness, brought_in: list[bytes]) -> None:
+    harness.send("T", b"near|", delay_ms=2000)
+    harness.advance(3000, PipelineModel(harness).work, 500)
+    assert harness.bodies("T") == [b"near|"] and not any(b"near|" in one for one in brought_in)
+
+
+def test_records_near_each_other_are_one_span_within_a_file(tmp_path: Path, disk: SimulatedDisk) -> None:
+    files = MappedSequence(disk, tmp_path, 1 << 14)
+    for start in (0, 1 << 14):
+        files.grow(start)
+    positions = np.array([20_000, 100, 300, 9000, 16_300, 16_384, 99_000])
+    sizes = np.array([50, 200, 10, 500, 84, 100, 10])
+    assert [(int(file.path.name), start, stop) for file, start, stop in spans_of(files, positions, sizes)] == [
+        (0, 100, 310),
+        (0, 9000, 9500),
+        (0, 16_300, 16_384),
+        (16_384, 0, 3666),
+    ]
+    assert spans_of(files, positions[:0], sizes[:0]) == []
