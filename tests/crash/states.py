@@ -2,40 +2,36 @@
 
     python -m tests.crash.states --count 10000 [--seed N]
 
-One run sends 1,000 messages with SYNC_FLUSH, a third of them timers, while a pipeline works. It is stopped at syncs,
-replaced files and failpoints; at each stop several states are made of what the disk may hold then: all that was not
-synced is lost; some of its pages were written, as they are or as they were earlier; the last page is torn between
-sectors. A broker recovers each state on a copy: what was acknowledged is there once, and what it serves is what was
-sent. No state is counted twice.
+One run sends 1,000 messages with SYNC_FLUSH, a third of them timers and a fifth of them to blocks, while a pipeline
+works. It is stopped at syncs, replaced files and failpoints; at each stop several states are made of what the disk may
+hold then: all that was not synced is lost, names too; some of its pages were written, as they are or as they were
+earlier; the last page is torn between sectors. A broker recovers each state on a copy: what was acknowledged is there
+once, and what it serves is what was sent. No state is counted twice.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import os
 import random
-import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from zlib import crc32
-
-import numpy as np
 
 from tests.crash.notes import body
+from tests.crash.power import STATES_EACH, Dirty, RecordingDisk, State
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, RecordError, decode_record
-from wheelmq.formats.disk.origin import Stream, origin_of
+from wheelmq.formats.disk.origin import Stream, block_stream, origin_of
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import ResponseCode
-from wheelmq.system.disk import Bytes, MappedFile
+from wheelmq.store.commit_log import CommitLog
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
-from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import Ask, BrokerHarness
 from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -45,6 +41,9 @@ MESSAGES: Final = 1000
 TIMER_SHARE: Final = 0.35
 DELAYS_MS: Final = ((20, 1000), (1000, 6000), (6000, 14_000), (21_000, 24_000))
 """Near lane, a turn, a walk, and beyond the roll window."""
+BLOCK_SHARE: Final = 0.2
+DELAYS_S: Final = ((1, 2), (3, 9), (10, 30))
+"""Of messages in blocks, which are of 10 s: those of the imminent one, of the next, of later ones."""
 TOPICS: Final = ("CrashA", "CrashB")
 QUEUES: Final = 2
 NUMBER_BYTES: Final = 16
@@ -53,54 +52,13 @@ SETTINGS: Final[dict[str, Any]] = {
     "queue_file_bytes": 20 * 150,
     "transfer_count_max": 1000,
 }
-SECTOR_BYTES: Final = 512
-PAGE_SECTORS: Final = 8
-STATES_EACH: Final = 12
-"""States that are made at one stop, if they differ."""
 WRITE_BACK_SHARE: Final = 0.15
 DRAIN_EVERY: Final = 25
 """States of which one is run on until every timer is out, and its invariants are checked."""
-DRAIN_MS: Final = 30_000
+DRAIN_MS: Final = 32_000
 EXAMPLES: Final = 5
-
-Content = dict[Path, Bytes]
-
-
-class RecordingDisk(SimulatedDisk):
-    """Knows of each mapped file what it holds, and what of it is on disk."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        super().__init__()
-        self._look = look
-        self.files: dict[Path, MappedFile] = {}
-        self.synced: Content = {}
-        self.kept: Content = {}
-        """As synced, but with the pages that were written back since."""
-
-    def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
-        file = super().map(path, size, sparse=sparse)
-        self.files[path] = file
-        if path not in self.synced:
-            self.synced[path] = file.array.copy()
-            self.kept[path] = file.array.copy()
-        return file
-
-    def note_sync(self, file: MappedFile) -> None:
-        self._look()
-        super().note_sync(file)
-        self.synced[file.path][:] = file.array
-        self.kept[file.path][:] = file.array
-        self._look()
-
-    def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
-        self._look()
-        super().replace(path, data, keep_previous=keep_previous)
-        self._look()
-
-    def remove(self, path: Path) -> None:
-        super().remove(path)
-        for known in (self.files, self.synced, self.kept):
-            known.pop(path, None)
+COMMIT_LOG: Final = 0
+"""Stands where else the number of a block does."""
 
 
 class _Looking(Stops):
@@ -120,7 +78,7 @@ class Sent(NamedTuple):
     topic: str
     queue_id: int
     due_ms: int
-    """0 for one that is no timer."""
+    """0 for one that is not delayed."""
     asked: Ask
 
     @property
@@ -145,9 +103,9 @@ class Life:
         self.disk = RecordingDisk(look)
         self.harness = BrokerHarness(folder, disk=self.disk, offload=HeldOffload(), flush_mode=flush, **SETTINGS)
         self.sent: list[Sent] = []
-        self.stored: dict[int, Stored] = {}
-        """Every record that was ever written, by its log position."""
-        self._read_to = 0
+        self.stored: dict[tuple[int, int], Stored] = {}
+        """Every record that was ever written, by the block's number or COMMIT_LOG, and its position there."""
+        self._read_to: Counter[int] = Counter()
 
     def live(self) -> None:
         """Send everything, in bursts; jobs beside the loop wait for a moment of chance."""
@@ -166,24 +124,36 @@ class Life:
             harness.run_jobs()
 
     def _send(self) -> None:
-        chance, number = self._chance, len(self.sent)
+        chance, number, now_ms = self._chance, len(self.sent), self.harness.now_ms
         topic, queue_id, due_ms = chance.choice(TOPICS), chance.randrange(QUEUES), 0
-        if chance.random() < TIMER_SHARE:
-            due_ms = self.harness.now_ms + chance.randint(*chance.choice(DELAYS_MS))
+        properties = {}
+        what = chance.random()
+        if what < TIMER_SHARE:
+            due_ms = now_ms + chance.randint(*chance.choice(DELAYS_MS))
+            properties[props.TIMER_DELIVER_MS] = str(due_ms)
+        elif what < TIMER_SHARE + BLOCK_SHARE:
+            seconds = chance.randint(*chance.choice(DELAYS_S))
+            due_ms = now_ms + seconds * 1000
+            properties[props.DELAY_IN_SECONDS] = str(seconds)
         payload = body(number, body_bytes(number))
-        command = self.harness.send_command(topic, payload, queue_id=queue_id, deliver_ms=due_ms or None)
+        command = self.harness.send_command(topic, payload, queue_id=queue_id, properties=properties)
         self.sent.append(Sent(topic, queue_id, due_ms, self.harness.submit(command)))
 
     def read_on(self) -> None:
         """Note the records that were written since this was called last."""
-        log = self.harness.broker.store.log
-        while self._read_to < log.end:
-            file, at = log.files.file_at(self._read_to), self._read_to % log.files.file_bytes
+        self._read_log(COMMIT_LOG, self.harness.broker.store.log)
+        for block in self.harness.broker.blocks:
+            self._read_log(block.number, block.log)
+
+    def _read_log(self, number: int, log: CommitLog) -> None:
+        while (position := self._read_to[number]) < log.end:
+            file, at = log.files.file_at(position), position % log.files.file_bytes
             left, magic = BLANK.unpack_from(file.view, at)
             if magic != BLANK_MAGIC:
                 record = decode_record(file.view[at:])
-                self.stored[self._read_to] = Stored(bytes(file.view[at : at + left]), number_of(record.message.body))
-            self._read_to += left
+                stored = Stored(bytes(file.view[at : at + left]), number_of(record.message.body))
+                self.stored[number, position] = stored
+            self._read_to[number] += left
 
 
 def number_of(payload: bytes) -> int:
@@ -198,72 +168,6 @@ def number_of(payload: bytes) -> int:
 def body_bytes(number: int) -> int:
     """How long a body is: mostly short, at times longer than two pages, so that a page may be missing in its midst."""
     return NUMBER_BYTES + number * 37 % 400 + (9000 if number % 20 == 7 else 0)
-
-
-# States ---------------------------------------------------------------------------------------------------------------
-
-
-class Dirty:
-    """What was not synced: sectors that differ, by file; and the states that may come of them."""
-
-    def __init__(self, disk: RecordingDisk, chance: random.Random) -> None:
-        self._disk = disk
-        self._chance = chance
-        self._sectors: dict[Path, Any] = {}
-        for path, file in disk.files.items():
-            differing = np.flatnonzero(file.array != disk.synced[path])
-            if len(differing):
-                self._sectors[path] = np.unique(differing // SECTOR_BYTES)
-        self._pages = [
-            (path, page)
-            for path, sectors in self._sectors.items()
-            for page in np.unique(sectors // PAGE_SECTORS).tolist()
-        ]
-
-    def __len__(self) -> int:
-        return len(self._pages)
-
-    def write_back(self) -> None:
-        """The kernel writes some pages, as it may at any time."""
-        for path, page in self._pages:
-            if self._chance.random() < 0.5:
-                self._copy(self._disk.kept[path], path, range(page * PAGE_SECTORS, (page + 1) * PAGE_SECTORS))
-
-    def states(self) -> Iterator[tuple[str, Content]]:
-        """States of the disk, each with the kind it is of: what the dirty files hold; all others are synced."""
-        chance, disk = self._chance, self._disk
-        yield "all unsynced lost", self._build(disk.synced, 0.0)
-        for _ in range(5):
-            base = chance.choice((disk.synced, disk.kept))
-            yield "some pages written", self._build(base, chance.choice((0.1, 0.3, 0.5, 0.7, 0.9)))
-        for _ in range(STATES_EACH - 6):
-            base = chance.choice((disk.synced, disk.kept))
-            content = self._build(base, chance.choice((0.5, 1.0)), but=self._last)
-            path, page = self._last
-            first = page * PAGE_SECTORS
-            whole = range(first, first + chance.randint(1, PAGE_SECTORS - 1))
-            some = [first + i for i in range(PAGE_SECTORS) if chance.random() < 0.5]
-            self._copy(content[path], path, whole if chance.random() < 0.7 else some)
-            yield "last page torn", content
-
-    @property
-    def _last(self) -> tuple[Path, int]:
-        """The last page of the log that was not synced; of any file when none of the log's is."""
-        return max(self._pages, key=lambda page: (page[0].parent.name == "commitlog", page[0].name, page[1]))
-
-    def _build(self, base: Content, keep: float, *, but: tuple[Path, int] | None = None) -> Content:
-        """Of each page but one what memory has with probability `keep`, else what `base` has."""
-        content = {path: base[path].copy() for path in self._sectors}
-        for path, page in self._pages:
-            if (path, page) != but and self._chance.random() < keep:
-                self._copy(content[path], path, range(page * PAGE_SECTORS, (page + 1) * PAGE_SECTORS))
-        return content
-
-    def _copy(self, target: Bytes, path: Path, sectors: range | list[int]) -> None:
-        now = self._disk.files[path].array
-        for sector in sectors:
-            at = slice(sector * SECTOR_BYTES, (sector + 1) * SECTOR_BYTES)
-            target[at] = now[at]
 
 
 # What becomes of them -------------------------------------------------------------------------------------------------
@@ -286,18 +190,22 @@ class Recovered:
         for topic in TOPICS:
             for queue_id in range(QUEUES):
                 self._read_queue(topic, queue_id)
-        timer = self.harness.broker.timer
-        for stream in timer.ends():
-            for units in timer.queue_of(stream).chunks():
-                for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
-                    self._meet_parked(stream, position, size)
+        broker = self.harness.broker
+        for stream in broker.timer.ends():
+            for units in broker.timer.queue_of(stream).chunks():
+                self._meet_parked(stream, units, broker.store.log)
+        for block in broker.blocks:
+            for _, units in block.queue.chunks():
+                self._meet_parked(block_stream(block.number), units[units["size"] > 0], block.log, block.number)
 
-    def _meet_parked(self, stream: Stream, position: int, size: int) -> None:
-        raw = bytes(self.harness.broker.store.log.read(LogPosition(position), size))
-        stored = self._understand(raw, position)
-        index = int.from_bytes(raw[20:28], "big")
-        if stored is not None and origin_of(stream, index) not in self.harness.broker.timer.done:
-            self.pending[stored.number] += 1
+    def _meet_parked(self, stream: Stream, units: Any, log: CommitLog, number: int = COMMIT_LOG) -> None:
+        """Count what units of a queue name and is not settled."""
+        for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
+            raw = bytes(log.read(LogPosition(position), size))
+            stored = self._understand(raw, number, position)
+            index = int.from_bytes(raw[20:28], "big")
+            if stored is not None and origin_of(stream, index) not in self.harness.broker.timer.done:
+                self.pending[stored.number] += 1
 
     def _read_queue(self, topic: str, queue_id: int) -> None:
         at = 0
@@ -318,7 +226,7 @@ class Recovered:
 
     def _meet(self, raw: bytes, topic: str, queue_id: int, queue_offset: int) -> None:
         position = int.from_bytes(raw[28:36], "big")
-        stored = self._understand(raw, position)
+        stored = self._understand(raw, COMMIT_LOG, position)
         if stored is None:
             return
         if int.from_bytes(raw[20:28], "big") != queue_offset:
@@ -330,9 +238,9 @@ class Recovered:
             self.problems.append(f"early: message {stored.number}")
         self.served[stored.number] += 1
 
-    def _understand(self, raw: bytes, position: int) -> Stored | None:
+    def _understand(self, raw: bytes, number: int, position: int) -> Stored | None:
         """What the record is of: byte for byte what was written there, or whole, with the body that was sent."""
-        known = self._life.stored.get(position)
+        known = self._life.stored.get((number, position))
         if known is not None and known.raw == raw:
             return known
         try:
@@ -340,11 +248,11 @@ class Recovered:
         except RecordError as error:
             self.problems.append(f"corrupt: the record at {position}: {error}")
             return None
-        number = number_of(record.message.body)
-        if not record.body_is_intact or not 0 <= number < len(self._life.sent):
+        named = number_of(record.message.body)
+        if not record.body_is_intact or not 0 <= named < len(self._life.sent):
             self.problems.append(f"corrupt: the record at {position} has a body that nobody sent")
             return None
-        return Stored(raw, number)
+        return Stored(raw, named)
 
     def judge(self, *, is_drained: bool) -> None:
         """Hold what was found against what was sent."""
@@ -418,16 +326,16 @@ class Explorer:
         life.read_on()
         if self._chance.random() < WRITE_BACK_SHARE:
             dirty.write_back()
-        for kind, content in dirty.states():
-            mark = crc32(b"".join(part.tobytes() for part in content.values()), self._looks)
+        for state in dirty.states():
+            mark = state.mark(self._looks)
             if mark not in self._tried and len(self._tried) < self.count:
                 self._tried.add(mark)
-                self.by_kind[kind] += 1
-                self._try(life, kind, content)
+                self.by_kind[state.kind] += 1
+                self._try(life, state)
 
-    def _try(self, life: Life, kind: str, content: Content) -> None:
+    def _try(self, life: Life, state: State) -> None:
         """Let a broker recover a state, and judge what it makes of it."""
-        self._put(life, content)
+        state.put(life.harness.broker.paths.root, self._scratch)
         is_drained = len(self._tried) % DRAIN_EVERY == 0
         problems: list[str] = []
         try:
@@ -449,19 +357,7 @@ class Explorer:
             name = problem.partition(":")[0]
             self.wrong[name] += 1
             if self.wrong[name] <= EXAMPLES:
-                self.stories.append(f"{kind}, at stop {self._looks}: {problem}")
-
-    def _put(self, life: Life, content: Content) -> None:
-        """Write the store as it is, with `content` for the files that are dirty."""
-        root = life.harness.broker.paths.root
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        for folder, _, names in os.walk(root):
-            target = self._scratch / Path(folder).relative_to(root)
-            target.mkdir(parents=True)
-            for name in names:
-                path = Path(folder, name)
-                found = content.get(path)
-                (target / name).write_bytes(path.read_bytes() if found is None else found.tobytes())
+                self.stories.append(f"{state.kind}, at stop {self._looks}: {problem}")
 
 
 def report(explorer: Explorer, seconds: float) -> list[str]:

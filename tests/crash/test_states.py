@@ -10,7 +10,8 @@ import pytest
 
 from tests.crash import states
 from tests.crash.states import Explorer, report
-from wheelmq.store import recovery
+from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.store import mapped, recovery
 
 pytestmark = pytest.mark.timeout(400)
 COUNT = 150
@@ -41,3 +42,17 @@ def test_a_broker_that_looks_at_no_checksum_is_found_out(tmp_path: Path, monkeyp
     monkeypatch.setattr(states, "body_bytes", lambda number: 10_000)  # a page may be missing in the midst of each
     monkeypatch.setattr(recovery, "LogScan", functools.partial(recovery.LogScan, check_bodies=False))
     assert explore(tmp_path, 2 * FEW).wrong["corrupt"] > 0
+
+
+def test_a_broker_that_answers_before_its_blocks_are_synced_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Blocks, "flush_job", lambda blocks: (blocks.end, list))
+    assert explore(tmp_path, FEW).wrong["lost"] > 0
+
+
+def test_a_broker_that_syncs_no_name_of_a_new_block_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "NAMES_ABOVE", 0)
+    assert explore(tmp_path, FEW).wrong["lost"] > 0

@@ -68,12 +68,13 @@ class CommitLog:
         """
         file_bytes = self.files.file_bytes
         assert size + BLANK_BYTES <= file_bytes, (size, file_bytes)
-        file = self.files.grow(self.end)
         at = self.end % file_bytes
         left = file_bytes - at
-        if size + BLANK_BYTES <= left:
+        fits = size + BLANK_BYTES <= left
+        file = self.files.grow(self.end, size + BLANK_BYTES if fits else BLANK_BYTES)
+        if fits:
             return file
-        following = self.files.grow(LogPosition(self.end + left))
+        following = self.files.grow(LogPosition(self.end + left), size + BLANK_BYTES)
         reach("log.grown")
         BLANK.pack_into(file.view, at, left, BLANK_MAGIC)
         reach("log.blank")

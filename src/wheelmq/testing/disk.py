@@ -42,6 +42,27 @@ class Call(StrEnum):
     REMOVE = "remove"
 
 
+@dataclass(frozen=True)
+class NameChange:
+    """A name that was added to a folder, or taken from it."""
+
+    path: Path
+    is_folder: bool
+    before: bytes | None = None
+    """What a file held under that name; None when there was none, and of a folder."""
+    durable: Bytes | None = None
+    """What of that was on disk, where it was mapped; None for one that was all zero there."""
+    is_mapped: bool = False
+    was_there: bool = False
+    """Of a folder."""
+
+    def on_disk(self) -> Bytes | None:
+        """What the disk holds of the file under that name if the change did not reach it; None for no file."""
+        if self.before is None or not self.is_mapped:
+            return None if self.before is None else np.frombuffer(self.before, np.uint8)
+        return np.zeros(len(self.before), np.uint8) if self.durable is None else self.durable
+
+
 @dataclass
 class _Failure:
     """The `left`-th call from now of `kinds` raises `error`."""
@@ -94,8 +115,8 @@ class SimulatedDisk(Disk):
         self._failures: list[_Failure] = []
         self._durable: dict[Path, Bytes | None] = {}
         """What is on disk of each mapped file; None for one that is all zero."""
-        self._names: dict[Path, list[Callable[[], None]]] = {}
-        """By folder, what takes back each change of its names since it was synced, in their order."""
+        self.names: dict[Path, list[NameChange]] = {}
+        """By folder, the changes of its names since it was synced, in their order."""
         self._locks: dict[Path, _Lock] = {}
         self._held: set[Path] = set()
 
@@ -191,7 +212,7 @@ class SimulatedDisk(Disk):
     def make_folder(self, folder: Path, *, durable: bool = True) -> None:
         if not folder.is_dir():
             self.make_folder(folder.parent, durable=durable)
-            self._names.setdefault(folder.parent, []).append(lambda: shutil.rmtree(folder, ignore_errors=True))
+            self._note(NameChange(folder, is_folder=True))
         super().make_folder(folder, durable=durable)
 
     def remove(self, path: Path) -> None:
@@ -204,7 +225,7 @@ class SimulatedDisk(Disk):
     def remove_folder(self, folder: Path) -> None:
         self._called(Call.REMOVE)
         if folder.is_dir():
-            self._names.setdefault(folder.parent, []).append(lambda: folder.mkdir(parents=True, exist_ok=True))
+            self._note(NameChange(folder, is_folder=True, was_there=True))
         super().remove_folder(folder)
 
     def sync_new(self, handle: int) -> None:
@@ -212,7 +233,9 @@ class SimulatedDisk(Disk):
 
     def sync_folder(self, folder: Path) -> None:
         self._called(Call.SYNC_FOLDER)
-        self._names.pop(folder, None)
+        for change in self.names.pop(folder, []):
+            if change.was_there and not change.path.exists():
+                self.names.pop(change.path, None)  # it is gone for good, with the names that it had
 
     def lock(self, path: Path) -> Any:
         if path in self._held:  # the system's lock is one of processes; here two brokers may share one
@@ -226,18 +249,28 @@ class SimulatedDisk(Disk):
         """The name `path` is about to be given to a file, or taken from one."""
         content = path.read_bytes() if path.exists() else None
         is_mapped, durable = path in self._durable, self._durable.get(path)
+        self._note(NameChange(path, False, content, durable, is_mapped))
 
-        def undo() -> None:
-            path.unlink(missing_ok=True)
-            self._durable.pop(path, None)
-            if content is None:
-                return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            if is_mapped:
-                self._durable[path] = durable
+    def _note(self, change: NameChange) -> None:
+        self.names.setdefault(change.path.parent, []).append(change)
 
-        self._names.setdefault(path.parent, []).append(undo)
+    def _undo(self, change: NameChange) -> None:
+        """A change did not reach the disk."""
+        path = change.path
+        if change.is_folder:
+            if change.was_there:
+                path.mkdir(parents=True, exist_ok=True)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+            return
+        path.unlink(missing_ok=True)
+        self._durable.pop(path, None)
+        if change.before is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(change.before)
+        if change.is_mapped:
+            self._durable[path] = change.durable
 
     # What happens to a process, or to the machine ------------------------------------------------------------------
 
@@ -263,10 +296,10 @@ class SimulatedDisk(Disk):
     def cut_power(self, randomness: Random, keep: float = 0.5, torn: float = 0.25) -> None:
         """Of what was not synced each change of a name and each page is kept with probability `keep`; of a share `torn`
         of those pages each sector. Nobody may hold the files any more."""
-        for undone in self._names.values():
-            while undone and randomness.random() >= keep:
-                undone.pop()()
-        self._names.clear()
+        for changes in self.names.values():
+            while changes and randomness.random() >= keep:
+                self._undo(changes.pop())
+        self.names.clear()
         for path, durable in self._durable.items():
             if not path.exists():
                 continue

@@ -214,14 +214,23 @@ class Blocks:
         self.synced = upto
 
     def checkpoint_job(self) -> Callable[[], None] | None:
-        """What brings units to disk and writes checkpoints; None when nothing has changed since the last."""
+        """What brings units to disk and writes checkpoints; None when nothing has changed since the last.
+
+        The job raises OSError when that failed for a block, once it has tried all.
+        """
         jobs = [job for block in self._in_time if (job := block.checkpoint_job()) is not None]
         if not jobs:
             return None
 
         def write() -> None:
+            errors = []
             for job in jobs:
-                job()
+                try:
+                    job()
+                except OSError as error:  # of one block: the others do not wait for it
+                    errors.append(error)
+            if errors:
+                raise errors[0]
 
         return write
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.unit.delay.blocks.conftest import HOUR_MS, NEXT_HOUR_MS, SIZES, BlockBench
 from wheelmq.delay.blocks import blocks as module
+from wheelmq.delay.blocks.block import LOG_STEP_BYTES, BlockSizes
 from wheelmq.delay.blocks.blocks import BlockGoing, BlockSettings
 from wheelmq.store.recovery import LogDamaged
 from wheelmq.store.store import BatchTooLong, PropertiesTooLong
@@ -275,6 +276,18 @@ def test_an_index_is_given_once_though_its_message_was_out_before_it_was_on_disk
     assert [row[1] for row in bench.found()] == [0, 3]
 
 
+def test_a_checkpoint_that_fails_holds_up_no_other_block(bench: BlockBench) -> None:
+    for i in range(3):
+        bench.put(NEXT_HOUR_MS + i * HOUR_MS)
+    bench.flush()
+    bench.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.SYNC})
+    with pytest.raises(OSError, match="gone"):
+        bench.checkpoint()
+    assert [(block.has_failed, block.queue.is_changed) for block in bench.blocks] == [
+        (True, True), (False, False), (False, False)
+    ]  # fmt: skip
+
+
 def test_what_is_out_stays_flagged_when_the_commit_log_forgets_it(bench: BlockBench) -> None:
     for i in range(20):
         bench.put(NEXT_HOUR_MS + i)
@@ -380,6 +393,18 @@ def test_a_full_disk_changes_nothing(bench: BlockBench) -> None:
     assert bench.put(NEXT_HOUR_MS + HOUR_MS, b"and").index == 0
     bench.kill()
     assert len(bench.found()) == 10
+
+
+def test_a_record_has_room_to_its_end(bench: BlockBench) -> None:
+    """A store to what has no room on a full disk would end the process."""
+    bench.blocks.settings = BlockSettings(HOUR_MS, BlockSizes(4 * LOG_STEP_BYTES, SIZES.queue_file_bytes))
+    bench.put(NEXT_HOUR_MS, bytes(LOG_STEP_BYTES - 1000))
+    bench.disk.is_full = lambda path: True
+    assert bench.put(NEXT_HOUR_MS, bytes(100)).index == 1
+    with pytest.raises(DiskFull):
+        bench.put(NEXT_HOUR_MS, bytes(1000))
+    bench.disk.heal()
+    assert bench.put(NEXT_HOUR_MS, bytes(1000)).index == 2
 
 
 def test_what_can_never_be_stored(bench: BlockBench) -> None:
