@@ -31,6 +31,7 @@ from wheelmq.formats.disk.origin import (
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
 from wheelmq.formats.units import LogPosition
+from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.snapshot import load_snapshot
 
 
@@ -60,7 +61,7 @@ def read_log(broker: Broker) -> Log:
     adopted.add_packed(load_done(broker.disk, broker.paths)[1])
     found = Log([], {}, {}, set(), adopted, {}, {}, {})
     settled = found.settled_origins
-    for record in records_from(broker, broker.store.log.start):
+    for record in records_from(broker.store.log, broker.store.log.start):
         found.records.append(record)
         message = record.message
         facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
@@ -90,10 +91,11 @@ def read_log(broker: Broker) -> Log:
     return found
 
 
-def records_from(broker: Broker, position: LogPosition) -> Iterator[Record]:
-    """The records from log position `position` to the end, each decoded anew. Asserts that they are whole."""
-    files = broker.store.log.files
-    while position < broker.store.log.end:
+def records_from(log: CommitLog, position: LogPosition) -> Iterator[Record]:
+    """The records of the commit log, or of a block's, from `position` to the end, each decoded anew. Asserts that they
+    are whole."""
+    files = log.files
+    while position < log.end:
         file = files.file_at(position)
         at = position % files.file_bytes
         left, magic = BLANK.unpack_from(file.view, at)
@@ -105,7 +107,7 @@ def records_from(broker: Broker, position: LogPosition) -> Iterator[Record]:
         assert record.position == position and record.body_is_intact, record
         yield record
         position = LogPosition(position + record.size)
-    assert position == broker.store.log.end, f"the log ends at {position}, the broker says {broker.store.log.end}"
+    assert position == log.end, f"the log ends at {position}, the broker says {log.end}"
 
 
 def check(broker: Broker) -> Log:

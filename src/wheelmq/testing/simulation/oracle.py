@@ -1,25 +1,39 @@
 """What must be true, kept beside the broker: a sorted list of what is due, and a set of origins.
 
-The oracle reads the log as it grows, record by record, and knows what clients sent and what they were told. It is a
-function of the records alone, so after a power cut it begins again from those that are left.
+The oracle reads the log and those of the blocks as they grow, record by record, and knows what clients sent and what
+they were told. It is a function of the records alone, so after a power cut it begins again from those that are left.
 """
 
 from __future__ import annotations
 
 import zlib
 from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
+from wheelmq.delay.blocks.block import Block
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.block import BLOCK_TOPIC
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.disk.origin import Origin, is_level, origin_of, origin_stream, stream_number
-from wheelmq.formats.disk.parked import delay_facts, delete_key
+from wheelmq.formats.disk.origin import (
+    KIND_BLOCK,
+    Origin,
+    block_stream,
+    is_level,
+    origin_of,
+    origin_stream,
+    stream_kind,
+    stream_number,
+)
+from wheelmq.formats.disk.parked import delay_facts, delete_key, due_of
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition
+from wheelmq.store.commit_log import CommitLog
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
 
@@ -53,7 +67,7 @@ class Sent:
 
 
 class Entry(NamedTuple):
-    """One record of the log."""
+    """One record of the log, or of a block's."""
 
     position: int
     size: int
@@ -78,6 +92,10 @@ class Entry(NamedTuple):
     def end(self) -> int:
         return self.position + self.size
 
+    @property
+    def is_in_block(self) -> bool:
+        return stream_kind(origin_stream(Origin(self.parks))) == KIND_BLOCK
+
 
 @dataclass
 class _State:
@@ -89,6 +107,9 @@ class _State:
     pending: list[tuple[int, bytes]] = field(default_factory=list)
     """(due, name) of what waits, sorted."""
     origins: dict[int, Entry] = field(default_factory=dict)
+    """What is parked, or was; in the log in the order of positions there."""
+    in_blocks: dict[int, Entry] = field(default_factory=dict)
+    """Of those what is, or was, in a block."""
     settled: set[int] = field(default_factory=set)
     delivered: dict[bytes, Entry] = field(default_factory=dict)
     cancelled: dict[bytes, Entry] = field(default_factory=dict)
@@ -103,6 +124,8 @@ class Oracle:
         self.firm_cancels: set[bytes] = set()
         """Names of what was told to be cancelled, on disk."""
         self._seen_to = LogPosition(0)
+        self._seen_of_block: Counter[int] = Counter()
+        """How far the log of each block was read, by its number."""
         self._now_ms = 1 << 62
         self._between: tuple[int, int] | None = None
         """When what is observed was written; None of what was observed before."""
@@ -111,8 +134,8 @@ class Oracle:
     # What clients say ----------------------------------------------------------------------------------------------
 
     def stored(self, sent: Sent, position: int, broker: Broker, *, durable: bool) -> None:
-        """`sent` was answered: it stands at `position`, on disk if `durable`."""
-        entry = self._state.by_position.get(position)
+        """`sent` was answered: it stands at `position`, on disk if `durable`. Of one in a block that is its origin."""
+        entry = self._state.by_position.get(position) or self._state.in_blocks.get(position)
         assert entry is not None and entry.name == sent.name, f"{sent.name!r} is acknowledged and not at {position}"
         sent.answer = Answer.DURABLE if durable else Answer.STORED
         if durable:
@@ -139,6 +162,12 @@ class Oracle:
 
     def _must_be_on_disk(self, entry: Entry, broker: Broker) -> None:
         files = broker.store.log.files
+        if entry.is_in_block:
+            block = broker.blocks.get(entry.queue_id)
+            if block is None:
+                assert entry.parks in self._state.settled, f"{entry.name!r} waits, and its block is gone"
+                return
+            files = block.log.files
         if entry.position < files.start:
             return
         at = entry.position % files.file_bytes
@@ -148,23 +177,26 @@ class Oracle:
     # What the log says ---------------------------------------------------------------------------------------------
 
     def observe(self, broker: Broker, now_ms: int) -> None:
-        """Take the records that were appended since."""
+        """Take the records that were appended since, to blocks first: what is in the log may settle them."""
         log = broker.store.log
         self._between = min(self._now_ms, now_ms), now_ms
         self._now_ms = now_ms
         assert log.start <= self._seen_to, f"the log begins at {log.start}, and was read to {self._seen_to}"
-        for record in invariants.records_from(broker, self._seen_to):
-            file = log.files.file_at(record.position)
-            at = record.position % log.files.file_bytes
-            entry = _entry_of(record, zlib.crc32(file.view[at : at + record.size]))
+        for block in broker.blocks:
+            position = LogPosition(self._seen_of_block[block.number])
+            for record in invariants.records_from(block.log, position):
+                self._park(_entry_in_block(block, record))
+            self._seen_of_block[block.number] = block.log.end
+        for record in invariants.records_from(log, self._seen_to):
+            entry = _entry_of(log, record)
             assert entry.left_ms <= now_ms, f"{entry.name!r} left at a time that has not come"
             self._take(entry)
         self._between = None
         self._seen_to = log.end
 
     def recovered(self, broker: Broker, now_ms: int, *, power_was_cut: bool) -> int:
-        """The broker has started again: its log is what it was, or what a power cut may leave of that. How many
-        records are gone."""
+        """The broker has started again: its log is what it was, or what a power cut may leave of that, and so is each
+        block. How many records of the log are gone."""
         log = broker.store.log
         assert not log.damaged, f"damaged records at {sorted(log.damaged)}"
         before = self._state.entries
@@ -176,15 +208,35 @@ class Oracle:
             assert not firm, f"lost: {entry.name!r} was acknowledged as on disk"
             undone = entry.cancels and entry.settles >= 0 and self._state.origins[entry.settles].name
             assert undone not in self.firm_cancels, f"lost: the cancel of {undone!r} was acknowledged as on disk"
+        in_blocks = self._state.in_blocks
         if gone:
             self._state = _State()
+            for entry in in_blocks.values():
+                self._park(entry)
             for entry in before[:kept]:
                 self._take(entry)
+        self._forget_lost_of_blocks(broker, power_was_cut=power_was_cut)
         self._seen_to = LogPosition(max(log.start, before[kept - 1].end if kept else 0))
         self.observe(broker, now_ms)
         fresh = [entry for entry in self._state.entries[kept:] if entry.settles < 0]
         assert not fresh, f"a start released nothing, and there are records that were not there: {fresh}"
         return len(gone)
+
+    def _forget_lost_of_blocks(self, broker: Broker, *, power_was_cut: bool) -> None:
+        """Blocks hold what they held; of what waits a power cut may have taken what was not told to be on disk."""
+        state = self._state
+        found = {entry.parks: entry for block in broker.blocks for entry in _entries_of(block)}
+        for origin, entry in found.items():
+            assert state.in_blocks.get(origin) == entry, f"{entry.name!r} is in a block, and was not there"
+        for origin, entry in list(state.in_blocks.items()):
+            if origin in found or origin in state.settled:
+                continue
+            assert power_was_cut, f"{entry.name!r} waits, and is gone from its block, and power was not cut"
+            is_firm = self.sent[entry.name].answer is Answer.DURABLE
+            assert not is_firm, f"lost: {entry.name!r} was acknowledged as on disk, in a block"
+            del state.in_blocks[origin], state.origins[origin]
+            del state.pending[bisect_left(state.pending, (entry.due_ms, entry.name))]
+        self._seen_of_block = Counter({block.number: block.log.end for block in broker.blocks})
 
     @staticmethod
     def _is_there(entry: Entry, broker: Broker) -> bool:
@@ -233,7 +285,10 @@ class Oracle:
     def _park(self, entry: Entry) -> None:
         sent = self._known(entry)
         assert entry.due_ms == sent.due_ms, f"{entry.name!r} is parked for {entry.due_ms}, not {sent.due_ms}"
+        assert entry.parks not in self._state.origins, f"{entry.name!r} has an origin that another had before"
         self._state.origins[entry.parks] = entry
+        if entry.is_in_block:
+            self._state.in_blocks[entry.parks] = entry
         insort(self._state.pending, (entry.due_ms, entry.name))
 
     def _deliver(self, entry: Entry) -> None:
@@ -281,6 +336,12 @@ class Oracle:
         return self._state.delivered
 
     @property
+    def delivered_from_blocks(self) -> int:
+        return sum(
+            stream_kind(origin_stream(Origin(max(0, one.settles)))) == KIND_BLOCK for one in self.delivered.values()
+        )
+
+    @property
     def records(self) -> int:
         return len(self._state.entries)
 
@@ -288,18 +349,31 @@ class Oracle:
         """What stands in a queue, from queue offset 0 on, whether it is still there or has expired."""
         return self._state.queues.get((topic, queue_id), [])
 
-    def check_nothing_waits_below(self, position: int) -> None:
-        """I7: no file goes while something in it waits."""
-        for index, entry in self._state.origins.items():
-            if entry.position >= position:
-                return
-            assert index in self._state.settled, (
-                f"{entry.name!r} waits at {entry.position}, the log begins at {position}"
+    def check_nothing_that_waits_is_gone(self, broker: Broker) -> None:
+        """I7: no file goes while something in it waits, nor does a block."""
+        start = broker.store.log.start
+        for entry in self._state.origins.values():
+            is_there = broker.blocks.get(entry.queue_id) is not None if entry.is_in_block else entry.position >= start
+            assert is_there or entry.parks in self._state.settled, (
+                f"{entry.name!r} waits in {entry.topic}/{entry.queue_id} at {entry.position}, and is gone"
             )
 
 
-def _entry_of(record: Record, crc: int) -> Entry:
+def _entries_of(block: Block) -> Iterator[Entry]:
+    return (_entry_in_block(block, record) for record in invariants.records_from(block.log, LogPosition(0)))
+
+
+def _entry_in_block(block: Block, record: Record) -> Entry:
+    assert (record.message.topic, record.message.queue_id) == (BLOCK_TOPIC, block.number), record
+    origin = origin_of(block_stream(block.number), record.queue_offset)
+    due_ms = due_of(record.message.properties, record.store_ms)
+    return _entry_of(block.log, record)._replace(parks=origin, due_ms=due_ms)
+
+
+def _entry_of(log: CommitLog, record: Record) -> Entry:
     message = record.message
+    at = record.position % log.files.file_bytes
+    crc = zlib.crc32(log.files.file_at(record.position).view[at : at + record.size])
     facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
     cancels = message.properties.get(props.TIMER_DEL_UNIQKEY, "") if message.topic == TIMER_TOPIC else ""
     return Entry(

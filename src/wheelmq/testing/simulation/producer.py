@@ -79,8 +79,16 @@ class Producer:
 
     def send_at(self, due_ms: int) -> Sent:
         """A message that is due at `due_ms`."""
+        return self._send_delayed(due_ms, {props.TIMER_DELIVER_MS: str(due_ms)})
+
+    def send_in_block(self, seconds: int) -> Sent:
+        """A message that is due so many seconds from now, and waits in a block."""
+        due_ms = self._world.harness.now_ms + seconds * 1000
+        return self._send_delayed(due_ms, {props.DELAY_IN_SECONDS: str(seconds)})
+
+    def _send_delayed(self, due_ms: int, properties: dict[str, str]) -> Sent:
         sent = self._world.new_message(TOPICS[0], 0, due_ms)
-        self._submit(self._command(sent, {props.TIMER_DELIVER_MS: str(due_ms)}), [sent])
+        self._submit(self._command(sent, properties), [sent])
         return sent
 
     def _send(self, topic: str, queue_id: int, key: str | None) -> None:
@@ -155,6 +163,9 @@ class Producer:
         delay_ms = r.choice(
             (r.randint(1, 100), r.randint(1, 3000), r.randint(1, 24) * 1000, r.randint(1, DELAY_MS_MAX))
         )
+        if world.block_share and world.chance(world.block_share):
+            seconds = delay_ms // 1000 + 1
+            return now_ms + seconds * 1000, {props.DELAY_IN_SECONDS: str(seconds)}
         match r.choice(("none", "ms", "ms", "seconds", "at", "level")):
             case "ms":
                 return now_ms + delay_ms, {props.TIMER_DELAY_MS: str(delay_ms)}

@@ -110,6 +110,7 @@ class Simulation:
             "log_file_bytes": r.choice((16, 32, 128)) << 10,
             "recall_enable": True,
         }
+        block_share = self._pick_blocks(settings)
         self._paths = StorePaths(folder / "store")
         self._harness = BrokerHarness(
             self._paths.root,
@@ -122,12 +123,26 @@ class Simulation:
         )
         trace = Trace(clock.now_ms, folder, self._show)
         names, oracle = Names(folder / "names", clock), Oracle(self._disk)
-        self._world = World(self._harness, names, oracle, r, trace)
+        self._world = World(self._harness, names, oracle, r, trace, block_share)
         trace.note(f"seed {self.seed} {'held' if held else 'inline'} {settings}")
         self._producers: list[Producer] = [Producer(self._world, number) for number in range(3)]
         self._consumer = Consumer(self._world)
         self._spark = Spark(self._world)
         self._pick_tempers()
+
+    def _pick_blocks(self, settings: dict[str, Any]) -> float:
+        """Which share of the sends goes to blocks, and how those are, in `settings`. Drawn apart, so that the runs
+        without are what they would be if there were no blocks."""
+        r = Random(f"blocks of {self.seed}")
+        share = r.choice((0.0, 0.15, 0.5))
+        if share:
+            settings |= {
+                "block_length_seconds": r.choice((2, 10, 60)),
+                "block_log_file_bytes": r.choice((8, 16, 64)) << 10,
+                "block_queue_file_bytes": 24 * r.choice((3, 10, 50)),
+                "clean_resource_interval_ms": r.choice((1000, 10_000)),
+            }
+        return share
 
     # Steps ---------------------------------------------------------------------------------------------------------
 
@@ -234,7 +249,7 @@ class Simulation:
         world.observe()
         self._names.tick(harness.broker)
         self._collect()
-        world.oracle.check_nothing_waits_below(harness.broker.store.log.start)
+        world.oracle.check_nothing_that_waits_is_gone(harness.broker)
 
     def _collect(self) -> None:
         for producer in self._producers:
@@ -403,6 +418,8 @@ class Simulation:
         self._tick()
         now_ms = self._harness.now_ms
         timed = [self._producers[0].send_at(now_ms + delay_ms) for delay_ms in (40, 1500, 6000, WINDOW_MS + 3000)]
+        if self._world.block_share:
+            timed += [self._producers[0].send_in_block(seconds) for seconds in (1, 6, 11)]
         self._let_all_come_out()
         for sent in timed:
             left_ms = self._world.oracle.delivered[sent.name].left_ms
@@ -448,6 +465,7 @@ class Simulation:
         read = b"".join(bytes(file.view[at:stop]) for _, file, at, stop in log.files.pieces(log.start, log.end))
         world.trace.note(f"log {log.start}..{log.end} crc {zlib.crc32(read)}")
         world.counts["delivered"] = len(world.oracle.delivered)
+        world.counts["delivered from blocks"] = world.oracle.delivered_from_blocks
         world.counts["records"] = world.oracle.records
 
 

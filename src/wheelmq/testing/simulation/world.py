@@ -21,6 +21,8 @@ class World:
     oracle: Oracle
     randomness: Random
     trace: Trace
+    block_share: float
+    """Of the sends: how many ask for their delay by delayInSeconds."""
     counts: Counter[str] = field(default_factory=Counter)
     """How often each thing happened."""
 
