@@ -26,6 +26,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "burst": ("bench.burst",),
     "instant": ("bench.instant",),
     "bystanders": ("bench.instant", "--bystanders"),
+    "timer_producer": ("bench.timer_producer",),
     "turns": ("bench.turns",),
     "ticks": ("bench.ticks",),
     "idle": ("bench.idle",),

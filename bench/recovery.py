@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from shutil import rmtree
@@ -22,7 +22,7 @@ import msgspec
 from bench.generator import generate
 from bench.rawload import Load
 from bench.report import Figures, Metric, Report, parse, parser, tell
-from bench.targets import APACHE_HEAP, QUEUES, Apache, Part, prepare, rivals
+from bench.targets import APACHE_HEAP, QUEUES, Apache, Part, flags, prepare, rivals
 from compat.apache.apache import ApacheBroker, ApacheNameServer
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -52,6 +52,10 @@ class Broker(Protocol):
 
     address: str
 
+    @property
+    def pid(self) -> int:
+        """While it runs."""
+
     def start(self) -> None:
         """Returns when it listens."""
 
@@ -65,9 +69,13 @@ class Broker(Protocol):
 class Ours:
     """WheelMQ on a store."""
 
-    def __init__(self, home: Path, store: Path) -> None:
+    def __init__(self, home: Path, store: Path, settings: Mapping[str, object] | None = None) -> None:
         self._home = home
-        self._words = ["broker", "--port", "0", "--store", str(store)]
+        self._words = ["broker", "--port", "0", "--store", str(store), *flags(settings or {})]
+
+    @property
+    def pid(self) -> int:
+        return self._part.process.pid
 
     def start(self) -> None:
         self._part = Part(self._words, self._home)
@@ -84,9 +92,14 @@ class Ours:
 class Theirs:
     """Apache on a store."""
 
-    def __init__(self, home: Path, store: Path, namesrv: str) -> None:
-        self._broker = ApacheBroker(home, namesrv, config={"storePathRootDir": store}, heap=APACHE_HEAP)
+    def __init__(self, home: Path, store: Path, namesrv: str, settings: Mapping[str, object] | None = None) -> None:
+        config = {**(settings or {}), "storePathRootDir": store}
+        self._broker = ApacheBroker(home, namesrv, config=config, heap=APACHE_HEAP)
         self.address = self._broker.address
+
+    @property
+    def pid(self) -> int:
+        return self._broker.pid
 
     def start(self) -> None:
         self._broker.start()
@@ -118,7 +131,7 @@ def _round(report: Report, options: argparse.Namespace, records: int, *, with_ap
     with _folder(options.home) as home:
         store = home / "store"
         ours = Ours(home, store)
-        with _running(ours):
+        with running(ours):
             tell(f"filling the store with {records:,} records")
             _send(ours, Load(body_bytes=BODY_BYTES, messages=records, seconds=FILL_DEADLINE_S, queues=QUEUES))
             ours.stop()
@@ -131,7 +144,7 @@ def _round(report: Report, options: argparse.Namespace, records: int, *, with_ap
             with ApacheNameServer(home) as names:
                 theirs = Theirs(home / "apache", store, names.address)
                 tell("Apache adopts the store")
-                with _running(theirs):
+                with running(theirs):
                     theirs.stop()
                 tell("Apache starts")
                 report.add("Apache", _starts(theirs))
@@ -141,38 +154,38 @@ def _starts(broker: Broker) -> Figures:
     """Starts after stops, then after kills. The broker is stopped, and is so again."""
     figures: Figures = {"stop_s": statistics.median(_after_stop(broker) for _ in range(STARTS))}
     figures["kill_s"] = statistics.median(_after_kill(broker) for _ in range(STARTS))
-    with _running(broker):
-        figures["records"] = _stored(broker)
+    with running(broker):
+        figures["records"] = stored(broker)
         figures["log_gb"] = _log_bytes(broker) / 1e9
         broker.stop()
     return figures
 
 
 def _after_stop(broker: Broker) -> float:
-    with _running(broker):
-        stored = _stored(broker)
+    with running(broker):
+        before = stored(broker)
         broker.stop()
-    return _seconds_until_all_is_there(broker, stored)
+    return _seconds_until_all_is_there(broker, before)
 
 
 def _after_kill(broker: Broker, meanwhile: Callable[[], object] = lambda: None) -> float:
-    with _running(broker):
-        before = _stored(broker)
+    with running(broker):
+        before = stored(broker)
         good = _send(broker, Load(body_bytes=BODY_BYTES, seconds=SENT_BEFORE_KILL_S, queues=QUEUES))
         broker.kill()
     meanwhile()
     return _seconds_until_all_is_there(broker, before + good)
 
 
-def _seconds_until_all_is_there(broker: Broker, stored: int) -> float:
-    """Start, and stop again; how long until the queues tell of `stored` messages."""
+def _seconds_until_all_is_there(broker: Broker, wanted: int) -> float:
+    """Start, and stop again; how long until the queues tell of `wanted` messages."""
     began_s = time.monotonic()
-    with _running(broker):
-        found = _stored(broker)
+    with running(broker):
+        found = stored(broker)
         elapsed_s = time.monotonic() - began_s
         broker.stop()
-    if found != stored:
-        raise RuntimeError(f"{found} messages are in the queues where {stored} were taken")
+    if found != wanted:
+        raise RuntimeError(f"{found} messages are in the queues where {wanted} were taken")
     return elapsed_s
 
 
@@ -180,7 +193,8 @@ def _send(broker: Broker, load: Load) -> int:
     return int(generate(broker.address, TOPIC, load)["good"])
 
 
-def _stored(broker: Broker) -> int:
+def stored(broker: Broker) -> int:
+    """How many messages the queues of TOPIC hold."""
     with closing(Link(broker.address, timeout_s=30.0)) as link:
         ends = [
             Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": str(i)}) for i in range(QUEUES)
@@ -195,7 +209,7 @@ def _log_bytes(broker: Broker) -> int:
 
 
 @contextmanager
-def _running(broker: Broker) -> Iterator[None]:
+def running(broker: Broker) -> Iterator[None]:
     """Started; whoever leaves by an exception leaves it killed."""
     broker.start()
     try:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from tests.crash.parts import BrokerProcess, Event, Pipeline, Role, check_role, fired, is_gone
-from tests.crash.schedule import PIPELINE_POINTS, Chain, Kill
+from tests.crash.schedule import PIPELINE_AWAY, PIPELINE_POINTS, Chain, Kill
 
 LOOK_S: Final = 0.05
 ROLES_EVERY: Final = 6
@@ -182,6 +182,8 @@ class Killer:
                 assert self._pipeline is not None
                 self._pipeline.queue(*(one.arms for one in rest))
                 await self._kill_pipeline(kill.what, Role(kill.what))
+            case _ if kill.what == PIPELINE_AWAY:
+                await self._send_pipeline_away(kill)
             case _:
                 await self._kill_pipeline(kill.what, Role(kill.what))
 
@@ -245,6 +247,22 @@ class Killer:
             self._object(f"{what}: process {pid} does not die")
         if is_to_turn:
             await self._see_turning(death, death.at_ms, same_lease=role in (Role.TASK, Role.DAEMON))
+        self._say(death)
+
+    async def _send_pipeline_away(self, kill: Kill) -> None:
+        """Kill all of it, start it again after the time that it is to be away, and measure until it turns."""
+        pipeline = self._pipeline
+        assert pipeline is not None and pipeline.driver_pid is not None
+        death = self._note(kill.what, pipeline.driver_pid)
+        await pipeline.kill()
+        if not await self._watch.until(lambda: not pipeline.left_over(), READY_DEADLINE_S):
+            self._object(f"{kill.what}: processes {pipeline.left_over()} do not die")
+        await asyncio.sleep(kill.away_s)  # it is the time that is asked for
+        back_ms = now_ms()
+        pipeline.start()
+        await self._see_turning(death, back_ms)
+        if death.turning_s is not None:
+            death.turning_s += (back_ms - death.at_ms) / 1000
         self._say(death)
 
     async def _see_turning(self, death: Death, since_ms: int, *, same_lease: bool = False) -> None:

@@ -178,6 +178,15 @@ class Pipeline:
         self.arm(None)
         return stopped
 
+    async def kill(self) -> None:
+        """End every process of it at once. It stays away until it is started."""
+        self.look()
+        self.supervisor.child.kill()
+        for pid in self.left_over():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await self.supervisor.stop()
+
     def look(self) -> dict[Role, list[int]]:
         """The processes that are there now, by role."""
         found: dict[Role, list[int]] = {role: [] for role in Role}

@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from tests.crash import figures
 from tests.crash.killing import Death, Killer, Watch
 from tests.crash.load import Load, Mix
 from tests.crash.parts import BrokerProcess, Event, Pipeline
-from tests.crash.schedule import deaths, known, make_schedule
+from tests.crash.schedule import Chain, deaths, known, make_schedule
 from tests.crash.verdict import Verdict, judge
 from wheelmq.cli.ports import free_port
 
@@ -80,6 +80,8 @@ class Plan:
     share_min: float = 0.99
     """Of the timers over five seconds, while nothing is killed: what the pipeline is to arm."""
     spark: bool = True
+    chains: Sequence[Chain] = ()
+    """What dies in which order, in place of what the seed decides."""
     mix: Mix = field(default_factory=Mix)
     settings: dict[str, Any] = field(default_factory=lambda: dict(BROKER_SETTINGS))
 
@@ -142,7 +144,8 @@ class Run:
             await self._start()
             self.load.start()
             await self._see_who_arms()
-            schedule = make_schedule(self._plan.kills, self._plan.seed, self._plan.only, spark=self._plan.spark)
+            plan = self._plan
+            schedule = plan.chains or make_schedule(plan.kills, plan.seed, plan.only, spark=plan.spark)
             drain_s = self._plan.mix.delay_ms_max / 1000 + DRAIN_EXTRA_S
             await self.killer.work(schedule, began + self._plan.seconds_max - drain_s)
             await self._drain(drain_s)

@@ -95,6 +95,9 @@ IN_BLOCKS: Final = (
 BY_HAND: Final = ("source", "task", "jvm", "driver", "broker and driver", "broker again", "daemon", "broker")
 """`broker again` is two kills: the second one comes within a second of the start that the first one made."""
 
+PIPELINE_AWAY: Final = "pipeline away"
+"""All of the pipeline at once, and no start for a time: no schedule has it by chance."""
+
 WITH_PIPELINE: Final = ("broker and driver", "driver", "jvm", "source", "task", "daemon")
 
 BROKER_HEADS: Final = ("broker", "broker", "broker again", "broker and driver")
@@ -115,6 +118,8 @@ class Kill:
     passage: int = 0
     impatient: bool = False
     """It does not wait until the pipeline turns again, only until the broker serves and enough is pending."""
+    away_s: float = 0.0
+    """How long the pipeline stays away."""
 
     @property
     def is_failpoint(self) -> bool:
