@@ -32,6 +32,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "idle": ("bench.idle",),
     "startup": ("bench.startup",),
     "recovery": ("bench.recovery",),
+    "pending": ("bench.pending",),
     "sends_java": ("bench.sends_java",),
     "sends_raw_sync": ("bench.sends_raw", "--flush", "SYNC_FLUSH"),
     "sends_java_sync": ("bench.sends_java", "--flush", "SYNC_FLUSH"),

@@ -5,7 +5,7 @@ indexed, 1,000 timers/s go in for some seconds, due after 1 and 8 s; pages of th
 counts per minute are asked for; then the broker alone is stopped and started, and killed under load and started. A
 start has come to its end when the broker listens and says that all are pending.
 
-Filling takes the most of it: a round is some five minutes. A full store has about 470 bytes for each timer; where the
+Filling takes the most of it: a round is some five minutes. A full store has about 580 bytes for each timer; where the
 disk has no room for so many, there are fewer. This is about WheelMQ alone, unless --only names Apache, which lists
 nothing.
 """
@@ -44,10 +44,10 @@ COUNT: Final = 10_000_000
 COUNT_SHORT: Final = 200_000
 COUNT_LEAST: Final = 100_000
 BODY_BYTES: Final = 100
-BYTES_EACH: Final = 470
+BYTES_EACH: Final = 580
 """Record, queue unit, timer log unit, index entry."""
-FILES_BYTES: Final = 3 << 29
-"""What either broker makes ahead with files of this size, and the message index."""
+AHEAD_BYTES: Final = 3 << 29
+"""What is made ahead with log files of a quarter of a GiB, and the message index."""
 LOG_FILE_BYTES: Final = 256 << 20
 
 HOUR_MS: Final = 3_600_000
@@ -108,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _as_many_as_fit(report: Report, options: argparse.Namespace, wanted: int) -> int:
-    room = int((free_bytes(options.home) - FILES_BYTES) / BYTES_EACH)
+    room = int((free_bytes(options.home) - AHEAD_BYTES) / BYTES_EACH)
     number = wanted if room >= wanted else max(COUNT_LEAST, room // COUNT_LEAST * COUNT_LEAST)
-    make_room(report, options, FILES_BYTES + number * BYTES_EACH)
+    make_room(report, options, number * BYTES_EACH, AHEAD_BYTES)
     if number < wanted:
         free = free_bytes(options.home) / GB
         report.notes.append(f"{number:,} and not {wanted:,}: {free:.1f} GB of the disk are free for them (--home)")
