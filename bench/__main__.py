@@ -33,6 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "startup": ("bench.startup",),
     "recovery": ("bench.recovery",),
     "pending": ("bench.pending",),
+    "absences": ("bench.absences",),
     "sends_java": ("bench.sends_java",),
     "sends_raw_sync": ("bench.sends_raw", "--flush", "SYNC_FLUSH"),
     "sends_java_sync": ("bench.sends_java", "--flush", "SYNC_FLUSH"),

@@ -41,7 +41,7 @@ from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.net.errors import CallError
 from wheelmq.net.link import Link
 
-ROOM_BYTES: Final = 5 << 30
+STORED_BYTES: Final = 1 << 30
 DOWN_COUNT: Final = 10_000
 DOWN_PER_S: Final = 2000.0
 DOWN_LEAD_S: Final = 40.0
@@ -70,12 +70,14 @@ MIX_SHORT: Final = Mix(kinds=MIX.kinds, delays_ms=((0.2, 50, 1000), (0.5, 1000, 
 SETTINGS: Final[dict[str, Any]] = {"log_file_bytes": 256 << 20, **NOTHING_EXPIRES}
 
 ARMED, BEYOND = "within the lead", "beyond the lead"
-METRICS: Final = [
+DOWN: Final = [
     Metric("down_last_ms", "due while the broker was down: last one out after it is up, ms", at_most=1000),
     Metric("up_s", "its start until it takes messages, s"),
     Metric("down_lost", "of these lost", at_most=0),
     Metric("down_twice", "of these twice", at_most=0),
     Metric("down_early", "of these early", at_most=0),
+]
+KILLED: Final = [
     Metric("timers", "timers, with pipeline and broker killed"),
     Metric("lost", "of these lost", at_most=0),
     Metric("twice", "of these twice", at_most=0),
@@ -104,8 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(made, argv)
     if options.part == "killed":
         options.only = "WheelMQ"
-    report = Report("timers while a part is away", METRICS)
-    make_room(report, options, ROOM_BYTES)
+    metrics = {"down": DOWN, "killed": KILLED}.get(options.part, [*DOWN, *KILLED])
+    report = Report("timers while a part is away", metrics)
+    make_room(report, options, STORED_BYTES)
     measure(report, options, lambda target: _absences(target, options, report))
     return report.finish(options.json)
 
