@@ -1,7 +1,8 @@
 """Benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...], all of them without a name.
 
-A name is a module's, or `delays`, which is `lateness --mode delays`, or `bystanders`, which is `instant --bystanders`,
-or a module's with `_sync`: both brokers answer behind an fsync then. Options that are not known here go to each.
+A name is a module's, or `delays` or `blocks`, which are modes of `lateness`, or `bystanders`, which is
+`instant --bystanders`, or a module's with `_sync`: both brokers answer behind an fsync then. Options that are not known
+here go to each.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "sends_raw": ("bench.sends_raw",),
     "lateness": ("bench.lateness",),
     "delays": ("bench.lateness", "--mode", "delays"),
+    "blocks": ("bench.lateness", "--mode", "blocks"),
     "levels": ("bench.levels",),
     "timers_sustained": ("bench.timers_sustained",),
     "burst": ("bench.burst",),

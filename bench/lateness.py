@@ -3,6 +3,8 @@
 timers  20,000 timers with a chosen time, due over 20 s, 256 B
 delays  delays of 1, 50, 200, 500 and 1000 ms, 1,000 of each; due = the broker's receipt + delay, as the broker wrote it
         down: __WMQ_DUE, or with Apache the store time of the parked record + delay
+blocks  20,000 messages with delayInSeconds, sent and so due over 20 s, 256 B; WheelMQ alone, since Apache RocketMQ has
+        no such thing
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ TOPIC = "Lateness"
 WARM_PER_S = 1000
 """What a cold client surely sends."""
 THREADS = 16
+BLOCK_PER_S = 1000
+BLOCK_SECONDS = 40
+"""Longer than the lead: so they wait in their block, and a turn of the pipeline arms them."""
 DELAYS_MS = (1, 50, 200, 500, 1000)
 WARM_COUNT = 10_000
 DRAIN_S = 30.0
@@ -49,6 +54,7 @@ TIMERS = [
     Metric("sent_late", "sent within 1 s of due"),
     *CLIENT,
 ]
+BLOCKS = [metric for metric in TIMERS if metric.key != "sent_late"]
 DELAYS = [
     *(Metric(f"p50_{delay}_ms", f"delay {delay} ms: lateness p50, ms") for delay in DELAYS_MS),
     *(Metric(f"p99_{delay}_ms", f"delay {delay} ms: lateness p99, ms", at_most=20) for delay in DELAYS_MS),
@@ -60,15 +66,22 @@ DELAYS = [
 
 def main(argv: Sequence[str] | None = None) -> int:
     made = parser("lateness", __doc__)
-    made.add_argument("--mode", choices=("timers", "delays"), default="timers")
+    made.add_argument("--mode", choices=("timers", "delays", "blocks"), default="timers")
     made.add_argument(
-        "--count", type=int, help="timers (20,000; 5,000 with --short), or delays of each kind (1,000; 200)"
+        "--count", type=int, help="timers, or blocks (20,000; 5,000 with --short), or delays of each kind (1,000; 200)"
     )
     options = parse(made, argv)
     if options.mode == "timers":
         count = options.count or (5_000 if options.short else 20_000)
         report = Report(f"lateness of {count:,} timers due over {count // 1000} s, 256 B, Java push consumer", TIMERS)
         measure(report, options, lambda target: _timers(target, count))
+    elif options.mode == "blocks":
+        count = options.count or (5_000 if options.short else 20_000)
+        title = f"lateness of {count:,} messages with delayInSeconds, {BLOCK_PER_S:,}/s, 256 B, Java push consumer"
+        report = Report(title, BLOCKS, notes=["Apache RocketMQ knows no delayInSeconds"])
+        if options.only != "Apache":
+            options.only = "WheelMQ"
+            measure(report, options, lambda target: _blocks(target, count))
     else:
         count = options.count or (200 if options.short else 1_000)
         report = Report(f"lateness of delays, {count:,} of each, 256 B, Java push consumer", DELAYS)
@@ -87,6 +100,17 @@ def _timers(target: Target, count: int) -> Figures:
     figures |= spread(arrivals.at_ms - arrivals.deliver_ms)
     figures |= spread(stored(target, TOPIC, arrivals) - arrivals.deliver_ms, "stored")
     return figures | {"sent_late": said["sent_within_a_second_of_due"]} | pauses(done)
+
+
+def _blocks(target: Target, count: int) -> Figures:
+    with JavaClient(target, TOPIC) as client:
+        warm(client)
+        client.command(f"seconds {count} {BLOCK_PER_S} {BLOCK_SECONDS}", 60 + count / 100)
+        done = client.wait(count, BLOCK_SECONDS + DRAIN_S)
+        arrivals = client.arrivals()
+    target.end()
+    figures = _counts(arrivals, count, arrivals.due_ms) | spread(arrivals.at_ms - arrivals.due_ms)
+    return figures | spread(stored(target, TOPIC, arrivals) - arrivals.due_ms, "stored") | pauses(done)
 
 
 def _delays(target: Target, count: int) -> Figures:

@@ -82,6 +82,14 @@ final class Load {
         });
     }
 
+    String seconds(int count, int perSecond, int seconds) throws Exception {
+        return spread(count, THREADS_FOR_DELAYS, perSecond, number -> {
+            Message message = plain(number);
+            message.putUserProperty("delayInSeconds", String.valueOf(seconds));
+            return message;
+        });
+    }
+
     /** Sends messages 0 to count - 1 from several threads, at most perSecond if that is not 0. */
     private String spread(int count, int threads, int perSecond, Making making) throws Exception {
         AtomicInteger next = new AtomicInteger();

@@ -15,6 +15,7 @@ import java.nio.file.Path;
  *   at COUNT SPAN_MS AFTER_MS THREADS      timers with a deliver time: COUNT over SPAN_MS, the first AFTER_MS from now
  *   delays COUNT PER_SECOND MS,MS,...      timers with a delay, COUNT of each, mixed
  *   levels COUNT PER_SECOND LEVEL,...      messages with a level, COUNT of each, mixed
+ *   seconds COUNT PER_SECOND SECONDS       messages with delayInSeconds, which WheelMQ alone has
  *   sends SECONDS THREADS                  plain messages, each thread waiting for its answer
  *   drain COUNT                            time from the first to the last of so many that wait, into another group
  *   await COUNT DEADLINE_MS                until so many came since the last reset
@@ -50,6 +51,8 @@ public final class Main {
                 return load.delays(number(words[1]), number(words[2]), words[3]);
             case "levels":
                 return load.levels(number(words[1]), number(words[2]), words[3]);
+            case "seconds":
+                return load.seconds(number(words[1]), number(words[2]), number(words[3]));
             case "sends":
                 return load.sends(number(words[1]), number(words[2]));
             case "drain":
