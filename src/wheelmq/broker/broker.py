@@ -241,7 +241,7 @@ class Broker:
         self.timer_chores.check.look()
         self.snapshots.look(monotonic_ms)
         self.delay_offsets.look(monotonic_ms)
-        self.ahead.look()
+        self.ahead.look(self.timer.armed.bytes)
         if self.index is not None:
             self.index.look()
         self.ticks.end(worked=bool(self._received or released or appended))

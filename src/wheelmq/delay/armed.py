@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from wheelmq.delay.done import DoneBits, Flags, Origins
-from wheelmq.delay.refs import FIRE_MS, ORIGIN, Refs
+from wheelmq.delay.refs import FIRE_MS, ORIGIN, SIZE, Refs
 from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.units import Millis
 
@@ -36,6 +36,8 @@ class Armed:
         self._serial = 0
         self._staged = DoneBits()
         self.count = 0
+        self.bytes = 0
+        """Of the parked records: about as much as will be appended when they fire."""
 
     def arm(self, refs: Refs) -> Refs:
         """Stage `refs`, sorted by fire time; those that were not staged before are returned."""
@@ -43,8 +45,7 @@ class Armed:
         fresh = refs[~staged] if staged.any() else refs
         if len(fresh):
             self._staged.update(fresh[:, ORIGIN])
-            self.count += len(fresh)
-            self._push(fresh)
+            self._add(fresh)
         return fresh
 
     def was_armed(self, origins: Origins) -> Flags:
@@ -59,8 +60,7 @@ class Armed:
     def give_back(self, refs: Refs) -> None:
         """Put references back that were taken and could not be acted on."""
         if len(refs):
-            self.count += len(refs)
-            self._push(refs)
+            self._add(refs)
 
     def let_go(self) -> None:
         """Nothing is held back any more."""
@@ -97,7 +97,6 @@ class Armed:
             if len(refs) == 1:
                 taken.append(refs)
                 left -= 1
-                self.count -= 1
                 continue
             due = min(int(np.searchsorted(refs[:, FIRE_MS], now_ms, "right")), left)
             taken.append(refs[:due])
@@ -105,8 +104,15 @@ class Armed:
                 rest = refs[due:]
                 heapq.heappush(self._heap, (int(rest[0, FIRE_MS]), serial, rest))  # its turn among equals stays
             left -= due
-            self.count -= due
+        for refs in taken:
+            self.count -= len(refs)
+            self.bytes -= int(refs[:, SIZE].sum())
         return taken
+
+    def _add(self, refs: Refs) -> None:
+        self.count += len(refs)
+        self.bytes += int(refs[:, SIZE].sum())
+        self._push(refs)
 
     def _push(self, refs: Refs) -> None:
         if self._held_from is not None:

@@ -19,6 +19,7 @@ def refs(*pairs: tuple[int, int]) -> Refs:
     made = ref.make(len(pairs))
     made[:, ref.FIRE_MS] = [fire for fire, _ in pairs]
     made[:, ref.ORIGIN] = [timer_origin(index) for _, index in pairs]
+    made[:, ref.SIZE] = [100 + index for _, index in pairs]
     return ref.by_fire_time(made)
 
 
@@ -61,6 +62,7 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
                 waiting += pairs(taken)
                 taken = []
         assert armed.count == len(waiting)
+        assert armed.bytes == sum(100 + index for _, index in waiting)
         assert armed.next_fire_ms() == min((fire for fire, _ in waiting), default=None)
         asked = np.arange(90)
         assert armed.was_armed(asked + timer_origin(0)).tolist() == [index in seen for index in asked.tolist()]

@@ -250,6 +250,34 @@ class TestAhead:
         offload.run()
         assert [stop for name, stop in seen if int(name) > 0] == populated
 
+    @pytest.mark.parametrize(
+        ("coming_bytes", "upto_bytes"), [(0, 64 << 20), (20 << 20, 88 << 20), (1 << 40, 120 << 20)]
+    )
+    def test_pages_for_what_is_to_come(
+        self,
+        disk: SimulatedDisk,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        coming_bytes: int,
+        upto_bytes: int,
+    ) -> None:
+        seen: list[tuple[int, int]] = []
+        monkeypatch.setattr("wheelmq.store.ahead.COMING_BYTES_MAX", 50 << 20)
+        monkeypatch.setattr(
+            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop: seen.append((start, stop))
+        )
+        log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
+        log.files.grow(0)
+        offload = HeldOffload()
+        ahead = Ahead(log, offload, 0)
+        for _ in range(40):
+            ahead.look(coming_bytes)
+            ahead.look(coming_bytes)
+            assert len(offload) <= 2  # one step at a time, beside the files
+            offload.run()
+        step = 8 << 20
+        assert seen == [(start, start + step) for start in range(0, upto_bytes - 1, step)]
+
     def test_through_a_broker(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path / "store", log_files_ahead=2) as harness:
             bodies = [bytes([i]) * 300_000 for i in range(20)]
