@@ -44,7 +44,7 @@ class Ahead:
             self._offload.submit(files.ahead_job(self._count, self._first_bytes), self._take)
 
     def _populate(self, ahead_bytes: int) -> None:
-        """One step, if one is missing and its file is there; the next when it is done, so that others have their turn."""
+        """One step, if one is missing and its file is there; the next when it is done, so that others have a turn."""
         files = self._log.files
         start = max(self._populated_to, self._log.end)
         if self._is_populating or start >= min(self._log.end + ahead_bytes, files.end):
