@@ -40,6 +40,9 @@ from wheelmq.net.errors import Refused
 PROJECT: Final = MavenProject(Path(__file__).parent / "example")
 PACKAGE: Final = "org.apache.rocketmq.example.benchmark.timer"
 HEAP: Final = "1g"
+STARTS: Final = 3
+START_DEADLINE_S: Final = 60.0
+FAILED: Final = "Exception in thread"
 TOPIC: Final = "BenchmarkTimer"
 GROUP: Final = "benchmark_consumer"
 THREADS: Final = 16
@@ -100,9 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _produce(target: Target, seconds: int, each: int) -> Figures:
     wanted = THREADS * seconds * each
-    words = ["-tc", str(THREADS), "-ms", str(BODY_BYTES), "-st", str(seconds), "-mt", str(each)]
-    with _program(target, "TimerConsumer", []) as consumer:
-        with _program(target, "TimerProducer", words) as producer:
+    words = ("-tc", str(THREADS), "-ms", str(BODY_BYTES), "-st", str(seconds), "-mt", str(each))
+    with _program(target, "TimerConsumer", "Start receiving") as consumer:
+        with _program(target, "TimerProducer", "Start sending", *words) as producer:
             parked = _until(lambda: _parked(target), wanted, SENDING_MAX_S)
             tell(f"{target.name}: {parked:,} of {wanted:,} sent")
             time.sleep(PRINTS_S)  # what it says of the last of them
@@ -167,6 +170,19 @@ class Program:
     process: subprocess.Popen[bytes]
     path: Path
 
+    def comes_up(self, up: str) -> bool:
+        """Wait until it says so; False when it says before that it failed, or nothing."""
+        end_s = time.monotonic() + START_DEADLINE_S
+        while time.monotonic() < end_s and not self.lines(FAILED):
+            if self.lines(up):
+                return True
+            time.sleep(LOOK_S)
+        return False
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
     def lines(self, begin: str) -> list[str]:
         """What it printed so far that begins so. Raises RuntimeError when it has ended: it never does by itself."""
         text = self.path.read_text(errors="replace")
@@ -176,28 +192,44 @@ class Program:
 
 
 @contextmanager
-def _program(target: Target, name: str, words: Sequence[str]) -> Iterator[Program]:
-    """A program of Apache's with options of its own; it ends with the block."""
-    home = target.home / name
-    home.mkdir()
-    options = [f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+AlwaysPreTouch", "-Djava.net.preferIPv4Stack=true"]
-    options += ["-Duser.language=en", f"-Duser.home={home}", "-cp", PROJECT.class_path(), f"{PACKAGE}.{name}"]
-    path = home / f"{name}.out"
-    with (
-        path.open("wb") as out,
-        subprocess.Popen(
-            ["java", *options, "-n", target.namesrv, "-t", TOPIC, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            cwd=home,
-            process_group=0,
-        ) as process,
-    ):
+def _program(target: Target, name: str, up: str, *words: str) -> Iterator[Program]:
+    """A program of Apache's with options of its own, which says `up` when it is; it ends with the block.
+
+    It gives up at the first connection that fails, and stays as it is: then another one is started.
+    """
+    program = _start(target, name, up, words)
+    try:
+        yield program
+    finally:
+        program.end()
+
+
+def _start(target: Target, name: str, up: str, words: Sequence[str]) -> Program:
+    for i in range(STARTS):
+        home = target.home / f"{name}-{i}"
+        home.mkdir()
+        options = [f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+AlwaysPreTouch", "-Djava.net.preferIPv4Stack=true"]
+        options += ["-Duser.language=en", f"-Duser.home={home}", "-cp", PROJECT.class_path(), f"{PACKAGE}.{name}"]
+        path = home / f"{name}.out"
+        with path.open("wb") as out:
+            process = subprocess.Popen(
+                ["java", *options, "-n", target.namesrv, "-t", TOPIC, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=home,
+                process_group=0,
+            )
+        program = Program(process, path)
         try:
-            yield Program(process, path)
-        finally:
-            process.kill()
+            if program.comes_up(up):
+                return program
+        except BaseException:
+            program.end()
+            raise
+        program.end()
+        tell(f"{name} does not come up: {path.read_text(errors='replace')[:500]}")
+    raise RuntimeError(f"{name} does not come up")
 
 
 def _of_sends(lines: Sequence[str]) -> Figures:
