@@ -172,6 +172,7 @@ class BlockQueue:
         records are to be walked, whose units are missing."""
         self.load(known.start_ms, known.end_ms, log_end)
         if self.end < known.units:
+            self.end = max(0, self.end - 1)  # one that names too much makes the next one look wrong
             return self._position_behind(self.end)
         self.end = known.units
         return known.log_position

@@ -17,6 +17,7 @@ from tests.unit.delay.blocks.conftest import HOUR_MS, NEXT_HOUR_MS, SIZES, Block
 from wheelmq.delay.blocks import blocks as module
 from wheelmq.delay.blocks.block import LOG_STEP_BYTES, BlockSizes
 from wheelmq.delay.blocks.blocks import BlockGoing, BlockSettings
+from wheelmq.formats.disk.block import BLOCK_UNIT
 from wheelmq.store.recovery import LogDamaged
 from wheelmq.store.store import BatchTooLong, PropertiesTooLong
 from wheelmq.system.disk import DiskFull
@@ -216,6 +217,22 @@ def test_units_that_are_gone_are_written_again_from_the_log(bench: BlockBench) -
     before = bench.found()
     bench.close()
     shutil.rmtree(bench.paths.blocks / "2027011509" / "queue")
+    bench.open()
+    assert bench.found() == before
+
+
+@pytest.mark.parametrize("field", ["size", "position"])
+def test_a_unit_that_names_too_much_costs_no_message(bench: BlockBench, field: str) -> None:
+    """The next record begins before the end that it says."""
+    for i in range(5):
+        bench.put(NEXT_HOUR_MS + i, b"%d" % i)
+    before = bench.found()
+    bench.close()
+    path = bench.paths.blocks / "2027011509" / "queue" / "00000000000000000000"
+    raw = bytearray(path.read_bytes())
+    at = 2 * BLOCK_UNIT.size + BLOCK_UNIT.position_of(field) + (2 if field == "size" else 6)
+    raw[at] ^= 4  # 1024 more
+    path.write_bytes(raw)
     bench.open()
     assert bench.found() == before
 
