@@ -146,12 +146,7 @@ class BlockLane:
     def tick(self, now_ms: Millis) -> None:
         """Bring in what comes near, move S over what holds nothing, and arm what no turn did in time."""
         goal_ms = self._goal_ms(now_ms)
-        for block in self.blocks:
-            if block.start_ms > goal_ms + STEP_MS:
-                break
-            if block.number not in self.wheel and block.end_ms > self.walked_ms:
-                self.wheel.bring_in(block)
-            self.wheel.count(block)
+        self._count_near(goal_ms)
         if self._timer.turns.plan is None and goal_ms > self.walked_ms:
             self._walk_to(self._first_filled_ms(goal_ms))
         near_ms = _floor(now_ms + NEAR_MS) + STEP_MS
@@ -159,8 +154,18 @@ class BlockLane:
             for number in self.wheel.between(self.walked_ms, near_ms):
                 near = self.blocks.get(number)
                 if near is not None:
-                    self._arm(near, *near.queue.due_between(self.walked_ms, near_ms, near.durable), by="near_lane")
+                    counted = self.wheel.counted_to(near)
+                    self._arm(near, *near.queue.due_between(self.walked_ms, near_ms, counted), by="near_lane")
             self._walk_to(near_ms)
+
+    def _count_near(self, goal_ms: int) -> None:
+        """Have the wheel count all that is on disk now of the blocks from S to `goal_ms`."""
+        for block in self.blocks:
+            if block.start_ms > goal_ms + STEP_MS:
+                break
+            if block.number not in self.wheel and block.end_ms > self.walked_ms:
+                self.wheel.bring_in(block)
+            self.wheel.count(block)
 
     def next_ms(self) -> int | None:
         """Wall time at which the tick is to see whether a turn came in time; None when nothing is near."""
@@ -175,7 +180,7 @@ class BlockLane:
         return min([goal_ms, *(self.walked_ms + place * STEP_MS for place in filled)])
 
     def _walk_to(self, walked_ms: int) -> None:
-        """All that is on disk and due by then is armed; so is now what is not on disk, which no walk will meet."""
+        """All that is counted and due by then is armed; so is now what is not, which no walk will meet."""
         if walked_ms <= self.walked_ms:
             return
         self.walked_ms = walked_ms
@@ -186,9 +191,9 @@ class BlockLane:
             self.wheel.drop(block.number)
 
     def arm_behind(self, through_ms: int) -> None:
-        """Arm what is due by then and not on disk."""
+        """Arm what is due by then and not counted, which is not on disk: a walk meets what the wheel counts."""
         for block in self.blocks.behind():
-            for first, units in block.queue.chunks(block.durable):
+            for first, units in block.queue.chunks(self.wheel.counted_to(block)):
                 mine = np.flatnonzero(units["due_ms"] <= through_ms)
                 self._arm(block, first + mine, units[mine], by="near_lane")
 
@@ -213,6 +218,7 @@ class BlockLane:
     def window(self, now_ms: Millis) -> BlockWindow | None:
         """What the next turn walks of blocks, over what is on disk; None when that is nothing."""
         through_ms = self._goal_ms(now_ms)
+        self._count_near(through_ms)  # a flush may have ended since the tick
         counts = self.wheel.between(self.walked_ms, through_ms)
         if not counts:
             return None
@@ -225,18 +231,14 @@ class BlockLane:
             after_ms=self.walked_ms,
             through_ms=through_ms,
             rows=int(rows[min(entries, len(rows)) - 1]),
-            blocks=[(number, self._name(number), self._durable(number)) for number in self._planned],
+            blocks=[self._named(number) for number in self._planned],
         )
 
-    def _name(self, number: int) -> str:
+    def _named(self, number: int) -> tuple[int, str, int]:
+        """Number and folder of a block, and how many of its units the wheel counts: so many is a turn to read."""
         block = self.blocks.get(number)
         assert block is not None, number
-        return block.paths.folder.name
-
-    def _durable(self, number: int) -> int:
-        block = self.blocks.get(number)
-        assert block is not None, number
-        return block.durable
+        return number, block.paths.folder.name, self.wheel.counted_to(block)
 
     def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
         """Raise TurnRefused unless each entry of each block of a window brought as many rows as the wheel counted."""

@@ -52,6 +52,10 @@ class BlockWheel:
             counts += np.bincount((due_ms - 1) // STEP_MS - first, minlength=len(counts))
         self._counted_to[block.number] = block.durable
 
+    def counted_to(self, block: Block) -> int:
+        """Messages with an index below are counted; of a block that was not brought in, those on disk will be."""
+        return self._counted_to.get(block.number, block.durable)
+
     def drop(self, number: int) -> None:
         """A block is past, and walked."""
         for table in (self._counts, self._firsts, self._counted_to):
