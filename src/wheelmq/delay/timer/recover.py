@@ -63,6 +63,7 @@ _UNIT_ORIGIN, _UNIT_POSITION, _UNIT_SIZE = range(3)
 _NO_UNITS = np.empty((0, 3), np.int64)
 _TIMER_FIRST = timer_origin(0)
 _ORIGIN, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = range(8)
+_NO_PENDING = np.empty((0, 8), np.int64)
 
 
 class TimerRecovery:
@@ -102,8 +103,8 @@ class TimerRecovery:
 
     def _drop_settled(self) -> npt.NDArray[np.int64]:
         """Leave of the chunks what is pending, as one, which is returned."""
-        rows = np.concatenate([np.empty((0, 8), np.int64), *self._chunks])
-        self._chunks = [rows[~self._timer.done.get(rows[:, _ORIGIN])]]
+        rows = self._chunks[0] if len(self._chunks) == 1 else np.concatenate([_NO_PENDING, *self._chunks])
+        self._chunks = [_without(rows, self._timer.done.get(rows[:, _ORIGIN]))]
         return self._chunks[0]
 
     def resume(self) -> Snapshot | None:
@@ -144,6 +145,7 @@ class TimerRecovery:
             raise LogDamaged(errno.EIO, "units of what is parked name no records")
         scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=_EVER_MS)
         met = [np.empty(0, np.int64)]
+        self._rows_max = len(units) + 2 * CHUNK_ROWS  # none of these is settled
         for rows in scan.records_at(*spans):
             met.append(rows[rows[:, col.PARKS] != 0, col.PARKS])
             self.meet(rows, scan.names)
@@ -159,10 +161,11 @@ class TimerRecovery:
         is_adopted = known is None or check_is_apaches(timer.store.disk, timer.store.paths)
         adopts_levels, has_floors = self._set_floors(is_adopted=is_adopted)
         pending = self._drop_settled()
-        pending = pending[_are_queued(timer, pending[:, _ORIGIN])]
+        self._chunks = []
+        pending = _without(pending, ~_are_queued(timer, pending[:, _ORIGIN]))
         damaged = np.isin(pending[:, _POSITION], list(timer.store.log.damaged))
         timer.done.update(pending[damaged, _ORIGIN])  # set aside: it is told at every start
-        pending = pending[~damaged]
+        pending = _without(pending, damaged)
         in_level = pending[:, _ORIGIN] < _TIMER_FIRST
         out = np.zeros(len(pending), np.bool_)
         if is_adopted:
@@ -170,7 +173,7 @@ class TimerRecovery:
         if adopts_levels:
             out[in_level] = self._what_is_copied(pending[in_level])
         timer.done.update(pending[out, _ORIGIN])
-        pending, in_level = pending[~out], in_level[~out]
+        pending, in_level = _without(pending, out), in_level[~out]
         mark = self._start_from(known, is_adopted=is_adopted)
         timer.turns = Turns(mark.epoch + 1, mark.turn)
         timer.indexed_to = mark.queue_offset
@@ -183,8 +186,8 @@ class TimerRecovery:
         timer.walked_through_ms = timer.floor_slot(timer.store.clock.now_ms() + timer.settings.lead_ms)
         deletes = pending[:, _FOREIGN_DELETE] != 0
         timer.done.update(pending[deletes, _ORIGIN])
-        self._count_and_key(pending[~deletes])
-        self._stage(pending[~deletes & ~in_level])
+        self._count_and_key(_without(pending, deletes))
+        self._stage(_without(pending, deletes | in_level))
         self._stage_levels(pending[in_level])
         self._obey(pending[deletes, _POSITION])
         if out.any() or deletes.any() or has_floors:
@@ -293,8 +296,8 @@ class TimerRecovery:
         timer = self._timer
         timer.count_pending(pending[:, _REAL_QUEUE])
         timer.keys.add(pending[:, _KEY], pending[:, _ORIGIN], timer.done)
-        timers = pending[pending[:, _ORIGIN] >= timer_origin(0)]  # those of levels come before them
-        timer.congestion.count(timers[:, _DUE], timer.store.clock.now_ms())
+        is_timer = pending[:, _ORIGIN] >= _TIMER_FIRST  # those of levels come before them
+        timer.congestion.count(pending[is_timer, _DUE], timer.store.clock.now_ms())
 
     def _stage(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
@@ -310,16 +313,16 @@ class TimerRecovery:
                 timer.indexed_to,
             )
         indexed = pending[:, _ORIGIN] < timer_origin(timer.indexed_to)
-        refs = _refs(pending)
-        timer.notes.add(refs[~indexed], timer.store.clock.now_ms())
+        timer.notes.add(_refs(_without(pending, indexed)), timer.store.clock.now_ms())
         slots_ms, rolls = units.slots_ms[newest], units.rolls[newest]
         passed = out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
-        fires = refs[:, ref.FIRE_MS] <= timer.walked_through_ms + timer.settings.precision_ms
-        due = indexed & (fires | (passed & ~rolls))
-        rolling = indexed & passed & rolls & ~fires
+        fires = pending[:, _DUE] <= timer.walked_through_ms + timer.settings.precision_ms
+        chosen = indexed & (fires | passed)
+        refs = _refs(pending[chosen])
+        slots_ms, rolling = slots_ms[chosen], (rolls & ~fires)[chosen]
         refs[rolling, ref.FIRE_MS] = np.maximum(slots_ms[rolling] + 1, timer.walked_through_ms)
         refs[rolling, ref.FLAGS] |= ref.FLAG_ROLL
-        timer.arm_recovered(ref.by_fire_time(refs[due | rolling]))
+        timer.arm_recovered(ref.by_fire_time(refs))
 
     def _stage_levels(self, pending: npt.NDArray[np.int64]) -> None:
         """Have each level go on from its first message that is not done."""
@@ -361,6 +364,11 @@ class _Units(NamedTuple):
         """For each record position the row of its newest unit, and whether it has one."""
         rows = np.searchsorted(self.positions, positions, "right") - 1
         return rows, self.positions[rows] == positions
+
+
+def _without(rows: npt.NDArray[np.int64], left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """`rows` but for those left out; mostly there are none, and to copy all that is pending takes seconds."""
+    return rows[~left_out] if left_out.any() else rows
 
 
 def _refs(pending: npt.NDArray[np.int64]) -> Refs:
