@@ -89,6 +89,8 @@ class Block:
         self._is_checkpoint_on_disk = False
         self.has_failed = False
         """Whether a sync of its units failed: what is on disk of them only the next start can tell."""
+        self.is_said_removed = False
+        """Whether the checkpoint on disk says that the block is removed: nothing else of it counts any more."""
 
     @property
     def last_store_ms(self) -> Millis:
@@ -282,6 +284,7 @@ class Block:
 
         def job() -> None:
             self._write(gone)
+            self.is_said_removed = True
             reach("block.gone")
             remove_files(self._disk, self.paths)
 

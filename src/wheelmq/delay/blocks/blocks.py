@@ -57,7 +57,9 @@ class Blocks:
         self._in_time: list[Block] = []
         self._by_number: dict[int, Block] = {}
         self._going: set[int] = set()
-        """Numbers of blocks that are being removed."""
+        """Numbers of blocks that are being removed, or were in part: what their checkpoints may say holds for good."""
+        self._removing: set[int] = set()
+        """Those of them whose removal is under way."""
         self._behind: dict[int, Block] = {}
         self._last_store_ms = Millis(0)
         self._loaded: list[tuple[Block, BlockCheckpoint | None, int]] = []
@@ -218,7 +220,8 @@ class Blocks:
 
         The job raises OSError when that failed for a block, once it has tried all.
         """
-        jobs = [job for block in self._in_time if (job := block.checkpoint_job()) is not None]
+        staying = [block for block in self._in_time if block.number not in self._going]
+        jobs = [job for block in staying if (job := block.checkpoint_job()) is not None]
         if not jobs:
             return None
 
@@ -237,18 +240,27 @@ class Blocks:
     def expire(self, now_ms: Millis, is_out: Callable[[Block], bool]) -> list[tuple[Note, Callable[[object], None]]]:
         """What removes each block that is past, and of whose messages `is_out` says that all are: jobs that may run off
         the loop, each with who is to be told of its result. Raises DiskFull."""
-        past = [block for block in self._in_time if block.end_ms <= now_ms and block.number not in self._going]
-        jobs = [(block.remove_job(), block) for block in past if is_out(block)]
-        self._going.update(block.number for _, block in jobs)
+        past = [block for block in self._in_time if block.end_ms <= now_ms or block.number in self._going]
+        idle = [block for block in past if block.number not in self._removing]
+        jobs = [(block.remove_job(), block) for block in idle if block.number in self._going or is_out(block)]
+        self._removing.update(block.number for _, block in jobs)
+        self._going |= self._removing
         return [(job, lambda result, block=block: self._removed(block, result)) for job, block in jobs]  # type: ignore[misc]
 
     def _removed(self, block: Block, result: object) -> None:
-        self._going.discard(block.number)
+        self._removing.discard(block.number)
         if isinstance(result, BaseException):
-            log.error("%s is past and could not be removed: %s", block.paths.folder, result)
+            log.error("%s is past and could not be removed: %s; it is tried again", block.paths.folder, result)
             return
+        self._going.discard(block.number)
         self._in_time.remove(block)
         del self._by_number[block.number]
+
+    def may_lack_flags(self) -> bool:
+        """Whether flags of units may not be on disk though `checkpoint_job` is done, and are needed there."""
+        return any(
+            block.has_failed or block.number in self._going for block in self._in_time if not block.is_said_removed
+        )
 
     def close(self) -> None:
         """A clean stop: everything to disk, then abort.scheduled says so; it does not when units are not on disk."""
@@ -257,7 +269,7 @@ class Blocks:
         try:
             if checkpoint is not None:
                 checkpoint()
-            if any(block.has_failed for block in self._in_time):
+            if any(block.has_failed for block in self._in_time if not block.is_said_removed):
                 raise OSError(errno.EIO, "units may not be on disk")
             if self._in_time or self.last_stop_was_clean is not None:
                 self._disk.replace(self._paths.abort_scheduled, str(self._disk.owner_id).encode())

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.blocks.block import Block, Put
-from wheelmq.delay.blocks.blocks import NUMBER_MAX, Blocks
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts, entries_of
@@ -27,7 +27,6 @@ from wheelmq.delay.timer.turns import BlockWindow, TurnRefused
 from wheelmq.formats.disk.block import FLAG_LONG
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import (
-    INDEX_BITS,
     INDEX_MASK,
     KIND_BLOCK,
     Origin,
@@ -199,11 +198,10 @@ class BlockLane:
 
     def take_settled(self, rows: Rows) -> None:
         """Note which messages of blocks the journal's rows settle."""
-        settles = rows[:, row.SETTLES]
-        mine = settles[settles >> _KIND_SHIFT == KIND_BLOCK]
+        mine = _settled_in_blocks(rows)
         if len(mine):
             first = LogPosition(int(rows[0, row.POSITION]))
-            self._settled.append(_Settled(first, self._store.dispatched_to, mine.copy()))
+            self._settled.append(_Settled(first, self._store.dispatched_to, mine))
 
     # Turns ---------------------------------------------------------------------------------------------------------
 
@@ -254,7 +252,7 @@ class BlockLane:
             places = entries_of(rows["fire_ms"][mine], window.after_ms)
             if stream_kind(stream) != KIND_BLOCK or places.min() < 0 or places.max() >= entries:
                 raise TurnRefused(f"{KIND_BLOCKS}: a row's second or block is not one of the plan's")
-            if len(np.unique(rows["origin"][mine])) != len(places):
+            if (np.diff(np.sort(rows["origin"][mine])) == 0).any():  # np.unique takes a second for a million
                 raise TurnRefused(f"{KIND_BLOCKS}: a message came twice")
             found[stream_number(stream)] = np.bincount(places, minlength=entries)
         if found.keys() != self._planned.keys():
@@ -341,12 +339,15 @@ class BlockLane:
         if job is not None:
             self._is_writing = True
             background.submit(job, lambda result: self._checkpoints_written(upto, result))
-        elif not any(block.has_failed for block in self.blocks):
-            self.flagged_to = max(self.flagged_to, upto)
+        else:
+            self._note_flagged(upto)
 
     def _flag_settled(self) -> LogPosition:
-        """Flag what records settle that are on disk; up to where in the log all that is settled is flagged."""
-        synced = self._store.log.synced
+        """Flag what records settle that are on disk; up to where in the log all that is settled is flagged.
+
+        Not further than queue units are written: what records behind those settle was not noted yet.
+        """
+        synced = min(self._store.log.synced, self._store.dispatched_to)
         while self._settled and self._settled[0].before <= synced and self._flag(self._settled[0].origins):
             self._settled.popleft()
         return min(synced, self._settled[0].first) if self._settled else synced
@@ -370,6 +371,11 @@ class BlockLane:
         if isinstance(result, BaseException):
             log.error("units of blocks may not be on disk; the next start writes them again: %s", result)
         else:
+            self._note_flagged(upto)
+
+    def _note_flagged(self, upto: LogPosition) -> None:
+        """Flags were brought to disk; not those of a block whose sync failed once, and that has no other."""
+        if not self.blocks.may_lack_flags():
             self.flagged_to = max(self.flagged_to, upto)
 
     def close(self) -> None:
@@ -385,9 +391,9 @@ class BlockLane:
     def expire(self, now_ms: Millis) -> Iterator[tuple[Callable[[], None], Callable[[object], None]]]:
         """What removes past blocks, with who is to be told. Raises DiskFull."""
         done = self._timer.done
-        unflagged = {
-            int(number) for one in self._settled for number in np.unique(one.origins >> INDEX_BITS & NUMBER_MAX)
-        }
+        settled = [one.origins for one in self._settled]
+        settled.append(_settled_in_blocks(self._store.journal.rows()))  # done, and to be noted with its queue unit
+        unflagged = {stream_number(stream) for origins in settled for stream, _ in by_stream(origins)}
 
         def is_out(block: Block) -> bool:
             """Whether all of it is out, and what says so is on disk."""
@@ -398,6 +404,13 @@ class BlockLane:
 
 
 _KIND_SHIFT: Final = 60
+
+
+def _settled_in_blocks(rows: Rows) -> npt.NDArray[np.int64]:
+    """Origins of the messages of blocks that the journal's rows settle."""
+    settles = rows[:, row.SETTLES]
+    found: npt.NDArray[np.int64] = settles[settles >> _KIND_SHIFT == KIND_BLOCK]
+    return found
 
 
 def _floor(time_ms: int) -> int:

@@ -128,10 +128,11 @@ class BlockQueue:
 
     def flag_done(self, indices: Indices) -> None:
         """Note in their units that messages are out; the record that says it is on disk. Others are passed over."""
-        indices = np.unique(indices[(indices >= 0) & (indices < self.end)])
-        for number in np.unique(indices // self.units_per_file).tolist():
-            first = number * self.units_per_file
-            at = indices[indices // self.units_per_file == number] - first
+        indices = np.sort(indices[(indices >= 0) & (indices < self.end)])
+        while len(indices):
+            first = int(indices[0]) // self.units_per_file * self.units_per_file
+            stop = int(np.searchsorted(indices, first + self.units_per_file))
+            at, indices = indices[:stop] - first, indices[stop:]
             flags = self._units(first)["flags"]
             at = at[flags[at] & (FLAG_DONE | FLAG_BLANK) == 0]
             flags[at] |= FLAG_DONE

@@ -357,18 +357,25 @@ def test_past_blocks_go_when_all_of_them_is_out(bench: BlockBench) -> None:
     assert names(bench) == ["2027011509", "2027011510"]
 
 
+@pytest.mark.parametrize("nth", range(1, 10))
 def test_a_block_that_could_not_be_removed_goes_the_next_time(
-    bench: BlockBench, caplog: pytest.LogCaptureFixture
+    bench: BlockBench, caplog: pytest.LogCaptureFixture, nth: int
 ) -> None:
     bench.put(NEXT_HOUR_MS)
+    bench.flush()
     [block] = bench.blocks
-    bench.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.REMOVE})
+    bench.disk.fail_call(nth, OSError(errno.EIO, "gone"))
     for _ in range(2):
         for job, done in bench.blocks.expire(block.end_ms, lambda block: True):
             try:
                 done(job())  # type: ignore[func-returns-value]
             except OSError as error:
                 done(error)
+        if len(bench.blocks):
+            with pytest.raises(BlockGoing):
+                bench.put(NEXT_HOUR_MS)  # the clock was set back
+            block.queue.flag_done(np.array([0]))
+            assert bench.blocks.checkpoint_job() is None  # it would say that the block is there
     assert names(bench) == [] and "could not be removed" in caplog.text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import msgspec
@@ -10,8 +11,10 @@ import pytest
 from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire import headers
-from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.system.offload import InlineOffload
+from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import Ask, BrokerHarness
 from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -70,3 +73,93 @@ def test_what_a_flush_brings_to_disk_as_a_turn_is_planned(tmp_path: Path, second
             harness.tick()
             run_all(harness)
         assert harness.bodies("T") == [b"A", b"B"]
+
+
+def test_a_block_stays_while_what_settles_its_last_message_may_be_lost(tmp_path: Path) -> None:
+    offload, background = HeldOffload(), HeldOffload()
+    with BrokerHarness(tmp_path, offload=offload, background=background, clean_resource_interval_ms=100) as harness:
+        to_middle_of_block(harness)
+        submit(harness, 3, b"A")
+        harness.tick()
+        harness.stop()
+        harness.clock.advance(60_000)
+        harness.disk.is_full = lambda path: "consumequeue" in path.parts
+        harness.start()
+        assert harness.broker.releaser.counts["released"] == 1 and harness.broker.store.journal.count == 1
+        assert harness.broker.block_lane.needed_from() < harness.broker.store.log.end
+        harness.clock.advance(150)
+        harness.tick()
+        background.run()
+        harness.tick()
+        assert len(harness.broker.blocks) == 1
+        harness.cut_power(keep=0.0)
+        harness.disk.heal()
+        harness.start()
+        harness.advance(1000)
+        assert harness.bodies("T") == [b"A"]
+        for _ in range(3):
+            run_all(harness)
+            harness.advance(1000)
+        assert len(harness.broker.blocks) == 0
+
+
+def test_nothing_counts_as_flagged_beyond_what_has_queue_units(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, clean_resource_interval_ms=1 << 30) as harness:
+        to_middle_of_block(harness)
+        submit(harness, 3, b"A")
+        harness.advance(2000)
+        harness.disk.is_full = lambda path: "consumequeue" in path.parts
+        end = harness.broker.store.log.end
+        for _ in range(60):
+            harness.clock.advance(100)
+            harness.tick()
+        assert harness.broker.store.log.synced > end == harness.broker.store.dispatched_to
+        assert harness.broker.block_lane.flagged_to <= end
+        harness.disk.heal()
+        harness.advance(4000)
+        assert harness.broker.block_lane.flagged_to == harness.broker.store.log.end > end
+
+
+def test_flags_that_a_failed_sync_left_off_the_disk_hold_up_the_log(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, clean_resource_interval_ms=1 << 30, checkpoint_ms=1 << 30) as harness:
+        lane, log = harness.broker.block_lane, harness.broker.store.log
+        to_middle_of_block(harness)
+        for seconds in (3, 8, 15):  # two in one block, the third in the next
+            submit(harness, seconds, b"%d" % seconds)
+        harness.advance(2500)
+        lane.write_checkpoints(InlineOffload())
+        block, other = harness.broker.blocks
+        released_from = log.end
+        harness.advance(2500)
+        harness.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.SYNC})
+        lane.write_checkpoints(InlineOffload())
+        assert block.has_failed and not other.has_failed
+        lane.write_checkpoints(InlineOffload())
+        submit(harness, 14, b"of the other block")
+        harness.advance(2500)
+        assert other.checkpoint_job() is not None
+        lane.write_checkpoints(InlineOffload())
+        assert lane.needed_from() <= released_from < log.synced
+
+
+def test_a_block_that_was_partly_removed_takes_no_message(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", clean_resource_interval_ms=1000) as harness:
+        to_middle_of_block(harness)
+        submit(harness, 3, b"A")
+        harness.advance(9000)
+        harness.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.REMOVE})
+        harness.advance(900)
+        assert len(harness.broker.blocks) == 1
+        harness.clock.step(-9000)
+        refused = submit(harness, 2, b"B")
+        harness.tick()
+        assert refused.answer is not None and refused.answer.code == ResponseCode.SYSTEM_ERROR
+        assert "is being removed" in (refused.answer.remark or "")
+        harness.advance(1500)
+        assert len(harness.broker.blocks) == 0
+        taken = submit(harness, 2, b"C")
+        harness.advance(100)
+        assert taken.answer is not None and taken.answer.code == ResponseCode.SUCCESS
+        harness.restart(clean=False)
+        harness.advance(3000)
+        assert harness.bodies("T") == [b"A", b"C"]
