@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,6 +13,9 @@ from wheelmq.cli.part import CannotStart, home_option, run_part, say, supervised
 
 if TYPE_CHECKING:
     from wheelmq.broker.settings import BrokerSettings
+
+BLOCK_SECONDS_MIN: Final = 60
+"""Blocks have some million numbers, and none is given again while the log names it: of 60 s these are two years."""
 
 flush_option = click.option(
     "--flush",
@@ -121,9 +124,19 @@ def broker_settings(chosen: dict[str, Any]) -> BrokerSettings:
         parse_levels(checked.message_delay_level)
         delete_hours(checked.delete_when)
         delete_hours(checked.timer_check_metrics_when, "timer_check_metrics_when")
+        _check_block_length(checked.block_length_seconds)
     except ValueError as error:
         raise CannotStart(f"a setting of the broker does not fit: {error}") from None
     return msgspec.structs.replace(checked, store_path=store)
+
+
+def _check_block_length(seconds: int) -> None:
+    """Raises ValueError. Tests, which ask no command line, have shorter ones."""
+    if seconds < BLOCK_SECONDS_MIN:
+        raise ValueError(
+            f"block_length_seconds is {seconds}: blocks shorter than {BLOCK_SECONDS_MIN} s run out of numbers; set "
+            f"{BLOCK_SECONDS_MIN} or more (3600 is usual; blocks that are there keep their length)"
+        )
 
 
 def _path(kind: type, value: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from wheelmq.delay.done import DoneBits, Flags, Origins
 from wheelmq.delay.refs import FIRE_MS, ORIGIN, SIZE, Refs
-from wheelmq.formats.disk.origin import Origin
+from wheelmq.formats.disk.origin import Origin, Stream
 from wheelmq.formats.units import Millis
 
 _NEVER: Final = 1 << 62
@@ -56,6 +56,10 @@ class Armed:
         """What lies below the floor of a stream in `done` will not be offered again."""
         for stream in self._staged.streams():
             self._staged.of(stream).raise_floor(done.of(stream).floor)
+
+    def forget(self, stream: Stream) -> None:
+        """Nothing of a stream will be offered again."""
+        self._staged.forget(stream)
 
     def give_back(self, refs: Refs) -> None:
         """Put references back that were taken and could not be acted on."""

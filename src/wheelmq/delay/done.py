@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from wheelmq.formats.disk.done_bits import StreamBits
 from wheelmq.formats.disk.origin import (
+    INDEX_BITS,
     INDEX_MASK,
     NO_ORIGIN,
     Origin,
@@ -207,6 +208,11 @@ class IndexBits:
             self.floor = number * SEGMENT_BITS
 
 
+_ALL: Final = IndexBits()
+"""Of a stream that is over."""
+_ALL.raise_floor(1 << INDEX_BITS)
+
+
 class DoneBits:
     """One bit for each origin: bits by index for each stream. That of NO_ORIGIN is 1.
 
@@ -224,8 +230,16 @@ class DoneBits:
         return bits
 
     def streams(self) -> list[Stream]:
-        """The streams that were ever named."""
+        """The streams that were named and not forgotten."""
         return list(self._streams)
+
+    def end(self, stream: Stream) -> None:
+        """Every bit of a stream is 1 from now on, and takes no room."""
+        self._streams[stream] = _ALL
+
+    def forget(self, stream: Stream) -> None:
+        """Every bit of a stream is 0, as if it had never been named."""
+        self._streams.pop(stream, None)
 
     def __contains__(self, origin: Origin) -> bool:
         bits = self._streams.get(origin_stream(origin))
@@ -265,7 +279,9 @@ class DoneBits:
         """The bits of the streams in `ends`, each to its end."""
         found = []
         for stream, end in ends.items():
-            first, bits = self.of(stream).packed(end)
+            one = self.of(stream)
+            first, bits = one.packed(end) if one is not _ALL else (0, b"")
+            assert one is not _ALL or end == 0, stream
             found.append(StreamBits(stream, first, max(first, end), bits))
         return tuple(found)
 
@@ -277,7 +293,7 @@ class DoneBits:
     def copy(self) -> DoneBits:
         """The bits as they are now."""
         made = DoneBits()
-        made._streams = {stream: bits.copy() for stream, bits in self._streams.items()}
+        made._streams = {stream: bits if bits is _ALL else bits.copy() for stream, bits in self._streams.items()}
         return made
 
 

@@ -65,6 +65,12 @@ def test_a_level_table_that_does_not_parse(text: str) -> None:
         broker_settings({"store_path": "s", "message_delay_level": text})
 
 
+def test_blocks_that_are_too_short() -> None:
+    with pytest.raises(CannotStart, match=r"block_length_seconds is 59: .* set 60 or more"):
+        broker_settings({"store_path": "s", "block_length_seconds": "59"})
+    assert broker_settings({"store_path": "s", "block_length_seconds": "60"}).block_length_seconds == 60
+
+
 WAYS = ({SEC: "25"}, {LEVEL: "3"}, {BLOCK: "25"})
 """A timer, a level, a block."""
 

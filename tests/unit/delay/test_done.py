@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wheelmq.delay.done import SEGMENT_BITS, IndexBits
+from wheelmq.delay.done import SEGMENT_BITS, DoneBits, IndexBits
+from wheelmq.formats.disk.origin import Origin, block_stream, origin_of
 
 near_borders = st.sampled_from([0, SEGMENT_BITS, 2 * SEGMENT_BITS, 5 * SEGMENT_BITS]).flatmap(
     lambda border: st.integers(max(0, border - 20), border + 20)
@@ -124,3 +125,20 @@ def test_raising_the_floor_gives_segments_back() -> None:
     assert list(bits._segments) == [2]
     bits.raise_floor(SEGMENT_BITS)  # never lower
     assert bits.floor == 2 * SEGMENT_BITS
+
+
+def test_a_stream_that_ended_has_every_bit_and_no_room() -> None:
+    done = DoneBits()
+    stream, origins = block_stream(7), origin_of(block_stream(7), 0) + np.array([0, 5, 1 << 30])
+    done.update(origins[:1])
+    done.end(stream)
+    assert done.get(origins).all() and origins[1] in done and not done.add(Origin(int(origins[2])))
+    done.update(origins)
+    done.update(np.repeat(origins, 10))
+    made = done.copy()
+    assert made.of(stream) is done.of(stream) and made.of(stream).copy()._segments == {}
+    again = DoneBits()
+    again.add_packed(done.packed({stream: 0}))
+    assert again.streams() == [stream] and not again.get(origins).any()
+    done.forget(stream)
+    assert not done.get(origins).any() and made.get(origins).all()

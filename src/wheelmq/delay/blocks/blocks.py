@@ -20,7 +20,7 @@ from wheelmq.formats.disk.block import REMOVED, BlockCheckpoint, block_name, blo
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import STREAM_BITS
 from wheelmq.formats.disk.paths import BlockPaths
-from wheelmq.formats.units import Millis
+from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
 
@@ -43,6 +43,10 @@ class BlockGoing(OSError):
     """The block that a message belongs in is being removed from the disk: the clock was set back."""
 
 
+class NoNumberLeft(OSError):
+    """Every number is one of a block, or of one that the log still names: blocks are too short."""
+
+
 class Blocks:
     """The blocks, in the order of their times, which do not overlap.
 
@@ -60,11 +64,15 @@ class Blocks:
         """Numbers of blocks that are being removed, or were in part: what their checkpoints may say holds for good."""
         self._removing: set[int] = set()
         """Those of them whose removal is under way."""
+        self._over: dict[int, LogPosition] = {}
+        """Numbers of blocks that are gone, each with the log's end when it went: what the log names of it is before."""
+        self.on_removed: Callable[[int], None] = lambda number: None
+        """Told the number of a block that is gone."""
         self._behind: dict[int, Block] = {}
         self._last_store_ms = Millis(0)
         self._loaded: list[tuple[Block, BlockCheckpoint | None, int]] = []
         self.last_number = 0
-        """The highest number that a block has, or that an origin in the log names."""
+        """The number given last; at a start the highest that a block has, or that an origin in the log names."""
         self.last_stop_was_clean: bool | None = None
         """As abort.scheduled said at the start; None in a store that had no blocks."""
         self.end = self.synced = 0
@@ -138,22 +146,24 @@ class Blocks:
         for number, indices in settled.items():
             self.last_number = max(self.last_number, number)
             block = self._by_number.get(number)
-            if block is not None and len(indices):
+            if block is None:
+                self._over[number] = self._store.log.end
+            elif len(indices):
                 block.queue.skip_to(int(indices.max()) + 1)
                 block.queue.flag_done(indices)
 
-    def _add(self, block: Block) -> None:
+    def _add(self, block: Block, *, is_new: bool = False) -> None:
         assert block.number not in self._by_number, f"two blocks have number {block.number}"
         self._in_time.append(block)
         self._in_time.sort(key=lambda one: one.start_ms)
         self._by_number[block.number] = block
-        self.last_number = max(self.last_number, block.number)
+        self.last_number = block.number if is_new else max(self.last_number, block.number)
         self._last_store_ms = max(self._last_store_ms, block.last_store_ms)
 
     # Put -----------------------------------------------------------------------------------------------------------
 
     def block_for(self, due_ms: Millis) -> Block:
-        """The block of messages due at `due_ms`, made if there is none. Raises BlockGoing, DiskFull."""
+        """The block of messages due at `due_ms`, made if there is none. Raises BlockGoing, NoNumberLeft, DiskFull."""
         place = bisect_right(self._in_time, due_ms, key=lambda one: one.start_ms)
         before = self._in_time[place - 1] if place else None
         if before is not None and due_ms < before.end_ms:
@@ -171,14 +181,18 @@ class Blocks:
         folder = self._paths.blocks / block_name(start_ms, length_ms)
         known = BlockCheckpoint(self._next_number(), start_ms, end_ms)
         block = Block(self._disk, folder, known, self.settings.sizes, self._store.clock)
-        self._add(block)
+        self._add(block, is_new=True)
         return block
 
     def _next_number(self) -> int:
-        number = self.last_number % NUMBER_MAX + 1
-        while number in self._by_number:
+        """One that no block has, and that nothing in the log names. Raises NoNumberLeft."""
+        number = self.last_number
+        for _ in range(NUMBER_MAX):
             number = number % NUMBER_MAX + 1
-        return number
+            if number not in self._by_number and self._over.get(number, -1) <= self._store.log.start:
+                self._over.pop(number, None)
+                return number
+        raise NoNumberLeft(f"each of {NUMBER_MAX} numbers of blocks is in use, or the log names it")
 
     def put(self, block: Block, message: Message, due_ms: Millis) -> Put:
         """Append a message that was parked for `block`. Raises PropertiesTooLong, BatchTooLong, DiskFull."""
@@ -255,6 +269,8 @@ class Blocks:
         self._going.discard(block.number)
         self._in_time.remove(block)
         del self._by_number[block.number]
+        self._over[block.number] = self._store.log.end
+        self.on_removed(block.number)
 
     def may_lack_flags(self) -> bool:
         """Whether flags of units may not be on disk though `checkpoint_job` is done, and are needed there."""

@@ -74,6 +74,7 @@ class BlockLane:
         self._timer = timer
         self._store = timer.store
         timer.record_elsewhere = self.record_of
+        blocks.on_removed = self._end_stream
         self.wheel = BlockWheel()
         self.walked_ms = 0
         self._planned: dict[int, Counts] | None = None
@@ -86,8 +87,11 @@ class BlockLane:
     # Put -----------------------------------------------------------------------------------------------------------
 
     def put(self, message: Message, due_ms: Millis) -> Put:
-        """Append a message that was parked. Raises PropertiesTooLong, BatchTooLong, BlockGoing, DiskFull."""
+        """Append a message that was parked. Raises PropertiesTooLong, BatchTooLong, BlockGoing, NoNumberLeft,
+        DiskFull."""
         block = self.blocks.block_for(due_ms)
+        if block.queue.end == 0:  # it is new, and its number may be one that was given before
+            self._timer.done.forget(block_stream(block.number))
         message.queue_id = block.number
         put = self.blocks.put(block, message, due_ms)
         self.put_count += 1
@@ -293,6 +297,9 @@ class BlockLane:
         timer = self._timer
         streams = [stream for stream in timer.done.streams() if stream_kind(stream) == KIND_BLOCK]
         self.blocks.resume({stream_number(stream): timer.done.of(stream).ones() for stream in streams})
+        for stream in streams:
+            if self.blocks.get(stream_number(stream)) is None:
+                timer.done.end(stream)
         now_ms = self._store.clock.now_ms()
         self.walked_ms = self._goal_ms(now_ms)
         for block in self.blocks:
@@ -401,6 +408,12 @@ class BlockLane:
             return bits.first_unset(block.queue.end) >= block.queue.end and block.number not in unflagged
 
         yield from self.blocks.expire(now_ms, is_out)
+
+    def _end_stream(self, number: int) -> None:
+        """A block is gone, and all of it was out: a reference to it that is on its way is passed over as settled."""
+        self.wheel.drop(number)
+        self._timer.armed.forget(block_stream(number))
+        self._timer.done.end(block_stream(number))
 
 
 _KIND_SHIFT: Final = 60

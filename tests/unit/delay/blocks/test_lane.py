@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from wheelmq.delay import refs as ref
 from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire import headers
@@ -163,3 +164,55 @@ def test_a_block_that_was_partly_removed_takes_no_message(tmp_path: Path) -> Non
         harness.restart(clean=False)
         harness.advance(3000)
         assert harness.bodies("T") == [b"A", b"C"]
+
+
+def test_a_number_is_free_again_once_the_log_names_it_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wheelmq.delay.blocks.blocks.NUMBER_MAX", 5)
+    hours = ";".join(f"{hour:02d}" for hour in range(24))
+    with BrokerHarness(
+        tmp_path,
+        block_length_seconds=1,
+        clean_resource_interval_ms=500,
+        log_file_bytes=1 << 14,
+        file_reserved_time=1,
+        delete_when=hours,
+    ) as harness:
+
+        def send_one(body: bytes) -> Command:
+            asked = submit(harness, 2, body)
+            harness.advance(5000)
+            assert asked.answer is not None
+            return asked.answer
+
+        taken = [b"%d" % i for i in range(5)]
+        assert {send_one(body).code for body in taken} == {ResponseCode.SUCCESS}
+        refused = send_one(b"refused")
+        assert refused.code == ResponseCode.SYSTEM_ERROR and "the log names it" in (refused.remark or "")
+        assert harness.bodies("T") == taken and len(harness.broker.blocks) == 0
+        for _ in range(5):
+            harness.send("U", b"x" * 4000)
+        harness.clock.advance(2 * 3_600_000)
+        harness.advance(1000)
+        assert harness.broker.store.log.start > 0
+        assert send_one(b"again").code == ResponseCode.SUCCESS
+        assert harness.bodies("T")[-1] == b"again"
+        harness.restart(clean=False)
+        harness.advance(1000)
+        assert harness.bodies("T")[-1] == b"again" and harness.broker.blocks.last_number == 1
+
+
+def test_nothing_is_kept_of_the_stream_of_a_block_that_is_gone(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, clean_resource_interval_ms=500) as harness:
+        to_middle_of_block(harness)
+        timer = harness.broker.timer
+        submit(harness, 3, b"A")
+        harness.advance(2000)
+        stale = timer.armed.firing(0, harness.now_ms + 5000)[0].copy()
+        harness.advance(15_000)
+        assert len(harness.broker.blocks) == 0
+        assert not timer.armed.was_armed(stale[:, ref.ORIGIN]).any()
+        timer.arm(stale, enqueue_ms=0, by="pipeline")  # out of a turn that was planned before
+        harness.advance(1000)
+        assert harness.broker.releaser.counts["unreadable"] == 0 and harness.bodies("T") == [b"A"]
+        harness.restart()
+        assert harness.broker.blocks.last_number == 1
