@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from wheelmq.broker.metrics_check import MetricsCheck
 from wheelmq.delay.timer.metrics import TimerMetrics
-from wheelmq.delay.warm import Warm
+from wheelmq.delay.warm import Warm, WarmBlocks
 from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class TimerChores:
         if settings.holds_dequeue and not settings.timer_stop_dequeue:
             self._dequeues_from_ms = broker.now_monotonic_ms() + settings.disappear_time_after_start
         self.check = MetricsCheck(broker, self.metrics)
-        self._warm = Warm(broker.timer, broker.blocks, broker.reading) if settings.timer_warm_enable else None
+        self._warm = Warm(broker.timer, broker.reading) if settings.timer_warm_enable else None
+        self._warm_blocks = WarmBlocks(broker.block_lane, broker.reading)
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
             broker.every(settings.timer_flush_interval_ms, self._save_metrics)
@@ -50,7 +51,8 @@ class TimerChores:
         return 0 if self.check.has_step else self._dequeues_from_ms
 
     def look(self, now_ms: Millis, monotonic_ms: int) -> None:
-        """Begin to release if it is time; have the next records read, if that is wanted."""
+        """Begin to release if it is time; have the next records read: those of blocks, others if that is wanted."""
+        self._warm_blocks.look()
         if self._warm is not None:
             self._warm.look(now_ms)
         if self._dequeues_from_ms is not None and self._dequeues_from_ms <= monotonic_ms:

@@ -1,4 +1,8 @@
-"""Records brought into memory before a tick reads them, so that it waits for no disk (RocketMQ: timerWarmEnable)."""
+"""Records brought into memory before a tick reads them, so that it waits for no disk.
+
+Of timers and levels what fires soon, where it is wanted (RocketMQ: timerWarmEnable). Of blocks always, when a walk arms
+them: nobody has read those records since they were put, it may be months ago.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
-from wheelmq.delay.blocks.blocks import Blocks
+from wheelmq.delay.blocks.lane import KIND_SHIFT, BlockLane
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.formats.disk.origin import KIND_BLOCK, by_stream, stream_kind, stream_number
+from wheelmq.formats.disk.origin import KIND_BLOCK
 from wheelmq.formats.units import Millis
-from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.mapped import HeldFiles, MappedSequence
 from wheelmq.system.disk import MappedFile
 from wheelmq.system.offload import Offload
 
@@ -29,7 +33,7 @@ Spans = list[tuple[MappedFile, int, int]]
 """Bytes of files, from and to."""
 
 
-def spans_of(files: MappedSequence, positions: Integers, sizes: Integers) -> Spans:
+def spans_of(files: MappedSequence | HeldFiles, positions: Integers, sizes: Integers) -> Spans:
     """Where records stand, those near each other together; what is not in the files any more is left out."""
     is_there = (positions >= files.start) & (positions + sizes <= files.end) & (sizes > 0)
     order = np.argsort(positions[is_there], kind="stable")
@@ -57,12 +61,39 @@ def bring_in(spans: Spans) -> None:
             file.populate(start, stop)
 
 
-class Warm:
-    """Brings in what is armed and fires soon. `look` is called in every tick, and is cheap when there is nothing."""
+class WarmBlocks:
+    """Brings in what walks of blocks armed. `look` is called in every tick, and is cheap when there is nothing."""
 
-    def __init__(self, timer: Timer, blocks: Blocks, offload: Offload) -> None:
+    def __init__(self, lane: BlockLane, offload: Offload) -> None:
+        self._lane = lane
+        self._offload = offload
+        self._is_busy = False
+
+    def look(self) -> None:
+        """Have read what was armed since the last time, if that is done."""
+        if self._lane.walked and not self._is_busy:
+            walked, self._lane.walked = self._lane.walked, []
+            self._is_busy = True
+
+            def job() -> None:
+                for records in walked:
+                    bring_in(spans_of(*records))
+
+            self._offload.submit(job, self._done)
+
+    def _done(self, result: Any) -> None:
+        """Whatever came of it: the release reads what is not there itself."""
+        self._is_busy = False
+
+
+class Warm:
+    """Brings in what is armed of timers and levels and fires soon.
+
+    `look` is called in every tick, and is cheap when there is nothing.
+    """
+
+    def __init__(self, timer: Timer, offload: Offload) -> None:
         self._timer = timer
-        self._blocks = blocks
         self._offload = offload
         self._warmed_to_ms = 0
         self._is_busy = False
@@ -80,16 +111,8 @@ class Warm:
             self._offload.submit(lambda: bring_in(spans), self._done)
 
     def _spans(self, refs: ref.Refs) -> Spans:
-        found: Spans = []
-        for stream, mine in by_stream(refs[:, ref.ORIGIN]):
-            files = self._timer.store.log.files
-            if stream_kind(stream) == KIND_BLOCK:
-                block = self._blocks.get(stream_number(stream))
-                if block is None:
-                    continue
-                files = block.log.files
-            found += spans_of(files, refs[mine, ref.POSITION], refs[mine, ref.SIZE])
-        return found
+        refs = refs[refs[:, ref.ORIGIN] >> KIND_SHIFT != KIND_BLOCK]
+        return spans_of(self._timer.store.log.files, refs[:, ref.POSITION], refs[:, ref.SIZE])
 
     def _done(self, result: Any) -> None:
         """Whatever came of it: the release reads what is not there itself."""

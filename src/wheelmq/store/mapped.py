@@ -285,3 +285,19 @@ def _zero(array: Bytes) -> bool:
             step[:] = 0
             changed = True
     return changed
+
+
+class HeldFiles:
+    """The files of a sequence that hold bytes `first` to `last`, as they are now, for use off the loop.
+
+    The sequence itself may not be asked there, and once its files are removed it would make them anew.
+    """
+
+    def __init__(self, files: MappedSequence, first: int, last: int) -> None:
+        self.start, self.end, self.file_bytes = files.start, files.end, files.file_bytes
+        starts = range(max(first - first % self.file_bytes, self.start), min(last + 1, self.end), self.file_bytes)
+        self._files = {start: files.file_at(start) for start in starts}
+
+    def file_at(self, position: int) -> MappedFile:
+        """The file that holds byte `position`."""
+        return self._files[position - position % self.file_bytes]

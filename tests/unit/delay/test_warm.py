@@ -1,4 +1,4 @@
-"""timerWarmEnable: records are in memory before their release reads them."""
+"""Records are in memory before their release reads them: with timerWarmEnable, and those of blocks always."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_record_once_and_before_its_time(tmp_path: Path, brought_in: list[b
     reading = HeldOffload()
     with BrokerHarness(tmp_path, timer_warm_enable=True, timer_lead_ms=8000, reading=reading) as harness:
         model = PipelineModel(harness)
-        ways = ({props.DELAY: "3"}, {props.DELAY_IN_SECONDS: "10"}, {props.TIMER_DELAY_MS: "10500"})
+        ways = ({props.DELAY: "3"}, {props.TIMER_DELAY_MS: "10500"})
         for i, own in enumerate(ways):
             harness.send("T", b"near %d|" % i, properties=own)
             harness.send("U", bytes(9000))
@@ -50,12 +50,31 @@ def test_each_record_once_and_before_its_time(tmp_path: Path, brought_in: list[b
         reading.run()
         joined = b"".join(brought_in)
         assert harness.bodies("T") == [] and b"far|" not in joined
-        assert [joined.count(b"near %d|" % i) for i in range(len(ways))] == [1, 1, 1]
+        assert [joined.count(b"near %d|" % i) for i in range(len(ways))] == [1, 1]
         for _ in range(14):
             harness.advance(500, model.work)
             reading.run()
         assert b"".join(brought_in).count(b"far|") == 1
-        assert len(harness.bodies("T")) == 4
+        assert len(harness.bodies("T")) == 3
+
+
+@pytest.mark.parametrize("has_pipeline", [True, False])
+def test_those_of_blocks_whenever_a_walk_arms_them(tmp_path: Path, brought_in: list[bytes], has_pipeline: bool) -> None:
+    reading = HeldOffload()
+    with BrokerHarness(tmp_path, timer_lead_ms=8000, reading=reading) as harness:
+        model = PipelineModel(harness)
+        for i in range(3):
+            harness.send("T", b"%d|" % i + bytes(9000), properties={props.DELAY_IN_SECONDS: "15"})
+        harness.send("T", b"later|", properties={props.DELAY_IN_SECONDS: "25"})
+        brought_in.clear()
+        harness.advance(14_500, model.work if has_pipeline else None, 500)
+        assert brought_in == [] and len(reading) == 1
+        reading.run()
+        joined = b"".join(brought_in)
+        assert harness.bodies("T") == [] and b"later|" not in joined
+        assert [joined.count(b"%d|" % i) for i in range(3)] == [1, 1, 1]
+        harness.advance(1000)
+        assert len(harness.bodies("T")) == 3
 
 
 def test_nothing_unless_it_is_wanted(harness: BrokerHarness, brought_in: list[bytes]) -> None:

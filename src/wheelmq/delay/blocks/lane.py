@@ -46,6 +46,7 @@ from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.journal import Rows
+from wheelmq.store.mapped import HeldFiles
 from wheelmq.system.failpoint import reach
 from wheelmq.system.offload import Offload
 
@@ -55,6 +56,8 @@ NEAR_MS: Final = 1000
 """What is due within this and was walked by no turn is armed by the tick."""
 ROWS_MAX: Final = 200_000
 """Rows that one turn walks, unless a single second has more."""
+KIND_SHIFT: Final = 60
+"""An origin's kind stands from this bit on."""
 _NO_ENQUEUE_MS: Final = (1 << 63) - 1
 
 
@@ -64,6 +67,14 @@ class _Settled(NamedTuple):
     first: LogPosition
     before: LogPosition
     origins: npt.NDArray[np.int64]
+
+
+class WalkedRecords(NamedTuple):
+    """Positions and sizes of records in the log of a block; they may be looked at off the loop."""
+
+    files: HeldFiles
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
 
 
 class BlockLane:
@@ -83,6 +94,8 @@ class BlockLane:
         """What records before this log position settle is flagged in its unit, on disk."""
         self._is_writing = False
         self.put_count = 0
+        self.walked: list[WalkedRecords] = []
+        """Where the records stand of what walks armed: whoever reads them ahead takes them from here."""
 
     # Put -----------------------------------------------------------------------------------------------------------
 
@@ -157,8 +170,9 @@ class BlockLane:
             for number in self.wheel.between(self.walked_ms, near_ms):
                 near = self.blocks.get(number)
                 if near is not None:
-                    counted = self.wheel.counted_to(near)
-                    self._arm(near, *near.queue.due_between(self.walked_ms, near_ms, counted), by="near_lane")
+                    indices, units = near.queue.due_between(self.walked_ms, near_ms, self.wheel.counted_to(near))
+                    self._arm(near, indices, units, by="near_lane")
+                    self._note_walked(near, units["position"].astype(np.int64), units["size"].astype(np.int64))
             self._walk_to(near_ms)
 
     def _count_near(self, goal_ms: int) -> None:
@@ -283,9 +297,18 @@ class BlockLane:
                 refs[:, column] = rows[name]
             refs[:, ref.FLAGS] = np.where(rows["delay_ms"] > ref.LONG_DELAY_MS, ref.FLAG_LONG, 0)
             self._timer.arm(refs, enqueue_ms=write_ms, by="pipeline")
+            for stream, mine in by_stream(refs[:, ref.ORIGIN]):
+                block = self.blocks.get(stream_number(stream))
+                if block is not None:
+                    self._note_walked(block, refs[mine, ref.POSITION], refs[mine, ref.SIZE])
         self._planned = None
         if window is not None:
             self._walk_to(window.through_ms)
+
+    def _note_walked(self, block: Block, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None:
+        if len(positions):
+            files = HeldFiles(block.log.files, int(positions.min()), int(positions.max()))
+            self.walked.append(WalkedRecords(files, positions, sizes))
 
     # Start ---------------------------------------------------------------------------------------------------------
 
@@ -416,13 +439,10 @@ class BlockLane:
         self._timer.done.end(block_stream(number))
 
 
-_KIND_SHIFT: Final = 60
-
-
 def _settled_in_blocks(rows: Rows) -> npt.NDArray[np.int64]:
     """Origins of the messages of blocks that the journal's rows settle."""
     settles = rows[:, row.SETTLES]
-    found: npt.NDArray[np.int64] = settles[settles >> _KIND_SHIFT == KIND_BLOCK]
+    found: npt.NDArray[np.int64] = settles[settles >> KIND_SHIFT == KIND_BLOCK]
     return found
 
 
