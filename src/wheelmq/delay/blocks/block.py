@@ -209,9 +209,10 @@ class Block:
 
     # Recovery ------------------------------------------------------------------------------------------------------
 
-    def recover(self, checkpoint: BlockCheckpoint | None, sequence: int) -> None:
+    def recover(self, checkpoint: BlockCheckpoint | None, sequence: int, *, is_clean: bool = False) -> None:
         """Find the ends of queue and log, and make them agree; `checkpoint` is the last that was written whole.
 
+        After a stop that `is_clean` nothing is brought to disk of a block that ends where its checkpoint says.
         Units before the checkpoint are looked at, and records behind it are walked. Raises LogDamaged when records that
         were on disk are not there any more, with something behind them, or when the log holds what is none of its own.
         """
@@ -236,7 +237,10 @@ class Block:
         reach("block.recovered")
         if self.log.end:
             self._begin()
-            self.sync_job()()()
+            if is_clean and (self.log.end, queue.end) == (known.log_position, known.units):
+                self.log.synced, self.durable, self._is_checkpoint_on_disk = self.log.end, queue.end, True
+            else:
+                self.sync_job()()()
 
     def _last_record_store_ms(self) -> Millis:
         """Store time of the record that the last unit names; 0 when none does."""

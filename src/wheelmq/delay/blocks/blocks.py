@@ -125,7 +125,7 @@ class Blocks:
         """Make log and queue of each block agree. Raises LogDamaged, DiskFull, OSError."""
         loaded, self._loaded = self._loaded, []
         for block, known, sequence in loaded:
-            block.recover(known, sequence)
+            block.recover(known, sequence, is_clean=self.last_stop_was_clean is True)
             if block.number == 0:
                 remove_files(self._disk, block.paths)  # nothing of it had reached the disk
             else:

@@ -87,6 +87,23 @@ def test_abort_scheduled_says_that_the_stop_was_clean(
     assert len(bench.found()) == 1
 
 
+def test_a_start_after_a_clean_stop_brings_no_block_to_disk(bench: BlockBench) -> None:
+    for i in range(20):
+        bench.put(NEXT_HOUR_MS + i * HOUR_MS // 4, bytes(700))
+    bench.close()
+    bench.disk.syncs.clear()
+    bench.open()
+    assert [path for path in bench.disk.syncs if bench.paths.blocks in path.parents] == []
+    bench.put(NEXT_HOUR_MS, b"more")
+    bench.flush()
+    second = list(bench.blocks)[1]
+    second.queue.flag_done(np.array([1]))  # and those of a block that nothing was put in are written down
+    bench.checkpoint()
+    bench.cut_power(1, keep=0)
+    assert len(bench.found()) == 21
+    assert [block.queue.done().tolist() for block in bench.blocks][:2] == [[], [1]]
+
+
 def test_that_a_stop_was_clean_is_forgotten_for_good_before_anything_is_written(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.close()
