@@ -20,6 +20,9 @@ from wheelmq.store.mapped import MappedSequence
 FILES_LOOKED_AT: Final = 3
 """At a start the units of so many files are looked at, the last ones; those before them were long on disk."""
 
+LOOKED_AT_ONCE: Final = 1 << 13
+"""Units: of many blocks most hold little, and the rest of the file is left alone."""
+
 Units = npt.NDArray[Any]
 """An array of BLOCK_UNIT.dtype."""
 Indices = npt.NDArray[np.int64]
@@ -158,7 +161,7 @@ class BlockQueue:
         self.end = first // BLOCK_UNIT.size
         position = 0
         while self.end * BLOCK_UNIT.size < files.end:
-            units = self._units(self.end)
+            units = self._units(self.end)[:LOOKED_AT_ONCE]
             good = _are_whole(units, start_ms, end_ms, position, log_end)
             self.end += good
             if good < len(units):

@@ -208,8 +208,12 @@ def test_each_byte_at_which_a_power_cut_may_tear_the_log(bench: BlockBench) -> N
 
 
 @pytest.mark.parametrize("files", [1, 2, 3, 4, 5, 7])
-def test_the_queue_is_looked_at_from_its_first_file_or_the_third_last(bench: BlockBench, files: int) -> None:
+@pytest.mark.parametrize("at_once", [3, 1 << 13])
+def test_the_queue_is_looked_at_from_its_first_file_or_the_third_last(
+    bench: BlockBench, files: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A unit that is none is found in the files that are looked at, and passed over in those before them."""
+    monkeypatch.setattr("wheelmq.delay.blocks.queue.LOOKED_AT_ONCE", at_once)
     count = 8 * (files - 1) + 5
     for i in range(count):
         bench.put(NEXT_HOUR_MS + i)
