@@ -105,6 +105,7 @@ class BlockLane:
         block = self.blocks.block_for(due_ms)
         if block.queue.end == 0:  # it is new, and its number may be one that was given before
             self._timer.done.forget(block_stream(block.number))
+            self._timer.armed.forget(block_stream(block.number))
         message.queue_id = block.number
         put = self.blocks.put(block, message, due_ms)
         self.put_count += 1
