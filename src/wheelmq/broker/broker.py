@@ -40,7 +40,6 @@ from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.park import ParkSettings
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots, SnapshotSettings
-from wheelmq.delay.timer.mark import save_check
 from wheelmq.delay.timer.recover import TimerRecovery
 from wheelmq.delay.timer.timer import Timer, TimerSettings
 from wheelmq.formats.disk.index import IndexSize
@@ -409,10 +408,6 @@ class Broker:
     def _sample_rates(self) -> None:
         for rate in (self.put_rate, self.get_rate, self.enqueue_rate, self.dequeue_rate):
             rate.sample(self.clock.monotonic())
-
-    def save_timer_check(self) -> None:
-        """Write Apache's timercheck; may run off the loop."""
-        save_check(self.disk, self.paths, self.timer.check(self.releaser.earliest_in_hand_ms()))
 
     def fail(self, error: BaseException) -> None:
         """The disk did not keep its word: acknowledge nothing more, stop, recover from disk."""

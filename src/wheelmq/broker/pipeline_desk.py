@@ -1,7 +1,7 @@
 """Where the pipeline is served: when a turn is due, what it is to do, and what happens to its proposal.
 
 A plan is given when there is reason, and only over what is on disk. After a commit the timer log is brought to disk
-and the mark is written, off the loop; the next plan waits for that.
+and the mark is written, off the loop; the next plan waits for that. Apache's timercheck follows the mark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.timer import handback
-from wheelmq.delay.timer.mark import Mark, save_check
+from wheelmq.delay.timer.mark import CheckFile, Mark
 from wheelmq.delay.timer.portions import PortionReader
 from wheelmq.delay.timer.turns import Part, Proposal, Stale, TurnPlan
 from wheelmq.delay.timer.view import StoreSizes
@@ -86,6 +86,7 @@ class PipelineDesk:
         """When a pipeline last opened a lease, asked for a plan, or worked on a turn."""
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
+        self._check_file = CheckFile(broker.store, broker.background)
 
     # Leases and turns ----------------------------------------------------------------------------------------------
 
@@ -208,7 +209,8 @@ class PipelineDesk:
     # The tick ------------------------------------------------------------------------------------------------------
 
     def tick(self, wall_ms: Millis, now_ms: int) -> None:
-        """Keep S ahead over empty slots, and see whether a waiting pipeline can have its plan."""
+        """Keep S ahead over empty slots, and see whether a waiting pipeline can have its plan; write timercheck."""
+        self._check_file.look()
         if now_ms < self._look_ms:
             return
         self._look_ms = now_ms + LOOK_MS
@@ -236,13 +238,11 @@ class PipelineDesk:
         self._saves += 1
         upto, sync = timer.log.sync_job()
         mark = timer.mark()
-        check = timer.check(self._broker.releaser.earliest_in_hand_ms())
 
         def job() -> None:
             sync()
             reach("mark.before")
             self._write(mark)
-            save_check(self._broker.disk, self._broker.paths, check)
 
         self._broker.offload.submit(job, lambda result: self._saved(upto, done, result))
 
@@ -256,7 +256,10 @@ class PipelineDesk:
             log.critical("the timer log could not be brought to disk: %s", result)
             self._broker.fail(result)
             return
-        self._timer.log.note_synced(upto)
+        timer = self._timer
+        timer.log.note_synced(upto)
+        if timer.log.synced == timer.log.end:
+            self._check_file.note(timer.check(self._broker.releaser.earliest_in_hand_ms()))
         if done is not None:
             done()
 
@@ -266,11 +269,13 @@ class PipelineDesk:
         self._broker.store.flush()
         self._sync_timer_log()
         mark = timer.mark()
-        handback.prepare(timer)
+        in_hand_ms = self._broker.releaser.earliest_in_hand_ms()
+        last_read_ms = timer.check(in_hand_ms).last_read_ms
+        handback.prepare(timer, last_read_ms)
         self._sync_timer_log()
         timer.wheel.sync()
         timer.mark_file.write(mark)
-        self._broker.save_timer_check()
+        self._check_file.write(timer.check(in_hand_ms)._replace(last_read_ms=last_read_ms))
 
     def _sync_timer_log(self) -> None:
         upto, sync = self._timer.log.sync_job()

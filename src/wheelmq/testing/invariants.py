@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from wheelmq.broker.broker import Broker
 from wheelmq.delay.done import DoneBits
-from wheelmq.delay.timer.mark import MarkFile
+from wheelmq.delay.timer.mark import MarkFile, TimerCheck, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, Record, decode_record
@@ -165,7 +165,7 @@ def _check_counts(broker: Broker, log: Log) -> None:
 
 
 def _check_durable(broker: Broker, log: Log) -> None:
-    """I4: what is shown to the pipeline, indexed or named in the mark is on disk."""
+    """I4: what is shown to the pipeline, indexed, named in the mark or called out by timercheck is on disk."""
     timer, durable = broker.timer, broker.store.log.synced
     mark = MarkFile(broker.disk, broker.paths).load()
     bounds = {"E": timer.indexed_to}
@@ -179,6 +179,11 @@ def _check_durable(broker: Broker, log: Log) -> None:
     for name, bound in bounds.items():
         for index, record in log.parked.items():
             assert index >= bound or record.position + record.size <= durable, f"{name} covers what is not on disk"
+    check = load_check(broker.disk, broker.paths) or TimerCheck()
+    for index, record in log.settled.items():
+        if index < check.queue_offset and index in log.parked and record.position + record.size > durable:
+            slot_ms = int(log.parked[index].message.properties[props.TIMER_OUT_MS])
+            assert slot_ms >= check.last_read_ms, f"timercheck calls out {index}, whose release is not on disk"
 
 
 def _units(broker: Broker, end: int) -> dict[int, list[int]]:

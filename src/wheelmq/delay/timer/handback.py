@@ -53,8 +53,10 @@ class _LiveView:
         """Nothing expires while the broker stops."""
 
 
-def prepare(timer: Timer) -> None:
-    """Index the rest and hide what is out. The log must be on disk whole, no turn may come any more.
+def prepare(timer: Timer, last_read_ms: int) -> None:
+    """Index the rest and hide what is out from `last_read_ms` on, before which timercheck will call all slots out.
+
+    The log must be on disk whole, no turn may come any more.
 
     What cannot be done is told: Apache would then deliver some of what is out once more. Raises OSError of the sync.
     """
@@ -62,7 +64,7 @@ def prepare(timer: Timer) -> None:
     timer.turns.take_back()
     try:
         _index_rest(timer, view)
-        _hide_settled(timer, view)
+        _hide_settled(timer, view, last_read_ms)
     except (StoreUnreadable, OSError) as error:
         log.warning("what is out is not marked for another broker that gets the store: %s", error)
 
@@ -95,10 +97,10 @@ def _index_rest(timer: Timer, view: View) -> None:
         timer.apply(Proposal(plan, [made], [], []))
 
 
-def _hide_settled(timer: Timer, view: View) -> None:
+def _hide_settled(timer: Timer, view: View, last_read_ms: int) -> None:
     """Have the units of messages that are out passed over, in the slots from timercheck's to the present one."""
     precision_ms = timer.settings.precision_ms
-    after_ms = timer.check(None).last_read_ms - precision_ms
+    after_ms = last_read_ms - precision_ms
     through_ms = timer.floor_slot(timer.store.clock.now_ms())
     log_end = timer.log.end
     rows = staging.read_walk(view, after_ms, through_ms, log_end=log_end, precision_ms=precision_ms, write_ms=0, turn=0)

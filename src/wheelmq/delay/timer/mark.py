@@ -1,11 +1,13 @@
 """The timer's durable mark, in two slots written in turn, and Apache's timercheck beside it.
 
 The mark is what recovery trusts: each queue offset of the timer queue below E has its unit in the timer log below T.
-So it is written only after the timer log is on disk up to T. Apache's timercheck says the same to Apache.
+So it is written only after the timer log is on disk up to T. Apache's timercheck says the same to Apache, and what is
+out: so it is written only after the commit log is on disk, too, as far as it had come.
 """
 
 from __future__ import annotations
 
+import logging
 import zlib
 from typing import NamedTuple
 
@@ -18,8 +20,13 @@ from wheelmq.formats.disk.timer import (
     TIMER_MARK_MAGIC,
     TIMER_MARK_SLOT_BYTES,
 )
+from wheelmq.formats.units import LogPosition
+from wheelmq.store.store import Store
 from wheelmq.system.disk import Disk
 from wheelmq.system.failpoint import reach
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
 
 
 class Mark(NamedTuple):
@@ -99,3 +106,33 @@ def check_is_apaches(disk: Disk, paths: StorePaths) -> bool:
     if raw is None or len(raw) < TIMER_CHECK.size:
         return False
     return raw[: TIMER_CHECK.size] != raw[TIMER_CHECK_COPY_AT : TIMER_CHECK_COPY_AT + TIMER_CHECK.size]
+
+
+class CheckFile:
+    """Keeps the timercheck: what was noted last is written once the commit log is on disk as far as it was then."""
+
+    def __init__(self, store: Store, background: Offload) -> None:
+        self._store = store
+        self._background = background
+        self._noted: tuple[LogPosition, TimerCheck] | None = None
+        self._is_busy = False
+
+    def note(self, check: TimerCheck) -> None:
+        """`check` holds for the log up to its present end; the timer log is on disk as far as it says."""
+        self._noted = self._store.log.end, check
+
+    def look(self) -> None:
+        """Have it written if it may be; called in every tick."""
+        if self._noted is None or self._is_busy or self._store.log.synced < self._noted[0]:
+            return
+        check, self._noted, self._is_busy = self._noted[1], None, True
+        self._background.submit(lambda: self.write(check), self._written)
+
+    def write(self, check: TimerCheck) -> None:
+        """Write `check`, which holds for what is on disk. Raises OSError."""
+        save_check(self._store.disk, self._store.paths, check)
+
+    def _written(self, result: object) -> None:
+        self._is_busy = False
+        if isinstance(result, BaseException):
+            log.error("timercheck could not be written: %s", result)

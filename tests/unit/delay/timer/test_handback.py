@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from wheelmq.delay.offline import pending_in
+from wheelmq.delay.release import QUANTUM
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.mark import load_check
 from wheelmq.delay.timer.view import TIMER_QUEUE, StoreSizes, StoreView
@@ -60,6 +61,25 @@ def test_only_what_is_pending(harness: BrokerHarness, tmp_path: Path, turns: boo
     store = tmp_path / "store"
     assert pending(store) == [3, 4, 5, 6, 7]
     assert delivered_by_apache(store) == [3, 4, 5, 6, 7]
+
+
+def test_a_burst_that_is_still_leaving(tmp_path: Path) -> None:
+    """A stop in its midst: what is out of it has units seconds behind the present slot, and is passed over."""
+    store = tmp_path / "store"
+    with BrokerHarness(store, release_slice_ms=0.0) as harness:
+        model = PipelineModel(harness)
+        due_ms = harness.now_ms + 4500
+        for i in range(QUANTUM + 100):
+            harness.send("T", b"%d" % i, deliver_ms=due_ms)
+        harness.advance(4400, model.work)
+        harness.clock.advance(due_ms - harness.now_ms)
+        harness.tick()
+        assert harness.broker.releaser.in_hand() == 100
+        harness.clock.advance(4000)
+        harness.stop()
+    left = list(range(QUANTUM, QUANTUM + 100))
+    assert pending(store) == left
+    assert delivered_by_apache(store) == left
 
 
 def test_here_all_goes_on_as_before(harness: BrokerHarness) -> None:

@@ -22,6 +22,7 @@ from wheelmq.testing import invariants
 from wheelmq.testing.clock import START_MS, ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
 
 DELAYS_MS = [500, 3000, 4500, 8000, 15_000, 30_000]
@@ -273,10 +274,31 @@ class TestTheMark:
         mark = MarkFile(disk, harness.broker.paths).load()
         assert mark == Mark(6, timer.log.end, model.epoch, 1)
         check = load_check(disk, harness.broker.paths)
-        assert check is not None and (check.queue_offset, check.log_flush_position) == (6, 0)
+        assert check is not None and (check.queue_offset, check.log_flush_position) == (6, timer.log.end)
         harness.stop()
         check = load_check(disk, timer.store.paths)
         assert check is not None and check.log_flush_position == timer.log.end
+
+    def test_timercheck_waits_for_the_log(self, tmp_path: Path) -> None:
+        """What is out is called out once its release is on disk: a power cut may take that before."""
+        with BrokerHarness(tmp_path, offload=HeldOffload(), flush_interval_ms=60_000) as harness:
+            model = PipelineModel(harness)
+            harness.send("T", b"out", delay_ms=2700)
+            harness.advance(4700, model.work)
+            model.open()  # the mark is written, and the log was not flushed since the turn
+            log, slot_ms = harness.broker.store.log, (START_MS + 2700 - 1) // 1000 * 1000
+            assert harness.bodies("T") == [b"out"] and log.synced < log.end
+            assert harness.broker.timer.check(None).last_read_ms > slot_ms
+            check = load_check(harness.disk, harness.broker.paths)
+            assert check is not None and check.queue_offset == 1 and check.last_read_ms <= slot_ms
+            invariants.check(harness.broker)
+            harness.broker.flush.want()
+            harness.tick()
+            while harness.run_jobs():
+                pass
+            assert log.synced == log.end
+            check = load_check(harness.disk, harness.broker.paths)
+            assert check is not None and check.last_read_ms > slot_ms
 
     def test_epochs_grow_over_stops(self, harness: BrokerHarness, model: PipelineModel) -> None:
         epochs = []
