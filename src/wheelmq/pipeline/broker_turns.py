@@ -5,7 +5,8 @@ and nobody else's.
 
 A turn may hang: a task that does not end, a planner that does not ask. The broker says with each renewal for how long
 it has heard nothing of the lease's turns; past a deadline the query is given up, and another one starts under a new
-lease. What the old one still sends is STALE.
+lease. What the old one still sends is STALE. It is given up too when a renewal is refused, for then the lease is over,
+and when the broker has not answered one for that long.
 """
 
 from __future__ import annotations
@@ -71,11 +72,13 @@ class BrokerTurns:
         self._checkpoint: Path | None = None
         self._query_has_turned = False
         self._epoch = 0
+        self._renewed_s = 0.0
+        """When the lease was last renewed, or opened."""
         self._next_try_s = 0.0
         self._next_renewal_s = 0.0
         self._last_problem = ""
         self._given_up = 0
-        """Turns given up since the last one that was committed."""
+        """Turns given up for their silence since the last one that was committed."""
         self._left_behind = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"turns of {broker}", daemon=True)
@@ -112,9 +115,7 @@ class BrokerTurns:
             self._ended(self._query, _first_line(self._query.exception()))
         elif now_s >= self._next_renewal_s:
             self._next_renewal_s = now_s + RENEW_S
-            quiet_s = self._renew()
-            if quiet_s > self._quiet_max_s():
-                self._give_up(self._query, quiet_s)
+            self._renew(self._query, now_s)
 
     def _start(self, now_s: float) -> None:
         try:
@@ -128,6 +129,7 @@ class BrokerTurns:
         self._last_problem = ""
         terms: dict[str, Any] = msgspec.json.decode(answer.body)
         self._epoch = int(terms["epoch"])
+        self._renewed_s = now_s
         reach("driver.opened")
         rows = (
             self._session.readStream.format(FORMAT)
@@ -146,23 +148,29 @@ class BrokerTurns:
         )
         self._say("turning", broker=self.broker, epoch=self._epoch)
 
-    def _renew(self) -> float:
-        """Keep the lease; for how many seconds the broker has heard nothing of its turns."""
+    def _renew(self, query: StreamingQuery, now_s: float) -> None:
+        """Keep the lease; give the query up when it is over, or when nothing is heard of its turns."""
         try:
             answer = self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self._epoch)
-        except (CallError, Refused) as problem:
+        except Refused as problem:
+            self._give_up(query, str(problem))
+            return
+        except CallError as problem:
             log.info("the lease was not renewed: %s", problem)
-            return 0.0
-        quiet_ms = int(answer.ext.get("quietMs", "0"))
-        return quiet_ms / 1000.0
+            quiet_s = now_s - self._renewed_s
+        else:
+            self._renewed_s = now_s
+            quiet_s = int(answer.ext.get("quietMs", "0")) / 1000.0
+        if quiet_s > self._quiet_max_s():
+            self._given_up += 1
+            self._give_up(query, f"nothing was heard of its turn for {quiet_s:.1f} s")
 
     def _quiet_max_s(self) -> float:
         least_s = QUIET_S if self._query_has_turned else QUIET_NEW_S if self.has_turned else QUIET_FIRST_S
         return least_s * (1 << min(self._given_up, QUIET_DOUBLINGS_MAX))
 
-    def _give_up(self, query: StreamingQuery, quiet_s: float) -> None:
-        """Stop a query that hangs; tasks are killed with their workers. Raises RuntimeError for one too many."""
-        self._given_up += 1
+    def _give_up(self, query: StreamingQuery, why: str) -> None:
+        """Stop a query that may hang; tasks are killed with their workers. Raises RuntimeError for one too many."""
         try:
             query.stop()
         except Py4JError as problem:
@@ -170,7 +178,7 @@ class BrokerTurns:
             log.warning("a query of %s did not stop: %s", self.broker, problem)
             if self._left_behind > LEFT_BEHIND_MAX:
                 raise RuntimeError(f"{self._left_behind} queries of {self.broker} hang and do not stop") from None
-        self._ended(query, f"given up: nothing was heard of its turn for {quiet_s:.1f} s")
+        self._ended(query, f"given up: {why}")
 
     def _ended(self, query: StreamingQuery, why: str) -> None:
         self._query = None
