@@ -79,11 +79,13 @@ class Sent(NamedTuple):
     queue_id: int
     due_ms: int
     """0 for one that is not delayed."""
-    asked: Ask
+    asked: Ask | None
+    """None while it is being sent."""
 
     @property
     def is_acknowledged(self) -> bool:
-        return self.asked.answer is not None and self.asked.answer.code == ResponseCode.SUCCESS
+        answer = None if self.asked is None else self.asked.answer
+        return answer is not None and answer.code == ResponseCode.SUCCESS
 
 
 class Stored(NamedTuple):
@@ -137,7 +139,8 @@ class Life:
             properties[props.DELAY_IN_SECONDS] = str(seconds)
         payload = body(number, body_bytes(number))
         command = self.harness.send_command(topic, payload, queue_id=queue_id, properties=properties)
-        self.sent.append(Sent(topic, queue_id, due_ms, self.harness.submit(command)))
+        self.sent.append(Sent(topic, queue_id, due_ms, None))  # the power may go while it is being taken
+        self.sent[number] = self.sent[number]._replace(asked=self.harness.submit(command))
 
     def read_on(self) -> None:
         """Note the records that were written since this was called last."""
