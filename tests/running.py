@@ -40,6 +40,13 @@ class Up:
         assert done.returncode == 0, (arguments, done.stderr, self.errors.read_text())
         return done.stdout
 
+    def refused(self, *arguments: str) -> str:
+        """What a command tells that is to end with code 1."""
+        command = wheelmq(*arguments, "--namesrv", self.found["namesrv"])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
+        assert done.returncode == 1, (arguments, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(STOP_DEADLINE_S)

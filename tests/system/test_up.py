@@ -48,6 +48,21 @@ def test_the_broker_and_its_clients(tmp_path: Path) -> None:
         assert lines(running.command("timers", "--json", "--to", "+30m")) == []
         counts = lines(running.command("timers", "--per-minute", "--json", "--topic", "T"))
         assert counts == [{"minute_ms": pending[0]["due_ms"] // 60_000 * 60_000, "count": 1}]
+        for words in (["--level", "18"], ["--delay-in-seconds", "7200"], ["--delay", "2h"]):
+            key = lines(running.command("send", "T", "never", *words, "--json"))[0]["unique_key"]
+            assert "Cancelled" in running.command("cancel", "T", "--key", key)
+        assert lines(running.command("timers", "--json")) == pending
+        refused = running.refused("send", "T", "far", "--at", "+30d")
+        assert "this broker's timer reaches 3d" in refused
+        assert "--delay-in-seconds 2592000" in refused and "--set timer_max_delay_seconds=2592000" in refused
+        assert "Nothing was cancelled" in running.refused("cancel", "T", "--key", key)
+        assert "topic Other is not known" in running.refused("timers", "--topic", "Other")
+        options = ("--home", str(home), "--namesrv-port=0", "--broker-port=0")
+        second = subprocess.run(wheelmq("up", *options), capture_output=True, text=True, timeout=START_DEADLINE_S)
+        assert second.returncode == 1
+        assert f"is in use by process {found['pids']['up']}" in second.stderr
+        assert f"stop that (kill {found['pids']['up']})" in second.stderr
+        assert "Spark is up" not in second.stderr.partition("Error:")[2]
         found_by_key = lines(running.command("timers", "--key", "k1", "--topic", "T", "--json"))
         assert [one["end"] for one in found_by_key] == ["released"]
         assert running.stop() == 0
@@ -93,6 +108,40 @@ def test_an_end_during_the_start_is_clean(tmp_path: Path) -> None:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def test_a_consumer_says_that_there_is_no_broker() -> None:
+    port = free_port()
+    namesrv = subprocess.Popen(wheelmq("nameserver", "--port", str(port), "--json"), stdout=subprocess.PIPE, text=True)
+    try:
+        assert namesrv.stdout is not None and "listening" in namesrv.stdout.readline()
+        command = wheelmq("consume", "T", "--group", "g", "--namesrv", f"127.0.0.1:{port}")
+        consumer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert consumer.stderr is not None
+        assert "No broker is registered" in consumer.stderr.readline()
+        assert "waits for messages of T" in consumer.stderr.readline()
+        consumer.send_signal(signal.SIGTERM)
+        consumer.communicate(timeout=COMMAND_DEADLINE_S)
+        assert consumer.returncode == 0
+    finally:
+        namesrv.terminate()
+        namesrv.communicate(timeout=STOP_DEADLINE_S)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder that takes no files, not even from root")
+def test_a_home_that_cannot_be_written_is_told() -> None:
+    options = ("--home", "/proc/x", "--namesrv-port=0", "--broker-port=0")
+    done = subprocess.run(wheelmq("up", *options), capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
+    assert done.returncode == 1
+    assert "/proc/x cannot be written" in done.stderr and "choose another --home" in done.stderr
+
+
+def test_one_port_for_two_is_told(tmp_path: Path) -> None:
+    port = str(free_port())
+    options = ("--home", str(tmp_path), "--namesrv-port", port, "--broker-port", port)
+    done = subprocess.run(wheelmq("up", *options), capture_output=True, text=True, timeout=COMMAND_DEADLINE_S)
+    assert done.returncode == 1
+    assert "--namesrv-port" in done.stderr and "--broker-port" in done.stderr
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:

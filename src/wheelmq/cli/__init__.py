@@ -11,7 +11,19 @@ from typing import Final
 
 import click
 
-COMMANDS: Final = ("up", "demo", "send", "consume", "timers", "dump", "doctor", "broker", "nameserver", "pipeline")
+COMMANDS: Final = (
+    "up",
+    "demo",
+    "send",
+    "cancel",
+    "consume",
+    "timers",
+    "dump",
+    "doctor",
+    "broker",
+    "nameserver",
+    "pipeline",
+)
 
 
 class LazyGroup(click.Group):

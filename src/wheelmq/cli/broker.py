@@ -84,7 +84,9 @@ def command(
             say(as_json, "failed", f"Error: {failure}", why=f"the disk did not keep its word: {failure}")
         return 0 if failure is None else 1
 
-    sys.exit(run_part(life, port=port, as_json=as_json, ends_with_stdin=ends_with_stdin))
+    port_option = "--broker-port" if ends_with_stdin else "--port"  # `wheelmq up` calls it so
+    code = run_part(life, port=port, port_option=port_option, as_json=as_json, ends_with_stdin=ends_with_stdin)
+    sys.exit(code)
 
 
 def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:

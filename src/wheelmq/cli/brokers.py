@@ -14,3 +14,16 @@ async def find_brokers(namesrv: str) -> dict[str, str]:
         return await Routes(server_list(namesrv), connections).brokers()
     finally:
         await connections.close()
+
+
+async def check_topic_is_known(namesrv: str, topic: str) -> None:
+    """Raises TopicUnknown when no broker has `topic`, and as `find_brokers`."""
+    from wheelmq.client.connections import Connections
+    from wheelmq.client.routes import Routes
+    from wheelmq.client.session import server_list
+
+    connections = Connections()
+    try:
+        await Routes(server_list(namesrv), connections).get(topic)
+    finally:
+        await connections.close()

@@ -57,7 +57,8 @@ async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv
     consumer.subscribe(topic, show, tags)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    await find_brokers(namesrv)  # who waits for messages should not wait for a name server that is not there
+    if not await find_brokers(namesrv):  # raises for a name server that is not there: nobody should wait for that
+        click.echo(f"No broker is registered at {namesrv} yet; one is waited for. Is it up?", err=True)
     async with consumer:
         if not as_json:
             click.echo(f"Group {group} waits for messages of {topic}; Ctrl-C ends it.", err=True)

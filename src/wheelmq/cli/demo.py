@@ -28,7 +28,8 @@ def command(home: Path | None) -> None:
     """Start all parts on free ports, send delayed messages, and show when each arrives.
 
     Exit code 0 says that every message arrived once and none early, that a cancelled one did not arrive, and that the
-    pipeline on Spark made turns. It takes about 40 s; the very first start also compiles kernels.
+    pipeline on Spark made turns. It takes about 40 s; the very first start also compiles kernels, and takes up to
+    3 minutes.
     """
     os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")  # making a start-up cache would take the processor from us
     folder = home or Path(tempfile.mkdtemp(prefix="wheelmq-demo-"))

@@ -21,6 +21,8 @@ PATIENCE_MS: Final = 15_000
 """How long a message that is due is waited for."""
 LINGER_MS: Final = 1000
 """How long is watched, after all have arrived, for one that comes twice."""
+TURN_PATIENCE_S: Final = 60.0
+"""How long a turn is waited for when all have arrived before the first: the broker needs none for what is due soon."""
 QUIET_MS: Final = 100
 LOOK_S: Final = 0.05
 
@@ -47,6 +49,8 @@ class Run:
         self.planned: list[Planned] = []
         self.metrics: dict[str, Any] | None = None
         self.turns_before = 0
+        self.awaits_turn = False
+        """Whether all has arrived and only the pipeline's first turn is waited for."""
         self.cancel_result: CancelResult | None = None
         """What the broker said of the cancel, which is the last thing to be sent."""
         self._stack = stack
@@ -78,7 +82,7 @@ class Run:
                 await self._wait_for_greeting()
                 await self._send(producer)
                 await self._wait()
-        self.note(await self._stack.metrics())
+                await self.wait_for_turn()
 
     async def _wait_for_greeting(self) -> None:
         """Wait until the consumer has its queues: else the first messages would wait for that."""
@@ -110,6 +114,16 @@ class Run:
             await asyncio.sleep(LOOK_S)
         await asyncio.sleep(LINGER_MS / 1000)
 
+    async def wait_for_turn(self) -> None:
+        """Wait until the pipeline has made a turn since the messages were sent, TURN_PATIENCE_S at most."""
+        until_s = self._clock.monotonic() + TURN_PATIENCE_S
+        self.note(await self._stack.metrics())
+        while self.turns < 1 and self._clock.monotonic() < until_s:
+            self.awaits_turn = True
+            await asyncio.sleep(LOOK_S)
+            self.note(await self._stack.metrics())
+        self.awaits_turn = False
+
     async def _arrived(self, message: ReceivedMessage) -> None:
         if message.unique_key == self._greeting:
             self._greeted.set()
@@ -134,5 +148,5 @@ class Run:
         if self.cancel_result is not CancelResult.CANCELLED:
             found.append(f"the cancel was answered by {self.cancel_result!s}")
         if self.turns < 1:
-            found.append("the pipeline made no turn")
+            found.append(f"the pipeline made no turn within {TURN_PATIENCE_S:g} s of the last message")
         return found

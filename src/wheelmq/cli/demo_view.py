@@ -8,7 +8,7 @@ from typing import Final, Protocol, Self
 
 import click
 
-from wheelmq.cli.demo_run import Planned, Run
+from wheelmq.cli.demo_run import TURN_PATIENCE_S, Planned, Run
 from wheelmq.cli.stack import Stack
 from wheelmq.cli.times import clock_text
 from wheelmq.pipeline.supervisor import PipelineState
@@ -16,6 +16,7 @@ from wheelmq.system.clock import Clock
 
 LOOK_S: Final = 0.2
 PATIENT_AFTER_S: Final = 15.0
+AWAITS_TURN: Final = f"All is in; the first turn of the pipeline is waited for, up to {TURN_PATIENCE_S:g} s."
 
 
 class View(Protocol):
@@ -111,6 +112,9 @@ class PlainView:
                 self._told.add(one.unique_key)
                 when = f"due {clock_text(one.due_ms)}  arrived {clock_text(one.arrivals_ms[0])}"
                 click.echo(f"{one.delay_ms / 1000:>4g} s  {when}  late {one.lateness_ms} ms")
+        if self._run.awaits_turn and AWAITS_TURN not in self._told:
+            self._told.add(AWAITS_TURN)
+            click.echo(AWAITS_TURN)
         sys.stdout.flush()
 
     def summarize(self, problems: list[str]) -> None:
@@ -151,6 +155,8 @@ class LiveView:
             shown.append(self._messages())
         elif self._clock.monotonic() - self._began_s > PATIENT_AFTER_S:
             shown.append(Text("A first start takes longer: kernels are compiled, Spark's classes are read.", "dim"))
+        if self._run.awaits_turn:
+            shown.append(Text(AWAITS_TURN, "dim"))
         shown += [Text(note, "dim") for note in self._notes[-3:] if "DIED" in note or "died" in note]
         self._live.update(Group(*shown), refresh=True)  # type: ignore[arg-type]
 

@@ -15,13 +15,16 @@ from typing import Final
 
 import click
 
-from wheelmq.cli import ports
+from wheelmq.cli import ports, stores
 from wheelmq.cli.part import home_option
 
 GIB: Final = 1 << 30
-DISK_FREE_MIN: Final = 2 * GIB
-"""The first file of the commit log is 1 GiB, and the next one is made while it fills."""
+DISK_FREE_MIN: Final = 5 * GIB // 2
+"""A file of the commit log is 1 GiB. The first and the next one are made at the start, and one more where there is room
+for twice as much: with the timer's files and those of queues that is 3.6 GB."""
 DISK_FREE_WISHED: Final = 10 * GIB
+FIRST_START_TAKES: Final = "a first start takes 3.6 GB (three files of the log, of 1 GiB each, and the timer's)"
+SMALLER_FILES: Final = "for less, `wheelmq up --set log_file_bytes=67108864` on a new store"
 TEMPORARY_FREE_MIN: Final = 256 << 20
 MEMORY_FREE_MIN: Final = 1 * GIB
 MEMORY_FREE_WISHED: Final = 2 * GIB
@@ -179,18 +182,18 @@ def disk(home: Path) -> Check:
     """Room and right to write where the store will be."""
     import shutil
 
-    there = home.resolve()
-    while not there.exists():
-        there = there.parent
-    if not os.access(there, os.W_OK | os.X_OK):
-        return Check("disk", Status.FAIL, f"{there} may not be written to", "choose another folder with --home")
+    there = stores.existing(home)
+    problem = stores.home_problem(home)
+    if problem is not None:
+        return Check("disk", Status.FAIL, problem, "choose another --home")
     free = shutil.disk_usage(there).free
     detail = f"{free / GIB:.1f} GiB free at {there}"
     if free < DISK_FREE_MIN:
-        advice = f"make room: the log's first two files take {DISK_FREE_MIN // GIB} GiB, or choose another --home"
+        advice = f"make room, or choose another --home: {FIRST_START_TAKES}; {SMALLER_FILES}"
         return Check("disk", Status.FAIL, detail, advice)
     if free < DISK_FREE_WISHED:
-        return Check("disk", Status.WARN, detail, "enough to begin with; the log grows by 1 GiB at a time")
+        advice = f"enough to begin with: {FIRST_START_TAKES}, and the log grows by 1 GiB at a time; {SMALLER_FILES}"
+        return Check("disk", Status.WARN, detail, advice)
     return Check("disk", Status.OK, detail)
 
 

@@ -18,20 +18,24 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print each row as a JSON object.")
 def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
     """Print what stands in FILE, a file of a store, with its positions: a file below commitlog, consumequeue, index,
-    timerlog or scheduledtempdata, timerwheel, checkpoint, or a file of the timer in config. Nothing is changed, and a
-    broker may run."""
+    timerlog or scheduledtempdata, timerwheel, checkpoint, or of config timercheck, timermark, timerdone, timermetrics
+    and snapshot. Nothing is changed, and a broker may run."""
     import msgspec
 
     from wheelmq.formats.disk.dump import UnknownFile
 
+    count = 0
     try:
         rows = (row for row in _rows(file) if row["at"] > after)
         for row in islice(rows, limit):
+            count += 1
             click.echo(msgspec.json.encode(row) if as_json else _text(row))
     except (UnknownFile, OSError) as error:
         raise click.ClickException(str(error)) from None
     except (struct.error, ValueError) as error:
         raise click.ClickException(f"{file} is cut short: {error}") from None
+    if not count:
+        click.echo(f"{file}: {'it is empty' if after < 0 else f'nothing stands behind {after}'}", err=True)
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:

@@ -33,4 +33,6 @@ def command(home: Path, port: int, as_json: bool, ends_with_stdin: bool) -> None
         await app.stop()
         return 0
 
-    sys.exit(run_part(life, port=port, as_json=as_json, ends_with_stdin=ends_with_stdin))
+    port_option = "--namesrv-port" if ends_with_stdin else "--port"  # `wheelmq up` calls it so
+    code = run_part(life, port=port, port_option=port_option, as_json=as_json, ends_with_stdin=ends_with_stdin)
+    sys.exit(code)

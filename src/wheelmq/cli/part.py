@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from wheelmq.cli import stores
 from wheelmq.cli.ports import taken_text
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.net.child import CANNOT_START
@@ -46,15 +47,26 @@ def say(as_json: bool, event: str, text: str, **fields: object) -> None:
     click.echo(json.dumps({"event": event, **fields}) if as_json else text)
 
 
-def run_part(life: Life, *, port: int = 0, as_json: bool, ends_with_stdin: bool, has_children: bool = False) -> int:
-    """Run a part until SIGTERM or Ctrl-C; its exit code. A part that has children runs on asyncio's own loop."""
+def run_part(
+    life: Life,
+    *,
+    port: int = 0,
+    port_option: str = "--port",
+    as_json: bool,
+    ends_with_stdin: bool,
+    has_children: bool = False,
+) -> int:
+    """Run a part until SIGTERM or Ctrl-C; its exit code. A part that has children runs on asyncio's own loop.
+
+    `port_option` is how whoever started it chooses another port.
+    """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if ends_with_stdin:
         end_with_stdin()
     try:
         return (asyncio.Runner() if has_children else _fast_runner()).run(_until_signal(life))
     except (CannotStart, OSError, BodyError) as error:
-        why = _why(error, port)
+        why = _why(error, port, port_option)
         log.error("%s", why)
         say(as_json, "failed", f"Error: {why}", why=why)
         return CANNOT_START
@@ -87,9 +99,13 @@ async def _until_signal(life: Life) -> int:
     return await life(stop)
 
 
-def _why(error: Exception, port: int) -> str:
+def _why(error: Exception, port: int, port_option: str) -> str:
     if not isinstance(error, OSError):
         return str(error)
+    from wheelmq.system.disk import StoreLocked  # brings NumPy, which a part has anyhow when it gets here
+
+    if isinstance(error, StoreLocked):
+        return stores.in_use_text(Path(error.filename))
     if error.errno == errno.EADDRINUSE:
-        return taken_text(port, "--port")
+        return taken_text(port, port_option)
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")

@@ -47,6 +47,8 @@ def command(
     async def life(stop: asyncio.Event) -> int:
         if not what.brokers and not what.namesrv:
             raise CannotStart("name a broker with --broker HOST:PORT, or a name server with --namesrv HOST:PORT")
+        for broker in what.brokers:
+            _check_broker(broker)
         return await _supervise(stop, what)
 
     sys.exit(run_part(life, as_json=False, ends_with_stdin=ends_with_stdin, has_children=True))
@@ -73,6 +75,15 @@ def _servers(namesrv: str | None) -> tuple[str, ...]:
         return server_list(namesrv)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _check_broker(address: str) -> None:
+    from wheelmq.client.session import check_address
+
+    try:
+        check_address(address, "a broker", 10911)
+    except ValueError as error:
+        raise CannotStart(str(error)) from None
 
 
 def _drive(what: _Work) -> int:

@@ -44,11 +44,18 @@ def holder(port: int) -> str | None:
     except psutil.AccessDenied:
         return None
     for pid in filter(None, found):
-        try:
-            return f"process {pid} ({_command(psutil.Process(pid).cmdline())})"
-        except psutil.Error:
-            return f"process {pid}"
+        return process_text(pid)
     return "a process of another user" if found else None
+
+
+def process_text(pid: int) -> str:
+    """A process by number and command."""
+    import psutil
+
+    try:
+        return f"process {pid} ({_command(psutil.Process(pid).cmdline())})"
+    except psutil.Error:
+        return f"process {pid}"
 
 
 def _command(words: list[str]) -> str:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import TYPE_CHECKING
 
 import click
 
 from wheelmq.cli.errors import namesrv_option, told_plainly
 from wheelmq.cli.times import Duration, duration_text, parse_time, time_text
+from wheelmq.formats.units import Millis
+
+if TYPE_CHECKING:
+    from wheelmq.client.producer import SendResult
+    from wheelmq.net.errors import Refused
+
+_TOO_FAR = re.compile(r"max delay (\d+)ms")
+"""In the remark of a broker's refusal, its own and Apache's."""
 
 
 @click.command(name="send", short_help="Send a message, now or for later.")
@@ -20,6 +30,9 @@ from wheelmq.cli.times import Duration, duration_text, parse_time, time_text
     type=click.IntRange(min=0),
     help="Deliver it so many seconds from now, by way of a block: up to a year ahead.",
 )
+@click.option(
+    "--level", type=click.IntRange(min=1), help="Deliver it after the delay of this level, as RocketMQ 4 does."
+)
 @click.option("--keys", help="Business keys, with spaces between them.")
 @click.option("--tags", help="A tag that consumers can choose by.")
 @namesrv_option
@@ -30,39 +43,79 @@ def command(
     delay_ms: int | None,
     at: str | None,
     delay_in_seconds: int | None,
+    level: int | None,
     keys: str | None,
     tags: str | None,
     namesrv: str,
     as_json: bool,
 ) -> None:
-    """Send BODY to TOPIC; a topic that does not exist is made."""
+    """Send BODY to TOPIC; a topic that does not exist is made.
+
+    \b
+    How far ahead it may be due:
+      --delay, --at       3 days, or the broker's timer_max_delay_seconds
+      --delay-in-seconds  a year, or the broker's block_max_delay_seconds
+      --level             1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h are levels 1 to 18, or the broker's own table
+    """
     from wheelmq.client.sync import SyncProducer
+    from wheelmq.formats.disk import properties as props
+    from wheelmq.net.errors import Refused
     from wheelmq.system.clock import SystemClock
 
-    if sum(asked is not None for asked in (delay_ms, at, delay_in_seconds)) > 1:
-        raise click.UsageError("--delay, --at and --delay-in-seconds say the same in several ways: give one of them")
+    if sum(asked is not None for asked in (delay_ms, at, delay_in_seconds, level)) > 1:
+        raise click.UsageError(
+            "--delay, --at, --delay-in-seconds and --level say when in several ways: give one of them"
+        )
+    if not body:
+        raise click.UsageError("BODY is empty: a message needs one byte at least")
     clock = SystemClock()
-    with told_plainly(namesrv):
-        deliver_at_ms = None
-        if at is not None:
-            deliver_at_ms = parse_time(at, clock.now_ms())
-            past_ms = clock.now_ms() - deliver_at_ms
-            if past_ms > 0:
-                raise ValueError(
-                    f"--at {at} lies {duration_text(past_ms)} in the past: leave it out to deliver at once"
-                )
-        with SyncProducer(namesrv, clock=clock) as producer:
+    deliver_at_ms = None if at is None else _due_ms(at, clock.now_ms())
+    with told_plainly(namesrv), SyncProducer(namesrv, clock=clock) as producer:
+        try:
             result = producer.send(
                 topic,
                 body.encode(),
                 keys=keys or (),
                 tags=tags,
+                properties={props.DELAY: str(level)} if level is not None else None,
                 delay_ms=delay_ms,
                 deliver_at_ms=deliver_at_ms,
                 delay_in_seconds=delay_in_seconds,
             )
-    if as_json:
-        found = {
+        except Refused as refused:
+            asked_ms = delay_ms if delay_ms is not None else (deliver_at_ms or 0) - clock.now_ms()
+            _tell_limit(refused, asked_ms)
+            raise
+    click.echo(_as_json(topic, result) if as_json else _as_text(topic, result, level, clock.now_ms()))
+
+
+def _due_ms(at: str, now_ms: Millis) -> Millis:
+    try:
+        deliver_at_ms = parse_time(at, now_ms)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--at") from None
+    if deliver_at_ms < now_ms:
+        past = duration_text(now_ms - deliver_at_ms)
+        raise click.BadParameter(f"{at} lies {past} in the past: leave it out to deliver at once", param_hint="--at")
+    return deliver_at_ms
+
+
+def _tell_limit(refused: Refused, asked_ms: int) -> None:
+    """Raises ClickException, with the ways out, when it was refused for being due later than the timer reaches."""
+    limit = _TOO_FAR.search(refused.answer.remark or "")
+    if limit is None or asked_ms <= int(limit[1]):
+        return
+    seconds = -(-asked_ms // 1000)
+    raise click.ClickException(
+        f"that is {duration_text(asked_ms)} ahead, and this broker's timer reaches {duration_text(int(limit[1]))}: "
+        f"send it with --delay-in-seconds {seconds}, which reaches a year, or start the broker with "
+        f"`wheelmq up --set timer_max_delay_seconds={seconds}` or more"
+    )
+
+
+def _as_json(topic: str, result: SendResult) -> str:
+    return json.dumps(
+        {
             "status": result.status,
             "topic": topic,
             "broker": result.queue.broker_name,
@@ -72,14 +125,18 @@ def command(
             "due_ms": result.due_ms,
             "recall_handle": result.recall_handle,
         }
-        click.echo(json.dumps(found))
-        return
-    where = f"queue {result.queue.queue_id} of {topic} on {result.queue.broker_name}"
-    when = "for delivery at once"
+    )
+
+
+def _as_text(topic: str, result: SendResult, level: int | None, now_ms: Millis) -> str:
+    when = "for delivery at once" if level is None else f"for delivery after the delay of level {level}"
     if result.due_ms is not None:
-        when = f"due {time_text(result.due_ms)} (in {duration_text(max(0, result.due_ms - clock.now_ms()))})"
-    click.echo(f"Sent to {where}, {when}.")
-    click.echo(f"  unique key {result.unique_key}")
-    click.echo(f"  message id {result.message_id}")
+        when = f"due {time_text(result.due_ms)} (in {duration_text(max(0, result.due_ms - now_ms))})"
+    found = [
+        f"Sent to queue {result.queue.queue_id} of {topic} on {result.queue.broker_name}, {when}.",
+        f"  unique key {result.unique_key}",
+        f"  message id {result.message_id}",
+    ]
     if result.status != "SEND_OK":
-        click.echo(f"  status     {result.status}: stored, and less safe than asked for")
+        found.append(f"  status     {result.status}: stored, and less safe than asked for")
+    return "\n".join(found)

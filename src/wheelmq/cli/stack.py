@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from wheelmq.cli import stores
 from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import Routes
@@ -89,6 +90,13 @@ class Stack:
 
     async def start(self) -> None:
         """Start the parts; returns once the broker takes sends and the pipeline turns. Raises StackFailed."""
+        problem = stores.home_problem(self.home)
+        if problem is not None:
+            raise StackFailed(f"{problem}: choose another --home")
+        if self.namesrv_address == self.broker_address:
+            raise StackFailed(
+                "name server and broker need a port each: choose others with --namesrv-port, --broker-port"
+            )
         for address, option in ((self.namesrv_address, "--namesrv-port"), (self.broker_address, "--broker-port")):
             port = int(address.rpartition(":")[2])
             if not is_free(port):
@@ -167,6 +175,8 @@ class Stack:
         return is_ours and found["pipeline"]["is_turning"] and self.pipeline.state is PipelineState.TURNING
 
     def _pipeline_changed(self, text: str) -> None:
+        if any(child.failure is not None for child in self.children):
+            return  # all is about to stop
         if self.broker.is_up or not text.startswith("waits"):  # that it waits for a broker which starts is no news
             self._tell(f"pipeline: {text}")
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from wheelmq.cli import stores
 from wheelmq.cli import timers_view as view
-from wheelmq.cli.brokers import find_brokers
+from wheelmq.cli.brokers import check_topic_is_known, find_brokers
 from wheelmq.cli.errors import namesrv_option, told_plainly
 from wheelmq.cli.times import parse_time
 
@@ -59,7 +60,7 @@ class Asked(NamedTuple):
 @click.option(
     "--store",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read a store folder that no broker has open; nothing in it is changed.",
+    help="Read a store (HOME/store, or HOME) that no broker has open; nothing in it is changed.",
 )
 @click.option("--topic", help="Only what is meant for this topic.")
 @click.option(
@@ -85,30 +86,43 @@ def command(
     """List the delayed messages that wait for their time, count them, or find one."""
     if store is not None and broker is not None:
         raise click.UsageError("--store and --broker name two places to look in: give one of them")
-    if key is not None and (
-        topic is None or store is not None or per_minute or from_ms is not None or to_ms is not None
-    ):
-        raise click.UsageError("--key asks a running broker and takes --topic, which it needs, and --json alone")
+    if key is not None and topic is None:
+        raise click.UsageError("--key needs --topic too: a key is one of a topic")
+    if key is not None and (store is not None or per_minute or from_ms is not None or to_ms is not None):
+        raise click.UsageError("--key asks a running broker: leave out --store, --from, --to and --per-minute")
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise click.UsageError("nothing can be due between --from and --to: --from must be the earlier one")
     asked = Asked(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
     with told_plainly(namesrv):
         addresses = [] if store is not None else _addresses(namesrv, broker)
         if key is not None:
             assert topic is not None
-            view.show_fates((line for address in addresses for line in find(address, topic, key)), as_json=as_json)
-            return
-        if per_minute:
+            found = view.show_fates(
+                (line for address in addresses for line in find(address, topic, key)), as_json=as_json
+            )
+        elif per_minute:
             counts = _counts_in(store, asked) if store is not None else count(addresses, asked, MINUTE_MS)
-            view.show_counts(counts, limit, as_json=as_json)
+            found = view.show_counts(counts, limit, as_json=as_json)
+        else:
+            lines = (
+                _from_store(store, asked)
+                if store is not None
+                else (line for address in addresses for line in list_pending(address, asked))
+            )
+            found = view.show(lines, limit, as_json=as_json)
+        if found:
             return
-        lines = (
-            _from_store(store, asked)
-            if store is not None
-            else (line for address in addresses for line in list_pending(address, asked))
-        )
-        view.show(lines, limit, as_json=as_json)
+        if topic is not None and store is None and broker is None:
+            asyncio.run(check_topic_is_known(namesrv, topic))
+    if not as_json:
+        click.echo("Nothing is pending." if key is None else "No timer with this key was found.")
 
 
 def _addresses(namesrv: str, broker: str | None) -> list[str]:
+    from wheelmq.client.session import check_address
+
+    if broker is not None:
+        check_address(broker, "a broker", 10911)
     addresses = [broker] if broker is not None else sorted(asyncio.run(find_brokers(namesrv)).values())
     if not addresses:
         raise click.ClickException(f"no broker is registered at {namesrv}: is it up?")
@@ -204,13 +218,16 @@ def _from_store(store: Path, asked: Asked) -> Iterator[bytes]:
     from wheelmq.delay.offline import pending_in
     from wheelmq.system.disk import StoreLocked
 
+    store = stores.store_in(store)
     try:
         for pending in pending_in(store):
             if asked.has(pending):
                 yield msgspec.json.encode(pending)
-    except StoreLocked:
+    except StoreLocked as error:
+        who = stores.lock_holder(Path(error.filename))
         raise click.ClickException(
-            f"a broker has the store {store} open: stop it first, or ask it with `wheelmq timers --namesrv HOST:PORT`"
+            f"a broker has the store {store} open{f', {who[1]}' if who is not None else ''}: stop it first, or ask it "
+            "with `wheelmq timers --namesrv HOST:PORT`"
         ) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename or store}: {error.strerror or error}") from None

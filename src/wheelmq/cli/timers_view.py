@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
     from wheelmq.delay.pending import Pending
 
 
-def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> None:
-    """The messages that are due first, or all of them as JSON, in the order of their queue."""
+def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
+    """The messages that are due first, or all of them as JSON, in the order of their queue; False for none."""
+    count = 0
     if as_json:
         for line in lines:
+            count += 1
             click.echo(line.decode())
-        return
+        return count > 0
     import msgspec
 
     from wheelmq.delay.pending import Pending
     from wheelmq.system.clock import SystemClock
-
-    count = 0
 
     def counted() -> Iterator[Pending]:
         nonlocal count
@@ -37,84 +38,94 @@ def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> None:
             yield msgspec.json.decode(line, type=Pending)
 
     first = heapq.nsmallest(limit, counted(), key=lambda pending: (pending.due_ms, pending.queue_offset))
-    if not first:
-        click.echo("Nothing is pending.")
-        return
-    _print_table(first, count, SystemClock().now_ms())
+    if first:
+        _print_pending(first, count, SystemClock().now_ms())
+    return count > 0
 
 
-def show_counts(counts: Counter[int], limit: int, *, as_json: bool) -> None:
-    """How many are due in each minute, the earliest first."""
+def show_counts(counts: Counter[int], limit: int, *, as_json: bool) -> bool:
+    """How many are due in each minute, the earliest first. False when there are none."""
     if as_json:
         for minute_ms, count in sorted(counts.items()):
             click.echo(f'{{"minute_ms":{minute_ms},"count":{count}}}')
-        return
-    if not counts:
-        click.echo("Nothing is pending.")
-        return
-    more = f", the first {limit}" if len(counts) > limit else ""
-    table = _table(f"{counts.total()} pending, in {len(counts)} minutes{more}", "minute", "count")
-    for minute_ms, count in sorted(counts.items())[:limit]:
-        table.add_row(_when(minute_ms)[:16], str(count))
-    _print(table)
+    elif counts:
+        more = f", the first {limit}" if len(counts) > limit else ""
+        rows = [(_when(minute_ms)[:16], str(count)) for minute_ms, count in sorted(counts.items())[:limit]]
+        _print(f"{counts.total()} pending, in {len(counts)} minutes{more}", ("minute", "count"), rows)
+    return bool(counts)
 
 
-def show_fates(lines: Iterator[bytes], *, as_json: bool) -> None:
-    """What became of each message with a key."""
+def show_fates(lines: Iterator[bytes], *, as_json: bool) -> bool:
+    """What became of each message with a key. False when there is none."""
     import msgspec
 
     from wheelmq.delay.fate import Fate
 
-    if as_json:
-        for line in lines:
+    rows = []
+    for line in lines:
+        if as_json:
             click.echo(line.decode())
-        return
-    found = [msgspec.json.decode(line, type=Fate) for line in lines]
-    if not found:
-        click.echo("No timer with this key was found.")
-        return
-    table = _table(f"{len(found)} found", "due", "state", "since", "unique key", "keys", "at log position")
-    for one in found:
+        one = msgspec.json.decode(line, type=Fate)
         message = one.message
         state = message.state.value if one.end is None else one.end.value
         ended = "" if one.ended_ms is None else _when(one.ended_ms)
         position = message.log_position if one.end_position is None else one.end_position
-        table.add_row(_when(message.due_ms), state, ended, message.unique_key or "", message.keys or "", str(position))
-    _print(table)
+        rows.append((_when(message.due_ms), state, ended, message.unique_key or "", message.keys or "", str(position)))
+    if rows and not as_json:
+        columns = ("due", "state", "since", "unique key", "keys", "at log position")
+        _print(f"{len(rows)} found", columns, rows, may_go=("at log position", "keys", "since"))
+    return bool(rows)
 
 
-def _print_table(first: list[Pending], count: int, now_ms: int) -> None:
+def _print_pending(first: list[Pending], count: int, now_ms: int) -> None:
     title = f"{count} pending" + (f", the first {len(first)}" if count > len(first) else "")
-    table = _table(title, "due", "in", "topic", "keys", "unique key", "state")
+    rows = []
     for one in first:
         left = duration_text(one.due_ms - now_ms) if one.due_ms > now_ms else "due"
-        table.add_row(_when(one.due_ms), left, one.topic, one.keys or "", one.unique_key or "", one.state.value)
-    _print(table)
+        rows.append((_when(one.due_ms), left, one.topic, one.keys or "", one.unique_key or "", one.state.value))
+    _print(title, ("due", "in", "topic", "keys", "unique key", "state"), rows, may_go=("keys", "in", "topic"))
 
 
 def _when(time_ms: int) -> str:
     return time_text(time_ms)[:23].replace("T", " ")
 
 
-_LEAST_WIDTH = {"topic": 5, "keys": 4, "unique key": 16}
+_WITHOUT_END: Final = 100_000
+"""Characters of a line that goes to no terminal: nothing is folded or cut there."""
+_LEAST_WIDTH: Final = {"topic": 5, "keys": 4, "unique key": 16}
 """Columns that may be folded, and how narrow."""
 
 
-def _table(title: str, *columns: str) -> Table:
+def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, may_go: tuple[str, ...] = ()) -> None:
+    """Print a table. On a terminal that is too narrow for it columns of `may_go` are left out, the first ones first,
+    and only then is something folded."""
+    from rich.console import Console
+
+    console = Console() if sys.stdout.isatty() else Console(width=_WITHOUT_END)
+    unbound = console.options.update(max_width=_WITHOUT_END)
+    gone: list[str] = []
+    table = _table(title, columns, rows, gone)
+    while len(gone) < len(may_go) and console.measure(table, options=unbound).maximum > console.width:
+        gone.append(may_go[len(gone)])
+        table = _table(title, columns, rows, gone)
+    console.print(table)
+    if gone:
+        click.echo(f"Left out, for the terminal is narrow: {', '.join(gone)}. --json shows all.", err=True)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], gone: Sequence[str]) -> Table:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(title=title, box=SIMPLE)
+    table = Table(title=title, title_justify="left", box=SIMPLE)
     for name in columns:
+        if name in gone:
+            continue
         width = _LEAST_WIDTH.get(name)
         if width is not None:
             table.add_column(name, overflow="fold", min_width=width)
         else:
             table.add_column(name, justify="right" if name in ("in", "count") else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(cell for name, cell in zip(columns, row, strict=True) if name not in gone))
     return table
-
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-
-    Console().print(table)

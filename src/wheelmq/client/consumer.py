@@ -17,7 +17,7 @@ import msgspec
 
 from wheelmq.client.allocation import allocate
 from wheelmq.client.message import MessageError, ReceivedMessage, read_records, received
-from wheelmq.client.outgoing import check_topic
+from wheelmq.client.outgoing import check_group, check_topic
 from wheelmq.client.routes import TopicUnknown, order
 from wheelmq.client.session import Session
 from wheelmq.client.share import HeldQueue
@@ -95,6 +95,8 @@ class PushConsumer:
     """A member of a group.
 
     `consumer = PushConsumer("127.0.0.1:9876", "group")`, `consumer.subscribe("T", callback)`, `async with consumer:`
+
+    Raises ValueError for what is no name of a group, or no address.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class PushConsumer:
         *,
         clock: Clock | None = None,
     ) -> None:
+        check_group(group)
         self.group = group
         self.settings = settings or ConsumerSettings()
         self._clock = clock or SystemClock()

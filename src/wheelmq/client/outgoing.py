@@ -68,6 +68,13 @@ def check_topic(topic: str) -> None:
         raise ValueError(f"{topic!r} is no topic: {problem}")
 
 
+def check_group(group: str) -> None:
+    """Raises ValueError when `group` is no name of a group."""
+    problem = names.group_problem(group)
+    if problem is not None:
+        raise ValueError(f"{group!r} is no group: {problem}")
+
+
 def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
     """The body of a batch, from bodies and properties (RocketMQ: MessageDecoder.encodeMessages)."""
     parts = []

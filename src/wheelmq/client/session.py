@@ -34,10 +34,15 @@ def server_list(text: str | Sequence[str]) -> tuple[str, ...]:
     if not servers:
         raise ValueError("name a name server, as HOST:PORT")
     for server in servers:
-        host, _, port = server.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{server!r} is no address of a name server: write HOST:PORT, as in 127.0.0.1:9876")
+        check_address(server, "a name server", 9876)
     return tuple(servers)
+
+
+def check_address(address: str, whose: str, usual_port: int) -> None:
+    """Raises ValueError when `address` is not HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is no address of {whose}: write HOST:PORT, as in 127.0.0.1:{usual_port}")
 
 
 class Session:

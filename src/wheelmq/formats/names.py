@@ -8,6 +8,7 @@ from typing import Final
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 TOPIC_CHARS_MAX: Final = 127
+GROUP_CHARS_MAX: Final = 255
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 RETRY_TOPIC_CHARS_MAX: Final = 255
@@ -65,6 +66,17 @@ def topic_problem(topic: str) -> str | None:
     longest = RETRY_TOPIC_CHARS_MAX if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else TOPIC_CHARS_MAX
     if len(topic) > longest:
         return f"The specified topic is longer than topic max length {longest}."
+    return None
+
+
+def group_problem(group: str) -> str | None:
+    """What is wrong with `group` as a name, in RocketMQ's words (Validators.checkGroup); None when it is one."""
+    if not group.strip():
+        return "the specified group is blank"
+    if len(group) > GROUP_CHARS_MAX:
+        return f"the specified group is longer than group max length {GROUP_CHARS_MAX}."
+    if not _NAME.fullmatch(group):
+        return "the specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return None
 
 

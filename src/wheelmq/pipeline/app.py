@@ -45,6 +45,23 @@ def say(event: str, **fields: object) -> None:
         print(json.dumps({"event": event, **fields}), flush=True)
 
 
+class _QuietStop(logging.Filter):
+    """Tells in one line, without stacks of Python's and Java's, what a stop has cut off: that is no error."""
+
+    def __init__(self, stopping: Callable[[], bool]) -> None:
+        super().__init__()
+        self._stopping = stopping
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if self._stopping() and isinstance(error, Py4JError | ConnectionError):
+            first = str(error).strip().partition("\n")[0]
+            record.msg, record.args = f"the stop cut off a call between Python and Java: {first}", ()
+            record.levelno, record.levelname = logging.INFO, "INFO"
+            record.exc_info = record.exc_text = None
+        return True
+
+
 def default_master(brokers: int, *, may_grow: bool) -> str:
     """Spark on this machine, with room for all tasks of all brokers at once.
 
@@ -102,6 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_QuietStop(stop.is_set))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:

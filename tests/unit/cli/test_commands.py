@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -46,7 +48,19 @@ def test_light_commands_import_nothing_heavy(code: str) -> None:
         (["send", "T", "x", "--delay-in-seconds", "-1"], "is not in the range"),
         (["send", "T", "x", "--at", "tomorrow"], "write ISO 8601"),
         (["send", "T", "x", "--at", "2001-01-01T00:00Z"], "in the past"),
+        (["send", "T", "x", "--level", "1", "--at", "+1s"], "give one of them"),
+        (["send", "T", "x", "--level", "0"], "is not in the range"),
+        (["send", "T", ""], "BODY is empty"),
         (["send", "a/b", "x"], "is no topic"),
+        (["cancel", "T"], "Missing option '--key'"),
+        (["cancel", "T", "--key", "k", "--at", "noon"], "write ISO 8601"),
+        (["cancel", "a/b", "--key", "k"], "is no topic"),
+        (["timers", "--broker", "here"], "no address of a broker: write HOST:PORT"),
+        (["timers", "--from", "+2h", "--to", "+1h"], "--from must be the earlier one"),
+        (["timers", "--key", "k"], "--key needs --topic"),
+        (["pipeline", "--broker", "here"], "no address of a broker: write HOST:PORT"),
+        (["consume", "T", "--group", "bad group!"], "is no group: the specified group contains illegal characters"),
+        (["consume", "T", "--group", "g" * 256], "longer than group max length 255"),
         (["send", "T", "x", "--namesrv", "here"], "write HOST:PORT"),
         (["consume", "T"], "Missing option '--group'"),
         (["consume", "T", "--group", "g", "--count", "0"], "--count"),
@@ -62,12 +76,34 @@ def test_bad_input_is_told_what_to_do(arguments: list[str], told: str) -> None:
     assert told in result.output
 
 
-@pytest.mark.parametrize("command", [["send", "T", "x"], ["consume", "T", "--group", "g"], ["timers"]])
+@pytest.mark.parametrize("words", [["--at", "tomorrow"], ["--at", "2001-01-01"], ["--delay", "soon"]])
+def test_a_time_that_is_none_is_a_wrong_use(words: list[str]) -> None:
+    assert CliRunner().invoke(main, ["send", "T", "x", *words]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "command", [["send", "T", "x"], ["consume", "T", "--group", "g"], ["timers"], ["cancel", "T", "--key", "k"]]
+)
 def test_without_a_name_server_a_command_ends_and_says_so(command: list[str]) -> None:
     result = CliRunner().invoke(main, [*command, "--namesrv", f"127.0.0.1:{free_port()}"])
     assert result.exit_code == 1
     assert "no name server answers" in result.output
     assert "wheelmq up" in result.output
+
+
+@pytest.mark.parametrize(("name", "option"), [("broker", "--broker-port"), ("nameserver", "--namesrv-port")])
+@pytest.mark.parametrize("by_up", [True, False])
+def test_a_part_names_the_option_of_whoever_started_it(name: str, option: str, by_up: bool, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        command = [sys.executable, "-m", "wheelmq", name, "--home", str(tmp_path), "--port", port]
+        command += ["--ends-with-stdin"] if by_up else []
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdin is not None and process.stdout is not None
+        with process.stdin, process.stdout:  # closed, it would end the part that ends with it
+            told = process.stdout.read()
+    assert process.wait(60) == 78
+    assert told.endswith(f"choose another port with {option if by_up else '--port'}\n")
 
 
 @pytest.mark.parametrize(

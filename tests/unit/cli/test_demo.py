@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wheelmq.cli.demo_run import Planned, Run
-from wheelmq.cli.demo_view import outcome, parts, summary
+from wheelmq.cli.demo_view import PlainView, outcome, parts, summary
 from wheelmq.cli.stack import Stack, StackSettings
 from wheelmq.client.producer import CancelResult
 from wheelmq.testing.clock import ManualClock
@@ -68,7 +69,37 @@ def test_a_cancel_that_did_not_cancel(run: Run) -> None:
 
 def test_a_pipeline_that_made_no_turn(run: Run) -> None:
     run.note(metrics(3))
-    assert run.problems() == ["the pipeline made no turn"]
+    assert run.problems() == ["the pipeline made no turn within 60 s of the last message"]
+
+
+class StackOfMetrics(Stack):
+    """Says of the broker what it is told to say, one thing after another, while time passes."""
+
+    def __init__(self, home: Path, clock: ManualClock, turns: list[int]) -> None:
+        super().__init__(StackSettings(home=home), clock=clock, tell=lambda text: None)
+        self._turns, self._time = turns, clock
+
+    async def metrics(self) -> dict[str, Any] | None:
+        self._time.advance(30_000)
+        return metrics(self._turns.pop(0) if len(self._turns) > 1 else self._turns[0])
+
+
+@pytest.mark.parametrize(("turns", "problems"), [([3, 4], 0), ([3], 1)])
+def test_a_first_turn_is_waited_for(run: Run, tmp_path: Path, turns: list[int], problems: int) -> None:
+    clock = ManualClock()
+    waiting = Run(StackOfMetrics(tmp_path, clock, turns), clock)
+    waiting.planned, waiting.cancel_result, waiting.turns_before = run.planned, run.cancel_result, 3
+    asyncio.run(waiting.wait_for_turn())
+    assert len(waiting.problems()) == problems
+    assert not waiting.awaits_turn
+
+
+def test_it_is_told_that_a_turn_is_waited_for(run: Run, stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    run.awaits_turn = True
+    view = PlainView(run, stack, [])
+    view.update()
+    view.update()
+    assert capsys.readouterr().out.count("first turn of the pipeline is waited for, up to 60 s") == 1
 
 
 def test_outcomes() -> None:

@@ -70,7 +70,18 @@ def test_a_full_disk_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert doctor.disk(tmp_path / "not" / "there" / "yet").status is Status.FAIL
     monkeypatch.setattr(doctor, "DISK_FREE_MIN", 0)
     monkeypatch.setattr(doctor, "DISK_FREE_WISHED", 1 << 60)
-    assert doctor.disk(tmp_path).status is Status.WARN
+    check = doctor.disk(tmp_path)
+    assert check.status is Status.WARN
+    assert "3.6 GB" in check.advice and "--set log_file_bytes=" in check.advice
+
+
+def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check = doctor.disk(tmp_path / "file")
+    assert (check.status, check.advice) == (Status.FAIL, "choose another --home")
+    assert "is no folder" in check.detail
+    if Path("/proc/self").exists():
+        assert "cannot be written" in doctor.disk(Path("/proc/x")).detail
 
 
 def test_a_check_that_breaks_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

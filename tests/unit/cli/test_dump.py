@@ -42,7 +42,24 @@ def test_what_it_cannot_print(tmp_path: Path) -> None:
     result = dumped(tmp_path / "notes")
     assert result.exit_code == 1 and "is no file of a store that can be shown" in result.output
     (tmp_path / "checkpoint").touch()
-    assert dumped(tmp_path / "checkpoint").output == ""
+    assert "it is empty" in dumped(tmp_path / "checkpoint").stderr
+    assert dumped(tmp_path / "checkpoint").stdout == ""
+
+
+def test_a_log_file_without_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "commitlog" / f"{0:020}"
+    path.parent.mkdir()
+    path.write_bytes(bytes(4096))
+    assert "it is empty" in dumped(path).stderr
+    assert "nothing stands behind 7" in dumped(path, "--after", 7, "--json").stderr
+
+
+def test_the_counts_of_the_timer(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path) as harness:
+        harness.send("T", delay_ms=20_000)
+        harness.stop()
+    [row] = [json.loads(line) for line in dumped(tmp_path / "config" / "timermetrics", "--json").output.splitlines()]
+    assert row["timingCount"]["T"]["count"] == 1
 
 
 @pytest.mark.parametrize(

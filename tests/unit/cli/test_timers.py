@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from wheelmq.cli import main
+from wheelmq.cli import timers_view as view
 from wheelmq.cli.times import time_text
 from wheelmq.delay.offline import pending_in
+from wheelmq.delay.pending import Pending, State
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.timer import TIMER_TOPIC
@@ -179,6 +184,58 @@ def test_an_empty_store_has_nothing_pending(harness: BrokerHarness, tmp_path: Pa
     assert "Nothing is pending" in run("--store", str(tmp_path / "store")).output
 
 
+def test_a_home_is_as_good_as_its_store(harness: BrokerHarness, tmp_path: Path) -> None:
+    harness.send("T", delay_ms=20_000)
+    harness.stop()
+    at_home, at_store = run("--store", str(tmp_path), "--json"), run("--store", str(tmp_path / "store"), "--json")
+    assert at_home.output == at_store.output != ""
+
+
+class Terminal(io.StringIO):
+    """An output that says that somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_terminal", "gone"),
+    [
+        (80, False, set()),
+        (200, True, set()),
+        (100, True, {"keys"}),
+        (80, True, {"keys", " in "}),
+        (60, True, {"topic"}),
+    ],
+)
+def test_a_table_cuts_nothing_that_matters(
+    monkeypatch: pytest.MonkeyPatch, columns: int, is_terminal: bool, gone: set[str]
+) -> None:
+    pending = Pending(
+        unique_key="7F00000102513D3DB9E96C1898490002",
+        topic="Orders",
+        queue_id=0,
+        due_ms=1_800_000_000_250,
+        stored_ms=0,
+        keys="A-17 and-another-one",
+        tags=None,
+        state=State.PARKED,
+        queue_offset=0,
+        body_bytes=1,
+        log_position=0,
+    )
+    out = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stdout", out)
+    view.show(iter([msgspec.json.encode(pending)]), 1, as_json=False)
+    told = click.unstyle(out.getvalue())
+    head = next(line for line in told.splitlines() if " due " in line)
+    assert not {name for name in gone if name in head}
+    assert "…" not in told and " parked " in told and time_text(pending.due_ms)[11:23] in told
+    if columns > 60:
+        assert " 7F00000102513D3DB9E96C1898490002 " in told and " Orders " in told
+
+
 def test_what_is_no_store_is_told(tmp_path: Path) -> None:
     result = run("--store", str(tmp_path), "--json")
     assert result.exit_code == 1
@@ -194,6 +251,7 @@ def test_a_store_that_a_broker_has_open_is_refused(harness: BrokerHarness, tmp_p
     open_still = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert open_still.returncode == 1
     assert "a broker has the store" in open_still.stderr
+    assert f"process {os.getpid()}" in open_still.stderr
     assert open_still.stdout == ""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from wheelmq.formats.disk.block import (
@@ -31,6 +32,7 @@ from wheelmq.formats.disk.timer import (
     TIMER_UNIT,
 )
 from wheelmq.formats.field import Layout
+from wheelmq.formats.wire import bodies
 
 Row = dict[str, Any]
 """What stands at byte `at`: a byte of the sequence of files for logs and queues, a byte of the file for all others.
@@ -191,6 +193,11 @@ def _snapshot(view: memoryview, base: int) -> Iterator[Row]:
         at += SNAPSHOT_QUEUE.size + len(topic.encode())
 
 
+def _metrics(view: memoryview, base: int) -> Iterator[Row]:
+    """The file is JSON: one row."""
+    yield {"at": 0, **msgspec.to_builtins(bodies.read(bytes(view), bodies.TimerMetrics))}
+
+
 def _one(layout: Layout) -> Reader:
     def read(view: memoryview, base: int) -> Iterator[Row]:
         yield {"at": 0, **layout.unpack(view)}
@@ -218,5 +225,6 @@ _SINGLE: Final[dict[str, Reader]] = {
     "timercheck": _one(TIMER_CHECK),
     "timermark": _mark,
     "timerdone": _done,
+    "timermetrics": _metrics,
     "snapshot": _snapshot,
 }

@@ -1,0 +1,52 @@
+"""`wheelmq cancel`: a delayed message that is not to be delivered after all."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from wheelmq.cli.errors import namesrv_option, told_plainly
+from wheelmq.cli.times import parse_time
+
+
+@click.command(name="cancel", short_help="Cancel a delayed message.")
+@click.argument("topic")
+@click.option(
+    "--key", "unique_key", required=True, help="Its unique key, as `wheelmq send` and `wheelmq timers` print it."
+)
+@click.option(
+    "--at", "at", help="When it is due, to the second. Apache's brokers find it by that; WheelMQ's need none."
+)
+@namesrv_option
+@click.option("--json", "as_json", is_flag=True, help="Print what came of it as a JSON line.")
+def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: bool) -> None:
+    """Cancel the message that waits for its time to be delivered to TOPIC; every broker of the topic is asked.
+
+    Exit code 1 says that nothing was cancelled: it has left already, or there is none with this key.
+    """
+    from wheelmq.client.producer import CancelResult
+    from wheelmq.client.sync import SyncProducer
+    from wheelmq.system.clock import SystemClock
+
+    clock = SystemClock()
+    try:
+        due_ms = 0 if at is None else parse_time(at, clock.now_ms())
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--at") from None
+    with told_plainly(namesrv), SyncProducer(namesrv, clock=clock) as producer:
+        result = producer.cancel(topic, unique_key, due_ms)
+    if as_json:
+        click.echo(json.dumps({"topic": topic, "unique_key": unique_key, "result": result}))
+    else:
+        click.echo(
+            {
+                CancelResult.CANCELLED: "Cancelled: it will not be delivered.",
+                CancelResult.ALREADY_SETTLED: "Nothing was cancelled: it is delivered or cancelled already.",
+                CancelResult.ACCEPTED: "The broker took the cancel, and does not tell what came of it.",
+                CancelResult.NOT_FOUND: f"Nothing was cancelled: nothing waits for {topic} under the unique key "
+                f"{unique_key}. `wheelmq timers --topic {topic}` lists unique keys.",
+            }[result]
+        )
+    sys.exit(0 if result in (CancelResult.CANCELLED, CancelResult.ACCEPTED) else 1)

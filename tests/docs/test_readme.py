@@ -1,0 +1,45 @@
+"""What the README tells a user to type is what the commands take."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.cli import main
+from wheelmq.cli.times import parse_time
+from wheelmq.formats.units import Millis
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+TYPED = [line[2:] for line in README.splitlines() if line.startswith("$ wheelmq ")]
+SETTINGS = re.findall(r"--set (\w+)=(\w+)", README)
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_a_line_is_a_command_with_its_options(line: str) -> None:
+    """What stands behind two blanks is told of it, and may name more of its options."""
+    typed, _, told = line.partition("  ")
+    name, *arguments = shlex.split(typed)[1:]
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    if name != "dump":  # it wants a file that is there
+        command.make_context(name, list(arguments))
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert set(re.findall(r"--[\w-]+", told)) <= options
+
+
+def test_times_that_are_named_can_be_reached() -> None:
+    ahead_max_ms = BrokerSettings(store_path=Path()).timer_max_delay_seconds * 1000
+    told = [text.rstrip(",.:") for text in re.findall(r"--at (\S*\d\S*)", README)]
+    assert told
+    assert all(parse_time(text, Millis(0)) <= ahead_max_ms for text in told), told
+    assert f"{ahead_max_ms // 86_400_000} days ahead" in README
+
+
+def test_settings_that_are_named_are_there() -> None:
+    assert {name for name, _ in SETTINGS} >= {"timer_max_delay_seconds", "log_file_bytes"}
+    assert all(name in BrokerSettings.__struct_fields__ and int(value) for name, value in SETTINGS)
