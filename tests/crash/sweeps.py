@@ -32,30 +32,40 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
-from wheelmq.formats.disk.origin import origin_of
+from wheelmq.formats.disk.origin import Stream, block_stream, origin_of
 from wheelmq.formats.names import TIMER_TOPIC
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.store.commit_log import CommitLog
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
 TAIL_BYTES: Final = 64 << 10
 FLIPPED_BYTES: Final = 16 << 10
+BLOCKS_FOLDER: Final = "scheduledtempdata"
 TOPICS: Final = ("T", "U")
 GROUP: Final = "consumers"
 SETTINGS: Final[dict[str, Any]] = {"log_file_bytes": 1 << 17, "queue_file_bytes": 20 * 400, "transfer_count_max": 1000}
+RARELY: Final = {"checkpoint_ms": 60_000, "snapshot_ms": 60_000}
+"""What is looked at is what damage does, not what is written behind it."""
+TURNS_MS: Final = 4000
 PLAIN: Final = 200
 WAITING: Final = 24
-"""Timers that are pending when the broker is killed."""
-WAIT_MS: Final = 15_000
+"""Timers that are pending when the broker is killed; half as many wait in blocks."""
+WAIT_MS: Final = 25_000
 CASE_S: Final = 60
 """A broker that takes longer over one case hangs."""
 EXAMPLES: Final = 3
-NOT_OF_DAMAGE: Final = "is removed and made anew from the log"
-"""What is told of the last index file after any kill."""
+NOT_OF_DAMAGE: Final = ("is removed and made anew from the log", "blocks: the last stop was none")
+"""What is told of the last index file, and of blocks, after any kill."""
+
+
+SET_ASIDE_TOLD: Final = "is set aside: its record is damaged"
+"""What is told of each message of a block that nobody gets."""
 
 
 class Class(StrEnum):
@@ -118,16 +128,22 @@ class Telling(logging.Handler):
 
 
 def build(folder: Path) -> int:
-    """A store of 200 messages and 48 timers, half of them delivered, that was killed after a checkpoint; the time."""
+    """A store of 200 messages, 48 timers and 24 messages in blocks, half of those that wait delivered, that was killed
+    after a checkpoint; the time."""
     with BrokerHarness(folder, **SETTINGS) as harness:
         model = PipelineModel(harness)
         for i in range(PLAIN):
             harness.send(TOPICS[i % 2], b"plain %d " % i * 12, queue_id=i % 3, properties={"KEYS": f"key{i}"})
             if i % 4 == 0 and i < 4 * WAITING:
                 harness.send(TOPICS[0], b"soon %d" % i, delay_ms=1500 + i)
+            if i % 8 == 0 and i < 4 * WAITING:
+                harness.send(TOPICS[1], b"soon from a block %d" % i, properties={props.DELAY_IN_SECONDS: "2"})
         harness.advance(4000, model.work, 500)
         for i in range(WAITING):
             harness.send(TOPICS[1], b"waits %d" % i, delay_ms=9000 + i * 100)
+            if i % 2 == 0:
+                seconds = {props.DELAY_IN_SECONDS: str(8 + i // 8)}
+                harness.send(TOPICS[0], b"waits in a block %d" % i, properties=seconds)
         code = RequestCode.UPDATE_CONSUMER_OFFSET
         harness.ask_code(code, consumerGroup=GROUP, topic=TOPICS[0], queueId=0, commitOffset=7)
         harness.advance(5500, model.work, 500)
@@ -139,17 +155,20 @@ def build(folder: Path) -> int:
 
 def kind_of(path: Path) -> str:
     """The kind of a file, by its path from the store's root."""
+    if path.parts[0] == BLOCKS_FOLDER:
+        return f"block {path.parts[2]}"
     if TIMER_TOPIC in path.parts:
         return "timer queue"
     return path.parts[0] if len(path.parts) > 1 and path.parts[0] != "config" else path.name
 
 
 def cases(root: Path, every: int, only: tuple[str, ...] = (), how: str = "") -> Iterator[Case]:
-    """Each file of each kind, the largest of several; each `every`-th byte."""
+    """Each file of each kind, the largest of several, and those of the newest block; each `every`-th byte."""
     chosen: dict[str, Path] = {}
     for path in sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file()):
         best = chosen.get(kind_of(path))
-        if best is None or written(root / best) < written(root / path):
+        is_newer = path.parts[0] == BLOCKS_FOLDER
+        if best is None or is_newer or written(root / best) < written(root / path):
             chosen[kind_of(path)] = path
     for kind, path in sorted(chosen.items()):
         if only and kind not in only:
@@ -169,7 +188,7 @@ def written(path: Path) -> int:
 
 def is_mapped(path: Path) -> bool:
     """Whether the broker maps the file, which keeps its size then."""
-    return path.name.isdigit() or path.name in ("timerwheel", "timermark")
+    return path.name.isdigit() or path.name in ("timerwheel", "timermark") or path.parts[-3:-2] == (BLOCKS_FOLDER,)
 
 
 def damaged(root: Path, case: Case) -> bytes:
@@ -197,20 +216,28 @@ def look(harness: BrokerHarness) -> Seen:
         for queue_id in range(4):
             seen.queues[topic, queue_id] = list(_read_queue(harness, topic, queue_id, seen))
     broker = harness.broker
-    parked = [(stream, units) for stream in broker.timer.ends() for units in broker.timer.queue_of(stream).chunks()]
-    for stream, units in parked:
-        for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
-            record = log.record_at(LogPosition(position))
-            if record is None or record.size != size:
-                continue
-            if origin_of(stream, record.queue_offset) not in broker.timer.done:
-                payload = record.message.body
-                seen.waiting[payload] = seen.waiting.get(payload, 0) + 1
+    for stream in broker.timer.ends():
+        for units in broker.timer.queue_of(stream).chunks():
+            _count_waiting(harness, stream, log, units, seen)
+    for block in broker.blocks:
+        for _, units in block.queue.chunks():
+            _count_waiting(harness, block_stream(block.number), block.log, units[units["size"] > 0], seen)
     committed = broker.consumer_offsets.get(GROUP, TOPICS[0], 0)
     seen.committed = -1 if committed is None else committed
     if broker.index is not None:
         seen.by_key = len(broker.index.find(TOPICS[0], "key8", 0, 1 << 62, 64).positions)  # type: ignore[arg-type]
     return seen
+
+
+def _count_waiting(harness: BrokerHarness, stream: Stream, records: CommitLog, units: Any, seen: Seen) -> None:
+    """Count what units of a queue name and is not done."""
+    for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
+        record = records.record_at(LogPosition(position))
+        if record is None or record.size != size or not record.offset_is_possible:
+            continue
+        if origin_of(stream, record.queue_offset) not in harness.broker.timer.done:
+            payload = record.message.body
+            seen.waiting[payload] = seen.waiting.get(payload, 0) + 1
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -285,6 +312,8 @@ class Sweep:
                 self._tried[mark] = self.judge(case)
             found, story = self._tried[mark]
             self.counts[kind, case.how][found] += 1
+            if found is Class.VIOLATION:
+                tell(f"  {case.how} at byte {case.at}: {story}")
             stories = self.stories[kind, case.how, found]
             if story and len(stories) < EXAMPLES:
                 stories.append(f"byte {case.at}: {story}")
@@ -304,11 +333,11 @@ class Sweep:
         shutil.copytree(self._good, self._scratch)
         if case is not None:
             (self._scratch / case.path).write_bytes(damaged(self._good, case))
-        with BrokerHarness(self._scratch, clock=ManualClock(self._now_ms), **SETTINGS) as harness:
+        with BrokerHarness(self._scratch, clock=ManualClock(self._now_ms), **SETTINGS | RARELY) as harness:
             first = look(harness)
             mark = self._mark(first)
             if mark not in self._run_on:
-                harness.advance(WAIT_MS, PipelineModel(harness, "after").work, 2500)
+                harness.advance(WAIT_MS, PipelineModel(harness, "after").work, TURNS_MS)
                 later = look(harness)
                 self._run_on[mark] = self._ends.setdefault(blake2b(repr(later).encode()).hexdigest(), later)
             return first, self._run_on[mark]
@@ -337,8 +366,9 @@ class Sweep:
             return Class.VIOLATION, f"{type(error).__name__}: {error}"
         finally:
             logging.getLogger("wheelmq").removeHandler(telling)
+        first.damaged += sum(SET_ASIDE_TOLD in line for line in telling.lines)
         found, story = self._compare(first, later)
-        told = [line for line in telling.lines if NOT_OF_DAMAGE not in line]
+        told = [line for line in telling.lines if not any(text in line for text in NOT_OF_DAMAGE)]
         if found is not Class.AS_BEFORE and not told:
             self.untold[found] += 1
         return found, story + (f"; told: {told[0][:160]}" if told else "; not told")

@@ -12,6 +12,7 @@ EVERY = 1999
 """Of the bytes of a file; its first damaged one is always there."""
 KINDS = {"abort", "checkpoint", "commitlog", "consumequeue", "consumerOffset.json", "index", "lock", "timer queue"}
 KINDS |= {"timercheck", "timerlog", "timermark", "timerwheel", "topics.json", "topics.json.bak"}
+KINDS |= {"block checkpoint", "block log", "block queue"}
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -240,6 +242,12 @@ class TestGather:
             units[field][wrong] = data.draw(st.integers(int(limits.min), int(limits.max)) | st.integers(-9, 9))
         bytes_max = data.draw(st.sampled_from([0, 300, 5000, 1 << 20]))
         count_max = data.draw(st.integers(0, 41))
+        damaged = data.draw(st.none() | st.tuples(st.integers(0, count - 1), st.integers(0, 110), st.integers(1, 255)))
+        with _damaged(log, first, damaged):
+            self.compare(log, units, count_max, bytes_max, min(wrong, count if damaged is None else damaged[0]))
+
+    def compare(self, log: CommitLog, units: npt.NDArray[Any], count_max: int, bytes_max: int, wrong: int) -> None:
+        """`wrong`: the first unit that is, or whose record is."""
         taken, body = log.gather_units(units, count_max, bytes_max)
         spans = [(LogPosition(p), s) for p, s in zip(units["position"].tolist(), units["size"].tolist(), strict=True)]
         assert body == (log.gather(spans[:taken]) if taken else b"")
@@ -248,6 +256,22 @@ class TestGather:
         in_file = sum(p // log.files.file_bytes == spans[0][0] // log.files.file_bytes for p, _ in spans[:good])
         fits = np.cumsum(units["size"][:in_file].astype(np.int64)) <= bytes_max
         assert taken >= int(np.count_nonzero(fits))
+
+
+@contextlib.contextmanager
+def _damaged(log: CommitLog, first: int, damaged: tuple[int, int, int] | None) -> Iterator[None]:
+    """Inside, a byte of a record is another one."""
+    if damaged is None:
+        yield
+        return
+    number, at, flip = damaged
+    position = LogPosition(_SPANS[first + number][0] + at)
+    file = log.files.file_at(position)
+    file.array[position % log.files.file_bytes] ^= flip
+    try:
+        yield
+    finally:
+        file.array[position % log.files.file_bytes] ^= flip
 
 
 _SPANS: list[tuple[int, int]] = []

@@ -6,14 +6,13 @@ crosses a file: where it does not fit, a blank fills the file.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Record, RecordError, decode_record
+from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Record, RecordError, decode_record, has_form
 from wheelmq.formats.kernels import gather as kernel
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.numbers import Bytes
@@ -25,7 +24,6 @@ from wheelmq.system.failpoint import reach
 
 HEAD_BYTES: Final = 8
 """Size and magic, which make bytes a record."""
-_SIZE: Final = struct.Struct(">i")
 _found: Final = np.zeros(kernel.FOUND, np.int64)
 
 
@@ -102,7 +100,7 @@ class CommitLog:
     def gather(self, spans: Iterable[tuple[LogPosition, int]]) -> bytes:
         """The bytes of the records at (position, size), end to end. Raises NoRecord.
 
-        Queue units have no checksum: that the record there begins with its size tells that the unit is right.
+        Queue units have no checksum: that a record has its form there tells that the unit is right.
         """
         file_bytes = self.files.file_bytes
         parts = []
@@ -116,7 +114,7 @@ class CommitLog:
                 stop = base + file_bytes
                 view = self.files.file_at(position).view
             at = position - base
-            if at > file_bytes - HEAD_BYTES or _SIZE.unpack_from(view, at)[0] != size or at + size > file_bytes:
+            if not has_form(view, at, size, position):
                 raise NoRecord(position, size)
             parts.append(view[at : at + size])
         return b"".join(parts)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.formats.disk.message import RECORD_BYTES_MIN
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.mapped import MappedSequence
@@ -64,6 +65,13 @@ class ConsumeQueue:
             done += count
         self._synced = min(self._synced, offset)
         self.end = max(self.end, QueueOffset(offset + len(units)))
+
+    def may_go_on_at(self, offset: QueueOffset, position: LogPosition) -> bool:
+        """Whether the record at a log position can have `offset`: whatever lies between the end and it, had records."""
+        if offset <= self.end or self.start == self.end:
+            return True
+        last = int(self.read(QueueOffset(self.end - 1), 1)[0]["position"])
+        return (offset - self.end) * RECORD_BYTES_MIN <= position - last
 
     def _begin(self, offset: QueueOffset) -> None:
         """Begin the queue in the file of `offset`, blanks before it."""

@@ -128,6 +128,31 @@ class QueueTable:
             grown.append(row)
         return grown
 
+    def write_again(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Write the units of records that a walk met; which of `rows` were left out, for an offset that cannot be.
+
+        Other than in a journal, offsets of a queue may not follow each other: a record between is damaged, or the topic
+        was made anew. But none is further behind the last unit than there is log between for the messages left out.
+        Raises DiskFull.
+        """
+        left_out = np.zeros(len(rows), np.bool_)
+        order = np.argsort(rows[:, QUEUE], kind="stable")
+        begins = np.ones(len(rows), np.bool_)
+        begins[1:] = (np.diff(rows[order, QUEUE]) != 0) | (np.diff(rows[order, QUEUE_OFFSET]) != 1)
+        firsts = np.flatnonzero(begins)
+        heads = rows[order[firsts]]
+        ends = np.array([self._queues[row].end for row in heads[:, QUEUE]], np.int64)
+        if len(np.unique(heads[:, QUEUE])) == len(heads) and (heads[:, QUEUE_OFFSET] <= ends).all():
+            self.write(rows)
+            return left_out
+        for part in np.split(order, firsts[1:]):
+            row, offset, position = rows[part[0], [QUEUE, QUEUE_OFFSET, POSITION]].tolist()
+            if self._queues[row].may_go_on_at(QueueOffset(offset), LogPosition(position)):
+                self.write(rows[part])
+            else:
+                left_out[part] = True
+        return left_out
+
     def _write_quick(self, rows: Rows) -> list[int]:
         """`write` with a kernel that encodes the units."""
         if len(self._place) < len(self.next_offset):

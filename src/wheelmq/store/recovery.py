@@ -132,7 +132,15 @@ class LogDamaged(OSError):
 
 def tell_damaged(position: LogPosition) -> None:
     """Say that the record at `position` is set aside."""
-    log.critical("the body of the record at log position %d has changed since it was stored: nobody gets it", position)
+    log.critical("the record at log position %d has changed since it was stored: nobody gets it", position)
+
+
+def clear_row(row: Rows) -> None:
+    """Have the row of a record say where it stands and nothing else, so that nothing follows from the record."""
+    kept = row[[col.POSITION, col.SIZE, col.STORE_MS, col.TOPIC]]
+    row[:] = 0
+    row[[col.POSITION, col.SIZE, col.STORE_MS, col.TOPIC]] = kept
+    row[col.REAL_TOPIC] = -1
 
 
 class LogScan:
@@ -164,8 +172,9 @@ class LogScan:
     def chunks(self) -> Iterator[Rows]:
         """Rows of the records from the start on, in order. A row counts until the next ones are asked for.
 
-        A record counts when its sizes agree, it names its own position, its body has its checksum and its end was
-        written. One that is known to have been on disk counts with a body that has changed since. Raises LogDamaged.
+        A record counts when its sizes agree, it names its own position and a queue offset that there is log for, its
+        body has its checksum and its end was written. One that is known to have been on disk counts with a body that
+        has changed since, and stands there for nothing with another queue offset. Raises LogDamaged.
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         while self.end < self._stop:
@@ -212,6 +221,13 @@ class LogScan:
         first = np.concatenate(([0], np.flatnonzero(begins) + 1))
         last = np.concatenate((first[1:] - 1, [len(positions) - 1]))
         yield from zip(positions[first].tolist(), ends[last].tolist(), strict=True)
+
+    def set_aside(self, row: Rows) -> None:
+        """Nothing follows from the record of `row`, which is damaged."""
+        position = LogPosition(int(row[col.POSITION]))
+        tell_damaged(position)
+        self.damaged.add(position)
+        clear_row(row)
 
     def _fill(self, rows: Rows, count: int) -> tuple[int, bool]:
         """Fill `rows` behind the first `count` as far as they or the log go: how many, and whether the log goes on."""
@@ -300,7 +316,7 @@ class LogScan:
         return record if record.position == self.end - self.end % file.size + at else None
 
     def _is_whole(self, file: MappedFile, at: int, record: Record, *, is_known: bool) -> bool:
-        if self._check_bodies and not record.body_is_intact:
+        if (self._check_bodies and not record.body_is_intact) or not record.offset_is_possible:
             return False
         return is_known or is_written_out(file.view, at, record)
 
@@ -315,6 +331,11 @@ class LogScan:
 
     def _describe(self, record: Record, row: Rows) -> None:
         message = record.message
+        if not record.offset_is_possible:
+            row[[col.POSITION, col.SIZE, col.STORE_MS]] = record.position, record.size, record.store_ms
+            row[col.TOPIC] = self.names.intern(message.topic)
+            clear_row(row)
+            return
         facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
         dispatched = message.sys_flag & SYS_TRANSACTION in (0, SYS_TRANSACTION_COMMIT)
         parked = facts.stream != 0

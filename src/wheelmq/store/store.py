@@ -134,7 +134,8 @@ class Store:
             self.log.last_store_ms = Millis(max(self.log.last_store_ms, int(rows[:, col.STORE_MS].max())))
             known = np.logical_and.accumulate(rows[:, col.STORE_MS] < checkpoint.log_ms)
             synced = LogPosition(max(synced, int(rows[known, col.POSITION].max(initial=0))))
-            self._redo(rows, checkpoint.redo_from_ms, scan.names)
+            for row in self._redo(rows, checkpoint.redo_from_ms, scan.names):
+                scan.set_aside(rows[row])
             meet(rows, scan.names)
         reach("recover.scanned")
         self.log.files.cut(scan.end)
@@ -158,24 +159,29 @@ class Store:
         if len(positions):
             self.last_position = LogPosition(int(positions[-1]))
 
-    def _redo(self, rows: Rows, from_ms: int, names: recovery.InternedNames) -> None:
+    def _redo(self, scanned: Rows, from_ms: int, names: recovery.InternedNames) -> list[int]:
         """Write the queue units of scanned records again: of those stored since `from_ms`, and of those that were not
-        there when their queue was opened, because somebody removed its files to have them made anew."""
-        rows = rows[(rows[:, col.FLAGS] & col.FLAG_DISPATCHED) != 0]
-        queue_rows = self.queue_rows(rows[:, col.TOPIC], rows[:, col.QUEUE_ID], names)
-        rows, queue_rows = rows[queue_rows >= 0], queue_rows[queue_rows >= 0]
+        there when their queue was opened, because somebody removed its files to have them made anew.
+
+        Which of the records have an offset that cannot be, and so have no unit.
+        """
+        at = np.flatnonzero(scanned[:, col.FLAGS] & col.FLAG_DISPATCHED)
+        queue_rows = self.queue_rows(scanned[at, col.TOPIC], scanned[at, col.QUEUE_ID], names)
+        at, queue_rows = at[queue_rows >= 0], queue_rows[queue_rows >= 0]
+        rows = scanned[at]
         opened_ends = self.queues.next_offset[queue_rows]
         starts = np.array([queue.start for queue in self.queues], np.int64)[queue_rows]
         missing = (rows[:, col.STORE_MS] >= from_ms) | (rows[:, col.QUEUE_OFFSET] >= opened_ends)
         missing &= rows[:, col.QUEUE_OFFSET] >= starts
-        rows, queue_rows = rows[missing], queue_rows[missing]
+        at, rows, queue_rows = at[missing], rows[missing], queue_rows[missing]
         units = np.zeros((len(rows), COLUMNS), np.int64)
         units[:, QUEUE] = queue_rows
         units[:, QUEUE_OFFSET] = rows[:, col.QUEUE_OFFSET]
         units[:, POSITION] = rows[:, col.POSITION]
         units[:, SIZE] = rows[:, col.SIZE]
         units[:, TAG_CODE] = self._tag_codes(rows, names)
-        self.queues.write(units)
+        found: list[int] = at[self.queues.write_again(units)].tolist()
+        return found
 
     def _tag_codes(self, rows: Rows, names: recovery.InternedNames) -> Rows:
         """Tag codes of scanned records; in a level queue the time of delivery."""

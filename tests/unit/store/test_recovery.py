@@ -182,6 +182,45 @@ def test_a_flipped_bit_in_an_old_body_costs_that_message_alone(harness: BrokerHa
     assert harness.bodies("T")[-1] == b"later"
 
 
+@pytest.mark.parametrize("flip", [1 << 63, 1 << 40, 1 << 12], ids=["negative", "in no origin", "than log between"])
+@pytest.mark.parametrize("size", [10, 70_000])
+def test_a_queue_offset_that_cannot_be_costs_that_message_alone(
+    harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture, flip: int, size: int
+) -> None:
+    """The blanks up to it would fill the disk."""
+    for i in range(30):
+        harness.send("T", b"%02d" % i * (size // 2))
+    harness.send("T", b"parked", delay_ms=600_000)
+    records = harness.read_queue("T")
+    harness.advance(60_000)
+    harness.send("T", b"later")
+    harness.stop()
+    (store / "config" / "snapshot").unlink()
+    shutil.rmtree(store / "consumequeue")
+    record = records[-2]
+    base = record.position >> 20 << 20
+    write(store / f"commitlog/{base:020d}", record.position - base + 20, (28 ^ flip).to_bytes(8, "big"))
+    harness.start()
+    left = [body[:5] for body in harness.bodies("T")]
+    assert len(left) == 30 and left[-2:] == [b"29292", b"later"] and b"28282" not in left
+    assert f"the record at log position {record.position} has changed" in caplog.text
+    assert harness.broker.store.queues.end("T", 0) == 31
+    harness.advance(600_000)
+    assert harness.bodies("T")[-1] == b"parked"
+    invariants.check(harness.broker)
+
+
+@pytest.mark.parametrize("at", [4, 28, 84], ids=["magic", "position", "body size"])
+def test_what_has_not_the_form_of_a_record_is_passed_over_by_pulls(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture, at: int
+) -> None:
+    records = send_all(harness, 10)
+    file = harness.broker.store.log.files.file_at(records[4].position)
+    file.array[records[4].position + at] ^= 1
+    assert harness.bodies("T") == [*bodies(4), *bodies(10)[5:]]
+    assert "1 units of queue 0 of topic T" in caplog.text
+
+
 @pytest.mark.parametrize("at", [0, 4, 28, 84], ids=["size", "magic", "position", "body size"])
 def test_an_old_record_that_is_none_any_more_stops_the_start(harness: BrokerHarness, store: Path, at: int) -> None:
     records = send_all(harness, 10)

@@ -47,6 +47,9 @@ SYS_STORE_HOST_V6: Final = 0x20
 FIXED_BYTES_V4: Final = 88
 """Bytes before the body when both hosts are IPv4: by far the usual record."""
 
+RECORD_BYTES_MIN: Final = FIXED_BYTES_V4 + 3
+"""No record is smaller: so many bytes of log for each message of a queue, at least."""
+
 _BEFORE_HOSTS = struct.Struct(">IIIiiqqiq")  # size .. born ms
 _BETWEEN_HOSTS = struct.Struct(">iq")  # born port, store ms
 _BEHIND_HOSTS = struct.Struct(">iiqi")  # store port, reconsume times, prepared position, body size
@@ -100,6 +103,11 @@ class Record(msgspec.Struct):
     store_ms: Millis
     store_host: Host
     body_crc: int
+
+    @property
+    def offset_is_possible(self) -> bool:
+        """Whether the log before the record is long enough for the messages of its queue that it says are before it."""
+        return 0 <= self.queue_offset <= self.position // RECORD_BYTES_MIN
 
     @property
     def body_is_intact(self) -> bool:
@@ -166,7 +174,7 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
         )
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise RecordError(f"magic {magic:#x} is none of a record's")
-        if size < FIXED_BYTES_V4 + 3 or at + size > len(view):
+        if size < RECORD_BYTES_MIN or at + size > len(view):
             raise RecordError(f"size {size} does not fit the {len(view) - at} bytes there are")
         end = at + size
         p = at + _BEFORE_HOSTS.size
@@ -209,6 +217,30 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
         store_host=Host(store_address, store_port),
         body_crc=body_crc,
     )
+
+
+def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
+    """Whether what stands at byte `at` has the form of the record of `size` bytes at log position `position`.
+
+    That is all that can be told without a look at the body: it names both, and the lengths inside agree.
+    """
+    if size < RECORD_BYTES_MIN or at + size > len(buffer):
+        return False
+    found, magic, _, _, _, _, found_position, sys_flag, _ = _BEFORE_HOSTS.unpack_from(buffer, at)
+    if found != size or found_position != position or magic not in (MAGIC_V1, MAGIC_V2):
+        return False
+    wide_hosts = bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6)
+    body_at, end = at + FIXED_BYTES_V4 + 12 * wide_hosts, at + size
+    if body_at > end:
+        return False
+    topic_at = body_at + int.from_bytes(buffer[body_at - 4 : body_at], "big")
+    length_bytes = 1 if magic == MAGIC_V1 else 2
+    if topic_at + length_bytes > end:
+        return False
+    properties_at = topic_at + length_bytes + int.from_bytes(buffer[topic_at : topic_at + length_bytes], "big") + 2
+    if properties_at > end:
+        return False
+    return properties_at + int.from_bytes(buffer[properties_at - 2 : properties_at], "big") == end
 
 
 def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:

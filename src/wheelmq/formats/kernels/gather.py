@@ -10,6 +10,7 @@ from typing import Final
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.kernels.jit import kernel
 from wheelmq.formats.kernels.numbers import Bytes, get32, get64
+from wheelmq.formats.kernels.record import has_form
 from wheelmq.formats.kernels.topics import Integers
 
 TAKEN: Final = 0
@@ -27,14 +28,16 @@ def gather(log: Bytes, base: int, end: int, units: Bytes, count_max: int, out: B
     """Copy the records of `units` from the log file that begins at `base`, of the log up to `end`, into `out`.
 
     What is copied is counted in `found`. It stops, perhaps at once, before the first unit that wants another file,
-    names no record of its size, or does not fit.
+    names no record, or does not fit.
     """
     taken = copied = 0
     stop = min(log.shape[0], end - base)
     for i in range(min(count_max, units.shape[0] // _UNIT)):
         at = get64(units, i * _UNIT + _POSITION_AT) - base
         size = get32(units, i * _UNIT + _SIZE_AT)
-        if size < 8 or at < 0 or at > stop - size or copied + size > out.shape[0] or get32(log, at) != size:
+        if size < 0 or at < 0 or at > stop - size or copied + size > out.shape[0]:
+            break
+        if not has_form(log, at, size, base + at):
             break
         out[copied : copied + size] = log[at : at + size]
         copied += size

@@ -10,7 +10,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.formats.disk.message import FIXED_BYTES_V4, MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from wheelmq.formats.disk.message import (
+    FIXED_BYTES_V4,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+)
 from wheelmq.formats.kernels.jit import inline, part
 from wheelmq.formats.kernels.numbers import Bytes, get32, get64, put32, put64, signed32
 
@@ -65,6 +72,34 @@ def write_head(log: Bytes, at: int, size: int, body_bytes: int, head: npt.NDArra
     put32(log, at + 84, body_bytes)
     put32(log, at + 4, MAGIC_V1)
     put32(log, at, size)
+
+
+@part
+def has_form(log: Bytes, at: int, size: int, position: int) -> bool:
+    """Twin of `formats.disk.message.has_form`; `at + size` is within the log."""
+    if size < RECORD_BYTES_MIN or get32(log, at) != size or get64(log, at + 28) != position:
+        return False
+    magic, sys_flag, body_at, end = get32(log, at + 4), get32(log, at + 36), at + FIXED, at + size
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return False
+    if sys_flag & SYS_BORN_HOST_V6:
+        body_at += 12
+    if sys_flag & SYS_STORE_HOST_V6:
+        body_at += 12
+    if body_at > end:
+        return False
+    length_bytes = 1 if magic == MAGIC_V1 else 2
+    topic_at = body_at + get32(log, body_at - 4) + length_bytes
+    if topic_at > end:
+        return False
+    topic_bytes = np.int64(log[topic_at - 1])
+    if magic == MAGIC_V2:
+        topic_bytes |= np.int64(log[topic_at - 2]) << 8
+    properties_at = topic_at + topic_bytes + 2
+    if properties_at > end:
+        return False
+    properties_bytes = (np.int64(log[properties_at - 2]) << 8) | np.int64(log[properties_at - 1])
+    return properties_at + properties_bytes == end
 
 
 @part

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.message import BLANK_MAGIC, SECTOR_BYTES
+from wheelmq.formats.disk.message import BLANK_MAGIC, RECORD_BYTES_MIN, SECTOR_BYTES
 from wheelmq.formats.disk.origin import (
     INDEX_BITS,
     KIND_LEVEL,
@@ -88,6 +88,12 @@ _BLOCK_TOPIC = literal(BLOCK_TOPIC)
 _TIMER_FIRST: Final = timer_origin(0)
 _LEVEL_0: Final = KIND_LEVEL << STREAM_BITS
 _ORIGIN_NAME = literal("__WMQ_ORIGIN\x01")
+
+
+@part
+def _offset_is_possible(r: Integers) -> bool:
+    """Twin of `formats.disk.message.Record.offset_is_possible`."""
+    return r[rec.QUEUE_OFFSET] >= 0 and r[rec.QUEUE_OFFSET] <= r[rec.POSITION] // RECORD_BYTES_MIN
 
 
 @part
@@ -174,6 +180,8 @@ def scan_log(
             return FILE_END
         if not rec.read_record(a, at, end, r) or r[rec.POSITION] != base + at:
             return NOT_MINE
+        if not _offset_is_possible(r):
+            return NOT_MINE
         if check_bodies:
             body = r[rec.BODY_AT]
             if (crc32(a, body, body + r[rec.BODY_BYTES]) & 0x7FFFFFFF) != r[rec.CRC]:
@@ -246,7 +254,7 @@ def read_parked(
         stop = at + sizes[i]
         if at < 0 or stop > a.shape[0] or not rec.read_record(a, at, stop, r):
             return i
-        if r[rec.POSITION] != positions[i]:
+        if r[rec.POSITION] != positions[i] or not _offset_is_possible(r):
             return i
         topic, topic_end = r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES]
         in_level = equals(a, topic, topic_end, _SCHEDULE_TOPIC)

@@ -405,6 +405,9 @@ class Simulation:
         self._disk.heal()
         self._full_until = 0
         self._world.trace.note("calm")
+        if self._harness.is_running:  # what failed before may not be known yet
+            self._tick()
+            self._harness.run_jobs()
         if self._harness.is_running and self._harness.broker.failure is not None:
             self._died("has failed")
         if not self._harness.is_running:
