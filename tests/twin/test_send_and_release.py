@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from tests.twin.frames import streams
 from wheelmq.broker.broker import Broker
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import FrameError
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
@@ -69,6 +71,11 @@ class Twins:
     def brokers(self) -> tuple[Broker, Broker]:
         kernel, plain = (harness.broker for harness in self.harnesses)
         return kernel, plain
+
+    @property
+    def sent(self) -> bytes:
+        """What was answered to the last stream."""
+        return self._peers[0].sent
 
     def receive(self, stream: bytes) -> None:
         outcomes = []
@@ -147,6 +154,35 @@ def test_full_slots_refuse_alike(tmp_path_factory: pytest.TempPathFactory, limit
         twins.receive(stream)
         twins.advance(1600)
         twins.receive(stream)
+    finally:
+        twins.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ("TIMER_DELAY_MS\\u00015000\\u0002", ResponseCode.SYSTEM_ERROR),
+        ("TIMER_DELAY_MS\\u00010\\u0002", ResponseCode.SYSTEM_ERROR),
+        ("TIMER_DELAY_SEC\\u0001-1\\u0002", ResponseCode.SYSTEM_ERROR),
+        ("TIMER_DELIVER_MS\\u00015\\u0002", ResponseCode.SYSTEM_ERROR),
+        ("TIMER_DELIVER_MS\\u0001soon\\u0002", ResponseCode.SYSTEM_ERROR),
+        ("TIMER_DELIVER_MS\\u00015\\u0002TIMER_DEL_UNIQKEY\\u0001T+K\\u0002", ResponseCode.SYSTEM_ERROR),
+        ("TIMER_DELIVER_MS\\u00015\\u0002TIMER_OUT_MS\\u00011\\u0002", ResponseCode.SUCCESS),
+        ("TIMER_DELIVER_MS\\u00015\\u0002DELAY\\u00011\\u0002", ResponseCode.SUCCESS),
+        ("TAGS\\u0001A\\u0002", ResponseCode.SUCCESS),
+    ],
+)
+def test_timers_that_are_off_are_refused_alike(tmp_path: Path, asked: str, code: ResponseCode) -> None:
+    """Whoever asks for a time is refused, before it is looked at (RocketMQ: HookUtils.handleScheduleMessage)."""
+    twins = Twins(tmp_path, timer_wheel_enable=False)
+    try:
+        twins.receive(_frame("Alpha", ""))
+        twins.receive(_frame("Alpha", asked))
+        sent = twins.sent
+        answer = frame.decode(sent, 0, len(sent))
+        assert answer.code == code
+        if code != ResponseCode.SUCCESS:
+            assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
     finally:
         twins.close()
 

@@ -98,7 +98,12 @@ class Broker:
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
         levels_ms = parse_levels(settings.message_delay_level)
         self.store = Store(self.paths, _store_settings(settings, self.host, levels_ms), disk, clock)
-        self.park_settings = ParkSettings(settings.timer_max_delay_seconds, settings.timer_precision_ms, levels_ms)
+        self.park_settings = ParkSettings(
+            settings.timer_max_delay_seconds,
+            settings.timer_precision_ms,
+            levels_ms,
+            has_timers=settings.timer_wheel_enable,
+        )
         self.timer = Timer(self.store, _timer_settings(settings))
         self.block_lane = BlockLane(Blocks(self.store, _block_settings(settings)), self.timer)
         self._recover()

@@ -32,13 +32,18 @@ class LevelUnreadable(ParkRefused):
     """DELAY holds no number, which Apache RocketMQ answers as an error of its own."""
 
 
+class TimersOff(ParkRefused):
+    """The message asks for a timer, and there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParkSettings:
-    """How far ahead, how fine, and what the levels are."""
+    """How far ahead, how fine, what the levels are; and whether there are timers at all."""
 
     delay_seconds_max: int = 3 * 24 * 3600
     precision_ms: int = 1000
     levels_ms: tuple[Millis, ...] = parse_levels(DEFAULT_LEVELS)
+    has_timers: bool = True
 
 
 def park(message: Message, now_ms: Millis, settings: ParkSettings, last_store_ms: int = 0) -> Millis | None:
@@ -114,7 +119,8 @@ def _must_have_room(properties: dict[str, str], room_bytes: int) -> None:
 def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | None:
     """When `message`, which has no level, asks to be delivered; None for at once. Raises ParkRefused.
 
-    Of the times, seconds win over milliseconds, and both over an absolute time.
+    Of the times, seconds win over milliseconds, and both over an absolute time. Where there are no timers whoever asks
+    is refused, whatever the time.
     """
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
         return None
@@ -124,6 +130,8 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis
     asked = next((name for name in props.TIMER_REQUESTS if name in properties), None)
     if asked is None:
         return None
+    if not settings.has_timers:
+        raise TimersOff(f"{asked} asks for a timer, and there is none")
     value = java_long(properties[asked])
     if value is None:
         raise ParkRefused(f"{asked} is {properties[asked]!r}, no 64-bit number")

@@ -13,7 +13,7 @@ from wheelmq.broker.request import Answer, Durable, PeerError
 from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.blocks.park import park_in_block
 from wheelmq.delay.cancel import Cancelled, append_cancel
-from wheelmq.delay.park import LevelUnreadable, ParkRefused, park
+from wheelmq.delay.park import LevelUnreadable, ParkRefused, TimersOff, park
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
@@ -38,10 +38,10 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
         due_ms = park(message, broker.clock.now_ms(), broker.park_settings, broker.store.log.last_store_ms)
     except LevelUnreadable as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    except TimersOff:
+        raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE) from None
     except ParkRefused as error:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
-    if message.topic == names.TIMER_TOPIC and due_ms is not None and not broker.settings.timer_wheel_enable:
-        raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE)
     if due_ms is not None and _is_refused_by_its_slot(broker, message, due_ms):
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 

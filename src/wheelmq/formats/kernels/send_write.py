@@ -99,11 +99,13 @@ def _unescape(a: Bytes, start: int, end: int, log: Bytes, at: int) -> int:
 
 
 @part
-def _due_ms(log: Bytes, spans: Integers, now_ms: int) -> int:
+def _due_ms(log: Bytes, spans: Integers, now_ms: int, timer_on: int) -> int:
     """When the message asks to be delivered: 0 for at once, -1 for the plain code."""
     for name in (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS):
         if spans[2 * name] < 0:
             continue
+        if timer_on == 0:
+            return np.int64(-1)
         value = decimal(log, spans[2 * name], spans[2 * name + 1])
         if value < 0 or value > 1_000_000_000_000_000:
             return np.int64(-1)
@@ -184,7 +186,7 @@ def place(
         return False
     if _for_the_plain_code(log, spans, parameters[SYNC]):
         return False
-    due_ms = _due_ms(log, spans, parameters[NOW_MS])
+    due_ms = _due_ms(log, spans, parameters[NOW_MS], parameters[TIMER_ON])
     if due_ms < 0 or due_ms - parameters[NOW_MS] > parameters[DELAY_MS_MAX]:
         return False
     f[TAG] = 0
@@ -196,8 +198,6 @@ def place(
     end = copy(suffix, 0, suffix.shape[0], log, end)
     room = 0
     if due_ms > 0:
-        if parameters[TIMER_ON] == 0:
-            return False
         moved = _TIMER_TOPIC.shape[0] - (f[TOPIC_END] - f[TOPIC])
         _move(log, block, end, moved)
         block += moved
