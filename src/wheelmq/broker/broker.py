@@ -35,6 +35,7 @@ from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.delay.blocks.block import BlockSizes
 from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
 from wheelmq.delay.blocks.lane import BlockLane
+from wheelmq.delay.blocks.search import Searches
 from wheelmq.delay.delay_offsets import DelayOffsets
 from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.park import ParkSettings
@@ -92,7 +93,7 @@ class Broker:
         self.background = offload if background is None else background
         """For work that nobody waits for; `offload` is for flushes and marks, which somebody does."""
         self.reading = self.background if reading is None else reading
-        """For what tasks of the pipeline read over the wire: it may have to come from a cold disk."""
+        """For what may have to come from a cold disk: reads of the pipeline's tasks, searches."""
         self.randomness = randomness
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
@@ -106,6 +107,7 @@ class Broker:
         )
         self.timer = Timer(self.store, _timer_settings(settings))
         self.block_lane = BlockLane(Blocks(self.store, _block_settings(settings)), self.timer)
+        self.searches = Searches(self.blocks, self.reading)
         self._recover()
         self.topics = Topics(disk, self.paths, clock, settings)
         self.groups = Groups(disk, self.paths, clock, settings)

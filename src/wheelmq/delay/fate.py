@@ -1,25 +1,19 @@
 """What became of delayed messages with a key: still pending, delivered, or cancelled.
 
 Those of the timer queue and of the levels are found by the message index, for they are parked in the commit log. What
-waits in blocks is not there: it is looked for in the blocks' own logs, and behind what the index finds of its end when
-its block is gone.
+waits in blocks is not there: it is looked for in the blocks' own logs (blocks.search), and behind what the index finds
+of its end when its block is gone.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 
-from wheelmq.delay.blocks.block import Block
 from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.blocks.queue import Units
-from wheelmq.delay.blocks.records import can_be_records
-from wheelmq.delay.listing import END
 from wheelmq.delay.pending import Pending, State, describe
 from wheelmq.delay.release import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
@@ -28,10 +22,8 @@ from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (
     KIND_BLOCK,
     Origin,
-    block_stream,
     level_origin,
     origin_index,
-    origin_of,
     origin_stream,
     parse_origin,
     stream_kind,
@@ -88,16 +80,6 @@ FindRecords = Callable[[str, str], Iterable[Record]]
 """The newest records of a topic (first) that have a key (second)."""
 
 _PLACES: Final = ((TIMER_TOPIC, End.ROLLED), (DEAD_LETTER_TOPIC, End.DEAD_LETTER))
-
-SEARCHED_BYTES: Final = 2 << 20
-"""Bytes of blocks' logs that one look searches: a search through gigabytes takes many, none of them long."""
-FOUND_MAX: Final = 64
-"""Records that one look reads since the key may stand in them."""
-_UNITS_MAX: Final = 5000
-_BLOCK_BYTES: Final = 1 << 16
-"""To begin with another block costs about as much as to search so many bytes."""
-_SEPARATORS: Final = rb"[\x01\x02\s]"
-"""What stands before and behind a key in a record's properties."""
 
 
 def fates(timer: Timer, blocks: Blocks, asked: Asked, find: FindRecords) -> list[Fate]:
@@ -162,54 +144,11 @@ def _gone(blocks: Blocks, asked: Asked, find: FindRecords) -> Iterator[Fate]:
             yield Fate(message, end, last.store_ms, last.position)
 
 
-def fates_in_blocks(
-    timer: Timer, blocks: Blocks, asked: Asked, find: FindRecords, place: int
-) -> tuple[list[Fate], Origin]:
-    """What became of what stands in blocks, from a place on, which is an origin; and where to go on, END when this was
-    the last."""
-    found: list[Fate] = []
-    left, read = SEARCHED_BYTES, 0
-    for block in sorted(blocks, key=lambda block: block.number):
-        first = origin_of(block_stream(block.number), 0)
-        index = max(0, place - first)
-        is_searched = index < block.queue.end
-        while index < block.queue.end:
-            if left <= 0 or read >= FOUND_MAX:
-                return found, Origin(first + index)
-            units = block.queue.read(index, _UNITS_MAX)
-            searched = np.cumsum(units["size"], dtype=np.int64)
-            units = units[: max(1, int(np.searchsorted(searched, left, "right")))]
-            left -= int(searched[len(units) - 1])
-            stop = index + len(units)
-            for at in _with_key(block, units, asked.key.encode()):
-                origin, read = Origin(first + index + at), read + 1
-                record = timer.record_elsewhere(origin)
-                if record is not None and asked.has(record.message.properties):
-                    found.append(_fate(timer, origin, record, asked, find))
-                if read >= FOUND_MAX:
-                    stop = index + at + 1
-                    break
-            index = stop
-        left -= _BLOCK_BYTES if is_searched else 0
-    return found, END
-
-
-def _with_key(block: Block, units: Units, key: bytes) -> Iterator[int]:
-    """Which of `units` name records in which `key` stands as one may, in their order."""
-    wanted = re.compile(_SEPARATORS + re.escape(key) + _SEPARATORS)
-    named = np.flatnonzero(units["size"] > 0)
-    positions = units["position"][named].astype(np.int64)
-    ends = positions + units["size"][named]
-    if not can_be_records(positions, ends - positions, block.log.files):  # units that no start looks at any more
-        yield from named.tolist()
-        return
-    numbers = positions // block.log.files.file_bytes
-    for number in np.unique(numbers).tolist():
-        mine = np.flatnonzero(numbers == number)
-        start = int(positions[mine[0]])
-        raw = bytes(block.log.files.read(start, int(ends[mine[-1]]) - start))
-        at = raw.find(key)  # faster, and mostly it stands nowhere
-        while at >= 0 and (hit := wanted.search(raw, max(0, at - 1))) is not None:
-            which = int(np.searchsorted(positions, start + hit.start(), "right")) - 1
-            yield int(named[which])
-            at = int(ends[which]) - start
+def fates_of(timer: Timer, asked: Asked, find: FindRecords, origins: list[Origin]) -> list[Fate]:
+    """What became of messages of blocks that a search found, of those that are asked for."""
+    records = ((origin, timer.record_elsewhere(origin)) for origin in origins)
+    return [
+        _fate(timer, origin, record, asked, find)
+        for origin, record in records
+        if record is not None and asked.has(record.message.properties)
+    ]

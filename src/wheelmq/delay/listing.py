@@ -15,6 +15,7 @@ import numpy.typing as npt
 from wheelmq.delay.blocks.block import Block
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.records import UnitRecords
+from wheelmq.delay.blocks.search import END as END
 from wheelmq.delay.pending import Pending, describe
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
@@ -79,10 +80,6 @@ class Glance(NamedTuple):
     due_ms: Integers
     next_place: Origin
     """Where the next glance begins; `END` when this was the last."""
-
-
-END: Final = Origin(1 << 62)
-"""Behind all places."""
 
 
 class _Part(NamedTuple):

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
-from wheelmq.delay import fate, listing
+from wheelmq.delay import listing
+from wheelmq.delay.blocks import search
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import origin_index
 from wheelmq.formats.kernels import jit
+from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
-from wheelmq.testing.harness import BrokerHarness
+from wheelmq.formats.wire.frame import Command
+from wheelmq.system.offload import InlineOffload
+from wheelmq.testing.harness import Ask, BrokerHarness
 from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -103,7 +107,7 @@ def test_what_became_of_one(harness: BrokerHarness) -> None:
 
 
 def test_what_is_settled_and_not_indexed_by_key_yet(tmp_path: Path) -> None:
-    with BrokerHarness(tmp_path, background=HeldOffload()) as harness:
+    with BrokerHarness(tmp_path, background=HeldOffload(), reading=InlineOffload()) as harness:
         harness.send("T", delay_ms=500, properties={props.UNIQ_KEY: "K"})
         harness.run_jobs()
         harness.advance(1000)
@@ -144,6 +148,14 @@ def test_without_an_index(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, message_index_enable=False) as harness:
         answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="K")
         assert answer.code == ResponseCode.SYSTEM_ERROR and "messageIndexEnable" in (answer.remark or "")
+
+
+def search_for(harness: BrokerHarness, key: str) -> Ask:
+    """A search begins."""
+    ext = headers.texts(topic="T", key=key, place=0)
+    asked = harness.submit(Command(code=RequestCode.WMQ_FIND_TIMERS, ext=ext))
+    harness.tick()
+    return asked
 
 
 class TestBlocks:
@@ -249,13 +261,61 @@ class TestBlocks:
             own = {props.KEYS: "busy", props.UNIQ_KEY: f"U{i}", props.DELAY_IN_SECONDS: str(25 + i % 2 * 10)}
             harness.send("T", bytes(150), properties=own)
         assert all(len(block.queue.files.pieces(0, block.queue.end * 24)) == 2 for block in harness.broker.blocks)
-        monkeypatch.setattr(fate, "FOUND_MAX", 7)
-        monkeypatch.setattr(fate, "SEARCHED_BYTES", 5000)
+        monkeypatch.setattr(search, "FOUND_MAX", 7)
+        monkeypatch.setattr(search, "SEARCHED_BYTES", 5000)
         first = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="busy")
         assert len(bytes(first.body).splitlines()) == 7 and first.ext["isLast"] == "false"
         assert fates(harness, "busy") == [("block", None)] * 150
         for i in (0, 77, 149):
             assert fates(harness, f"U{i}") == [("block", None)]
+
+    def test_it_runs_beside_the_loop_and_is_answered_then(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, reading=HeldOffload()) as harness:
+            assert isinstance(harness.reading, HeldOffload)
+            harness.send("T", properties={props.UNIQ_KEY: "key", props.DELAY_IN_SECONDS: "2"})
+            asked = [search_for(harness, "key") for _ in range(search.UNDER_WAY_MAX)]
+            one_more = search_for(harness, "key").answer
+            assert one_more is not None and one_more.code == ResponseCode.SYSTEM_BUSY
+            assert all(ask.answer is None for ask in asked)
+            harness.send("T", properties={props.UNIQ_KEY: "later", props.KEYS: "key", props.DELAY_IN_SECONDS: "2"})
+            harness.advance(3000)
+            harness.reading.run()
+            harness.tick()
+            for ask in asked:
+                assert ask.answer is not None
+                [found] = [json.loads(line) for line in bytes(ask.answer.body).splitlines()]
+                assert (found["message"]["unique_key"], found["end"]) == ("key", "released")
+            assert search_for(harness, "key").answer is None, "there is room again"
+            harness.advance(harness.broker.settings.response_timeout_ms)
+
+    def test_a_disk_that_takes_too_long_and_one_that_fails(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, reading=HeldOffload()) as harness:
+            assert isinstance(harness.reading, HeldOffload)
+            asked = search_for(harness, "key")
+            harness.advance(harness.broker.settings.response_timeout_ms)
+            assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_BUSY
+            harness.reading.run()
+            harness.tick()
+            harness.reading.fail_next(OSError("no such disk"))
+            asked = search_for(harness, "key")
+            harness.reading.run()
+            harness.tick()
+            assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_ERROR
+            assert "no such disk" in (asked.answer.remark or "")
+
+    def test_a_search_of_a_block_that_goes_meanwhile(self, tmp_path: Path) -> None:
+        settings = {"block_length_seconds": 3, "clean_resource_interval_ms": 1000}
+        with BrokerHarness(tmp_path, reading=HeldOffload(), **settings) as harness:
+            assert isinstance(harness.reading, HeldOffload)
+            harness.send("T", properties={props.UNIQ_KEY: "out", props.DELAY_IN_SECONDS: "1"})
+            asked = search_for(harness, "out")
+            harness.advance(8000, every_ms=500)
+            assert len(harness.broker.blocks) == 0 and asked.answer is None
+            harness.reading.run()
+            harness.tick()
+            assert asked.answer is not None
+            [found] = [json.loads(line) for line in bytes(asked.answer.body).splitlines()]
+            assert (found["message"]["unique_key"], found["end"]) == ("out", "released")
 
     def test_no_key(self, harness: BrokerHarness) -> None:
         answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.delay import listing
 from wheelmq.delay.delay_offsets import DelayOffsetsBody
-from wheelmq.delay.fate import Asked, fates, fates_in_blocks
+from wheelmq.delay.fate import Asked, fates, fates_of
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import CountTimersHeader, FindTimersHeader, ListTimersHeader
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def count_timers(request: Request, broker: Broker) -> Answer:
 @serves(RequestCode.WMQ_FIND_TIMERS)
 def find_timers(request: Request, broker: Broker) -> Answer:
     """What became of the delayed messages for a topic with a key, one JSON object a line: from place 0 on, which is an
-    origin, timers and levels, the oldest first, then those in blocks.
+    origin, timers and levels, the oldest first, then those in blocks, which are searched beside the loop.
 
     Looked at are the newest records with the key; `truncated` says that there may be more. `nextPlace` says where to go
     on, `isLast` that all blocks were searched.
@@ -106,11 +107,28 @@ def find_timers(request: Request, broker: Broker) -> Answer:
         return (record for position in found.positions if (record := log.record_at(position)) is not None)
 
     asked = Asked(header.topic, header.key)
-    found = fates(broker.timer, broker.blocks, asked, find) if header.place <= 0 else []
-    in_blocks, next_place = fates_in_blocks(broker.timer, broker.blocks, asked, find, header.place)
-    return reply(
-        body=b"\n".join(map(msgspec.json.encode, found + in_blocks)),
-        truncated=is_truncated,
-        nextPlace=next_place,
-        isLast=next_place == listing.END,
-    )
+    key = object()
+    searched: list[Any] = []
+
+    def done(result: Any) -> None:
+        searched.append(result)
+        broker.holds.wake(key)
+
+    def attempt(last: bool) -> Command | None:
+        if not searched:
+            return reply(ResponseCode.SYSTEM_BUSY, "blocks were not searched in time: ask again") if last else None
+        [result] = searched
+        if isinstance(result, BaseException):
+            raise result
+        found = fates(broker.timer, broker.blocks, asked, find) if header.place <= 0 else []
+        found += fates_of(broker.timer, asked, find, result.origins)
+        return reply(
+            body=b"\n".join(map(msgspec.json.encode, found)),
+            truncated=is_truncated,
+            nextPlace=result.next_place,
+            isLast=result.next_place == listing.END,
+        )
+
+    if not broker.searches.begin(header.key, header.place, done):
+        raise PeerError(ResponseCode.SYSTEM_BUSY, "blocks are being searched for others: ask again")
+    return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)

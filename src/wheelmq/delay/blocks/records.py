@@ -9,7 +9,7 @@ import numpy as np
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import LogPosition
-from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.mapped import HeldFiles, MappedSequence
 from wheelmq.store.recovery import InternedNames, LogDamaged, LogScan, Rows
 
 AT_ONCE: Final = 1 << 14
@@ -64,7 +64,7 @@ class UnitRecords:
         return rows if is_right else None
 
 
-def can_be_records(positions: Rows, sizes: Rows, files: MappedSequence) -> bool:
+def can_be_records(positions: Rows, sizes: Rows, files: MappedSequence | HeldFiles) -> bool:
     """Whether these can be records one behind another, each within a file that is there."""
     ends = positions + sizes
     is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= files.end)
