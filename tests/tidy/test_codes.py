@@ -11,6 +11,7 @@ from wheelmq.broker.dispatch import HANDLERS
 from wheelmq.broker.refused import REFUSED
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.nameserver.nameserver import NameServer
+from wheelmq.nameserver.settings import NameServerSettings
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 
@@ -33,7 +34,7 @@ PASSED_ON = {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_
 
 @pytest.fixture
 def served(tmp_path: Path) -> set[int]:
-    server = NameServer(tmp_path, disk=SimulatedDisk(), clock=ManualClock())
+    server = NameServer(NameServerSettings(kv_config_path=tmp_path / "kv"), disk=SimulatedDisk(), clock=ManualClock())
     return set(HANDLERS) | set(server.codes)
 
 
@@ -54,5 +55,5 @@ def test_every_refusal_has_a_reason() -> None:
 
 
 def test_brokers_and_name_servers_codes_do_not_mix(tmp_path: Path) -> None:
-    server = NameServer(tmp_path, disk=SimulatedDisk(), clock=ManualClock())
+    server = NameServer(NameServerSettings(kv_config_path=tmp_path / "kv"), disk=SimulatedDisk(), clock=ManualClock())
     assert not set(HANDLERS) & set(server.codes)

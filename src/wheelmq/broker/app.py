@@ -15,7 +15,7 @@ from wheelmq.broker import handlers as _handlers  # registers every handler
 from wheelmq.broker.broker import Broker
 from wheelmq.broker.registration import Registration
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
-from wheelmq.net.server import Server
+from wheelmq.net.server import Server, SocketOptions
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
 from wheelmq.system.offload import ThreadOffload
@@ -31,11 +31,10 @@ assert _handlers
 class BrokerApp:
     """A broker that listens and is registered."""
 
-    def __init__(self, settings: BrokerSettings, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, settings: BrokerSettings) -> None:
         if settings.listen_port == 0:
-            settings = msgspec.structs.replace(settings, listen_port=_free_port(host))
+            settings = msgspec.structs.replace(settings, listen_port=_free_port(settings.listen_host))
         self.settings = settings
-        self._host = host
         self._server: Server | None = None
         self._offloads: list[ThreadOffload] = []
         self.broker: Broker | None = None
@@ -64,11 +63,14 @@ class BrokerApp:
             self.broker,
             frame_deadline_s=self.settings.frame_deadline_ms / 1000,
             buffer_bytes_max=self.settings.connection_buffer_bytes_max,
+            sockets=SocketOptions(
+                self.settings.listen_backlog, self.settings.socket_send_bytes, self.settings.socket_receive_bytes
+            ),
         )
         self.broker.shell_figures = self._server.figures
         self.registration = Registration(self.broker)
         self._server.on_tick = self._after_tick
-        await self._server.listen(self._host, self.settings.listen_port)
+        await self._server.listen(self.settings.listen_host, self.settings.listen_port)
         if self.settings.metrics_exporter_type is MetricsExporter.PROM:
             from wheelmq.broker.exporter import Exporter  # its library is loaded by those who want it
 

@@ -178,19 +178,10 @@ class Broker:
         return MessageIndex(self.store, self.background, size)
 
     def _open_expiry(self) -> Expiry:
-        chosen = self.settings
-        settings = ExpirySettings(
-            reserved_hours=chosen.file_reserved_time,
-            hours=delete_hours(chosen.delete_when),
-            used_ratio=chosen.disk_max_used_space_ratio,
-            forcibly_ratio=chosen.disk_space_clean_forcibly_ratio,
-            batch_max=chosen.delete_file_batch_max,
-        )
-
         def needed_from() -> LogPosition:
             return min(self.timer.needed_from(), self.block_lane.needed_from())
 
-        return Expiry(self.store, self.index, settings, needed_from, self.background)
+        return Expiry(self.store, self.index, _expiry_settings(self.settings), needed_from, self.background)
 
     @property
     def blocks(self) -> Blocks:
@@ -333,7 +324,7 @@ class Broker:
     def tell_members_changed(self, group: str) -> None:
         """Tell every member of a clustering group that it should share out its queues anew."""
         found = self.clients.consumers.get(group)
-        if found is None or found.message_model == "BROADCASTING":
+        if found is None or found.message_model == "BROADCASTING" or not self.settings.notify_members_changed:
             return
         for connection in {id(c.connection): c.connection for c in found.clients.values()}.values():
             self.calls.tell(
@@ -449,6 +440,17 @@ def _timer_settings(settings: BrokerSettings) -> TimerSettings:
 def _block_settings(settings: BrokerSettings) -> BlockSettings:
     sizes = BlockSizes(settings.block_log_file_bytes, settings.block_queue_file_bytes)
     return BlockSettings(settings.block_length_seconds * 1000, sizes)
+
+
+def _expiry_settings(settings: BrokerSettings) -> ExpirySettings:
+    return ExpirySettings(
+        reserved_hours=settings.file_reserved_time,
+        hours=delete_hours(settings.delete_when),
+        used_ratio=settings.disk_max_used_space_ratio,
+        forcibly_ratio=settings.disk_space_clean_forcibly_ratio,
+        cleans_forcibly=settings.clean_file_forcibly_enable,
+        batch_max=settings.delete_file_batch_max,
+    )
 
 
 def _snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:

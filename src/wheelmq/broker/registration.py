@@ -1,4 +1,4 @@
-"""Registering at the name servers: at start, every 30 s, and at once when a topic changes or a connection breaks.
+"""Registering at the name servers: at start, once a period, and at once when a topic changes or a connection breaks.
 
 (RocketMQ: BrokerOuterAPI.)
 """
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PERIOD_S = 30.0
 RETRY_S = 0.5
 
 
@@ -65,18 +64,20 @@ class Registration:
         await asyncio.sleep(max(0, self._broker.settings.disappear_time_after_start) / 1000)
         while True:
             self._wanted.clear()
+            period_s = self._broker.settings.register_period_ms / 1000
             results = await asyncio.gather(*map(self._register, self._callers))
             if all(results):
                 self.registered.set()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PERIOD_S if all(results) else RETRY_S):
+                async with asyncio.timeout(period_s if all(results) else RETRY_S):
                     await self._wanted.wait()
             if not all(results):
                 await asyncio.sleep(RETRY_S)  # a name server that closes each connection is not asked in a hurry
 
     async def _register(self, caller: Caller) -> bool:
         try:
-            await caller.ask(register_command(self._broker))
+            timeout_s = self._broker.settings.register_timeout_ms / 1000
+            await caller.ask(register_command(self._broker), timeout_s)
             return True
         except (CallError, Refused) as error:
             log.warning("not registered at name server %s: %s", caller.address, error)

@@ -71,8 +71,9 @@ class TopicArrays:
                 self.queue_rows[self.rows[row, topics.FIRST_QUEUE] + queue_id] = queue_row
         self._known_queues = len(queues)
 
-    @staticmethod
-    def _sendable(config: TopicConfig) -> bool:
+    def _sendable(self, config: TopicConfig) -> bool:
+        if config.order and not self._broker.settings.broker_permission & PERM_WRITE:
+            return False
         topic = config.topic_name
         special = topic in names.NOT_FOR_SENDING or topic.startswith((names.RETRY_PREFIX, names.DEAD_LETTER_PREFIX))
         plain = config.topic_filter_type == "SINGLE_TAG" and len(topic) <= names.TOPIC_CHARS_MAX

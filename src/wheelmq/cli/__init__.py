@@ -23,6 +23,7 @@ COMMANDS: Final = (
     "broker",
     "nameserver",
     "pipeline",
+    "config",
 )
 
 

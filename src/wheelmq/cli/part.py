@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
@@ -10,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import click
@@ -50,23 +51,18 @@ def say(as_json: bool, event: str, text: str, **fields: object) -> None:
 def run_part(
     life: Life,
     *,
-    port: int = 0,
-    port_option: str = "--port",
     as_json: bool,
     ends_with_stdin: bool,
     has_children: bool = False,
 ) -> int:
-    """Run a part until SIGTERM or Ctrl-C; its exit code. A part that has children runs on asyncio's own loop.
-
-    `port_option` is how whoever started it chooses another port.
-    """
+    """Run a part until SIGTERM or Ctrl-C; its exit code. A part that has children runs on asyncio's own loop."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if ends_with_stdin:
         end_with_stdin()
     try:
         return (asyncio.Runner() if has_children else _fast_runner()).run(_until_signal(life))
     except (CannotStart, OSError, BodyError) as error:
-        why = _why(error, port, port_option)
+        why = _why(error)
         log.error("%s", why)
         say(as_json, "failed", f"Error: {why}", why=why)
         return CANNOT_START
@@ -99,13 +95,22 @@ async def _until_signal(life: Life) -> int:
     return await life(stop)
 
 
-def _why(error: Exception, port: int, port_option: str) -> str:
+@contextlib.contextmanager
+def port_told(port: int, option: str) -> Iterator[None]:
+    """What listens on `port` tells who has it when it is taken, and the option that chooses another."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CannotStart(taken_text(port, option)) from None
+        raise
+
+
+def _why(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
     from wheelmq.system.disk import StoreLocked  # brings NumPy, which a part has anyhow when it gets here
 
     if isinstance(error, StoreLocked):
         return stores.in_use_text(Path(error.filename))
-    if error.errno == errno.EADDRINUSE:
-        return taken_text(port, port_option)
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wheelmq.cli.broker import flush_option, set_option
+from wheelmq.cli.broker import flush_option
+from wheelmq.cli.config_options import set_option
 from wheelmq.cli.part import home_option
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def command(
     broker_port: int,
     dashboard_port: int,
     as_json: bool,
-    flush: str,
+    flush: str | None,
     no_pipeline: bool,
     master: str | None,
     pairs: tuple[str, ...],
@@ -54,7 +55,7 @@ def command(
         home=home,
         namesrv_port=namesrv_port,
         broker_port=broker_port,
-        flush=flush.upper(),
+        flush=(flush or "ASYNC_FLUSH").upper(),
         with_pipeline=not no_pipeline,
         master=master,
         broker_settings=pairs,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from wheelmq.nameserver.nameserver import NameServer
-from wheelmq.net.server import Server
+from wheelmq.nameserver.settings import NameServerSettings
+from wheelmq.net.server import Server, SocketOptions
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
 
@@ -13,16 +12,22 @@ from wheelmq.system.disk import Disk
 class NameServerApp:
     """A name server that listens."""
 
-    def __init__(self, home: Path, *, host: str = "127.0.0.1", port: int = 9876) -> None:
-        self._host = host
-        self.port = port
-        self._core = NameServer(home, disk=Disk(), clock=SystemClock(), port=port)
+    def __init__(self, settings: NameServerSettings) -> None:
+        self.settings = settings
+        self._core = NameServer(settings, disk=Disk(), clock=SystemClock())
         self._server: Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, once it is."""
+        return self.settings.listen_port
 
     async def start(self) -> None:
         """Listen; `port` is then the real one."""
-        self._server = Server(self._core)
-        self.port = self._core.port = await self._server.listen(self._host, self.port)
+        settings = self.settings
+        sockets = SocketOptions(settings.listen_backlog, settings.socket_send_bytes, settings.socket_receive_bytes)
+        self._server = Server(self._core, sockets=sockets)
+        settings.listen_port = await self._server.listen(settings.listen_host, settings.listen_port)
 
     async def stop(self) -> None:
         if self._server is not None:

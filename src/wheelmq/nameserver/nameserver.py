@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from wheelmq.formats.wire import bodies, frame, headers
@@ -15,6 +14,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, Routes
+from wheelmq.nameserver.settings import NameServerSettings
 from wheelmq.net.server import ServerConnection
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
@@ -24,19 +24,17 @@ log = logging.getLogger(__name__)
 INFLATED_BYTES_MAX: Final = 64 << 20
 """Bytes that a broker's registration may have once it is unpacked."""
 
-SCAN_MS = 5000
-
 
 class NameServer:
     """Routes and key-value config, served."""
 
-    def __init__(self, home: Path, *, disk: Disk, clock: Clock, port: int = 9876) -> None:
+    def __init__(self, settings: NameServerSettings, *, disk: Disk, clock: Clock) -> None:
+        self.settings = settings
         self.routes = Routes()
-        self.kv = KvConfig(disk, home / "kvConfig.json")
-        self.port = port
-        self._home = home
+        self.kv = KvConfig(disk, settings.kv_config_path)
         self._clock = clock
         self._next_scan_ms = 0
+        self._began_ms = self._now_ms()
         self._handlers: dict[int, Callable[[Command, ServerConnection], Command]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
@@ -82,7 +80,7 @@ class NameServer:
     def tick(self) -> None:
         now_ms = self._now_ms()
         if now_ms >= self._next_scan_ms:
-            self._next_scan_ms = now_ms + SCAN_MS
+            self._next_scan_ms = now_ms + self.settings.scan_interval_ms
             for address in self.routes.expire(now_ms):
                 log.info("broker %s is gone: it did not register in time", address)
 
@@ -136,7 +134,7 @@ class NameServer:
         if master is not None:
             answer.ext = headers.texts(masterAddr=master, haServerAddr=self.routes.ha_address_of(master))
         ordered = self.kv.all(ORDER_TOPIC_CONFIG)
-        if ordered:
+        if ordered and self.settings.return_order_topic_config:
             answer.body = bodies.write({"table": ordered})
         return answer
 
@@ -146,17 +144,27 @@ class NameServer:
 
     def _route(self, request: Command, connection: ServerConnection) -> Command:
         topic = headers.read(request.ext, headers.TopicHeader).topic
+        if self._waits():
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark="name server not ready")
         route = self.routes.route(topic)
         if route is None:
             remark = f"No topic route info in name server for the topic: {topic}"
             return Command(code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
-        route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+        if self.settings.order_message_enable:
+            route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
         return Command(code=ResponseCode.SUCCESS, body=bodies.write(route))
+
+    def _waits(self) -> bool:
+        settings = self.settings
+        since_ms = self._now_ms() - self._began_ms
+        return settings.waits_for_service and since_ms < settings.wait_for_service_seconds * 1000
 
     def _clusters(self, request: Command, connection: ServerConnection) -> Command:
         return Command(code=ResponseCode.SUCCESS, body=bodies.write(self.routes.clusters()))
 
     def _topics(self, request: Command, connection: ServerConnection) -> Command:
+        if not self.settings.enable_all_topic_list:
+            return Command(code=ResponseCode.SYSTEM_ERROR, remark="disable")
         return Command(code=ResponseCode.SUCCESS, body=bodies.write({"topicList": self.routes.topics()}))
 
     def _delete_topic(self, request: Command, connection: ServerConnection) -> Command:
@@ -205,7 +213,7 @@ class NameServer:
         return Command(code=ResponseCode.SUCCESS, body=bodies.write({"table": table}))
 
     def _config(self, request: Command, connection: ServerConnection) -> Command:
-        pairs = {"listenPort": self.port, "kvConfigPath": self._home / "kvConfig.json", "rocketmqHome": self._home}
+        pairs = {"listenPort": self.settings.listen_port, "kvConfigPath": self.settings.kv_config_path}
         text = "".join(f"{key}={value}\n" for key, value in sorted(pairs.items()))
         return Command(code=ResponseCode.SUCCESS, body=text.encode())
 

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from wheelmq.formats.disk.message import Host
@@ -71,7 +72,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=self._server.buffer_bytes_max)
         with contextlib.suppress(OSError):
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._server.sockets.apply(transport.get_extra_info("socket"))
         address, port = transport.get_extra_info("peername")[:2]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.peer = Host(socket.inet_pton(family, address.partition("%")[0]), port)
@@ -211,6 +212,22 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.close()
 
 
+@dataclass(frozen=True, slots=True)
+class SocketOptions:
+    """Connections that wait to be accepted; buffers of a connection in bytes, 0 leaves them to the system."""
+
+    backlog: int = 1024
+    send_bytes: int = 0
+    receive_bytes: int = 0
+
+    def apply(self, connection: socket.socket) -> None:
+        """Set what is set of a connection. Raises OSError."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option, size in ((socket.SO_SNDBUF, self.send_bytes), (socket.SO_RCVBUF, self.receive_bytes)):
+            if size:
+                connection.setsockopt(socket.SOL_SOCKET, option, size)
+
+
 class Server:
     """Listens, and ticks the core."""
 
@@ -221,11 +238,13 @@ class Server:
         frame_deadline_s: float = 30.0,
         close_s: float = CLOSE_S,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        sockets: SocketOptions | None = None,
     ) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
         self.frame_deadline_s = frame_deadline_s
         self.close_s = close_s
+        self.sockets = sockets or SocketOptions()
         self.buffer_bytes_max = buffer_bytes_max
         """Answers waiting for one peer; past it the peer is served on when it has read."""
         self.connections: set[ServerConnection] = set()
@@ -242,7 +261,8 @@ class Server:
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on `host`; the port, which `port` 0 leaves to the system."""
-        self._listener = await self.loop.create_server(lambda: ServerConnection(self), host, port, backlog=1024)
+        backlog = self.sockets.backlog
+        self._listener = await self.loop.create_server(lambda: ServerConnection(self), host, port, backlog=backlog)
         self.schedule_tick()
         return int(self._listener.sockets[0].getsockname()[1])
 

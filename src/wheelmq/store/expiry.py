@@ -34,7 +34,8 @@ class ExpirySettings:
     used_ratio: int
     """What is older than the reserved time goes from here on."""
     forcibly_ratio: int
-    """What is not needed goes from here on."""
+    """What is not needed goes from here on, if `cleans_forcibly`; else what is older than the reserved time."""
+    cleans_forcibly: bool
     batch_max: int
     """Log files that go at a time."""
 
@@ -83,7 +84,7 @@ class Expiry:
         self.note()
         store = self._store
         used = 100 * store.disk.used_share(store.paths.root)
-        forcibly = used > self._settings.forcibly_ratio
+        forcibly = used > self._settings.forcibly_ratio and self._settings.cleans_forcibly
         is_hour = time.localtime(store.clock.now_ms() // 1000).tm_hour in self._settings.hours
         if not (forcibly or is_hour or used > self._settings.used_ratio):
             return

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.cli.broker import broker_settings
-from wheelmq.cli.part import CannotStart
+from tests.unit.broker.chosen import chosen
+from wheelmq.config.errors import ConfigError
 from wheelmq.delay.blocks.park import BOTH
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_UNIT
@@ -61,14 +61,14 @@ def test_a_delay_that_cannot_be(
 
 @pytest.mark.parametrize("text", ["", "1s 5", "1 s", "-1s", "1s,5s"])
 def test_a_level_table_that_does_not_parse(text: str) -> None:
-    with pytest.raises(CannotStart, match="does not fit: messageDelayLevel"):
-        broker_settings({"store_path": "s", "message_delay_level": text})
+    with pytest.raises(ConfigError, match="--set message_delay_level: messageDelayLevel"):
+        chosen(message_delay_level=text)
 
 
 def test_blocks_that_are_too_short() -> None:
-    with pytest.raises(CannotStart, match=r"block_length_seconds is 59: .* set 60 or more"):
-        broker_settings({"store_path": "s", "block_length_seconds": "59"})
-    assert broker_settings({"store_path": "s", "block_length_seconds": "60"}).block_length_seconds == 60
+    with pytest.raises(ConfigError, match=r"block_length_seconds is 59: .* set 60 or more"):
+        chosen(block_length_seconds="59")
+    assert chosen(block_length_seconds="60").block_length_seconds == 60
 
 
 WAYS = ({SEC: "25"}, {LEVEL: "3"}, {BLOCK: "25"})

@@ -5,50 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
+from tests.unit.broker.chosen import chosen
+from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.broker.timer_settings import TIMER_SETTINGS, Treatment, by_our_names
-from wheelmq.cli.broker import broker_settings
-from wheelmq.cli.part import CannotStart
+from wheelmq.config.errors import ConfigError
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
-
-
-class TestNames:
-    @pytest.mark.parametrize("setting", [one for one in TIMER_SETTINGS if one.treatment is Treatment.HONOURED])
-    def test_honoured(self, setting: Any) -> None:
-        found = broker_settings({"store_path": "s", setting.name: setting.default})
-        value = getattr(found, setting.ours)
-        assert str(value).lower() == setting.default
-
-    def test_both_names_of_one(self) -> None:
-        with pytest.raises(CannotStart, match="timer_precision_ms is given twice"):
-            broker_settings({"store_path": "s", "timer_precision_ms": "100", "timerPrecisionMs": "100"})
-
-    @pytest.mark.parametrize("setting", [one for one in TIMER_SETTINGS if one.treatment is Treatment.NO_EFFECT])
-    def test_no_effect(self, setting: Any, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.WARNING):
-            assert by_our_names({setting.name: setting.default}) == {}
-            assert not caplog.records
-            assert by_our_names({setting.name: "17"}) == {}
-        assert f"{setting.name}=17 has no effect: {setting.why}" in caplog.text
-
-    def test_refused(self) -> None:
-        assert by_our_names({"timerSkipUnknownError": "False"}) == {}
-        with pytest.raises(CannotStart, match="timerSkipUnknownError=true is refused: it drops messages"):
-            broker_settings({"store_path": "s", "timerSkipUnknownError": "true"})
-
-    def test_unknown(self) -> None:
-        with pytest.raises(CannotStart, match="no setting 'timerWheelSnapshotFlush'"):
-            broker_settings({"store_path": "s", "timerWheelSnapshotFlush": "true"})
 
 
 class TestValues:
@@ -65,23 +35,22 @@ class TestValues:
             ("timer_slots", "1"),
             ("timerMaxDelaySec", "-1"),
             ("timerCongestNumEachSlot", "-1"),
-            ("timerCongestNumEachSlot", "2147483648"),
+            ("timer_congest_num_each_slot", "2147483648"),
         ],
     )
     def test_out_of_range(self, name: str, value: str) -> None:
-        ours = {one.name: one.ours for one in TIMER_SETTINGS}.get(name, name)
-        with pytest.raises(CannotStart, match=f"{ours} is {value}: it must be"):
-            broker_settings({"store_path": "s", name: value})
+        with pytest.raises(ConfigError, match=f"--set {name}: {BROKER.field_of(name)} is {value}: it must be"):
+            chosen(**{name: value})
 
     @pytest.mark.parametrize("value", ["5", "24", "05,17", "", "-1"])
     def test_no_hours(self, value: str) -> None:
-        with pytest.raises(CannotStart, match=r"timer_check_metrics_when is .*: write hours from 00 to 23"):
-            broker_settings({"store_path": "s", "timerCheckMetricsWhen": value})
+        with pytest.raises(ConfigError, match=r"timer_check_metrics_when is .*: write hours from 00 to 23"):
+            chosen(timerCheckMetricsWhen=value)
 
     @pytest.mark.parametrize("value", ["a second", "1.5", ""])
     def test_no_number(self, value: str) -> None:
-        with pytest.raises(CannotStart):
-            broker_settings({"store_path": "s", "timerPrecisionMs": value})
+        with pytest.raises(ConfigError, match=f"--set timerPrecisionMs: found '{value}'; allowed: a whole number"):
+            chosen(timerPrecisionMs=value)
 
     def test_however_it_is_made(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="it must be one of 100, 200, 500, 1000"):

@@ -109,8 +109,8 @@ def test_a_part_names_the_option_of_whoever_started_it(name: str, option: str, b
 @pytest.mark.parametrize(
     ("pair", "told"),
     [
-        ("nonsense=1", "has no setting 'nonsense'; it has: "),
-        ("log_file_bytes=large", "does not fit"),
+        ("nonsense=1", "there is no setting 'nonsense'; `wheelmq config keys --ours` lists all"),
+        ("log_file_bytes=large", "--set log_file_bytes: found 'large'; allowed: a whole number of 1 or more"),
         ("log_file_bytes", "write NAME=VALUE"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.nameserver.app import NameServerApp
+from wheelmq.nameserver.settings import NameServerSettings
 
 SMALL: dict[str, Any] = {
     "log_file_bytes": 1 << 20,
@@ -50,7 +51,7 @@ def servers(tmp_path: Path) -> Start:
 
     @asynccontextmanager
     async def start(**settings: Any) -> AsyncIterator[Servers]:
-        namesrv = NameServerApp(tmp_path / "namesrv", port=0)
+        namesrv = NameServerApp(NameServerSettings(kv_config_path=tmp_path / "kvConfig.json", listen_port=0))
         await namesrv.start()
         chosen = {**SMALL, "namesrv": (f"127.0.0.1:{namesrv.port}",), **settings}
         running = Servers(namesrv, BrokerApp(BrokerSettings(store_path=tmp_path / "store", listen_port=0, **chosen)))

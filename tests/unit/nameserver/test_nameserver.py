@@ -13,7 +13,8 @@ from wheelmq.formats.wire import bodies, frame, headers
 from wheelmq.formats.wire.bodies import DataVersion, Registration, TopicConfig, TopicConfigTable
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.nameserver.nameserver import SCAN_MS, NameServer
+from wheelmq.nameserver.nameserver import NameServer
+from wheelmq.nameserver.settings import NameServerSettings
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.disk import SimulatedDisk
@@ -22,7 +23,8 @@ from wheelmq.testing.disk import SimulatedDisk
 class Harness:
     def __init__(self, folder: Path, clock: ManualClock, disk: SimulatedDisk) -> None:
         self.folder, self.clock, self.disk = folder, clock, disk
-        self.server = NameServer(folder, disk=disk, clock=clock)
+        self.settings = NameServerSettings(kv_config_path=folder / "kvConfig.json")
+        self.server = NameServer(self.settings, disk=disk, clock=clock)
         self.client = FakeConnection(Host(b"\x7f\0\0\1", 1))
 
     def ask(
@@ -133,18 +135,18 @@ class TestRegistration:
         names.register("T")
         names.register("T", broker="short", heartbeatTimeoutMillis=10_000)
         for _ in range(24):
-            names.clock.advance(SCAN_MS)
+            names.clock.advance(names.settings.scan_interval_ms)
             names.server.tick()
         route = names.route()
         assert route is not None and len(route["brokerDatas"]) == 1  # type: ignore[arg-type]
-        names.clock.advance(SCAN_MS)
+        names.clock.advance(names.settings.scan_interval_ms)
         names.server.tick()
         assert names.route() is None
 
     def test_it_asks_for_its_next_scan(self, names: Harness) -> None:
         names.server.tick()
-        assert names.server.next_tick_ms() == SCAN_MS
-        names.clock.advance(SCAN_MS - 1)
+        assert names.server.next_tick_ms() == names.settings.scan_interval_ms
+        names.clock.advance(names.settings.scan_interval_ms - 1)
         assert names.server.next_tick_ms() == 1
 
     def test_a_connection_that_closes(self, names: Harness) -> None:

@@ -95,6 +95,10 @@ def pull(request: Request, broker: Broker) -> Answer:
 
 
 def _check(header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
+    if not broker.settings.broker_permission & PERM_READ:
+        raise PeerError(
+            ResponseCode.NO_PERMISSION, f"the broker[{broker.settings.broker_ip}] pulling message is forbidden"
+        )
     group = broker.groups.get(header.consumer_group)
     if group is None:
         remark = f"subscription group [{header.consumer_group}] does not exist"

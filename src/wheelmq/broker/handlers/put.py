@@ -19,6 +19,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.java import java_boolean, java_long
 from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.formats.wire.bodies import PERM_WRITE
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store.store import Appended, BatchTooLong, PropertiesTooLong
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 A = TypeVar("A")
+
+
+def check_writable(broker: Broker) -> None:
+    """Raises PeerError when the broker takes no messages: of those in order, and of those that come back."""
+    if not broker.settings.broker_permission & PERM_WRITE:
+        raise PeerError(
+            ResponseCode.NO_PERMISSION, f"the broker[{broker.settings.broker_ip}] sending message is forbidden"
+        )
 
 
 def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:

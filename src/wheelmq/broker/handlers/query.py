@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
@@ -13,21 +13,17 @@ from wheelmq.formats.wire.headers import UNIQUE_KEY_QUERY, QueryMessageHeader, V
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
-UNIQUE_KEY_MOST: Final = 32
-"""How many a query for a unique key gets, whatever it asks for (RocketMQ: defaultQueryMaxNum)."""
-MOST: Final = 64
-"""How many any query gets (RocketMQ: maxMsgsNumBatch)."""
-
 
 @serves(RequestCode.QUERY_MESSAGE)
 def query_message(request: Request, broker: Broker) -> Answer:
     """The records of a topic with a key, stored within a span of time; some may only share the key's hash."""
     header = request.header(QueryMessageHeader)
-    most = UNIQUE_KEY_MOST if request.ext.get(UNIQUE_KEY_QUERY) == "true" else header.max_num
+    is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
+    most = broker.settings.query_unique_key_count_max if is_unique else header.max_num
     span = Millis(header.begin_timestamp), Millis(header.end_timestamp)
     spans = []
     if broker.index is not None:
-        found = broker.index.find(header.topic, header.key, *span, min(most, MOST))
+        found = broker.index.find(header.topic, header.key, *span, min(most, broker.settings.query_count_max))
         records = (broker.store.log.record_at(position) for position in found.positions)
         spans = [(record.position, record.size) for record in records if record is not None]
     if not spans:

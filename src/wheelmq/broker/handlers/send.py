@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import answer_when_stored, put, put_batch, put_in_block, recall_handle
+from wheelmq.broker.handlers.put import (
+    answer_when_stored,
+    check_writable,
+    put,
+    put_batch,
+    put_in_block,
+    recall_handle,
+)
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, DurableInBlock, PeerError, Request
 from wheelmq.delay.blocks.park import SecondsRefused, asked_due_ms
@@ -54,12 +61,15 @@ def send(request: Request, broker: Broker) -> Answer:
 
 def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicConfig:
     """The topic of a send, made if that is allowed. Raises PeerError."""
+    known = broker.topics.get(header.topic)
+    if known is not None and known.order:
+        check_writable(broker)
     problem = names.topic_problem(header.topic)
     if problem is not None:
         raise PeerError(ResponseCode.INVALID_PARAMETER, problem)
     if header.topic in names.NOT_FOR_SENDING:
         raise PeerError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
-    topic = broker.topics.get(header.topic)
+    topic = known
     if topic is None:
         try:
             queues = header.default_topic_queue_nums

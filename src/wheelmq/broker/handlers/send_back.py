@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.handlers.put import answer_when_stored, put
+from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.formats import names
@@ -31,6 +31,7 @@ def send_back(request: Request, broker: Broker) -> Answer:
     group = broker.groups.get(header.group)
     if group is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}")
+    check_writable(broker)
     if group.retry_queue_nums <= 0:
         return reply()
     topic = broker.topics.create_for_group(names.retry_topic(header.group), group.retry_queue_nums)

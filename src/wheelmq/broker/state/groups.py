@@ -44,7 +44,7 @@ class Groups:
         self._disk = disk
         self._path = paths.config_file("subscriptionGroup.json")
         self._clock = clock
-        self._auto_create = settings.auto_create_group
+        self._settings = settings
         self._table = config_file.load(disk, self._path, GroupTable) or GroupTable()
         for name in BUILT_IN:
             self._table.subscription_group_table.setdefault(name, GroupConfig(group_name=name))
@@ -54,7 +54,7 @@ class Groups:
         found = self._table.subscription_group_table.get(name)
         if found is not None:
             return found
-        if not self._auto_create or not _NAME.fullmatch(name) or len(name) > GROUP_CHARS_MAX:
+        if not self._settings.auto_create_group or not _NAME.fullmatch(name) or len(name) > GROUP_CHARS_MAX:
             return None
         made = GroupConfig(group_name=name)
         self._table.subscription_group_table[name] = made

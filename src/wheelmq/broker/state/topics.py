@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from msgspec import structs
+
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.release import DEAD_LETTER_TOPIC
 from wheelmq.formats import names
@@ -46,8 +48,8 @@ class Topics:
         queues = {
             names.SELF_TEST_TOPIC: (1, READ_WRITE),
             names.BENCHMARK_TOPIC: (1024, READ_WRITE),
-            settings.cluster: (16, READ_WRITE | PERM_INHERIT),
-            settings.broker_name: (1, READ_WRITE | PERM_INHERIT),
+            settings.cluster: (16, PERM_INHERIT | (READ_WRITE if settings.cluster_topic_enable else 0)),
+            settings.broker_name: (1, PERM_INHERIT | (READ_WRITE if settings.broker_topic_enable else 0)),
             names.OFFSET_MOVED_EVENT: (1, READ_WRITE),
             names.SCHEDULE_TOPIC: (18, READ_WRITE),
             TIMER_TOPIC: (1, READ_WRITE),
@@ -55,6 +57,8 @@ class Topics:
         }
         if settings.auto_create_topic:
             queues[names.AUTO_CREATE_TOPIC] = (settings.default_topic_queues, READ_WRITE | PERM_INHERIT)
+        if settings.trace_topic_enable:
+            queues[settings.trace_topic] = (1, READ_WRITE)
         for name, (count, perm) in queues.items():
             self._table.setdefault(name, _config(name, count, perm))
 
@@ -106,8 +110,18 @@ class Topics:
         return self.put(config)
 
     def wrapper(self) -> TopicConfigTable:
-        """The table as it is registered and stored."""
-        return TopicConfigTable(data_version=self.version, topic_config_table=self._table)
+        """The table as it is registered: no topic is open for what the broker does not take."""
+        allowed = self._settings.broker_permission
+        table = self._table
+        if allowed & READ_WRITE != READ_WRITE:
+            table = {name: structs.replace(config, perm=config.perm & allowed) for name, config in table.items()}
+        return TopicConfigTable(data_version=self.version, topic_config_table=table)
+
+    def tell_anew(self) -> None:
+        """Have the name server hear of all topics in another version: what is registered of them has changed."""
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self.changed = True
+        self.changes += 1
 
     def _replace(self, table: dict[str, TopicConfig]) -> None:
         """Take `table` once it is on disk: a topic that nobody finds after a stop hides what was sent to it."""

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Final, cast
 
 from wheelmq.broker.broker import Broker
-from wheelmq.broker.registration import PERIOD_S, register_command
+from wheelmq.broker.registration import register_command
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire import bodies, frame, headers
 from wheelmq.formats.wire.bodies import PERM_WRITE, Route
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.nameserver.nameserver import NameServer
+from wheelmq.nameserver.settings import NameServerSettings
 from wheelmq.net.server import ServerConnection
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.connection import FakeConnection
@@ -40,7 +41,9 @@ class Names:
 
     def start(self) -> None:
         """A name server that knows no route yet."""
-        self._server = NameServer(self._home, disk=self._disk, clock=self._clock)
+        self._server = NameServer(
+            NameServerSettings(kv_config_path=self._home / "kvConfig.json"), disk=self._disk, clock=self._clock
+        )
 
     def stop(self) -> None:
         """It is gone, with all it knew."""
@@ -69,7 +72,7 @@ class Names:
             self._broker_connection = self._connect()
         answer = self._ask(register_command(broker), self._broker_connection)
         assert answer.code == ResponseCode.SUCCESS, answer
-        self._next_ms = now_ms + int(PERIOD_S * 1000)
+        self._next_ms = now_ms + broker.settings.register_period_ms
 
     def route(self, topic: str) -> Route | None:
         """Where `topic` is, or where it would be made; None when the name server knows neither, or is away."""

@@ -1,0 +1,191 @@
+"""The broker's settings by every name they have, and what they must be together."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.config.auth_keys import AUTH_KEYS
+from wheelmq.config.broker_keys import BROKER_KEYS
+from wheelmq.config.net_keys import CLIENT_KEYS, SERVER_KEYS
+from wheelmq.config.schema import Schema, by_name
+from wheelmq.config.store_keys import STORE_KEYS
+from wheelmq.delay.levels import parse_levels
+from wheelmq.store.expiry import delete_hours
+
+BLOCK_SECONDS_MIN: Final = 60
+"""Blocks have some million numbers, and none is given again while the log names it: of 60 s these are two years."""
+
+GROUPS: Final[dict[str, dict[str, str]]] = {
+    "broker": {
+        "name": "broker_name",
+        "cluster": "cluster",
+        "id": "broker_id",
+        "ip": "broker_ip",
+        "listen_host": "listen_host",
+        "listen_port": "listen_port",
+        "listen_backlog": "listen_backlog",
+        "socket_send_bytes": "socket_send_bytes",
+        "socket_receive_bytes": "socket_receive_bytes",
+        "namesrv": "namesrv",
+        "register_period_ms": "register_period_ms",
+        "register_timeout_ms": "register_timeout_ms",
+        "region_id": "region_id",
+        "trace_on": "trace_on",
+        "permission": "broker_permission",
+    },
+    "store": {
+        "path": "store_path",
+        "log_file_bytes": "log_file_bytes",
+        "log_files_ahead": "log_files_ahead",
+        "log_files_warm": "warm_maped_file_enable",
+        "queue_file_bytes": "queue_file_bytes",
+        "mapped_queue_files_max": "mapped_queue_files_max",
+        "checkpoint_ms": "checkpoint_ms",
+        "snapshot_ms": "snapshot_ms",
+        "snapshot_log_bytes": "snapshot_log_bytes",
+    },
+    "flush": {
+        "mode": "flush_mode",
+        "interval_ms": "flush_interval_ms",
+        "least_pages": "flush_commit_log_least_pages",
+        "thorough_interval_ms": "flush_commit_log_thorough_interval",
+        "sync_timeout_ms": "sync_flush_timeout_ms",
+    },
+    "index": {"enable": "message_index_enable", "slots": "max_hash_slot_num", "units": "max_index_num"},
+    "expiry": {
+        "reserved_hours": "file_reserved_time",
+        "delete_when": "delete_when",
+        "used_percent": "disk_max_used_space_ratio",
+        "forcibly_percent": "disk_space_clean_forcibly_ratio",
+        "forcibly_enable": "clean_file_forcibly_enable",
+        "refuse_percent": "disk_space_warning_level_ratio",
+        "files_max": "delete_file_batch_max",
+        "interval_ms": "clean_resource_interval_ms",
+    },
+    "topics": {
+        "auto_create": "auto_create_topic",
+        "default_queues": "default_topic_queues",
+        "cluster_enable": "cluster_topic_enable",
+        "broker_enable": "broker_topic_enable",
+        "trace_enable": "trace_topic_enable",
+        "trace_name": "trace_topic",
+    },
+    "requests": {
+        "body_bytes_max": "body_bytes_max",
+        "transfer_count_max": "transfer_count_max",
+        "transfer_bytes_max": "transfer_bytes_max",
+        "query_count_max": "query_count_max",
+        "query_unique_key_count_max": "query_unique_key_count_max",
+        "tick_age_ms_max": "os_page_cache_busy_time_out_mills",
+        "sends_from_ms": "start_accept_send_request_time_stamp",
+        "response_timeout_ms": "response_timeout_ms",
+        "frame_deadline_ms": "frame_deadline_ms",
+        "connection_buffer_bytes_max": "connection_buffer_bytes_max",
+        "release_slice_ms": "release_slice_ms",
+    },
+    "consumers": {
+        "auto_create_group": "auto_create_group",
+        "long_polling": "long_polling",
+        "short_polling_ms": "short_polling_ms",
+        "notify_members_changed": "notify_members_changed",
+        "client_expiry_ms": "client_expiry_ms",
+        "lock_expiry_ms": "lock_expiry_ms",
+        "offsets_persist_ms": "offsets_persist_ms",
+    },
+    "levels": {"table": "message_delay_level", "flush_interval_ms": "flush_delay_offset_interval"},
+    "timer": {
+        "enable": "timer_wheel_enable",
+        "recall_enable": "recall_enable",
+        "max_delay_seconds": "timer_max_delay_seconds",
+        "precision_ms": "timer_precision_ms",
+        "roll_window_slots": "timer_roll_window_slots",
+        "congest_num_each_slot": "timer_congest_num_each_slot",
+        "slots": "timer_slots",
+        "log_file_bytes": "timer_log_file_bytes",
+        "lead_ms": "timer_lead_ms",
+        "stop_enqueue": "timer_stop_enqueue",
+        "stop_dequeue": "timer_stop_dequeue",
+        "disappear_ms_after_start": "disappear_time_after_start",
+        "warm_enable": "timer_warm_enable",
+        "check_metrics_enable": "timer_enable_check_metrics",
+        "check_metrics_when": "timer_check_metrics_when",
+        "flush_interval_ms": "timer_flush_interval_ms",
+        "progress_log_interval_ms": "timer_progress_log_interval_ms",
+    },
+    "blocks": {
+        "enable": "block_enable",
+        "length_seconds": "block_length_seconds",
+        "max_delay_seconds": "block_max_delay_seconds",
+        "log_file_bytes": "block_log_file_bytes",
+        "queue_file_bytes": "block_queue_file_bytes",
+    },
+    "pipeline": {"pace_ms": "pipeline_pace_ms"},
+    "metrics": {
+        "exporter": "metrics_exporter_type",
+        "prom_host": "metrics_prom_exporter_host",
+        "prom_port": "metrics_prom_exporter_port",
+    },
+}
+
+MUTABLE: Final = frozenset(
+    {
+        "auto_create_group",
+        "auto_create_topic",
+        "body_bytes_max",
+        "broker_permission",
+        "clean_file_forcibly_enable",
+        "client_expiry_ms",
+        "delete_file_batch_max",
+        "delete_when",
+        "disk_max_used_space_ratio",
+        "disk_space_clean_forcibly_ratio",
+        "disk_space_warning_level_ratio",
+        "file_reserved_time",
+        "flush_commit_log_least_pages",
+        "flush_commit_log_thorough_interval",
+        "flush_interval_ms",
+        "flush_mode",
+        "long_polling",
+        "notify_members_changed",
+        "os_page_cache_busy_time_out_mills",
+        "query_count_max",
+        "query_unique_key_count_max",
+        "recall_enable",
+        "register_period_ms",
+        "register_timeout_ms",
+        "short_polling_ms",
+        "start_accept_send_request_time_stamp",
+        "sync_flush_timeout_ms",
+        "timer_max_delay_seconds",
+        "trace_on",
+        "transfer_bytes_max",
+        "transfer_count_max",
+    }
+)
+"""Neither a path nor an address, nor what files that are there were made with."""
+
+
+def check(settings: BrokerSettings) -> None:
+    """Look at settings that are more than numbers, and at some together. Raises ValueError naming what does not fit."""
+    parse_levels(settings.message_delay_level)
+    delete_hours(settings.delete_when)
+    delete_hours(settings.timer_check_metrics_when, "timer_check_metrics_when")
+    if settings.block_length_seconds < BLOCK_SECONDS_MIN:
+        raise ValueError(
+            f"block_length_seconds is {settings.block_length_seconds}: blocks shorter than {BLOCK_SECONDS_MIN} s run "
+            f"out of numbers; set {BLOCK_SECONDS_MIN} or more (3600 is usual; blocks that are there keep their length)"
+        )
+    for address in settings.namesrv:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ValueError(f"namesrv has {address!r}: write HOST:PORT, more of them with a semicolon between")
+
+
+BROKER: Final = Schema(
+    shape=BrokerSettings,
+    keys=by_name(BROKER_KEYS, STORE_KEYS, SERVER_KEYS, CLIENT_KEYS, AUTH_KEYS),
+    groups=GROUPS,
+    check=check,
+    mutable=MUTABLE,
+)

@@ -1,0 +1,89 @@
+"""`wheelmq config`: look at a file of settings before a part is started with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from wheelmq.cli.config_options import DEFAULT, all_schemas, settings_of
+from wheelmq.cli.part import CannotStart
+
+if TYPE_CHECKING:
+    from wheelmq.config.schema import Schema
+
+PARTS: Final = ("broker", "nameserver")
+PLACEHOLDERS: Final = {"store_path": Path("store"), "kv_config_path": Path("kvConfig.json")}
+
+
+@click.group(name="config", short_help="Check a file of settings, or list what there is.")
+def command() -> None:
+    """Look at settings: broker.conf and namesrv.conf of Apache RocketMQ, TOML files, environment variables."""
+
+
+@command.command(name="check")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--part", type=click.Choice(PARTS), help="Whose settings; by default what the file looks like.")
+def check(file: Path, part: str | None) -> None:
+    """Print what of FILE, and of the environment, is honoured, and where each value stands.
+
+    What has no effect is told; what is refused, or does not fit, ends this with exit code 1.
+    """
+    try:
+        for name in [part] if part else _parts_of(file):
+            _check(name, file)
+    except CannotStart as error:
+        raise click.ClickException(str(error)) from None
+
+
+@command.command(name="schema")
+def schema() -> None:
+    """Print the JSON schema of a TOML file."""
+    from wheelmq.config import toml
+
+    click.echo(json.dumps(toml.json_schema(all_schemas()), indent=2))
+
+
+@command.command(name="keys")
+@click.option("--part", type=click.Choice(PARTS), default="broker", show_default=True)
+@click.option("--ours", is_flag=True, help="All settings by our names, instead of Apache's keys.")
+def keys(part: str, ours: bool) -> None:
+    """Print Apache's keys and what becomes of each, as docs/operations/settings.md has them."""
+    from wheelmq.config import table
+
+    found = _schema(part)
+    click.echo(table.our_names(found) if ours else table.apaches_keys(found.keys.values(), found), nl=False)
+
+
+def _schema(part: str) -> Schema[Any]:
+    return all_schemas()[PARTS.index(part)]
+
+
+def _parts_of(file: Path) -> list[str]:
+    """Both for a TOML file; else the one that knows more of its names."""
+    from wheelmq.config import properties, sources
+    from wheelmq.config.errors import ConfigError
+
+    if sources.is_toml(file):
+        return list(PARTS)
+    try:
+        names = {one.name for one in properties.parse(sources.read_bytes(file))}
+    except ConfigError as error:
+        raise CannotStart(f"{file}, {error}" if str(error).startswith("line") else str(error)) from None
+    return [max(PARTS, key=lambda part: len(names & set(_schema(part).keys)))]
+
+
+def _check(part: str, file: Path) -> None:
+    from wheelmq.config.apache import written
+
+    found = _schema(part)
+    fallbacks = {name: path for name, path in PLACEHOLDERS.items() if name in found.shape.__struct_fields__}
+    settings, reading = settings_of(found, file, fallbacks=fallbacks, options={})
+    given = {field: one for field, one in reading.given.items() if field not in fallbacks or one.where != DEFAULT}
+    click.echo(f"{part}: {len(given)} settings are given")
+    for field, (_, where) in sorted(given.items()):
+        click.echo(f"  {field} = {written(getattr(settings, field))}   ({where})")
+    for note in reading.notes:
+        click.echo(f"  ! {note}")

@@ -1,0 +1,166 @@
+"""broker.conf and namesrv.conf of Apache RocketMQ, read as they are.
+
+Apache leaves a value that does not parse at its default, and says nothing; here it ends the start, with file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from wheelmq.config import properties
+from wheelmq.config.errors import ConfigError
+from wheelmq.config.keys import SECRETS, ApacheKey, Kind, Treatment
+from wheelmq.config.schema import Given, Schema, nearest
+from wheelmq.formats.java import java_int, java_long
+
+QUEUE_UNIT_BYTES: Final = 20
+_DOUBLE: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_BOM: Final = "\xef\xbb\xbf"
+
+
+@dataclass(slots=True)
+class Reading:
+    """What came of a file: values by field, and what its owner should know."""
+
+    given: dict[str, Given] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def read(raw: bytes, file: str, schema: Schema[Any]) -> Reading:
+    """The settings in a property file, called `file` in what is told.
+
+    Raises ConfigError with a line for each value that is refused or does not parse.
+    """
+    try:
+        found = properties.parse(raw)
+    except ConfigError as error:
+        raise ConfigError(f"{file}, {error}") from None
+    last = {one.name: one for one in found}
+    places = {name: f"{file}, line {one.line}: {name}" for name, one in last.items()}
+    reading = interpret({name: one.value for name, one in last.items()}, places, schema)
+    reading.notes += _of_addresses(reading.given, file, schema)
+    reading.notes += [
+        f"{file}, line {one.line}: {one.name} is given again in line {last[one.name].line}, which counts"
+        for one in found
+        if last[one.name] is not one
+    ]
+    return reading
+
+
+def _of_addresses(given: dict[str, Given], file: str, schema: Schema[Any]) -> list[str]:
+    """What to tell of addresses that a file leaves to Apache's defaults; one that clients are told is listened on."""
+    dialled = given.get("broker_ip")
+    if "broker_ip" in schema.shape.__struct_fields__ and dialled is None:
+        return [f"{file} gives no brokerIP1: clients are told 127.0.0.1, Apache tells an address of the machine"]
+    if "listen_host" in given:
+        return []
+    if dialled is not None and not dialled.value.startswith("127."):
+        given["listen_host"] = Given("0.0.0.0", f"{file}, without bindAddress")
+        return [f"{file} gives no bindAddress: every address of the machine is listened on, as with Apache"]
+    return [f"{file} gives no bindAddress: 127.0.0.1 is listened on, Apache listens on every address"]
+
+
+def interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Schema[Any]) -> Reading:
+    """What becomes of `values` by Apache's names, found at `places`. Raises ConfigError as `read`."""
+    reading = Reading()
+    problems = []
+    for name, text in values.items():
+        key = schema.keys.get(name)
+        if key is None:
+            hint = " (the file begins with a byte order mark: remove it)" if name.startswith(_BOM) else ""
+            hint = hint or nearest(name, schema.keys)
+            reading.notes.append(f"{places[name]} is no key of Apache RocketMQ 5.3.3{hint}: it is ignored")
+            continue
+        try:
+            _take(key, text.strip(), values, places[name], reading)
+        except ValueError as error:
+            problems.append(f"{places[name]}: {error}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return reading
+
+
+def written(value: Any) -> str:
+    """A field's value as Apache writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ";".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _take(key: ApacheKey, text: str, values: Mapping[str, str], where: str, reading: Reading) -> None:
+    """Put one value where it belongs. Raises ValueError when it is refused or does not parse."""
+    value = _parse(key, text)
+    if key.treatment is Treatment.HONOURED:
+        if text or key.default:
+            taken, note = _CONVERSIONS.get(key.name, _as_it_is)(value)
+            reading.given[key.ours] = Given(taken, where)
+            if note:
+                reading.notes.append(f"{where}={text}: {note}")
+    elif value != _parse(key, key.default) and not _is_as_ever(key.name, text, values):
+        shown = "..." if key.name in SECRETS else text
+        if key.treatment is Treatment.REFUSED:
+            raise ValueError(f"{shown} is refused: {key.why}")
+        reading.notes.append(f"{where}={shown} has no effect: {key.why}")
+
+
+def _parse(key: ApacheKey, text: str) -> str:
+    """`text` in one way of writing it. Raises ValueError with what is allowed."""
+    if key.kind is Kind.TEXT or text.startswith("<"):
+        return text
+    if key.kind is Kind.BOOLEAN:
+        if text.lower() in ("true", "false"):
+            return text.lower()
+        raise ValueError(f"found {text!r}; allowed: true, false")
+    if key.kind is Kind.DOUBLE:
+        if _DOUBLE.fullmatch(text):
+            return str(float(text))
+        raise ValueError(f"found {text!r}; allowed: a number")
+    number = (java_int if key.kind is Kind.INT else java_long)(text)
+    if number is None:
+        raise ValueError(f"found {text!r}; allowed: a whole number of {32 if key.kind is Kind.INT else 64} bits")
+    return str(number)
+
+
+def _is_as_ever(name: str, text: str, values: Mapping[str, str]) -> bool:
+    """Whether a path says what it would be anyway."""
+    root = values.get("storePathRootDir", "").strip()
+    return name == "storePathCommitLog" and bool(root) and Path(text) == Path(root) / "commitlog"
+
+
+def _as_it_is(value: str) -> tuple[Any, str]:
+    return value, ""
+
+
+def _units(value: str) -> tuple[Any, str]:
+    whole = -(-int(value) // QUEUE_UNIT_BYTES) * QUEUE_UNIT_BYTES
+    return whole, "" if whole == int(value) else f"taken as {whole}, whole units, as Apache does"
+
+
+def _masters_id(value: str) -> tuple[Any, str]:
+    return 0, "" if value == "0" else "a master's is 0, as with Apache"
+
+
+def _within(least: int, most: int) -> Any:
+    def convert(value: str) -> tuple[Any, str]:
+        taken = min(max(int(value), least), most)
+        return taken, "" if taken == int(value) else f"taken as {taken}, as Apache does"
+
+    return convert
+
+
+def _hours(value: str) -> tuple[Any, str]:
+    return ";".join(part.strip().zfill(2) for part in value.split(";")), ""
+
+
+_CONVERSIONS: Final[dict[str, Any]] = {
+    "mappedFileSizeConsumeQueue": _units,
+    "brokerId": _masters_id,
+    "registerNameServerPeriod": _within(10_000, 60_000),
+    "diskMaxUsedSpaceRatio": _within(10, 95),
+    "deleteWhen": _hours,
+}
+"""What becomes of a value, and what to tell of it."""

@@ -1,0 +1,13 @@
+"""Types of settings, with the values that are allowed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=127)]

@@ -1,0 +1,90 @@
+"""Keys of Apache RocketMQ 5.3.3's NettyServerConfig and NettyClientConfig, of broker and name server alike."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wheelmq.config.keys import Kind, honoured, no_effect, refused
+
+BOOLEAN, INT, LONG, TEXT = Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.TEXT
+
+_NETTY: Final = "there is no Netty"
+_SERVERS: Final = "the broker calls name servers alone, over one connection each"
+
+SERVER_KEYS: Final = (
+    honoured("bindAddress", TEXT, "0.0.0.0", "listen_host"),
+    no_effect("serverWorkerThreads", INT, "8", _NETTY),
+    no_effect("serverCallbackExecutorThreads", INT, "0", _NETTY),
+    no_effect("serverSelectorThreads", INT, "3", _NETTY),
+    no_effect("serverOnewaySemaphoreValue", INT, "256", _NETTY),
+    no_effect("serverAsyncSemaphoreValue", INT, "64", _NETTY),
+    no_effect(
+        "serverChannelMaxIdleTimeSeconds",
+        INT,
+        "120",
+        "connections without a heartbeat are closed by channelExpiredTimeout",
+        "s",
+    ),
+    honoured("serverSocketSndBufSize", INT, "0", "socket_send_bytes", "B"),
+    honoured("serverSocketRcvBufSize", INT, "0", "socket_receive_bytes", "B"),
+    no_effect(
+        "writeBufferHighWaterMark",
+        INT,
+        "0",
+        "answers that a peer does not read are bounded: connection_buffer_bytes_max",
+        "B",
+    ),
+    no_effect(
+        "writeBufferLowWaterMark",
+        INT,
+        "0",
+        "answers that a peer does not read are bounded: connection_buffer_bytes_max",
+        "B",
+    ),
+    honoured("serverSocketBacklog", INT, "1024", "listen_backlog"),
+    no_effect("serverNettyWorkerGroupEnable", BOOLEAN, "true", _NETTY),
+    no_effect("serverPooledByteBufAllocatorEnable", BOOLEAN, "true", _NETTY),
+    no_effect("enableShutdownGracefully", BOOLEAN, "false", "a stop serves what has come"),
+    no_effect("shutdownWaitTimeSeconds", INT, "30", "a stop serves what has come", "s"),
+    no_effect("useEpollNativeSelector", BOOLEAN, "false", _NETTY),
+)
+
+CLIENT_KEYS: Final = (
+    no_effect("clientWorkerThreads", INT, "4", _SERVERS),
+    no_effect("clientCallbackExecutorThreads", INT, "<by processors>", _SERVERS),
+    no_effect("clientOnewaySemaphoreValue", INT, "65535", _SERVERS),
+    no_effect("clientAsyncSemaphoreValue", INT, "65535", _SERVERS),
+    no_effect("connectTimeoutMillis", INT, "3000", _SERVERS, "ms"),
+    no_effect("channelNotActiveInterval", LONG, "60000", _SERVERS, "ms"),
+    no_effect("clientChannelMaxIdleTimeSeconds", INT, "120", _SERVERS, "s"),
+    no_effect("clientSocketSndBufSize", INT, "0", _SERVERS, "B"),
+    no_effect("clientSocketRcvBufSize", INT, "0", _SERVERS, "B"),
+    no_effect("clientPooledByteBufAllocatorEnable", BOOLEAN, "false", _SERVERS),
+    no_effect("clientCloseSocketIfTimeout", BOOLEAN, "true", _SERVERS),
+    refused(
+        "useTLS",
+        BOOLEAN,
+        "false",
+        "connections to name servers are not encrypted: remove it, and keep others out by the network",
+    ),
+    no_effect("socksProxyConfig", TEXT, "{}", _SERVERS),
+    no_effect(
+        "writeBufferHighWaterMark",
+        INT,
+        "0",
+        "answers that a peer does not read are bounded: connection_buffer_bytes_max",
+        "B",
+    ),
+    no_effect(
+        "writeBufferLowWaterMark",
+        INT,
+        "0",
+        "answers that a peer does not read are bounded: connection_buffer_bytes_max",
+        "B",
+    ),
+    no_effect("disableCallbackExecutor", BOOLEAN, "false", _SERVERS),
+    no_effect("disableNettyWorkerGroup", BOOLEAN, "false", _SERVERS),
+    no_effect("maxReconnectIntervalTimeSeconds", LONG, "60", _SERVERS, "s"),
+    no_effect("enableReconnectForGoAway", BOOLEAN, "true", _SERVERS),
+    no_effect("scanAvailableNameSrv", BOOLEAN, "true", _SERVERS),
+)

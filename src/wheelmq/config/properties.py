@@ -1,0 +1,134 @@
+r"""Files of properties, as java.util.Properties loads them (RocketMQ: broker.conf, namesrv.conf).
+
+Bytes are ISO-8859-1; other characters are written as \uXXXX. A line ends at LF, CR or CR LF. Blank lines count for
+nothing, nor do those that begin with # or !. A backslash at a line's end joins the next line without its indent. A name
+ends at the first =, : or blank that no backslash protects; what stands behind a value, blanks too, is part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from wheelmq.config.errors import ConfigError
+
+_LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
+_BLANKS: Final = " \t\f"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_WRITTEN: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+_UNIT: Final = re.compile(r"[0-9a-fA-F]{4}")
+
+
+class Property(NamedTuple):
+    """A name with its value, and the lines of the file from which to which it stands, counted from 1."""
+
+    name: str
+    value: str
+    line: int
+    last_line: int
+
+
+def parse(raw: bytes) -> list[Property]:
+    """The properties of a file in their order; of two by one name the later counts.
+
+    Raises ConfigError naming the line of an escape that is none.
+    """
+    return [_split(text, line, last) for text, line, last in _logical_lines(raw.decode("latin-1"))]
+
+
+def write(values: Mapping[str, str]) -> str:
+    """A line for each, in the order of the names, that loads as it was."""
+    return "".join(f"{name}={escape(values[name])}\n" for name in sorted(values))
+
+
+def escape(value: str) -> str:
+    """`value` as it is written behind the sign of equality."""
+    written = "".join(_WRITTEN.get(char) or _ascii(char) for char in value)
+    return f"\\{written}" if written.startswith(" ") else written
+
+
+def with_changes(raw: bytes, changes: Mapping[str, str]) -> bytes:
+    """The file with other values for the names in `changes`; all else stays, and what it does not have comes last.
+
+    Raises ConfigError as `parse`.
+    """
+    lines = [line for line in _LINE.findall(raw.decode("latin-1")) if line]
+    places = {found.name: found for found in parse(raw)}
+    for name in sorted(changes, key=lambda name: places[name].line if name in places else 0, reverse=True):
+        if name in places:
+            lines[places[name].line - 1 : places[name].last_line] = [f"{name}={escape(changes[name])}\n"]
+    if lines and not lines[-1].endswith(("\n", "\r")):
+        lines[-1] += "\n"
+    lines += [f"{name}={escape(changes[name])}\n" for name in sorted(changes) if name not in places]
+    return "".join(lines).encode("latin-1")
+
+
+def _logical_lines(text: str) -> Iterator[tuple[str, int, int]]:
+    """What stands in one line, or in several that are joined; the first and the last of them."""
+    joined, first = "", 0
+    for number, physical in enumerate(_LINE.findall(text), 1):
+        content = physical.rstrip("\r\n").lstrip(_BLANKS)
+        if not first:
+            if not content or content[0] in "#!":
+                continue
+            first = number
+        backslashes = len(content) - len(content.rstrip("\\"))
+        if backslashes % 2 and physical:
+            joined += content[:-1]
+            if physical[-1] in "\r\n":
+                if not joined:
+                    first = 0  # nothing but the backslash: as if it were a blank line
+                continue
+        else:
+            joined += content
+        if joined:
+            yield joined, first, number
+        joined, first = "", 0
+    if joined:
+        yield joined, first, number
+
+
+def _split(text: str, line: int, last_line: int) -> Property:
+    at = 0
+    while at < len(text) and text[at] not in "=:" + _BLANKS:
+        at += 2 if text[at] == "\\" else 1
+    rest = text[at:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return Property(_unescape(text[:at], line), _unescape(rest, line), line, last_line)
+
+
+def _unescape(text: str, line: int) -> str:
+    if "\\" not in text:
+        return text
+    found: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char == "\\":
+            char = text[at : at + 1]
+            at += 1
+            if char == "u":
+                unit = text[at : at + 4]
+                if not _UNIT.fullmatch(unit):
+                    raise ConfigError(f"line {line}: \\u{unit}: write \\u and four hexadecimal digits, or \\\\u")
+                char = chr(int(unit, 16))
+                at += 4
+            else:
+                char = _ESCAPES.get(char, char)
+        found.append(char)
+    return _join_pairs("".join(found))
+
+
+def _join_pairs(text: str) -> str:
+    """Two units of UTF-16 that make one character are one."""
+    return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
+
+
+def _ascii(char: str) -> str:
+    if " " <= char <= "~":
+        return char
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

@@ -1,0 +1,149 @@
+"""What the settings of a part are called: by us, in groups, and by Apache."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import textwrap
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import inspect as shapes
+
+from wheelmq.config.errors import ConfigError
+from wheelmq.config.keys import ApacheKey, Treatment
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Given(NamedTuple):
+    """A value, and where it was found: `broker.conf, line 3: listenPort`."""
+
+    value: Any
+    where: str
+
+
+@dataclass(frozen=True)
+class Schema(Generic[T]):
+    """The settings of a part."""
+
+    shape: type[T]
+    keys: Mapping[str, ApacheKey]
+    """Apache's, by name."""
+    groups: Mapping[str, Mapping[str, str]]
+    """Fields of `shape` by their names in a TOML file, by group."""
+    check: Callable[[T], None]
+    """Raises ValueError naming a field that does not fit the others."""
+    mutable: frozenset[str]
+    """Fields that may be changed while the part runs."""
+
+    @cached_property
+    def types(self) -> dict[str, Any]:
+        """The types of the fields, bounds included."""
+        return typing.get_type_hints(self.shape, include_extras=True)
+
+    @cached_property
+    def descriptions(self) -> dict[str, str]:
+        """What the source says below each field of which it says something."""
+        return _descriptions(self.shape)
+
+    def build(self, given: Mapping[str, Given]) -> T:
+        """The settings. Raises ConfigError with a line for each value that is not allowed."""
+        problems, values = [], {}
+        for field, (value, where) in given.items():
+            try:
+                values[field] = self.convert(field, value)
+            except ValueError as error:
+                problems.append(f"{where}: {error}")
+        if problems:
+            raise ConfigError("\n".join(problems))
+        try:
+            settings = self.shape(**values)
+            self.check(settings)
+        except ValueError as error:
+            names = {field: (field, apaches.name) for field, apaches in self.apaches().items()}
+            named = [
+                where
+                for field, (_, where) in given.items()
+                if any(name in str(error) for name in names.get(field, (field,)))
+            ]
+            raise ConfigError(": ".join([*named[:1], str(error)])) from None
+        return settings
+
+    def convert(self, field: str, value: Any) -> Any:
+        """`value`, which may be a text, as `field` has it. Raises ValueError with what is allowed."""
+        kind = self.types[field]
+        if isinstance(value, str) and isinstance(shapes.type_info(kind), shapes.VarTupleType):
+            value = [part.strip() for part in value.replace(",", ";").split(";") if part.strip()]
+        try:
+            return msgspec.convert(value, kind, strict=False, dec_hook=lambda kind, found: kind(found))
+        except msgspec.ValidationError:
+            raise ValueError(f"found {value!r}; allowed: {allowed(kind)}") from None
+
+    def field_of(self, name: str) -> str | None:
+        """The field that `name` is for: by itself, by group and name with a dot, or by Apache's name."""
+        group, _, key = name.partition(".")
+        if key:
+            return self.groups.get(group, {}).get(key)
+        if name in self.shape.__struct_fields__:
+            return name
+        found = self.keys.get(name)
+        return found.ours if found is not None and found.treatment is Treatment.HONOURED else None
+
+    def apaches(self) -> dict[str, ApacheKey]:
+        """The rows that are honoured, by field."""
+        return {key.ours: key for key in self.keys.values() if key.treatment is Treatment.HONOURED}
+
+
+def by_name(*tables: Iterable[ApacheKey]) -> dict[str, ApacheKey]:
+    """The rows of `tables` by name; of two by one name the first."""
+    found: dict[str, ApacheKey] = {}
+    for table in tables:
+        for key in table:
+            found.setdefault(key.name, key)
+    return found
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean x?)`, or nothing when no name is near."""
+    by_lower = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    return f" (did you mean {by_lower[found[0]]}?)" if found else ""
+
+
+def allowed(kind: Any) -> str:
+    """In words, what a field of type `kind` may be."""
+    found = shapes.type_info(kind)
+    if isinstance(found, shapes.EnumType):
+        return ", ".join(str(one.value) for one in found.cls)
+    if isinstance(found, shapes.BoolType):
+        return "true, false"
+    if isinstance(found, shapes.IntType):
+        if found.ge is not None and found.le is not None:
+            return f"a whole number from {found.ge} to {found.le}"
+        return "a whole number" if found.ge is None else f"a whole number of {found.ge} or more"
+    if isinstance(found, shapes.FloatType):
+        return "a number"
+    if isinstance(found, shapes.StrType) and found.max_length is not None:
+        return f"a text of {found.min_length} to {found.max_length} characters"
+    return "a list of texts" if isinstance(found, shapes.VarTupleType) else "a text"
+
+
+def _descriptions(shape: type[msgspec.Struct]) -> dict[str, str]:
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(shape))).body
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for statement, below in zip(tree.body, tree.body[1:], strict=False):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            found[statement.target.id] = " ".join(str(below.value.value).split())
+    return found

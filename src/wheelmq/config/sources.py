@@ -1,0 +1,76 @@
+"""Where settings come from, and which counts: the command line, then the environment, then the file, then defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from wheelmq.config import apache
+from wheelmq.config.apache import Reading
+from wheelmq.config.errors import ConfigError
+from wheelmq.config.schema import Given, Schema, nearest
+
+PREFIX: Final = "WHEELMQ_"
+DELIMITER: Final = "__"
+
+
+def read(file: Path | None, schema: Schema[Any], schemas: Callable[[], Iterable[Schema[Any]]]) -> Reading:
+    """The settings of a part in the environment, and in a file: TOML by its name, or else Apache's properties.
+
+    A TOML file and the environment may have those of all `schemas`. Raises ConfigError.
+    """
+    reading = Reading()
+    tables: dict[str, Any] = {}
+    if file is not None:
+        raw = read_bytes(file)
+        if is_toml(file):
+            from wheelmq.config import toml  # its library is loaded by those who want it
+
+            tables = toml.parse(raw, str(file))
+        else:
+            reading = apache.read(raw, str(file), schema)
+    if tables or variables():
+        from wheelmq.config import toml
+
+        reading.given |= toml.check(tables, str(file), schema, schemas()).given
+    return reading
+
+
+def read_bytes(file: Path) -> bytes:
+    """What is in `file`. Raises ConfigError."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def is_toml(file: Path) -> bool:
+    """Whether `file` is one of ours, by its name."""
+    return file.suffix.lower() == ".toml"
+
+
+def variables() -> list[str]:
+    """The variables of the environment that are settings by their form, as WHEELMQ_TIMER__PRECISION_MS is."""
+    return [name for name in os.environ if name.upper().startswith(PREFIX) and DELIMITER in name[len(PREFIX) :]]
+
+
+def read_pairs(pairs: Mapping[str, str], schema: Schema[Any]) -> Reading:
+    """Values of `--set`, by our names or Apache's. Raises ConfigError."""
+    ours = schema.shape.__struct_fields__
+    apaches = {name: value for name, value in pairs.items() if name in schema.keys and name not in ours}
+    reading = apache.interpret(apaches, {name: f"--set {name}" for name in apaches}, schema)
+    for name, value in pairs.items():
+        if name in apaches:
+            continue
+        field = schema.field_of(name)
+        if field is None:
+            hint = nearest(name, [*ours, *schema.keys])
+            raise ConfigError(
+                f"--set {name}: there is no setting {name!r}{hint}; `wheelmq config keys --ours` lists all"
+            )
+        if field in reading.given:
+            raise ConfigError(f"{field} is given twice, once by Apache's name")
+        reading.given[field] = Given(value, f"--set {name}")
+    return reading
