@@ -272,6 +272,23 @@ def dump_store(store: Path, index_slots: int, *, home: Path, timeout_s: float = 
     return "".join(line + "\n" for line in done.stdout.splitlines() if line.startswith("{"))
 
 
+def filter_table(asked: bytes, *, home: Path, timeout_s: float = 120.0) -> str:
+    """What Apache's own filters make of the expressions in `asked`: lines of JSON (FilterTable.java)."""
+    done = subprocess.run(
+        [
+            *_java(home, "256m", "tools", ("-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8")),
+            "wheelmq.compat.FilterTable",
+        ],
+        input=asked,
+        capture_output=True,
+        cwd=home,
+        env=_environment(home),
+        timeout=timeout_s,
+        check=True,
+    )
+    return "".join(line + "\n" for line in done.stdout.decode().splitlines() if line.startswith("{"))
+
+
 def free_port(beside: Sequence[int] = ()) -> int:
     """A port that is free now, and so are its neighbours at the distances of `beside`.
 

@@ -12,13 +12,14 @@ BELOW: dict[str, set[str]] = {
     "formats": set(),
     "system": {"formats"},
     "config": {"formats"},
+    "filter": {"formats"},
     "observe": {"formats", "system"},
     "store": {"formats", "system"},
     "delay": {"formats", "system", "observe", "store"},
     "net": {"formats", "system"},
     "client": {"formats", "system", "net"},
     "nameserver": {"formats", "system", "config", "store"},
-    "broker": {"formats", "system", "config", "observe", "store", "delay"},
+    "broker": {"formats", "system", "config", "filter", "observe", "store", "delay"},
     "pipeline": {"formats", "system", "net", "delay"},
     "testing": {"formats", "system", "config", "observe", "store", "delay", "net", "client", "nameserver", "broker"},
     "cli": {
@@ -107,7 +108,7 @@ def test_only_the_pipeline_needs_spark(module: Module) -> None:
     assert not heavy
 
 
-@pytest.mark.parametrize("part", ["formats", "store", "delay", "observe"])
+@pytest.mark.parametrize("part", ["formats", "filter", "store", "delay", "observe"])
 def test_the_core_is_synchronous(part: str) -> None:
     for module in modules():
         if module.part == part or module.name.startswith("broker/handlers/"):

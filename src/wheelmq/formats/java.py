@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 
-_INTEGER = re.compile(r"[+-]?\d+")
+_INTEGER = re.compile(r"([+-]?)0*(\d+)")
+_DIGITS_MAX = 20
+"""A 64-bit number has fewer."""
+_SPACES = "".join(map(chr, range(0x21)))
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+_NAMED = {sign + name: float(sign + name) for sign in ("", "+", "-") for name in ("NaN", "Infinity")}
 
 
 @lru_cache(65_536)
@@ -34,10 +41,29 @@ def java_int(text: str) -> int | None:
 
 
 def _parse(text: str, bits: int) -> int | None:
-    if not _INTEGER.fullmatch(text):
+    found = _INTEGER.fullmatch(text)
+    if found is None or len(found[2]) > _DIGITS_MAX:
         return None
-    value = int(text)
+    value = int(found[1] + found[2])
     return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
+
+
+def java_double(text: str) -> float | None:
+    """`Double.parseDouble`: decimal or hexadecimal, spaces around, a letter of type behind; None where Java throws."""
+    trimmed = java_trim(text)
+    if found := _DECIMAL.fullmatch(trimmed):
+        return float(found[1])
+    if found := _HEXADECIMAL.fullmatch(trimmed):
+        try:
+            return float.fromhex(found[1])
+        except OverflowError:
+            return -math.inf if trimmed[0] == "-" else math.inf
+    return _NAMED.get(trimmed)
+
+
+def java_trim(text: str) -> str:
+    """`String.trim`: without the spaces and control characters at both ends."""
+    return text.strip(_SPACES)
 
 
 def java_boolean(text: str | None) -> bool:

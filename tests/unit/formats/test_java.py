@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelmq.formats.java import java_boolean, java_hash, java_long, tag_code
+from wheelmq.formats.java import java_boolean, java_double, java_hash, java_long, java_trim, tag_code
 
 
 @pytest.mark.parametrize(
@@ -92,3 +94,44 @@ def test_long_takes_exactly_64_bits(value: int) -> None:
 )
 def test_boolean_is_javas(text: str | None, value: bool) -> None:
     assert java_boolean(text) is value
+
+
+@pytest.mark.parametrize("zeros", [0, 5000])
+def test_a_long_may_have_zeros_before_it(zeros: int) -> None:
+    assert java_long("-" + "0" * zeros + "42") == -42
+    assert java_long("9" * (zeros + 20)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1.5", 1.5),
+        (" \t1.5\x00", 1.5),
+        ("-.5e-1D", -0.05),
+        ("5.f", 5.0),
+        ("1e99999999999", math.inf),
+        ("-Infinity", -math.inf),
+        ("0x1.8p1", 3.0),
+        ("-0X.8P-1d", -0.25),
+        ("-0x1p99999", -math.inf),
+        ("0x1p-99999", 0.0),
+        ("", None),
+        ("\xa05", None),
+        ("1_0", None),
+        ("٥", None),
+        ("0x10", None),
+        ("inf", None),
+        ("nan", None),
+        ("5L", None),
+    ],
+)
+def test_doubles_are_javas(text: str, value: float | None) -> None:
+    assert java_double(text) == value
+
+
+def test_a_double_may_be_no_number() -> None:
+    assert math.isnan(java_double("+NaN") or 0)
+
+
+def test_trim_takes_spaces_and_control_characters() -> None:
+    assert java_trim("\x00 \t a b\xa0\n") == "a b\xa0"

@@ -1,0 +1,231 @@
+"""From text to expression: the grammar of RocketMQ's filters (RocketMQ: SelectorParser.jj).
+
+As with Apache's parser, a text is read as far as an expression goes and one token further; what stands behind that is
+ignored (`a = 1 ORDER BY b` is `a = 1`). NOT binds closer than any comparison (`NOT a = 1` is `(NOT a) = 1`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Final
+
+from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
+
+from wheelmq.filter import expression as parts
+from wheelmq.filter.expression import Condition, Constant, Expression, ExpressionError, Joined, Property, Truth
+from wheelmq.filter.values import Long
+from wheelmq.formats.java import java_double, java_long
+
+CHARS_MAX: Final = 16_384
+"""The longest expression that is read; Apache RocketMQ knows no limit."""
+CACHED: Final = 100
+"""How many of those read last are kept (RocketMQ: PARSE_CACHE)."""
+
+_KEYWORDS: Final = frozenset(
+    ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
+)
+
+_GRAMMAR: Final = r"""
+start: or_
+
+?or_: and_ (OR and_)*
+?and_: equality (AND equality)*
+
+?equality: comparison
+    | equality "=" comparison       -> equal
+    | equality UNEQUAL comparison   -> not_equal
+    | equality IS NULL              -> is_null
+    | equality IS NOT NULL          -> is_not_null
+
+?comparison: unary
+    | comparison ORDER unary                            -> ordered
+    | comparison _like TEXT                             -> like
+    | comparison NOT _like TEXT                         -> not_like
+    | comparison BETWEEN unary AND unary                -> between
+    | comparison NOT BETWEEN unary AND unary            -> not_between
+    | comparison IN "(" TEXT ("," TEXT)* ")"            -> among
+    | comparison NOT IN "(" TEXT ("," TEXT)* ")"        -> not_among
+
+_like: CONTAINS | STARTSWITH | ENDSWITH
+
+?unary: "+" unary
+    | "-" unary     -> negative
+    | NOT unary     -> not_
+    | primary
+
+?primary: TEXT      -> text
+    | DECIMAL       -> decimal
+    | FLOAT         -> float_
+    | TRUE          -> true
+    | FALSE         -> false
+    | NULL          -> null
+    | NAME          -> name
+    | "(" or_ ")"
+
+UNEQUAL.3: "<>"
+ORDER.2: /[<>]=?/
+
+%declare NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH
+
+NAME: /[A-Za-z_$][A-Za-z0-9_$]*/
+TEXT: /'(?:''|[^'])*'/
+FLOAT.2: /(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
+DECIMAL: /0|[1-9][0-9]*[lL]?/
+
+SPACES: /[ \t\n\r\f]+/
+LINE_COMMENT.2: /--[^\n\r]*[\n\r]/
+BLOCK_COMMENT: /\/\*[^*]*\*+(?:[^*\/][^*]*\*+)*\//
+%ignore SPACES
+%ignore LINE_COMMENT
+%ignore BLOCK_COMMENT
+"""
+
+
+@v_args(inline=True)
+class _Builder(Transformer[Token, Expression]):
+    """Builds the parts as the parser meets them. The tokens of keywords come along and are passed over."""
+
+    def start(self, whole: Expression) -> Condition:
+        return parts.condition(whole)
+
+    def or_(self, *operands: Expression | Token) -> Expression:
+        return Joined([one for one in operands if isinstance(one, Expression)], decisive=True)
+
+    def and_(self, *operands: Expression | Token) -> Expression:
+        return Joined([one for one in operands if isinstance(one, Expression)], decisive=False)
+
+    def equal(self, left: Expression, right: Expression) -> Expression:
+        return parts.equal(left, right)
+
+    def not_equal(self, left: Expression, _: Token, right: Expression) -> Expression:
+        return parts.Not(parts.equal(left, right))
+
+    def is_null(self, operand: Expression, *_: Token) -> Expression:
+        return parts.is_null(operand)
+
+    def is_not_null(self, operand: Expression, *_: Token) -> Expression:
+        return parts.Not(parts.is_null(operand))
+
+    def ordered(self, left: Expression, sign: Token, right: Expression) -> Expression:
+        return parts.Ordered(left, sign.value, right)
+
+    def like(self, operand: Expression, test: Token, text: Token) -> Expression:
+        return parts.Like(operand, test.value.upper(), _unquoted(text), wanted=True)
+
+    def not_like(self, operand: Expression, _: Token, test: Token, text: Token) -> Expression:
+        return parts.Like(operand, test.value.upper(), _unquoted(text), wanted=False)
+
+    def between(self, operand: Expression, _: Token, low: Expression, __: Token, high: Expression) -> Expression:
+        return parts.between(operand, low, high)
+
+    def not_between(self, operand: Expression, *rest: Expression | Token) -> Expression:
+        low, high = (one for one in rest if isinstance(one, Expression))
+        return parts.not_between(operand, low, high)
+
+    def among(self, operand: Expression, *rest: Token) -> Expression:
+        return parts.Among(operand, [_unquoted(one) for one in rest if one.type == "TEXT"], wanted=True)
+
+    def not_among(self, operand: Expression, *rest: Token) -> Expression:
+        return parts.Among(operand, [_unquoted(one) for one in rest if one.type == "TEXT"], wanted=False)
+
+    def negative(self, operand: Expression) -> Expression:
+        return parts.Negative(operand)
+
+    def not_(self, _: Token, operand: Expression) -> Expression:
+        return parts.Not(operand)
+
+    def text(self, token: Token) -> Expression:
+        return Constant(_unquoted(token))
+
+    def decimal(self, token: Token) -> Expression:
+        value = java_long(token.value.rstrip("lL"))
+        if value is None:
+            raise ExpressionError(f"{token} is more than {(1 << 63) - 1}")
+        return Constant(value if value < 1 << 31 else Long(value))
+
+    def float_(self, token: Token) -> Expression:
+        value = java_double(token.value)
+        if not value or math.isinf(value):
+            raise ExpressionError(
+                f"{token} is no Double other than 0: those go from 4.9E-324 to 1.7976931348623157E308"
+            )
+        return Constant(value)
+
+    def true(self, _: Token) -> Expression:
+        return Truth(True)
+
+    def false(self, _: Token) -> Expression:
+        return Truth(False)
+
+    def null(self, _: Token) -> Expression:
+        return Truth(None)
+
+    def name(self, token: Token) -> Expression:
+        return Property(token.value)
+
+
+def _unquoted(token: Token) -> str:
+    return str(token.value)[1:-1].replace("''", "'")
+
+
+def _keyword(token: Token) -> Token:
+    """The token of a name, or of the keyword that it is."""
+    upper = token.value.upper()
+    return Token.new_borrow_pos(upper, token.value, token) if upper in _KEYWORDS else token
+
+
+_LARK: Final = Lark(
+    _GRAMMAR,
+    parser="lalr",
+    lexer="basic",
+    transformer=_Builder(),
+    lexer_callbacks={"NAME": _keyword},
+    maybe_placeholders=False,
+)
+
+
+_END: Final = Token("$END", "")
+
+
+def parse(text: str) -> Condition:
+    """The expression that `text` begins with, from the cache if it was read lately. Raises ExpressionError."""
+    if len(text) > CHARS_MAX:
+        raise ExpressionError(f"an expression has at most {CHARS_MAX} characters, this one has {len(text)}")
+    outcome = _outcome(text)
+    if isinstance(outcome, ExpressionError):
+        raise ExpressionError(str(outcome))
+    return outcome
+
+
+@lru_cache(CACHED)
+def _outcome(text: str) -> Condition | ExpressionError:
+    """What came of reading `text`: a wrong one is not read over and over either."""
+    try:
+        return _read(text)
+    except ExpressionError as error:
+        return error
+
+
+def _read(text: str) -> Condition:
+    parser = _LARK.parse_interactive(text)
+    try:
+        for _ in parser.iter_parse():
+            pass
+        whole = parser.feed_token(_END)
+    except UnexpectedToken as error:
+        try:
+            whole = parser.feed_token(_END)
+        except UnexpectedToken:
+            raise ExpressionError(_told(error)) from None
+    except UnexpectedInput as error:
+        raise ExpressionError(_told(error)) from None
+    assert isinstance(whole, Condition)
+    return whole
+
+
+def _told(error: UnexpectedInput) -> str:
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        return "it ends too early"
+    found = error.token.value if isinstance(error, UnexpectedToken) else getattr(error, "char", "")
+    return f"{found!r} is not expected at character {(error.pos_in_stream or 0) + 1}"

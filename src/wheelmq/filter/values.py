@@ -1,0 +1,92 @@
+"""The values of expressions, and how they compare (RocketMQ: ComparisonExpression).
+
+A property is a text or absent; a literal is a text, a number or a truth value. Java tells three kinds of numbers
+apart, and so does what a text is read as when it is compared with one: `int` stands for an Integer of 32 bits, `Long`
+for what needs 64, `float` for a Double.
+"""
+
+from __future__ import annotations
+
+from wheelmq.formats.java import java_boolean, java_double, java_int, java_long
+
+
+class Long(int):
+    """A whole number beyond 32 bits."""
+
+
+Value = str | bool | int | float | None
+
+UNLIKE = -1
+"""How values of kinds that do not compare stand to each other: the left counts as the lesser."""
+
+
+class EvaluationError(ValueError):
+    """A message's properties are not what the expression compares them with; the message does not match."""
+
+
+def compare(left: Value, right: Value) -> int:
+    """Less than, equal to or greater than 0, as `left` is to `right`; neither is absent.
+
+    A text beside a number is read as a number of that kind, beside a truth value as one. Raises EvaluationError where
+    it is none, and for a truth value to the left of a text.
+    """
+    if isinstance(left, str):
+        return _sign(left, right) if isinstance(right, str) else compare(_read(left, right), right)
+    if isinstance(right, str):
+        if isinstance(left, bool):
+            raise EvaluationError(f"{left} is to the left of the text {right!r}: put it to the right")
+        return compare(left, _read(right, left))
+    if isinstance(left, bool) or isinstance(right, bool):
+        return _sign(left, right) if isinstance(left, bool) and isinstance(right, bool) else UNLIKE
+    if isinstance(left, float) or isinstance(right, float):
+        return _compare_doubles(_double(left), _double(right))
+    return _sign(left, right)
+
+
+def negate(value: Value) -> Value:
+    """The number with the other sign; None for what is no number."""
+    if isinstance(value, bool | str) or value is None:
+        return None
+    return Long(-value) if isinstance(value, Long) else -value
+
+
+def to_double(text: str) -> float:
+    """The text as a Double. Raises EvaluationError."""
+    value = java_double(text)
+    if value is None:
+        raise EvaluationError(f"{text!r} is no number")
+    return value
+
+
+def _read(text: str, like: Value) -> bool | int | float:
+    """The text as a value of the kind of `like`."""
+    if isinstance(like, bool):
+        return java_boolean(text)
+    if isinstance(like, float):
+        return to_double(text)
+    value = java_long(text) if isinstance(like, Long) else java_int(text)
+    if value is None:
+        raise EvaluationError(f"{text!r} is no whole number of {64 if isinstance(like, Long) else 32} bits")
+    return Long(value) if isinstance(like, Long) else value
+
+
+def _double(value: Value) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _compare_doubles(left: float, right: float) -> int:
+    """As Double.compareTo: NaN is equal to itself and greater than all else, and 0.0 is greater than -0.0."""
+    if left != left or right != right:
+        return (left != left) - (right != right)
+    if left == right == 0:
+        return _negative_zero(right) - _negative_zero(left)
+    return _sign(left, right)
+
+
+def _negative_zero(value: float) -> bool:
+    return str(value) == "-0.0"
+
+
+def _sign(left: Value, right: Value) -> int:
+    return (left > right) - (left < right)  # type: ignore[operator]

@@ -1,0 +1,75 @@
+"""Expressions: what a wrong one is told, and how large one may be. What they mean is held to Apache in tests/golden."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheelmq.filter.expression import DEPTH_MAX, ExpressionError
+from wheelmq.filter.grammar import CHARS_MAX, parse
+from wheelmq.filter.values import EvaluationError, Long, compare
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "it ends too early"),
+        ("a = ", "it ends too early"),
+        ("(a = 5", "it ends too early"),
+        ("a # 5", "'#' is not expected at character 3"),
+        ("a = 'open", '"\'" is not expected at character 5'),
+        ("a IN (5)", "'5' is not expected at character 7"),
+        ("a = NULL", "NULL is compared: write IS NULL, or IS NOT NULL"),
+        ("TRUE = 5", "TRUE is compared with 5"),
+        ("a > 'x'", "'x' is compared by >, which is for numbers and properties"),
+        ("a < TRUE", "TRUE is compared by <"),
+        ("(a = 5) > 3", "a condition is compared by >"),
+        ("5 AND a = 3", "5 is neither true nor false"),
+        ("-a", "a number is neither true nor false"),
+        ("5 IN ('5')", "IN asks for the name of a property to its left"),
+        ("a BETWEEN 9 AND 1.5", "BETWEEN 9 AND 1.5 holds nothing"),
+        ("a = 9223372036854775808", "9223372036854775808 is more than 9223372036854775807"),
+        ("a = 1e309", "1e309 is no Double other than 0"),
+    ],
+)
+def test_a_wrong_expression_is_told_why(text: str, told: str) -> None:
+    for _ in range(2):  # anew, and from the cache
+        with pytest.raises(ExpressionError) as refusal:
+            parse(text)
+        assert str(refusal.value).startswith(told)
+
+
+def test_an_expression_is_read_once() -> None:
+    assert parse("read = 'once'") is parse("read = 'once'")
+
+
+def test_the_longest_expression_is_read_and_no_longer_one() -> None:
+    text = "a = 5" + " OR a = 5" * ((CHARS_MAX - 5) // 9)
+    text += " " * (CHARS_MAX - len(text))
+    assert parse(text).matches({"a": "5"})
+    with pytest.raises(ExpressionError, match=f"at most {CHARS_MAX} characters, this one has {CHARS_MAX + 1}"):
+        parse(text + " ")
+
+
+@pytest.mark.parametrize(("before", "behind"), [("NOT ", "TRUE"), ("-", "5 = 5"), ("TRUE OR (FALSE OR ", "a")])
+def test_an_expression_nests_so_deep_and_no_deeper(before: str, behind: str) -> None:
+    closed = ")" if "(" in before else ""
+
+    def nested(count: int) -> str:
+        return before * count + behind + closed * count
+
+    assert parse(nested(DEPTH_MAX // 2 - 3)).evaluate({}) is not None
+    with pytest.raises(ExpressionError, match=f"it nests more than {DEPTH_MAX} deep"):
+        parse(nested(DEPTH_MAX + 1))
+
+
+def test_parentheses_alone_are_no_depth() -> None:
+    assert parse("(" * 5000 + "a = 5" + ")" * 5000).matches({"a": "5"})
+
+
+def test_a_text_is_read_as_the_kind_of_number_beside_it() -> None:
+    with pytest.raises(EvaluationError, match="'3000000000' is no whole number of 32 bits"):
+        compare("3000000000", 5)
+    assert compare("3000000000", Long(5_000_000_000)) < 0
+    assert compare("3000000000", 5.0) > 0
+    with pytest.raises(EvaluationError, match="'five' is no number"):
+        parse("a > b").matches({"a": "5", "b": "five"})
