@@ -14,7 +14,10 @@ import numpy as np
 
 from wheelmq.broker.broker import Broker
 from wheelmq.delay import refs as ref
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import TIMER_STREAM
+from wheelmq.formats.disk.parked import delete_key
+from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 
@@ -23,7 +26,10 @@ def recovered(broker: Broker) -> dict[str, Any]:
     """What a start has found out, by name."""
     store, timer = broker.store, broker.timer
     keys = {key: row for row, (key, _) in enumerate(store.queues.items())}
-    hashes = sorted(set(timer.keys._hashes.tolist()) - {0})
+    log = invariants.read_log(broker)
+    parked = [record.message.properties for record in (*log.parked.values(), *log.in_levels.values())]
+    delete_keys = {delete_key(one.get(props.REAL_TOPIC, ""), one.get(props.UNIQ_KEY, "")) for one in parked}
+    in_blocks = set(timer.keys._table._hashes.tolist()) - {0}
     armed = sorted(tuple(row) for _, _, refs in timer.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
     return {
         "log": (store.log.end, store.log.last_store_ms, store.log.damaged, store.last_position),
@@ -32,7 +38,8 @@ def recovered(broker: Broker) -> dict[str, Any]:
         "pending": {key: int(timer.pending_by_queue[row]) for key, row in keys.items() if timer.pending_by_queue[row]},
         "armed": armed,
         "noted": (timer.notes.count, timer.notes.next_fire_ms),
-        "keys": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in hashes},
+        "keys": {key: [found.origin for found in timer.find_parked(key)[0]] for key in sorted(delete_keys)},
+        "keys in blocks": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in sorted(in_blocks)},
         "E and S": (timer.indexed_to, timer.walked_through_ms),
         "units": timer.log.end,
     }

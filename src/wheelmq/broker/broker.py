@@ -118,7 +118,6 @@ class Broker:
         self.snapshots = self._open_snapshots()
         self.delay_offsets = self._open_delay_offsets()
         self.ahead = self._open_ahead()
-        self.index = self._open_index()
         self.expiry = self._open_expiry()
         self.flush = Flush(self.store, self.blocks, offload, settings, self.fail)
         self.dispatch = Dispatch(self)
@@ -156,12 +155,13 @@ class Broker:
         self.blocks.recover()
         timer = TimerRecovery(self.timer)
         self.store.recover(timer.meet, timer.resume)
+        self.index = self.timer.keys.index = self._open_index()
         timer.finish()
         self.block_lane.recover()
 
     def _open_snapshots(self) -> Snapshots:
         settings = _snapshot_settings(self.settings)
-        return Snapshots(self.store, self.timer, self.block_lane, self.background, settings)
+        return Snapshots(self.store, self.timer, self.block_lane, self.index, self.background, settings)
 
     def _open_delay_offsets(self) -> DelayOffsets:
         interval_ms = self.settings.flush_delay_offset_interval

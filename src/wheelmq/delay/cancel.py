@@ -1,4 +1,4 @@
-"""Cancel: decided in the tick, by the key index and the done bit, and answered truthfully.
+"""Cancel: decided in the tick, by the message index and the done bit, and answered truthfully.
 
 The cancel is itself a record of the timer queue, as Apache writes it. When what it names is pending, the record
 carries that one's origin, and so settles it; it is never delivered itself.

@@ -1,11 +1,15 @@
-"""The key index: from the hash of a delete key to the parked messages that may bear it.
+"""From a delete key to the parked messages that may bear it.
 
-An open-addressing table of (hash, origin) pairs. It only grows; when it is two thirds full it is rebuilt without the
-messages that are settled, so its size follows what is pending. A hash may stand for several messages, and two keys
-may share a hash: whoever asks reads the record to be sure.
+What is parked in the log is found by the message index, so that nothing is in memory for it; but for what that does not
+hold yet, which stands in small tables that go as it follows. What is parked elsewhere, and all there is where the
+message index is off, stands in one table (docs/adr/0014-cancel-by-the-message-index.md). A hash may stand for several
+messages, and two keys may share a hash: whoever asks reads the record to be sure.
 """
 
 from __future__ import annotations
+
+from collections import deque
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +18,56 @@ from wheelmq.delay.done import DoneBits, Origins
 from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import keys as kernel
+from wheelmq.formats.units import LogPosition
+from wheelmq.store.index import MessageIndex
+
+FRESH_KEYS: Final = 1 << 16
+"""Keys in one table of what the message index does not hold yet: it goes as a whole, so two or three are there."""
+
+
+class ParkedKeys:
+    """Hashes of delete keys, of what no message index holds."""
+
+    def __init__(self) -> None:
+        self.index: MessageIndex | None = None
+        """Finds what is parked in the log; None where that is in the table too."""
+        self._table = KeyIndex()
+        self._fresh: deque[tuple[LogPosition, KeyIndex]] = deque()
+        """Of messages in the log, oldest first, each with the log position before which all of them stand."""
+
+    @property
+    def count(self) -> int:
+        """Keys in memory."""
+        return self._table.count + sum(keys.count for _, keys in self._fresh)
+
+    def add(self, hashes: Origins, origins: Origins, done: DoneBits, before: LogPosition) -> None:
+        """Add pairs of messages in the log, all of which stand before `before`, and not before those added until now.
+        Pairs whose hash is 0 are left out."""
+        if self.index is None:
+            self._table.add(hashes, origins, done)
+            return
+        while self._fresh and self._fresh[0][0] <= self.index.indexed_to:
+            self._fresh.popleft()
+        keys = self._fresh.pop()[1] if self._fresh and self._fresh[-1][1].count < FRESH_KEYS else KeyIndex()
+        keys.add(hashes, origins, done)
+        self._fresh.append((before, keys))
+
+    def add_elsewhere(self, hashes: Origins, origins: Origins, done: DoneBits) -> None:
+        """Add pairs of messages that are not in the log."""
+        self._table.add(hashes, origins, done)
+
+    def find(self, key_hash: int) -> list[Origin]:
+        """Origins of the messages in memory whose key may have `key_hash`, of each stream the oldest first."""
+        tables = (self._table, *(keys for _, keys in self._fresh))
+        return sorted(origin for table in tables for origin in table.find(key_hash))
 
 
 class KeyIndex:
-    """Hashes of delete keys; 0 stands for a free place."""
+    """An open-addressing table of (hash, origin) pairs; a hash of 0 stands for a free place.
+
+    It only grows; when it is two thirds full it is rebuilt without the messages that are settled, so its size follows
+    what is pending.
+    """
 
     def __init__(self, capacity: int = 1 << 12) -> None:
         assert capacity & (capacity - 1) == 0

@@ -19,9 +19,11 @@ import numpy.typing as npt
 from wheelmq.delay.blocks.lane import BlockLane
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.index import IndexMark
 from wheelmq.formats.disk.origin import Stream
 from wheelmq.formats.disk.snapshot import Snapshot
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
 from wheelmq.system.offload import Offload
@@ -60,13 +62,22 @@ class Snapshots:
     """Takes and writes the snapshots of a store."""
 
     def __init__(
-        self, store: Store, timer: Timer, lane: BlockLane, background: Offload, settings: SnapshotSettings
+        self,
+        store: Store,
+        timer: Timer,
+        lane: BlockLane,
+        index: MessageIndex | None,
+        background: Offload,
+        settings: SnapshotSettings,
     ) -> None:
         self._store = store
         self._timer = timer
         self._lane = lane
+        self._index = index
         self._background = background
         self._settings = settings
+        self.index_mark: IndexMark | None = None
+        """What of the message index the last snapshot says to be on disk."""
         self._taken: _Taken | None = None
         self._is_busy = False
         self._last_position = store.log.start
@@ -130,13 +141,23 @@ class Snapshots:
         def job() -> None:
             if checkpoint is not None:
                 checkpoint()
+            index = self._sync_index()
             reach("snapshot.before")
-            store.disk.replace(store.paths.snapshot, self._snapshot_of(taken).encode())
+            store.disk.replace(store.paths.snapshot, self._snapshot_of(taken, index).encode())
+            self.index_mark = index
             reach("snapshot.written")
 
         return job
 
-    def _snapshot_of(self, taken: _Taken) -> Snapshot:
+    def _sync_index(self) -> IndexMark | None:
+        """What of the message index is on disk; it is brought there."""
+        try:
+            return self._index.sync() if self._index is not None else None
+        except OSError as error:
+            log.error("the last index file is not on disk: it is made anew after a stop that is not clean: %s", error)
+            return None
+
+    def _snapshot_of(self, taken: _Taken, index: IndexMark | None) -> Snapshot:
         queues = self._store.queues
         ends = enumerate(taken.queue_ends.tolist())
         return Snapshot(
@@ -147,6 +168,7 @@ class Snapshots:
             damaged=tuple(sorted(taken.damaged)),
             queue_ends={queues.key(row): QueueOffset(end) for row, end in ends if end},
             done=taken.done.packed(taken.ends),
+            message_index=index,
         )
 
     def _written(self, result: object) -> None:

@@ -2,14 +2,19 @@
 
 Nothing waits for it. It reads the log up to where queue units were written, adds each key to the last of its files, and
 begins another when that is full. Where it goes on after a stop is told by its files; what a power cut may have torn is
-removed and made anew from the log.
+taken back to what the last snapshot knows to be on disk, or removed, and made anew from the log.
+
+A query may miss what is stored this moment. A cancel may not: `find_all` finds every record before `indexed_to`, or
+says that it cannot.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -17,7 +22,13 @@ import numpy as np
 
 from wheelmq.formats.disk.index import (
     INDEX_HEADER,
+    INDEX_UNIT,
+    STEPS_MAX,
+    ChainTooLong,
+    IndexDamaged,
+    IndexMark,
     IndexSize,
+    all_with_hash,
     find_key,
     index_file_name,
     index_hash,
@@ -25,8 +36,9 @@ from wheelmq.formats.disk.index import (
     is_index_file_name,
     is_time_matched,
     put_key,
+    roll_back,
 )
-from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, SYS_TRANSACTION, RecordError, decode_record
+from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, SYS_TRANSACTION, Message, RecordError, decode_record
 from wheelmq.formats.kernels import index as kernel
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition, Millis
@@ -38,6 +50,12 @@ log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 16 << 20
 """How much of the log one job reads."""
+PIECE_BYTES: Final = 64 << 10
+"""How much of it is added while who looks something up waits: some 0.1 ms."""
+UNKEYED_MAX: Final = 1000
+"""So many records without a key are looked at between two files, which may join."""
+NEWEST_FILES: Final = 2
+"""So many files are always searched for all records with a key."""
 CLOSE_BYTES_MAX: Final = 256 << 20
 """What a stop may still add; the rest is added after the next start."""
 
@@ -62,7 +80,9 @@ class MessageIndex:
         self._size = size
         self._folder = store.paths.index
         self._files: list[MappedFile] = []
-        self._is_busy = False
+        self._adding, self._next_in = threading.Lock(), threading.Lock()
+        self._mark: IndexMark | None = None
+        self._is_busy = self._sync_has_failed = False
         self._failure = ""
         self._again_s = 0.0
         self._reached = LogPosition(0)
@@ -115,7 +135,8 @@ class MessageIndex:
             self._may_lack_room = False
         self._reached = LogPosition(base + at)
         while at < stop:
-            at, outcome = self._add_many(source, base, at, stop)
+            with self._alone():
+                at, outcome = self._add_many(source, base, at, min(stop, at + PIECE_BYTES))
             if outcome == kernel.NOT_MINE:
                 at = self._add_one(source, base, at)
             elif outcome == kernel.FILE_END:
@@ -135,14 +156,30 @@ class MessageIndex:
         if BLANK.unpack_from(source.view, at) == (source.size - at, BLANK_MAGIC):
             return source.size
         record = decode_record(source.view[at:])
-        if record.message.sys_flag & SYS_TRANSACTION != SYS_TRANSACTION:
+        if _is_keyed(record.message):
             for key in index_keys(record.message.properties):
                 code = index_hash(record.message.topic, key)
-                while not self._files or not put_key(
-                    self._files[-1].view, self._size, code, record.position, record.store_ms
-                ):
+                while not self._put(code, record.position, record.store_ms):
                     self._begin_file()
         return at + record.size
+
+    def _put(self, code: int, position: LogPosition, store_ms: Millis) -> bool:
+        """Add a unit; False when there is no file with room for it."""
+        if not self._files:
+            return False
+        with self._alone():
+            return put_key(self._files[-1].view, self._size, code, position, store_ms)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else reads or writes a chain meanwhile. Who asks first is next, so that a job that asks again and
+        again holds nobody up for longer than a piece takes."""
+        with self._next_in:
+            self._adding.acquire()
+        try:
+            yield
+        finally:
+            self._adding.release()
 
     def _begin_file(self) -> None:
         """Begin a file behind the last one, which is brought to disk. Raises OSError."""
@@ -183,10 +220,51 @@ class MessageIndex:
         for file in reversed(self._files):
             header = INDEX_HEADER.unpack(file.view)
             if is_time_matched(header, begin_ms, end_ms):
-                found.update(find_key(file.view, self._size, code, begin_ms, end_ms, most - len(found)))
+                with self._alone():
+                    found.update(find_key(file.view, self._size, code, begin_ms, end_ms, most - len(found)))
             if header["begin_ms"] < begin_ms or len(found) >= most:
                 break
         return Found(sorted(found), Millis(last["end_ms"]), LogPosition(last["end_position"]))
+
+    def find_all(self, topic: str, key: str, since: Callable[[], LogPosition]) -> list[LogPosition]:
+        """All records with a key that stand before `indexed_to` and at or behind `since()`, oldest first; and perhaps
+        others, also such as have another key with the same hash.
+
+        Raises IndexDamaged where a file does not hold what it should, ChainTooLong where too many keys share a slot.
+        """
+        code = index_hash(topic, key)
+        found: set[LogPosition] = set()
+        for i, file in enumerate(reversed(self._files)):
+            if i >= NEWEST_FILES and INDEX_HEADER.unpack(file.view)["end_position"] < since():
+                break
+            with self._alone():
+                try:
+                    found.update(all_with_hash(file.view, self._size, code))
+                except IndexDamaged as error:
+                    raise IndexDamaged(f"{file.path}: {error}; stop the broker and remove the file") from None
+            if len(found) > STEPS_MAX:
+                raise ChainTooLong(f"more than {STEPS_MAX} records have that key, or one with its hash")
+        return sorted(position for position in found if position >= self._store.log.start)
+
+    def sync(self) -> IndexMark | None:
+        """Bring the last file to disk: what is known to be there then, None for nothing.
+
+        It runs where the jobs of the index run, and so between them. Raises OSError.
+        """
+        if not self._files or self._sync_has_failed:
+            return None
+        file = self._files[-1]
+        count = INDEX_HEADER.unpack(file.view)["count"]
+        if count <= 1:
+            return self._mark
+        if self._mark is None or (self._mark.name, self._mark.next_unit) != (file.path.name, count):
+            try:
+                file.sync(self._size.file_bytes)
+            except OSError:
+                self._sync_has_failed, self._mark = True, None
+                raise
+        self._mark = IndexMark(file.path.name, count, LogPosition(max(self._reached, self.indexed_to)))
+        return self._mark
 
     def drop_before(self, log_start: LogPosition) -> Callable[[], None]:
         """Give up the files whose last record is gone, but for the last file; what removes them."""
@@ -211,7 +289,7 @@ class MessageIndex:
         names = sorted(name for name in disk.list(self._folder) if is_index_file_name(name))
         for i, name in enumerate(names):
             file = self._whole_file(name)
-            if file is None:
+            if file is None or not self._joins(file):
                 for gone in names[i:]:
                     log.warning("index file %s is removed and made anew from the log", gone)
                     disk.remove(self._folder / gone)
@@ -234,9 +312,43 @@ class MessageIndex:
             log.warning("%s", error)
             return None
         header = INDEX_HEADER.unpack(file.view)
-        if not store.last_stop_was_clean and header["end_ms"] > store.index_ms:
+        if not store.last_stop_was_clean and header["end_ms"] > store.index_ms and not self._taken_back(file):
             return None
-        return file if header["end_position"] < max(store.log.end, 1) else None
+        return file if INDEX_HEADER.unpack(file.view)["end_position"] < max(store.log.end, 1) else None
+
+    def _taken_back(self, file: MappedFile) -> bool:
+        """Take a file that was written when the stop came back to what is known to be on disk; whether that can be.
+
+        That is the file of the mark, and those before it, which are on disk whole.
+        """
+        mark = self._store.index_mark
+        if mark is None or file.path.name > mark.name:
+            return False
+        if file.path.name < mark.name:
+            return True
+        if not 1 < mark.next_unit <= self._size.units:
+            return False
+        self._store.disk.give_room(file.path, 0, self._size.file_bytes)
+        last = INDEX_UNIT.unpack(file.view, self._size.units_at + (mark.next_unit - 1) * INDEX_UNIT.size)
+        end_ms = self._store.log.record_store_ms(LogPosition(last["position"]))
+        return end_ms is not None and roll_back(file.view, self._size, mark.next_unit, mark.position, end_ms)
+
+    def _joins(self, file: MappedFile) -> bool:
+        """Whether no record with a key stands between the files before and this one: one may have been removed."""
+        header, commit_log = INDEX_HEADER.unpack(file.view), self._store.log
+        at = self._behind(INDEX_HEADER.unpack(self._files[-1].view)) if self._files else commit_log.start
+        at = max(at, commit_log.start)
+        for _ in range(UNKEYED_MAX):
+            if at >= header["begin_position"]:
+                return True
+            record = commit_log.record_at(at)
+            if record is None and commit_log.record_store_ms(at) is None:  # the blank
+                at = LogPosition(at - at % commit_log.files.file_bytes + commit_log.files.file_bytes)
+            elif record is None or _is_keyed(record.message):
+                return False
+            else:
+                at = LogPosition(at + record.size)
+        return False
 
     def _behind(self, header: dict[str, int]) -> LogPosition:
         """Where to go on behind the last record of a file; that record may have had more keys than a full one took."""
@@ -245,3 +357,8 @@ class MessageIndex:
         if record is None or header["count"] >= self._size.units:
             return position
         return LogPosition(position + record.size)
+
+
+def _is_keyed(message: Message) -> bool:
+    """Whether the record of a message has keys in the index; one that rolls a transaction back has none."""
+    return message.sys_flag & SYS_TRANSACTION != SYS_TRANSACTION and bool(index_keys(message.properties))

@@ -12,6 +12,7 @@ import numpy as np
 
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.checkpoint import CHECKPOINT, CHECKPOINT_FILE_BYTES
+from wheelmq.formats.disk.index import IndexMark
 from wheelmq.formats.disk.message import (
     BLANK_BYTES,
     SYS_TRANSACTION,
@@ -106,6 +107,8 @@ class Store:
         """Where the last record stands that has a queue unit; None when there is none."""
         self.index_ms = Millis(0)
         """Store time of the last record whose index entries are on disk, as the checkpoint tells it."""
+        self.index_mark: IndexMark | None = None
+        """What of the message index is on disk, as the snapshot of the last start tells it."""
 
     def recover(
         self, meet: Callable[[Rows, recovery.InternedNames], None], resume: Callable[[], Snapshot | None] = lambda: None
@@ -127,6 +130,7 @@ class Store:
         if snapshot is not None:
             start, synced = snapshot.position, snapshot.record_position
             self.last_position, self.log.last_store_ms = snapshot.record_position, snapshot.store_ms
+            self.index_mark = snapshot.message_index
         whole_before_ms, last_ms = checkpoint.log_ms, self.log.last_store_ms
         scan = recovery.LogScan(self.log.files, start, whole_before_ms=whole_before_ms, last_ms=last_ms)
         for rows in scan.chunks():

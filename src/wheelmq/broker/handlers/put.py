@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.refusal import refusal_text
@@ -16,6 +16,7 @@ from wheelmq.delay.cancel import Cancelled, append_cancel
 from wheelmq.delay.park import LevelUnreadable, ParkRefused, TimersOff, park
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.index import ChainTooLong, IndexDamaged
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.java import java_boolean, java_long
 from wheelmq.formats.units import LogPosition, Millis
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
+
+NOT_LOOKED_UP: Final = "what the cancel names cannot be looked up"
 
 A = TypeVar("A")
 
@@ -104,6 +107,11 @@ def _store(broker: Broker, append: Callable[[], A]) -> A:
         raise PutFailed(broker, PutStatus.PROPERTIES_SIZE_EXCEEDED, error) from None
     except BatchTooLong as error:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
+    except ChainTooLong as error:
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, f"{NOT_LOOKED_UP}: {error}") from None
+    except IndexDamaged as error:
+        log.error("%s: %s", NOT_LOOKED_UP, error)
+        raise PutFailed(broker, PutStatus.UNKNOWN_ERROR, f"{NOT_LOOKED_UP}: {error}") from None
     except OSError as error:
         refusal = refusal_text(error)
         broker.refuse_sends(refusal)

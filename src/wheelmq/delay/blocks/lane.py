@@ -347,7 +347,7 @@ class BlockLane:
         timer.done.update(origins[~is_there])
         rows, origins = rows[is_there], origins[is_there]
         timer.count_pending(self._store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names))
-        timer.keys.add(rows[:, col.KEY_HASH], origins, timer.done)
+        timer.keys.add_elsewhere(rows[:, col.KEY_HASH], origins, timer.done)
         near = units["due_ms"] <= self.walked_ms
         self._arm(block, indices[near], units[near], by="recovery")
 

@@ -295,7 +295,9 @@ class TimerRecovery:
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
         timer.count_pending(pending[:, _REAL_QUEUE])
-        timer.keys.add(pending[:, _KEY], pending[:, _ORIGIN], timer.done)
+        index = timer.keys.index
+        fresh = pending if index is None else pending[pending[:, _POSITION] >= index.indexed_to]
+        timer.keys.add(fresh[:, _KEY], fresh[:, _ORIGIN], timer.done, timer.store.log.end)
         is_timer = pending[:, _ORIGIN] >= _TIMER_FIRST  # those of levels come before them
         timer.congestion.count(pending[is_timer, _DUE], timer.store.clock.now_ms())
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import Armed
 from wheelmq.delay.done import DoneBits
-from wheelmq.delay.keys import KeyIndex
+from wheelmq.delay.keys import ParkedKeys
 from wheelmq.delay.level_queues import LevelQueues
 from wheelmq.delay.notes import NEAR_MS, Notes
 from wheelmq.delay.pending import State
@@ -31,23 +31,28 @@ from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.rows import near_refs, units_of
 from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
+from wheelmq.formats.disk.index import IndexDamaged
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (
     KIND_BLOCK,
+    LEVELS_MAX,
     TIMER_STREAM,
     Origin,
     Stream,
     is_level,
+    level_stream,
     origin_index,
+    origin_of,
     origin_stream,
     stream_kind,
     stream_number,
     timer_origin,
 )
 from wheelmq.formats.disk.parked import delete_key, due_of, key_hash
-from wheelmq.formats.disk.properties import REAL_TOPIC, UNIQ_KEY
+from wheelmq.formats.disk.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY
 from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
 from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.journal import Rows
@@ -110,7 +115,7 @@ class Timer:
         self.armed = Armed(held_from=timer_origin(0) if settings.holds_dequeue else None)
         self.congestion = Congestion(settings.congest_num_each_slot, settings.precision_ms, self.wheel.slots)
         self.notes = Notes(settings.lead_ms, held=TIMER_STREAM if settings.stops_enqueue else None)
-        self.keys = KeyIndex()
+        self.keys = ParkedKeys()
         self.turns = Turns(0, 0)
         self.indexed_to = 0
         self.walked_through_ms = 0
@@ -157,7 +162,7 @@ class Timer:
         if len(taken.deletes):
             self.done.update(taken.deletes)
         if len(taken.refs):
-            self.keys.add(taken.key_hashes, taken.refs[:, ref.ORIGIN], self.done)
+            self.keys.add(taken.key_hashes, taken.refs[:, ref.ORIGIN], self.done, self.store.dispatched_to)
             self.notes.add(self.levels.note(taken.refs), self.store.clock.now_ms())
 
     def _make_room(self, queues: int) -> None:
@@ -192,7 +197,7 @@ class Timer:
         self._make_room(len(self.store.queues))
         if real_queue >= 0:
             self.counts[real_queue, [intake.PENDING, intake.PARKED]] += 1
-        self.keys.add(np.array([key_hash]), np.array([origin]), self.done)
+        self.keys.add_elsewhere(np.array([key_hash]), np.array([origin]), self.done)
 
     def count_pending(self, queue_rows: npt.NDArray[np.int64]) -> None:
         """Count messages that recovery found pending, by the rows of their real queues."""
@@ -212,12 +217,14 @@ class Timer:
     # Cancel -------------------------------------------------------------------------------------------------------
 
     def find_parked(self, key: str) -> tuple[list[Found], bool]:
-        """The pending messages that the delete key names; and whether one that it names is settled already."""
+        """The pending messages that the delete key names; and whether one that it names is settled already, as far as
+        that is known still.
+
+        Raises IndexDamaged, ChainTooLong where the message index cannot tell.
+        """
         pending: list[Found] = []
         settled = False
-        for origin, record in self._with_key(key_hash(key)):
-            if record is None:
-                continue
+        for origin, record in self._with_key(key):
             properties = record.message.properties
             if delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) != key:
                 continue
@@ -228,20 +235,63 @@ class Timer:
                 pending.append(Found(origin, self.store.real_queue(properties), due_ms))
         return pending, settled
 
-    def _with_key(self, code: int) -> Iterator[tuple[Origin, Record | None]]:
-        """Origins and records of the messages whose key may have the hash `code`, oldest first: those that are
-        indexed by key, then those of the running tick, which are not yet."""
-        for origin in self.keys.find(code):
-            if stream_kind(origin_stream(origin)) == KIND_BLOCK:
-                yield origin, self.record_elsewhere(origin)
-                continue
-            queue, index = self.queue_of(origin_stream(origin)), QueueOffset(origin_index(origin))
-            if index < queue.start:  # settled so long ago that it has expired
-                continue
-            yield origin, self.store.log.record_at(LogPosition(int(queue.read(index, 1)["position"][0])))
+    def _with_key(self, key: str) -> Iterator[tuple[Origin, Record]]:
+        """Origins and records of the messages that may have the delete key, of each stream the oldest first: those
+        that are indexed by key, then those of the running tick, which are not yet."""
+        code = key_hash(key)
+        found = {origin: self._record_of(origin) for origin in self.keys.find(code)}
+        found |= self._in_message_index(key)
         rows = self.store.journal.rows()
-        for parked in rows[rows[:, row.KEY_HASH] == code]:
-            yield Origin(int(parked[row.PARKS])), self.store.log.record_at(LogPosition(int(parked[row.POSITION])))
+        running = {
+            Origin(int(parked[row.PARKS])): self.store.log.record_at(LogPosition(int(parked[row.POSITION])))
+            for parked in rows[rows[:, row.KEY_HASH] == code]
+        }
+        for origin, record in (*sorted(found.items(), key=lambda one: one[0]), *running.items()):
+            if record is not None:
+                yield origin, record
+
+    def _record_of(self, origin: Origin) -> Record | None:
+        """The record of a parked message; None when it has expired, or is damaged."""
+        stream = origin_stream(origin)
+        if stream_kind(stream) == KIND_BLOCK:
+            return self.record_elsewhere(origin)
+        queue, index = self.queue_of(stream), QueueOffset(origin_index(origin))
+        if index < queue.start:  # settled so long ago that it has expired
+            return None
+        return self.store.log.record_at(LogPosition(int(queue.read(index, 1)["position"][0])))
+
+    def _in_message_index(self, key: str) -> dict[Origin, Record]:
+        """Parked messages that the message index names for a delete key: the topic in it has no `+`."""
+        index, log, unique_key = self.keys.index, self.store.log, key.partition("+")[2]
+        found: dict[Origin, Record] = {}
+        if index is None or not unique_key:
+            return found
+        for topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            for position in index.find_all(topic, unique_key, self.needed_from):
+                record = log.record_at(position)
+                if record is None:
+                    if position in log.damaged:
+                        continue
+                    raise IndexDamaged(f"no record stands at log position {position}, which the message index names")
+                origin = self._origin_of(record)
+                if origin is not None:
+                    found[origin] = record
+        return found
+
+    def _origin_of(self, record: Record) -> Origin | None:
+        """The origin of a record that may be of a parked message; None of one that is not, or a cancel."""
+        message = record.message
+        if message.topic == TIMER_TOPIC and message.queue_id == 0 and TIMER_DEL_UNIQKEY not in message.properties:
+            stream = TIMER_STREAM
+        elif message.topic == SCHEDULE_TOPIC and 0 <= message.queue_id < LEVELS_MAX:
+            stream = level_stream(message.queue_id + 1)
+        else:
+            return None
+        queue = self.queue_of(stream)
+        if not queue.start <= record.queue_offset < queue.end:
+            return None
+        unit = queue.read(QueueOffset(record.queue_offset), 1)[0]
+        return origin_of(stream, record.queue_offset) if unit["position"] == record.position else None
 
     def settle(self, origin: Origin) -> None:
         """A record that carries `origin` is being appended in this tick."""

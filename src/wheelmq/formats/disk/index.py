@@ -8,7 +8,10 @@ so `count`, the number of the next unit, begins at 1. Only the hash of a key is 
 from __future__ import annotations
 
 import time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.field import Field, Layout
@@ -40,11 +43,20 @@ UNITS: Final = 20_000_000
 
 SECONDS_MAX: Final = 0x7FFF_FFFF
 STEPS_MAX: Final = 20_000
-"""Units of a chain that one look-up follows."""
+"""Units of a chain that one look-up in a file follows."""
 KEY_SEPARATOR: Final = " "
 """Between the keys in the property KEYS."""
 
 _INT32_MIN: Final = -(1 << 31)
+_CHUNK_UNITS: Final = 1 << 20
+
+
+class IndexDamaged(ValueError):
+    """What stands in an index file cannot have been written there."""
+
+
+class ChainTooLong(LookupError):
+    """More units share a slot than one look-up follows."""
 
 
 class IndexSize(NamedTuple):
@@ -61,6 +73,16 @@ class IndexSize(NamedTuple):
     @property
     def file_bytes(self) -> int:
         return self.units_at + self.units * INDEX_UNIT.size
+
+
+class IndexMark(NamedTuple):
+    """What of the index is known to be on disk: its last file then, and all before it."""
+
+    name: str
+    next_unit: int
+    """The number of its next unit: those before are on disk."""
+    position: LogPosition
+    """Records before this log position are in it, or in those before it."""
 
 
 def index_hash(topic: str, key: str) -> int:
@@ -130,6 +152,54 @@ def find_key(
             break
         number = previous
     return found
+
+
+def all_with_hash(file: memoryview, size: IndexSize, code: int) -> list[LogPosition]:
+    """Positions of all records with a hash, the newest first.
+
+    Each unit that is met must belong there. Raises IndexDamaged where one does not, ChainTooLong behind STEPS_MAX of
+    them: what is found is all there is.
+    """
+    header = INDEX_HEADER.unpack(file)
+    count, positions = max(header["count"], 1), range(header["begin_position"], header["end_position"] + 1)
+    slot = code % size.slots
+    number, before = _int32(file, INDEX_HEADER.size + slot * SLOT_BYTES), count
+    found: list[LogPosition] = []
+    for _ in range(STEPS_MAX):
+        if number == 0:
+            return found
+        if not 0 < number < before:
+            raise IndexDamaged(f"slot {slot} goes on to unit {number}, which is none before {before}")
+        hashed, position, _, previous = INDEX_UNIT.struct.unpack_from(file, size.units_at + number * INDEX_UNIT.size)
+        if hashed < 0 or hashed % size.slots != slot or position not in positions:
+            raise IndexDamaged(f"unit {number} is in the chain of slot {slot} and does not belong there")
+        if hashed == code:
+            found.append(LogPosition(position))
+        number, before = previous, number
+    raise ChainTooLong(f"more than {STEPS_MAX} keys share a slot of the message index")
+
+
+def roll_back(file: memoryview, size: IndexSize, count: int, before: LogPosition, end_ms: Millis) -> bool:
+    """Make the file what it was when `count` was the number of its next unit; False with nothing changed when those
+    units are not in the order of records before log position `before`.
+
+    Those units count as they are; slots and header are made of them. `end_ms` is the store time of the last of them.
+    """
+    units: npt.NDArray[Any] = np.frombuffer(file, INDEX_UNIT.dtype, count, size.units_at)[1:]
+    positions = units["position"].astype(np.int64)
+    if not 1 < count <= size.units or positions[-1] >= before or (np.diff(positions) < 0).any():
+        return False
+    slots = np.zeros(size.slots, ">i4")
+    for first in range(0, len(units), _CHUNK_UNITS):
+        hashes = units["hash"][first : first + _CHUNK_UNITS].astype(np.int64)
+        if (hashes < 0).any():
+            return False
+        slots[hashes % size.slots] = first + 1 + np.arange(len(hashes))  # of those in one slot the last one stays
+    begin = INDEX_HEADER.unpack(file)
+    times, ends = (begin["begin_ms"], end_ms), (begin["begin_position"], int(positions[-1]))
+    file[INDEX_HEADER.size : size.units_at] = slots.tobytes()
+    file[: INDEX_HEADER.size] = INDEX_HEADER.pack(*times, *ends, int(np.count_nonzero(slots)), count)
+    return True
 
 
 def is_time_matched(header: dict[str, int], begin_ms: Millis, end_ms: Millis) -> bool:

@@ -17,12 +17,13 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from wheelmq.formats.disk.done_bits import StreamBits, pack_streams, unpack_streams
+from wheelmq.formats.disk.index import IndexMark
 from wheelmq.formats.field import Field, Layout
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 SNAPSHOT: Final = Layout(
     "snapshot",
-    Field("magic", "int32", "0x574D5154, WMQT"),
+    Field("magic", "int32", "0x574D5155, WMQU"),
     Field("crc", "uint32", "crc32 of all that stands behind this field"),
     Field("log_position", "int64", "P: all of this holds for the log before"),
     Field("record_position", "int64", "log position of the last record before P that has a queue unit"),
@@ -31,6 +32,9 @@ SNAPSHOT: Final = Layout(
     Field("store_ms", "int64", "store time of the last record before P"),
     Field("damaged", "int64", "how many records before P are known to be damaged"),
     Field("streams", "int64", "of how many streams the done bits follow"),
+    Field("index_file", "int64", "the last file of the message index, by its name; 0 when nothing is known of one"),
+    Field("index_count", "int64", "number of the next unit in it: those before are on disk"),
+    Field("index_position", "int64", "log position before which each record is in the message index"),
 )
 SNAPSHOT_QUEUE: Final = Layout(
     "queue in a snapshot",
@@ -38,7 +42,7 @@ SNAPSHOT_QUEUE: Final = Layout(
     Field("queue_id", "int32", "its id"),
     Field("topic_bytes", "int32", "length of its topic, which follows"),
 )
-SNAPSHOT_MAGIC: Final = 0x574D5154
+SNAPSHOT_MAGIC: Final = 0x574D5155
 
 
 class SnapshotDamaged(ValueError):
@@ -57,6 +61,8 @@ class Snapshot(NamedTuple):
     queue_ends: dict[tuple[str, int], QueueOffset]
     """Of every queue that has units, by topic and queue id."""
     done: tuple[StreamBits, ...]
+    message_index: IndexMark | None = None
+    """What of the message index is on disk; None when nothing is known of it."""
 
     def encode(self) -> bytes:
         """The bytes of the file."""
@@ -64,8 +70,10 @@ class Snapshot(NamedTuple):
         for (topic, queue_id), end in self.queue_ends.items():
             name = topic.encode()
             parts += (SNAPSHOT_QUEUE.pack(end, queue_id, len(name)), name)
-        counts = (len(self.queue_ends), self.store_ms, len(self.damaged))
-        head = SNAPSHOT.pack(0, 0, self.position, self.record_position, self.record_crc, *counts, len(self.done))
+        counts = (len(self.queue_ends), self.store_ms, len(self.damaged), len(self.done))
+        known = self.message_index
+        index = (0, 0, 0) if known is None else (int(known.name), known.next_unit, known.position)
+        head = SNAPSHOT.pack(0, 0, self.position, self.record_position, self.record_crc, *counts, *index)
         body = head[_CHECKED_FROM:] + b"".join(parts)
         return struct.pack(">iI", SNAPSHOT_MAGIC, zlib.crc32(body)) + body
 
@@ -93,7 +101,14 @@ class Snapshot(NamedTuple):
             tuple(damaged),
             ends,
             done,
+            _index_mark(head),
         )
+
+
+def _index_mark(head: dict[str, int]) -> IndexMark | None:
+    if not head["index_file"]:
+        return None
+    return IndexMark(f"{head['index_file']:017d}", head["index_count"], LogPosition(head["index_position"]))
 
 
 _CHECKED_FROM: Final = SNAPSHOT.position_of("log_position")

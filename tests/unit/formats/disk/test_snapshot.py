@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelmq.formats.disk.done_bits import DONE_STREAM, StreamBits
+from wheelmq.formats.disk.index import IndexMark
 from wheelmq.formats.disk.origin import TIMER_STREAM, level_stream
 from wheelmq.formats.disk.snapshot import SNAPSHOT, SNAPSHOT_QUEUE, Snapshot, SnapshotDamaged
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
@@ -22,6 +23,9 @@ def done_bits(draw: st.DrawFn) -> StreamBits:
     return StreamBits(stream, first, first + max(0, 8 * len(bits) - draw(st.integers(0, 7))), bits)
 
 
+index_marks = st.builds(IndexMark, st.integers(1, 10**17 - 1).map("{:017d}".format), st.integers(0, 1 << 31), positions)
+
+
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(
@@ -32,6 +36,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         damaged=tuple(draw(st.lists(positions, max_size=3))),
         queue_ends=draw(st.dictionaries(queues, positions.map(QueueOffset), max_size=4)),
         done=tuple(draw(st.lists(done_bits(), max_size=3))),
+        message_index=draw(st.none() | index_marks),
     )
 
 

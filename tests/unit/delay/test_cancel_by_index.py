@@ -1,0 +1,219 @@
+"""Cancels find their message by the message index; in memory is what that does not hold yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from wheelmq.delay import keys
+from wheelmq.delay.cancel import Cancelled
+from wheelmq.formats.disk import index as index_format
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.index import INDEX_HEADER, INDEX_UNIT
+from wheelmq.formats.disk.parked import delete_key, key_hash
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.testing import invariants
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import PipelineModel
+
+from .test_cancel import cancel, cancel_command, send
+
+FRESH = 8
+COUNT = 60
+
+
+@pytest.fixture(autouse=True)
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "FRESH_KEYS", FRESH)
+
+
+@pytest.fixture(params=["index", "no index"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHarness]:
+    """With a message index of many files, or without one."""
+    chosen = {"max_index_num": 40} if request.param == "index" else {"message_index_enable": False}
+    with BrokerHarness(tmp_path / "store", **chosen) as harness:
+        yield harness
+
+
+def fill(harness: BrokerHarness) -> None:
+    for i in range(COUNT):
+        send(harness, f"K{i}", 14_000, b"%d" % i)
+
+
+def in_memory(harness: BrokerHarness) -> int:
+    return harness.broker.timer.keys.count
+
+
+def test_keys_do_not_stay_in_memory(harness: BrokerHarness) -> None:
+    fill(harness)
+    assert in_memory(harness) <= 2 * FRESH
+    for clean in (True, False):
+        harness.restart(clean=clean)
+        assert in_memory(harness) == 0
+        assert harness.broker.timer.pending_by_queue.sum() == COUNT
+    assert [cancel(harness, f"K{i}") for i in range(0, COUNT, 7)] == [Cancelled.CANCELLED] * 9
+
+
+def test_without_an_index_they_do(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, message_index_enable=False) as harness:
+        fill(harness)
+        assert in_memory(harness) == COUNT
+        harness.restart()
+        assert in_memory(harness) == COUNT
+        assert cancel(harness, "K3") == Cancelled.CANCELLED
+
+
+def test_while_the_index_lags(tmp_path: Path) -> None:
+    background = HeldOffload()
+    with BrokerHarness(tmp_path, background=background) as harness:
+        fill(harness)
+        assert in_memory(harness) == COUNT
+        assert cancel(harness, "K3") == Cancelled.CANCELLED
+        while background.run():
+            harness.tick()
+        send(harness, "last", 14_000)
+        assert in_memory(harness) <= 2 * FRESH
+        assert [cancel(harness, key) for key in ("K3", "K4", "last")] == [
+            Cancelled.ALREADY_SETTLED,
+            Cancelled.CANCELLED,
+            Cancelled.CANCELLED,
+        ]
+
+
+def test_levels_too(either: BrokerHarness) -> None:
+    properties = {props.UNIQ_KEY: "K", props.DELAY: "3"}
+    assert either.send("T", b"level", properties=properties).code == 0
+    either.restart()
+    assert cancel(either, "K") == Cancelled.CANCELLED
+    either.advance(12_000)
+    assert either.bodies("T") == []
+
+
+def test_a_cancel_names_no_cancel_and_no_word_of_keys(either: BrokerHarness) -> None:
+    send(either, "K", 14_000)
+    assert cancel(either, "K") == Cancelled.CANCELLED  # its own KEYS name K now
+    either.send("T", delay_ms=14_000, properties={props.KEYS: "word", props.UNIQ_KEY: "other"})
+    cancelling = {props.TIMER_DEL_UNIQKEY: "T+nobody", props.UNIQ_KEY: "mine"}
+    either.send("T", delay_ms=1000, properties=cancelling)
+    assert [cancel(either, key) for key in ("word", "mine", "")] == [Cancelled.NOT_FOUND] * 3
+    assert cancel(either, "other") == Cancelled.CANCELLED
+
+
+def test_a_shared_key_cancels_all_of_its_messages(either: BrokerHarness) -> None:
+    for i in range(30):
+        send(either, "shared", 14_000, b"%d" % i)
+    assert cancel(either, "shared") == Cancelled.CANCELLED
+    either.advance(16_000)
+    assert either.bodies("T") == []
+    invariants.check(either.broker)
+
+
+def test_both_ways_alike(tmp_path: Path) -> None:
+    """Random lives with the index and without: the same is cancelled, the same is delivered."""
+    outcomes = []
+    for name, chosen in (("with", {"max_index_num": 30}), ("without", {"message_index_enable": False})):
+        randomness = Random(7)
+        with BrokerHarness(tmp_path / name, **chosen) as harness:
+            model, seen = PipelineModel(harness), list[object]()
+            for i in range(120):
+                key = f"K{randomness.randrange(40)}"
+                match randomness.randrange(8):
+                    case 0 | 1 | 2:
+                        send(harness, key, randomness.randrange(500, 40_000), b"%d" % i)
+                    case 3 | 4:
+                        seen.append((i, cancel(harness, key) == Cancelled.CANCELLED))
+                    case 5:
+                        harness.restart(clean=randomness.random() < 0.5)
+                    case _:
+                        harness.advance(randomness.randrange(3000), model.work, 500)
+            harness.advance(45_000, model.work, 500)
+            invariants.check(harness.broker)
+            outcomes.append((seen, harness.bodies("T")))
+    assert outcomes[0] == outcomes[1]
+    assert sum(was for _, was in outcomes[0][0]) > 8
+
+
+class TestFiles:
+    """Index files that are not what they were."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Iterator[BrokerHarness]:
+        with BrokerHarness(tmp_path / "store", max_index_num=11, snapshot_ms=500, checkpoint_ms=100) as harness:
+            yield harness
+
+    def files(self, harness: BrokerHarness) -> list[Path]:
+        return sorted(harness.broker.paths.index.iterdir())
+
+    @pytest.mark.parametrize("gone", [0, 2, -1])
+    def test_one_that_is_gone_is_made_anew(self, harness: BrokerHarness, gone: int) -> None:
+        fill(harness)
+        files = self.files(harness)
+        assert len(files) > 4
+        harness.stop()
+        files[gone].unlink()
+        harness.start()
+        assert [cancel(harness, f"K{i}") for i in range(COUNT)] == [Cancelled.CANCELLED] * COUNT
+
+    @pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+    def test_after_a_power_cut_the_last_one_is_taken_back(
+        self, tmp_path: Path, keep: float, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with BrokerHarness(tmp_path, snapshot_ms=500, checkpoint_ms=100, flush_mode="SYNC_FLUSH") as harness:
+            fill(harness)
+            harness.advance(2000)
+            for i in range(COUNT, 2 * COUNT):
+                send(harness, f"K{i}", 14_000)
+            known = harness.broker.snapshots.index_mark
+            assert known is not None and COUNT < known.next_unit < 2 * COUNT
+            harness.cut_power(keep)
+            harness.start()
+            assert harness.broker.store.index_mark == known
+            assert "made anew" not in caplog.text
+            assert [cancel(harness, f"K{i}") for i in range(2 * COUNT)] == [Cancelled.CANCELLED] * 2 * COUNT
+            invariants.check(harness.broker)
+
+    def test_one_that_is_damaged_is_named(self, tmp_path: Path) -> None:
+        """A bit in what leads to a message: the cancel is refused."""
+        with BrokerHarness(tmp_path / "store") as harness:
+            for i in range(4):
+                send(harness, f"K{i}", 14_000)
+            harness.restart()
+            index = harness.broker.index
+            assert index is not None
+            file, size = index._files[0].view, index._size
+            slot_at = INDEX_HEADER.size + index_format.index_hash(TIMER_TOPIC, "K1") % size.slots * 4
+            number = int.from_bytes(file[slot_at : slot_at + 4], "big")
+            unit_at = size.units_at + number * INDEX_UNIT.size
+            fields = [("hash", 4), ("position", 8), ("previous", 4)]
+            places = [unit_at + INDEX_UNIT.position_of(name) + i for name, length in fields for i in range(length)]
+            for at in (*range(slot_at, slot_at + 4), *places):
+                for bit in (1, 4, 64, 128):
+                    file[at] ^= bit
+                    answer = harness.ask(cancel_command(harness, "K1"))
+                    file[at] ^= bit
+                    assert answer.code == ResponseCode.SYSTEM_ERROR, (at, bit, answer)
+                    assert "cannot be looked up" in answer.remark
+            assert cancel(harness, "K1") == Cancelled.CANCELLED
+
+    def test_too_many_in_one_slot_are_refused(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        for i in range(8):
+            harness.send("T", delay_ms=14_000, properties={props.KEYS: "word", props.UNIQ_KEY: f"U{i}"})
+        monkeypatch.setattr("wheelmq.store.index.STEPS_MAX", 5)
+        answer = harness.ask(cancel_command(harness, "word"))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "more than 5" in answer.remark
+        assert harness.broker.timer.pending_by_queue.sum() == 8
+
+
+def test_two_keys_with_one_hash(harness: BrokerHarness) -> None:
+    """Java's hash is the same for Aa and BB; the record tells them apart."""
+    assert key_hash(delete_key("T", "Aa")) != key_hash(delete_key("T", "BB"))
+    assert index_format.index_hash("T", "Aa") == index_format.index_hash("T", "BB")
+    send(harness, "Aa", 14_000, b"Aa")
+    harness.restart()
+    assert cancel(harness, "BB") == Cancelled.NOT_FOUND
+    assert cancel(harness, "Aa") == Cancelled.CANCELLED
