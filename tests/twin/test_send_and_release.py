@@ -144,6 +144,36 @@ def test_messages_are_released_alike(twins: Twins, stream: bytes) -> None:
     twins.advance(2000)
 
 
+PRODUCERS = (
+    "TAGS\\u0001{}\\u0002own\\u0001{}\\u0002",
+    "TAGS\\u0001{}\\u0002KEY\\u0001{}\\u0002",
+    "own\\u0001{}\\u0002TAGS\\u0001{}\\u0002",
+    "own\\u0001{}\\u0002a longer name\\u0001{}\\u0002",
+)
+"""What the messages of each have in common: most of their properties have one length."""
+
+
+@given(
+    sends=st.lists(
+        st.tuples(st.sampled_from(PRODUCERS), st.sampled_from(["aaa", "bbb", "c=c", "é", "a\\u0001b"]), st.booleans()),
+        min_size=10,
+        max_size=60,
+    )
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_messages_of_few_layouts_are_released_alike(twins: Twins, sends: list[tuple[str, str, bool]]) -> None:
+    twins.receive(_frame("Alpha", ""))
+    stream = [
+        _frame("Alpha", "TIMER_DELAY_MS\\u0001500\\u0002" + producer.format(value, "xyz" if is_short else "wxyz"))
+        for producer, value, is_short in sends
+    ]
+    twins.receive(b"".join(stream))
+    kernel, _ = twins.brokers
+    released = kernel.releaser.counts["released"]
+    twins.advance(500)
+    assert kernel.releaser.counts["released"] == released + len(sends)
+
+
 @given(limit=st.integers(0, 4), sends=st.lists(st.sampled_from(["50", "1500", "2500", "70000", "140000"]), max_size=40))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_full_slots_refuse_alike(tmp_path_factory: pytest.TempPathFactory, limit: int, sends: list[str]) -> None:

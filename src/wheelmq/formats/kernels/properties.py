@@ -75,18 +75,18 @@ _FIRST = np.array(
 """By length: the first name that is that long or longer."""
 
 
-_STOPS = np.zeros(256, np.uint8)
+STOPS = np.zeros(256, np.uint8)
 """1 for the bytes at which a name or value ends or is left to the plain code: the two separators, NUL, and no ASCII."""
-_STOPS[[0, 1, 2]] = 1
-_STOPS[128:] = 1
+STOPS[[0, 1, 2]] = 1
+STOPS[128:] = 1
 
 
 @inline
-def _text_end(a: Bytes, start: int, end: int) -> int:
+def text_end(a: Bytes, start: int, end: int) -> int:
     """The first of the stops from `start` on, or `end`."""
     p = np.uint64(start)  # an unsigned index spares the check for a negative one
     stop = np.uint64(end)
-    while p < stop and _STOPS[a[p]] == 0:
+    while p < stop and STOPS[a[p]] == 0:
         p += np.uint64(1)
     return np.int64(p)
 
@@ -113,33 +113,38 @@ def _known(a: Bytes, start: int, end: int) -> int:
 def scan(a: Bytes, start: int, end: int, spans: npt.NDArray[np.int64], seen: npt.NDArray[np.int64]) -> int:
     """Find the known names in the block a[start:end]: REGULAR, or IRREGULAR when the plain code must look.
 
-    `seen` is scratch for 2 * PAIRS_MAX entries. A last pair without its end sign is regular.
+    `seen` is scratch for 2 * PAIRS_MAX entries: the names that are not known. A last pair without its end sign is
+    regular.
     """
     for i in range(SPANS):
         spans[i] = -1
-    pairs = 0
+    pairs = others = 0
     p = start
     while p < end:
         name = p
-        name_end = _text_end(a, p, end)
+        name_end = text_end(a, p, end)
         if name_end == name or name_end >= end or a[name_end] != 1:
             return IRREGULAR
         value = name_end + 1
-        p = _text_end(a, value, end)
+        p = text_end(a, value, end)
         while p < end and a[p] == 1:  # a value may hold the sign that ends a name
-            p = _text_end(a, p + 1, end)
+            p = text_end(a, p + 1, end)
         if p == value or pairs == PAIRS_MAX or (p < end and a[p] != 2):
             return IRREGULAR
-        for k in range(pairs):
-            if seen[2 * k + 1] == name_end - name and _same(a, seen[2 * k], name, name_end - name):
-                return IRREGULAR
-        seen[2 * pairs] = name
-        seen[2 * pairs + 1] = name_end - name
         pairs += 1
         known = _known(a, name, name_end)
         if known >= 0:
+            if spans[2 * known] >= 0:
+                return IRREGULAR
             spans[2 * known] = value
             spans[2 * known + 1] = p
+        else:
+            for k in range(others):
+                if seen[2 * k + 1] == name_end - name and _same(a, seen[2 * k], name, name_end - name):
+                    return IRREGULAR
+            seen[2 * others] = name
+            seen[2 * others + 1] = name_end - name
+            others += 1
         p += 1
     return REGULAR
 

@@ -24,6 +24,7 @@ from wheelmq.formats.disk.parked import DUE_DIGITS
 from wheelmq.formats.disk.properties import PROPERTIES_BYTES_MAX, TIMER_DELAY_LEVEL
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.kernels import journal as journal_of
+from wheelmq.formats.kernels import layout
 from wheelmq.formats.kernels import properties as prop
 from wheelmq.formats.kernels import record as rec
 from wheelmq.formats.kernels import refs as ref
@@ -186,28 +187,32 @@ def _write(
 @part
 def _read_due(
     source: Bytes,
-    one: Integers,
+    refs: Integers,
+    i: int,
     levels_ms: Integers,
     parameters: Integers,
     r: Integers,
     spans: Integers,
     seen: Integers,
+    texts: Bytes,
+    facts: Integers,
 ) -> bool:
-    """Read the parked record of the reference `one` into `r`, where its properties stand into `spans`; whether it is
-    there, and due, and a plain case."""
-    stream = one[ref.ORIGIN] >> INDEX_BITS
-    if one[ref.FLAGS] & ref.FLAG_ROLL:
+    """Read the parked record of the reference refs[i] into `r`, where its properties stand into `spans`; whether it is
+    there, and due, and a plain case. `texts` and `facts` are those of `layout`."""
+    origin = refs[i, ref.ORIGIN]
+    stream = origin >> INDEX_BITS
+    if refs[i, ref.FLAGS] & ref.FLAG_ROLL:
         return False
-    start = one[ref.POSITION] - parameters[SOURCE_BASE]
-    stop = start + one[ref.SIZE]
+    start = refs[i, ref.POSITION] - parameters[SOURCE_BASE]
+    stop = start + refs[i, ref.SIZE]
     if start < 0 or stop > source.shape[0] or not rec.read_record(source, start, stop, r):
         return False
-    if r[rec.POSITION] != one[ref.POSITION] or r[rec.QUEUE_OFFSET] != one[ref.ORIGIN] & INDEX_MASK:
+    if r[rec.POSITION] != refs[i, ref.POSITION] or r[rec.QUEUE_OFFSET] != origin & INDEX_MASK:
         return False
     if (r[rec.SYS_FLAG] & 0xC) not in (0, 8) or not _is_parked_in(source, stream, r):
         return False
-    block = r[rec.PROPERTIES_AT]
-    if prop.scan(source, block, block + r[rec.PROPERTIES_BYTES], spans, seen) != prop.REGULAR:
+    block, block_end = r[rec.PROPERTIES_AT], r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
+    if layout.scan(source, block, block_end, spans, seen, texts, facts) != prop.REGULAR:
         return False
     if stream >> STREAM_BITS == KIND_LEVEL:
         level = stream & ((1 << STREAM_BITS) - 1)
@@ -235,11 +240,13 @@ def release(
     r = np.empty(rec.RECORD, np.int64)
     spans = np.empty(prop.SPANS, np.int64)
     seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
+    texts = np.empty(layout.TEXTS, np.uint8)
+    facts = np.zeros(layout.FACTS, np.int64)
     while state[NEXT] < refs.shape[0]:
         i = state[NEXT]
         origin = refs[i, ref.ORIGIN]
         in_level = origin >> (INDEX_BITS + STREAM_BITS) == KIND_LEVEL
-        if not _read_due(source, refs[i], levels_ms, parameters, r, spans, seen):
+        if not _read_due(source, refs, i, levels_ms, parameters, r, spans, seen, texts, facts):
             return NOT_MINE
         queue_row = _real_queue(source, spans, slots, topics, names, queue_rows)
         if queue_row < 0:
