@@ -1,7 +1,7 @@
 """Release: what is due goes back into the log, in its own topic, once.
 
-Due references are kept in buckets of one millisecond, and the buckets take turns: a burst at one instant never holds
-up what is due beside it. Within a bucket messages leave in the order in which they were parked.
+Due references are kept in buckets of one millisecond, and the buckets share what is released at once: a burst at one
+instant never holds up what is due beside it. Within a bucket messages leave in the order in which they were parked.
 """
 
 from __future__ import annotations
@@ -43,9 +43,15 @@ DEAD_LETTER_TOPIC = "rmq_sys_wheelmq_dead_letter"
 """Where a parked message goes that can never be delivered, with its origin and all its properties."""
 
 QUANTUM = 512
-"""References that a bucket may release before the next one has its turn."""
+"""References that are released at once; the buckets in the ring share them."""
 RING_MAX = 4 * QUANTUM
 """Buckets that are enough to take turns: no more is brought into a ring of so many."""
+BURST = 16 * QUANTUM
+"""While so many are in hand, more are released at once and for longer: less time goes to what else a tick does."""
+BURST_QUANTA = 8
+"""As many more at once."""
+BURST_SLICES = 4
+"""As much longer: what is due beside a burst, and who asks, waits for some milliseconds at the most."""
 TAKE_MAX = 100_000
 """About how many references one call brings into the ring."""
 
@@ -87,6 +93,7 @@ class Releaser:
         self._bulk = bulk
         self._ring: deque[_Bucket] = deque()
         self._buckets: dict[int, _Bucket] = {}
+        self._in_hand = 0
         self.counts: Counter[str] = Counter()
         """Released, rolled, dead letters, early (a reference that named a time before its record's: put back),
         unreadable (there is no record any more: set aside until the next start, not settled)."""
@@ -99,7 +106,11 @@ class Releaser:
 
     def in_hand(self) -> int:
         """How many were taken and are not out."""
-        return sum(len(part) for bucket in self._ring for part in bucket.parts)
+        return self._in_hand
+
+    def has_burst(self) -> bool:
+        """Whether so many are in hand that what nobody waits for should leave them the machine."""
+        return self._in_hand >= BURST
 
     def has_more(self) -> bool:
         return bool(self._ring)
@@ -117,6 +128,7 @@ class Releaser:
                 return
             for refs in self._timer.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left):
                 left -= len(refs)
+                self._in_hand += len(refs)
                 if len(refs) == 1:
                     self._bucket_of(refs).parts.append(refs)
                     continue
@@ -135,12 +147,13 @@ class Releaser:
         return bucket
 
     def release(self, now_ms: Millis, slice_seconds: float) -> int:
-        """Append what is in the ring, the buckets in turn, for about the time given; how many left.
+        """Append what is in the ring, the buckets in turn, for about the time given, or longer in a burst; how many.
 
         Whatever it raises (OSError when the log cannot be written), what was not appended stays in the ring.
         """
         released = 0
-        stop = self._store.clock.monotonic() + slice_seconds
+        slices = BURST_SLICES if self.has_burst() else 1
+        stop = self._store.clock.monotonic() + slices * slice_seconds
         while self._ring:
             parts = self._next_parts()
             try:
@@ -148,6 +161,7 @@ class Releaser:
             except BaseException:
                 for part in reversed(parts):
                     self._bucket_of(part).parts.appendleft(part)  # what of it is out has its done bit set
+                    self._in_hand += len(part)
                 raise
             for part in parts:
                 self.lateness_ms.add(now_ms - int(part[0, ref.FIRE_MS]), len(part))
@@ -156,12 +170,12 @@ class Releaser:
         return released
 
     def _next_parts(self) -> list[Refs]:
-        """What is appended at once: parts of the next buckets, each taken from once, up to a quantum of them all."""
+        """What is appended at once: of each bucket its share, and what the ones before it left of theirs."""
         parts: list[Refs] = []
-        left = QUANTUM
-        for _ in range(len(self._ring)):
+        left = quantum = QUANTUM * (BURST_QUANTA if self.has_burst() else 1)
+        for waiting in range(len(self._ring), 0, -1):
             bucket = self._ring.popleft()
-            taken = bucket.take(left)
+            taken = bucket.take(max(1, left // waiting))
             parts += taken
             left -= sum(map(len, taken))
             if bucket.parts:
@@ -170,12 +184,14 @@ class Releaser:
                 del self._buckets[bucket.fire_ms]
             if left == 0:
                 break
+        self._in_hand -= quantum - left
         return parts
 
     def _append(self, refs: Refs, now_ms: Millis) -> int:
-        if len(refs) > 1:
-            refs = refs[np.argsort(refs[:, ref.ORIGIN], kind="stable")]
         origins = refs[:, ref.ORIGIN]
+        if (origins[1:] < origins[:-1]).any():  # of several buckets, or parts that were staged apart
+            refs = refs[np.argsort(origins, kind="stable")]
+            origins = refs[:, ref.ORIGIN]
         stale = self._timer.done.get(origins)
         stale[1:] |= origins[1:] == origins[:-1]
         pending = refs[~stale] if stale.any() else refs

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay import release
 from wheelmq.delay.park import park
 from wheelmq.delay.refs import Refs
-from wheelmq.delay.release import DEAD_LETTER_TOPIC, QUANTUM, RING_MAX, Releaser
+from wheelmq.delay.release import BURST_QUANTA, BURST_SLICES, DEAD_LETTER_TOPIC, QUANTUM, RING_MAX, Releaser
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import origin_text, timer_origin
@@ -196,12 +197,49 @@ class TestOrder:
         clock.advance(1001)
         clock.creep_ms = 1  # each look at the clock costs a millisecond: a quantum and no more fits a slice of 2 ms
         harness.tick()
-        harness.tick()
         clock.creep_ms = 0
         assert harness.broker.releaser.counts["released"] < count
         assert timer_origin(count) in harness.broker.timer.done  # the one beside was parked last
         harness.settle()
         assert len(harness.bodies("T")) == count + 1
+
+    def test_of_a_burst_more_leaves_at_once_as_long_as_it_is_one(
+        self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(release, "QUANTUM", 4)
+        monkeypatch.setattr(release, "BURST", 64)
+        for i in range(71):
+            harness.submit(harness.send_command("T", b"%d" % i, deliver_ms=START_MS + 1000))
+        harness.submit(harness.send_command("T", b"beside", deliver_ms=START_MS + 1001))
+        harness.advance(1)  # it is near now as well
+        clock.advance(1000)
+        releaser, sizes = harness.broker.releaser, []
+        releaser.take_due(Millis(harness.now_ms))
+        while releaser.has_more():
+            sizes.append(releaser.release(Millis(harness.now_ms), 0.0))
+            assert releaser.in_hand() == 72 - sum(sizes)
+        share = 4 * BURST_QUANTA // 2
+        assert sizes == [share + 1, *[4] * 13, 3], "half of it, and the one beside; then it is a burst no more"
+        harness.settle()
+        assert sorted(harness.bodies("T")) == sorted([b"beside", *(b"%d" % i for i in range(71))])
+
+    def test_a_burst_has_a_longer_slice(
+        self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(release, "QUANTUM", 1)
+        monkeypatch.setattr(release, "BURST", 16)
+        for _ in range(100):
+            harness.submit(harness.send_command("T", deliver_ms=START_MS + 1000))
+        harness.settle()
+        releaser = harness.broker.releaser
+        clock.advance(1000)
+        releaser.take_due(Millis(harness.now_ms))
+        clock.creep_ms = 1
+        assert BURST_SLICES == 4
+        assert releaser.release(Millis(harness.now_ms), 0.0024) == 10 * BURST_QUANTA  # 9.6 ms, a millisecond for each
+        clock.creep_ms = 0
+        harness.settle()
+        assert len(harness.bodies("T")) == 100
 
 
 class TestPipelineMistakes:
