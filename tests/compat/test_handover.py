@@ -147,17 +147,16 @@ class Filled(NamedTuple):
     level_due_ms: int
 
 
-async def fill(namesrv: str, address: str, store: Path, *, by_apache: bool) -> Filled:
+async def fill(namesrv: str, address: str, store: Path) -> Filled:
     """Send everything, and consume what comes at once."""
     group = Group(namesrv, "old")
-    at_once = PLAIN | {COMMITTED} if by_apache else PLAIN
+    at_once = PLAIN | {COMMITTED}
     async with Producer(namesrv) as producer:
         await producer.send("T", b"plain", keys=["a", "both"], tags="t")
         with closing(Link(address)) as link:
             sender = Sender(link, 0)
-            if by_apache:  # ours refuses transactions
-                sender.transaction(b"half", None)
-                sender.transaction(COMMITTED, 8)
+            sender.transaction(b"half", None)
+            sender.transaction(COMMITTED, 8)
             async with group.consumer:
                 inner = [OutgoingMessage(body=b"b%d" % i, keys=[f"k{i}", "both"]) for i in range(3)]
                 await producer.send_batch("T", inner)
@@ -263,7 +262,7 @@ def test_a_store_is_handed_over(tmp_path: Path, first: str, end: str) -> None:
     port = free_port(beside=(-2, 1))  # the id of a message names its broker's address: who takes over has it too
     with ApacheNameServer(tmp_path / "names") as names:
         with BROKERS[first](tmp_path / "first", store, names.address, port) as broker:
-            filled = asyncio.run(fill(names.address, broker.address, store, by_apache=first == "apache"))
+            filled = asyncio.run(fill(names.address, broker.address, store))
             broker.end(end == "killed")
         assert pending_keys(store) == Counter([*filled.pending_keys, filled.far_key])
         with BROKERS[second](tmp_path / "second", store, names.address, port) as broker:

@@ -30,6 +30,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
     parked = [record.message.properties for record in (*log.parked.values(), *log.in_levels.values())]
     delete_keys = {delete_key(one.get(props.REAL_TOPIC, ""), one.get(props.UNIQ_KEY, "")) for one in parked}
     in_blocks = set(timer.keys._table._hashes.tolist()) - {0}
+    pending = broker.transactions.pending
     armed = sorted(tuple(row) for _, _, refs in timer.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
     return {
         "log": (store.log.end, store.log.last_store_ms, store.log.damaged, store.last_position),
@@ -42,6 +43,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
         "keys in blocks": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in sorted(in_blocks)},
         "E and S": (timer.indexed_to, timer.walked_through_ms),
         "units": timer.log.end,
+        "transactions": (pending.first, sorted(pending._gone), sorted(pending._moved.items())),
     }
 
 

@@ -32,6 +32,8 @@ from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.timer_chores import TimerChores
 from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.broker.transactions.evidence import Evidence
+from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.delay.blocks.block import BlockSizes
 from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
 from wheelmq.delay.blocks.lane import BlockLane
@@ -57,6 +59,8 @@ from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
 from wheelmq.store.expiry import Expiry, ExpirySettings, delete_hours
 from wheelmq.store.index import MessageIndex
+from wheelmq.store.journal import Rows
+from wheelmq.store.recovery import InternedNames
 from wheelmq.store.store import Store, StoreSettings
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
@@ -108,7 +112,7 @@ class Broker:
         self.timer = Timer(self.store, _timer_settings(settings))
         self.block_lane = BlockLane(Blocks(self.store, _block_settings(settings)), self.timer)
         self.searches = Searches(self.blocks, self.reading)
-        self._recover()
+        evidence = self._recover()
         self.topics = Topics(disk, self.paths, clock, settings)
         self.groups = Groups(disk, self.paths, clock, settings)
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
@@ -148,16 +152,22 @@ class Broker:
         self._checkpoint_from_ms = 0
         self._every: list[tuple[int, int, Callable[[], None]]] = []
         self._keep_house()
-        self.timer_chores = TimerChores(self)
+        self.timer_chores, self.transactions = TimerChores(self), Transactions(self, evidence)
 
-    def _recover(self) -> None:
+    def _recover(self) -> Evidence:
         self.blocks.load()
         self.blocks.recover()
-        timer = TimerRecovery(self.timer)
-        self.store.recover(timer.meet, timer.resume)
+        timer, evidence = TimerRecovery(self.timer), Evidence(self.store.log)
+
+        def meet(rows: Rows, names: InternedNames) -> None:
+            timer.meet(rows, names)
+            evidence.meet(rows)
+
+        self.store.recover(meet, timer.resume)
         self.index = self.timer.keys.index = self._open_index()
         timer.finish()
         self.block_lane.recover()
+        return evidence
 
     def _open_snapshots(self) -> Snapshots:
         settings = _snapshot_settings(self.settings)
@@ -179,9 +189,14 @@ class Broker:
 
     def _open_expiry(self) -> Expiry:
         def needed_from() -> LogPosition:
-            return min(self.timer.needed_from(), self.block_lane.needed_from())
+            return min(self.timer.needed_from(), self.block_lane.needed_from(), self.transactions.needed_from())
 
         return Expiry(self.store, self.index, _expiry_settings(self.settings), needed_from, self.background)
+
+    @property
+    def is_master(self) -> bool:
+        """Whether clients take it for a master, as they do by its id."""
+        return self.settings.broker_id == 0
 
     @property
     def blocks(self) -> Blocks:
@@ -228,6 +243,7 @@ class Broker:
         self.timer.arm_near(now_ms)
         self.block_lane.tick(now_ms)
         self.timer_chores.look(now_ms, monotonic_ms)
+        self._or_refuse(lambda: self.transactions.tick(monotonic_ms))
         self.releaser.take_due(now_ms)
         released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s))
         appended = self._or_refuse(self._dispatch)
@@ -283,6 +299,7 @@ class Broker:
             self.flush.next_ms(),
             self.pipeline.next_ms(monotonic_ms),
             self.timer_chores.next_ms(),
+            self.transactions.next_ms(),
         ):
             if mono_ms is not None:
                 waits.append(mono_ms - monotonic_ms)
@@ -290,10 +307,13 @@ class Broker:
 
     def close(self) -> None:
         """A clean stop. Call it when no request comes any more, with the offload closed."""
+        self._or_refuse(self.transactions.say_all)
         try:
             self._dispatch()
         except OSError as error:
             log.error("queue units are missing and will be written at the next start: %s", error)
+        if self.failure is None:
+            self.transactions.close()
         self._save_offsets(inline=True)
         if self.failure is None:
             self.pipeline.close()

@@ -25,6 +25,7 @@ OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable")
 
 LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 TURN_S: Final = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+FINISH_S: Final = (5, 60, 600, 3600, 43_200, 86_400)
 TICK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)
 
 
@@ -44,6 +45,7 @@ class Families:
         yield from self._by_topic()
         yield self._snapshot()
         yield from self._blocks()
+        yield from self._transactions()
         yield from self._own()
 
     # Families -----------------------------------------------------------------------------------------------------
@@ -127,6 +129,25 @@ class Families:
         family.add_metric(list(self._labels.values()), lane.put_count)
         yield family
 
+    def _transactions(self) -> Iterator[Metric]:
+        counts = self._broker.transactions.counts
+        for name, text, by_topic, kind in (
+            ("rocketmq_half_messages", "Whose transactions have not ended", counts.waiting(), GaugeMetricFamily),
+            ("rocketmq_commit_messages", "Committed since the start", counts.committed, CounterMetricFamily),
+            ("rocketmq_rollback_messages", "Rolled back since the start", counts.rolled_back, CounterMetricFamily),
+            ("wheelmq_given_up_messages", "Nobody is asked for any more", counts.given_up, CounterMetricFamily),
+        ):
+            family = kind(name, text, labels=[*self._labels, "topic"])
+            for topic, count in sorted(by_topic.items()):
+                family.add_metric([*self._labels.values(), topic], count)
+            yield family
+        latency = HistogramMetricFamily(
+            "rocketmq_finish_message_latency", "From birth to commit, seconds", labels=[*self._labels, "topic"]
+        )
+        for topic, seconds in sorted(counts.seconds.items()):
+            latency.add_metric([*self._labels.values(), topic], *_buckets(seconds, FINISH_S))
+        yield latency
+
     # Their shapes --------------------------------------------------------------------------------------------------
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
@@ -147,7 +168,11 @@ class Families:
 
     def _histogram(self, name: str, text: str, histogram: Histogram, bounds: tuple[float, ...]) -> Metric:
         family = HistogramMetricFamily(name, text, labels=list(self._labels))
-        buckets = [(str(bound), float(histogram.count_to(bound))) for bound in bounds]
-        buckets.append(("+Inf", float(histogram.count)))
-        family.add_metric(list(self._labels.values()), buckets, sum_value=histogram.total)
+        family.add_metric(list(self._labels.values()), *_buckets(histogram, bounds))
         return family
+
+
+def _buckets(histogram: Histogram, bounds: tuple[float, ...]) -> tuple[list[tuple[str, float]], float]:
+    """How many are at or below each bound, and the sum of all."""
+    buckets = [(str(bound), float(histogram.count_to(bound))) for bound in bounds]
+    return [*buckets, ("+Inf", float(histogram.count))], histogram.total

@@ -10,7 +10,6 @@ from typing import Final
 from wheelmq.formats.wire.codes import RequestCode as Code
 
 _UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and serves it no more"
-_TRANSACTIONS: Final = "belongs to transactional messages, which sends refuse as well"
 _ADMIN: Final = "an administrator's question or command, none that a client needs"
 _STATS: Final = "reads statistics by topic and group, which are not kept"
 _CALLS: Final = "is passed on to a client, and the broker calls none yet"
@@ -40,8 +39,6 @@ REFUSED: Final[dict[Code, str]] = {
     Code.WHO_CONSUME_THE_MESSAGE: _UNSERVED,
     Code.REGISTER_FILTER_SERVER: _UNSERVED,
     Code.REGISTER_MESSAGE_FILTER_CLASS: _UNSERVED,
-    Code.END_TRANSACTION: _TRANSACTIONS,
-    Code.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _ADMIN,
     Code.GET_ALL_TOPIC_CONFIG: _ADMIN,
     Code.GET_TOPIC_CONFIG: _ADMIN,

@@ -88,7 +88,7 @@ class Snapshots:
         if self._is_busy:
             return
         if self._taken is None:
-            if self._is_due(monotonic_ms):
+            if self.is_due(monotonic_ms):
                 self._taken = self._take()
                 self._last_ms = monotonic_ms if self._taken is not None else self._last_ms
         elif self._store.log.synced >= self._taken.position:
@@ -106,7 +106,8 @@ class Snapshots:
             except OSError as error:
                 self._written(error)
 
-    def _is_due(self, monotonic_ms: int) -> bool:
+    def is_due(self, monotonic_ms: int) -> bool:
+        """Whether one is taken by the next `look`, if nothing is in its way."""
         grown = self._store.log.end - self._last_position
         waited_ms = monotonic_ms - self._last_ms
         if not grown or waited_ms < self._settings.pause_ms:

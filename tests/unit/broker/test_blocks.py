@@ -68,7 +68,11 @@ class TestWhatIsAskedFor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 "delayInSeconds and TIMER_DEL_UNIQKEY should not be specified at the same time.",
             ),
-            ({props.TRAN_MSG: "true"}, ResponseCode.NO_PERMISSION, None),
+            (
+                {props.TRAN_MSG: "true"},
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a transactional message cannot ask for delayInSeconds",
+            ),
         ],
     )
     def test_beside_another_delay(

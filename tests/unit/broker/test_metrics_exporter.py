@@ -11,8 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.metric_families import Families
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -53,6 +55,24 @@ def test_the_timers_way(harness: BrokerHarness) -> None:
     assert told(harness, "by")["wheelmq_timers_armed_total", "near_lane"] >= 1
     harness.advance(10_000, model.work)
     assert ("rocketmq_timing_messages", "T") not in told(harness)
+
+
+def test_transactions(harness: BrokerHarness) -> None:
+    marks = {props.TRAN_MSG: "true", props.PRODUCER_GROUP: "g"}
+    sent = [harness.send("T", b"x", properties=marks, g=harness.now_ms - 7000) for _ in range(3)]
+    for answer, outcome in zip(sent, (8, 12), strict=False):
+        position, queue_offset = int(answer.ext["msgId"][-16:], 16), answer.ext["queueOffset"]
+        fields: dict[str, object] = {
+            "commitLogOffset": position,
+            "tranStateTableOffset": queue_offset,
+            "commitOrRollback": outcome,
+        }
+        assert harness.ask_code(RequestCode.END_TRANSACTION, producerGroup="g", **fields).code == 0
+    now = told(harness)
+    assert now["rocketmq_half_messages", "T"] == 1
+    assert now["rocketmq_commit_messages_total", "T"] == now["rocketmq_rollback_messages_total", "T"] == 1
+    assert now["rocketmq_finish_message_latency_count", "T"] == 1
+    assert now["rocketmq_finish_message_latency_sum", "T"] == 7
 
 
 def test_what_alarms_is_there_from_the_start(harness: BrokerHarness) -> None:

@@ -223,7 +223,7 @@ class TestRefusals:
             ({props.TIMER_DELAY_SEC: "259201"}, 13),
             ({props.TIMER_DELAY_SEC: "259200"}, 0),
             ({props.DELAY: "x"}, 1),
-            ({props.TRAN_MSG: "true"}, 16),
+            ({props.TRAN_MSG: "true"}, 0),
             ({props.TRAN_MSG: "false"}, 0),
             ({props.INNER_NUM: "2"}, 13),
             ({props.TIMER_DEL_UNIQKEY: "T+K", props.TIMER_DELIVER_MS: "5"}, 13),

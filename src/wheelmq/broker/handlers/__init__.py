@@ -15,6 +15,7 @@ from wheelmq.broker.handlers import (
     send_back,
     timers,
     topics,
+    transactions,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "send_back",
     "timers",
     "topics",
+    "transactions",
 ]

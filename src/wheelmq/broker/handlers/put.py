@@ -7,9 +7,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.request import Answer, Durable, PeerError
+from wheelmq.broker.transactions.halves import has_room
 from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.blocks.park import park_in_block
 from wheelmq.delay.cancel import Cancelled, append_cancel
@@ -17,7 +20,7 @@ from wheelmq.delay.park import LevelUnreadable, ParkRefused, TimersOff, park
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.index import ChainTooLong, IndexDamaged
-from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.message import SYS_TRANSACTION, Message
 from wheelmq.formats.java import java_boolean, java_long
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.bodies import PERM_WRITE
@@ -46,14 +49,7 @@ def check_writable(broker: Broker) -> None:
 def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
     """Store `message`, parked if it asks for that. Raises PeerError with the answer when it cannot be."""
     _admit(broker, message)
-    try:
-        due_ms = park(message, broker.clock.now_ms(), broker.park_settings, broker.store.log.last_store_ms)
-    except LevelUnreadable as error:
-        raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-    except TimersOff:
-        raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE) from None
-    except ParkRefused as error:
-        raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
+    due_ms = _parked_due_ms(broker, message)
     if due_ms is not None and _is_refused_by_its_slot(broker, message, due_ms):
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 
@@ -68,6 +64,19 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
         return appended, None
 
     return _store(broker, append)
+
+
+def _parked_due_ms(broker: Broker, message: Message) -> Millis | None:
+    """Rewrite `message` if it asks for a delay: its due time, or None. Raises PeerError."""
+    try:
+        due_ms = park(message, broker.clock.now_ms(), broker.park_settings, broker.store.log.last_store_ms)
+    except LevelUnreadable as error:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    except TimersOff:
+        raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE) from None
+    except ParkRefused as error:
+        raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
+    return due_ms
 
 
 def _is_refused_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
@@ -85,6 +94,20 @@ def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
     except ParkRefused as error:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
     return _store(broker, lambda: broker.block_lane.put(message, due_ms))
+
+
+def put_half(broker: Broker, half: Message) -> Appended:
+    """Store a half message, whatever delay it asks for. Raises PeerError with the answer when it cannot be."""
+    _admit(broker, half)
+    if not has_room(half):
+        raise PutFailed(broker, PutStatus.PROPERTIES_SIZE_EXCEEDED, "a half message needs room to be put back")
+    return _store(broker, lambda: broker.transactions.prepare(half))
+
+
+def check_delay(broker: Broker, message: Message) -> None:
+    """Refuse a `message` that could not be parked later on as it could not be now. Raises PeerError."""
+    sys_flag = message.sys_flag & ~SYS_TRANSACTION
+    _parked_due_ms(broker, msgspec.structs.replace(message, sys_flag=sys_flag, properties=dict(message.properties)))
 
 
 def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:

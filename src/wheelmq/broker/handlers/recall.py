@@ -68,7 +68,7 @@ def recall(request: Request, broker: Broker) -> Answer:
             props.UNIQ_KEY: handle.unique_key,
             props.TIMER_DELIVER_MS: handle.deliver_ms,
             "BORN_TIMESTAMP": str(now_ms),
-            "PGROUP": header.producer_group or "none",
+            props.PRODUCER_GROUP: header.producer_group or "none",
         },
         born_ms=now_ms,
         born_host=request.connection.peer,

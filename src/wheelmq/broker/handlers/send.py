@@ -9,14 +9,17 @@ from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import (
     answer_when_stored,
+    check_delay,
     check_writable,
     put,
     put_batch,
+    put_half,
     put_in_block,
     recall_handle,
 )
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, DurableInBlock, PeerError, Request
+from wheelmq.broker.transactions.halves import half_of
 from wheelmq.delay.blocks.park import SecondsRefused, asked_due_ms
 from wheelmq.delay.park import LevelUnreadable
 from wheelmq.formats import names
@@ -24,7 +27,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.message_id import offset_message_id
 from wheelmq.formats.disk.origin import block_stream, origin_of
-from wheelmq.formats.java import java_boolean
+from wheelmq.formats.java import java_boolean, java_int
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.bodies import PERM_WRITE, TopicConfig
@@ -94,14 +97,13 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     _check_body(broker, body)
     properties = props.parse(header.properties)
     properties.pop(props.POP_CK, None)
-    if java_boolean(properties.get(props.TRAN_MSG)):
-        remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
-        raise PeerError(ResponseCode.NO_PERMISSION, remark)
     if props.INNER_NUM in properties:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
     message = _message(request, broker, header, topic, body, properties)
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, broker, header, message)
+    if _is_half(header, message):
+        return _send_half(broker, message)
     asked_queue = message.queue_id
     due_ms = _block_due_ms(broker, message)
     if due_ms is not None:
@@ -117,6 +119,34 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
         cancelResult=cancelled,
     )
     return answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))
+
+
+def _is_half(header: SendHeader, message: Message) -> bool:
+    """Whether a transaction is still to end before `message` is delivered. One that a consumer gives back is as any
+    other, though the clients that do that with a send leave the mark on it."""
+    properties = message.properties
+    is_given_back = header.reconsume_times > 0 and (java_int(properties.get(props.DELAY, "0")) or 0) > 0
+    return java_boolean(properties.get(props.TRAN_MSG)) and not is_given_back
+
+
+def _send_half(broker: Broker, message: Message) -> Answer:
+    """Store `message` where it waits for the end of its transaction; the answer says where that is."""
+    if broker.settings.reject_transaction_message:
+        remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
+        raise PeerError(ResponseCode.NO_PERMISSION, remark)
+    if _block_due_ms(broker, message) is not None:
+        raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot ask for delayInSeconds")
+    half = half_of(message)
+    check_delay(broker, message)
+    appended = put_half(broker, half)
+    answer = Command(code=ResponseCode.SUCCESS)
+    answer.ext = _marks(broker) | headers.texts(
+        msgId=offset_message_id(broker.host, appended.position),
+        queueId=message.queue_id,
+        queueOffset=appended.queue_offset,
+        transactionId=message.properties[props.UNIQ_KEY],
+    )
+    return answer_when_stored(broker, half, answer, LogPosition(appended.position + appended.size))
 
 
 def _block_due_ms(broker: Broker, message: Message) -> Millis | None:

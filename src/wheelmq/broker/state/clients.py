@@ -72,6 +72,13 @@ class Clients:
     def producer_beat(self, client: Client, group: str) -> None:
         self.producers.setdefault(group, {})[client.client_id, id(client.connection)] = client
 
+    def available_producer(self, group: str, turn: int) -> Connection | None:
+        """A connection of a producer of `group`, each in its turn, one that takes something now if there is one."""
+        members = self.producers.get(group, {}).values()
+        connections = [one for one in {id(c.connection): c.connection for c in members}.values() if one.is_open]
+        turned = [connections[(turn + i) % len(connections)] for i in range(len(connections))]
+        return next((one for one in turned if not one.is_full), turned[0] if turned else None)
+
     def leave(self, client_id: str, connection: Connection, *, producer: str | None, consumer: str | None) -> list[str]:
         """A client leaves groups; the consumer groups that lost a member."""
         key = (client_id, id(connection))

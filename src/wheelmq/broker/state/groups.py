@@ -7,6 +7,7 @@ import re
 
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.names import TRANSACTION_GROUP
 from wheelmq.formats.wire.bodies import Body, DataVersion, GroupConfig
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
@@ -23,6 +24,7 @@ BUILT_IN = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
+    TRANSACTION_GROUP,
 )
 
 

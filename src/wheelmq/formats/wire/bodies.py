@@ -52,6 +52,13 @@ class TimerMetrics(Body):
     timing_count: dict[str, TimingCount] = {}
 
 
+class TransactionMetrics(Body):
+    """How many half messages wait for the end of their transactions, by topic: config/transactionMetrics."""
+
+    data_version: DataVersion = DataVersion()
+    transaction_count: dict[str, TimingCount] = {}
+
+
 class TopicConfig(Body):
     """A topic: queues and permissions."""
 

@@ -189,6 +189,23 @@ class RecallHeader(Header):
     producer_group: str = ""
 
 
+class EndTransactionHeader(Header):
+    """END_TRANSACTION, of the half message at a log position and a queue offset; what becomes of it is 8 to commit,
+    12 to roll back, 0 not known yet."""
+
+    position: Int64 = msgspec.field(name="commitLogOffset")
+    queue_offset: Int64 = msgspec.field(name="tranStateTableOffset")
+    commit_or_rollback: Int32
+    producer_group: str | None = None
+    from_transaction_check: bool = False
+
+
+class ResumeCheckHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE."""
+
+    msg_id: str
+
+
 class RegisterBrokerHeader(Header):
     """REGISTER_BROKER, at the name server."""
 

@@ -1,0 +1,101 @@
+"""END_TRANSACTION, RESUME_CHECK_HALF_MESSAGE (RocketMQ: EndTransactionProcessor, AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.put import answer_when_stored, put, put_half
+from wheelmq.broker.put_status import PutFailed, PutStatus
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.transactions import halves
+from wheelmq.broker.transactions.transactions import COMMIT, ROLLBACK
+from wheelmq.formats import names
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.disk.message_id import parse_offset_message_id
+from wheelmq.formats.units import LogPosition
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import EndTransactionHeader, ResumeCheckHeader
+from wheelmq.system.failpoint import reach
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+UNKNOWN: Final = 0
+_REMARKS: Final = {
+    PutStatus.CREATE_MAPPED_FILE_FAILED: "Create mapped file failed.",
+    PutStatus.SERVICE_NOT_AVAILABLE: "Service not available now.",
+    PutStatus.OS_PAGE_CACHE_BUSY: "OS page cache busy, please try another machine",
+}
+"""Where Apache's broker words a status otherwise than for a send."""
+
+
+@serves(RequestCode.END_TRANSACTION)
+def end_transaction(request: Request, broker: Broker) -> Answer:
+    """Commit a half message to its own topic, or roll it back; no answer while the producer does not know."""
+    header = request.header(EndTransactionHeader)
+    outcome = header.commit_or_rollback
+    if outcome not in (UNKNOWN, COMMIT, ROLLBACK):
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
+    if not broker.is_master:
+        raise PeerError(ResponseCode.SLAVE_NOT_AVAILABLE, "the broker is a slave: transactions end at their master")
+    if outcome == UNKNOWN:
+        return None
+    half = _half(broker, header)
+    transactions = broker.transactions
+    pending = transactions.find(half)
+    if pending is None and transactions.has_ended_as(half, outcome):
+        return reply()
+    if pending is None:
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, "The transaction has ended already")
+    if outcome == ROLLBACK:
+        transactions.end(pending, outcome)
+        return reply()
+    return _commit(broker, pending)
+
+
+def _half(broker: Broker, header: EndTransactionHeader) -> Record:
+    """The half message that a request names. Raises PeerError when it is none, or not the producer's."""
+    half = broker.store.log.record_at(LogPosition(header.position))
+    if half is None or half.message.topic != names.HALF_TOPIC:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+    time_out_ms = broker.settings.transaction_time_out
+    if not header.from_transaction_check and halves.is_too_late(half.message, broker.clock.now_ms(), time_out_ms):
+        remark = "The transaction is too old for its producer to end it unasked: wait for the check"
+        raise PeerError(ResponseCode.ILLEGAL_OPERATION, remark)
+    group = half.message.properties.get(props.PRODUCER_GROUP)
+    if group is None or group != header.producer_group:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if half.queue_offset != header.queue_offset:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    return half
+
+
+def _commit(broker: Broker, half: Record) -> Answer:
+    try:
+        message = halves.committed(half)
+        appended, _ = put(broker, message)
+    except halves.Unending as error:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    except PutFailed as failed:
+        code = ResponseCode.SYSTEM_ERROR if failed.status is PutStatus.OS_PAGE_CACHE_BUSY else failed.code
+        raise PeerError(code, _REMARKS.get(failed.status, failed.remark)) from None
+    reach("transaction.committed")
+    broker.transactions.end(half, COMMIT)
+    return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size), late=reply())
+
+
+@serves(RequestCode.RESUME_CHECK_HALF_MESSAGE)
+def resume_check(request: Request, broker: Broker) -> Answer:
+    """Ask anew for a transaction that was given up: an administrator's command, with the id of its message."""
+    try:
+        _, position = parse_offset_message_id(request.header(ResumeCheckHeader).msg_id)
+    except ValueError as error:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    record = broker.store.log.record_at(position)
+    if record is None or record.message.topic != names.CHECK_MAX_TIME_TOPIC:
+        remark = f"no message of {names.CHECK_MAX_TIME_TOPIC} has this id: take it from there"
+        raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
+    put_half(broker, halves.resumed(record))
+    return reply()

@@ -1,0 +1,150 @@
+"""Asking producers how their transactions ended (RocketMQ: TransactionalMessageServiceImpl.check).
+
+A round goes over what was pending when it began, a part of it in each tick. A half message that is old enough is put
+back to the end of its queue, and a producer of its group is told where it stands now; the answer is a request of its
+own. So the front of the queue goes on, and op messages with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from wheelmq.broker.transactions import halves
+from wheelmq.broker.transactions.queue_records import queue_record
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record, encode_record
+from wheelmq.formats.disk.message_id import offset_message_id
+from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.store.store import Appended
+from wheelmq.system.failpoint import reach
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+    from wheelmq.broker.transactions.transactions import Transactions
+
+log = logging.getLogger(__name__)
+
+LOOKS_MAX: Final = 200
+"""Half messages that one tick looks at."""
+HOUR_MS: Final = 3_600_000
+
+
+class Checks:
+    """The rounds. Times of the ticks are monotonic milliseconds."""
+
+    def __init__(self, broker: Broker, transactions: Transactions) -> None:
+        self._broker = broker
+        self._transactions = transactions
+        settings = broker.settings
+        self._interval_ms = settings.transaction_check_interval
+        self._time_out_ms = settings.transaction_time_out
+        self._times_max = settings.transaction_check_max
+        self._age_max_ms = settings.file_reserved_time * HOUR_MS
+        self._next_ms = broker.now_monotonic_ms() + self._interval_ms
+        self._at = 0
+        self._stop: int | None = None
+        """Where the round ends that goes on; None between two of them."""
+        self._asked = 0
+
+    def next_ms(self) -> int:
+        """When there is something to do."""
+        return self._next_ms
+
+    def tick(self, monotonic_ms: int) -> int:
+        """Begin a round if it is time, or go on with it; how many records that appended. Raises OSError."""
+        if monotonic_ms < self._next_ms:
+            return 0
+        pending = self._transactions.pending
+        if self._stop is None:
+            self._at, self._stop = pending.first, self._broker.store.queues.end(HALF_TOPIC, halves.HALF_QUEUE)
+        appended = looks = 0
+        self._at = max(self._at, pending.first)
+        goes_on = self._broker.admission.refusal() is None
+        while goes_on and self._at < self._stop and looks < LOOKS_MAX:
+            if not pending.is_gone(self._at):
+                looks += 1
+                count = self._look(self._at)
+                goes_on = count is not None
+                appended += count or 0
+            self._at += goes_on
+        if not goes_on or self._at >= self._stop:
+            self._stop, self._next_ms = None, monotonic_ms + self._interval_ms
+        return appended
+
+    def _look(self, offset: int) -> int | None:
+        """What is to be done about the half message at `offset`: how many records that appended; None when the round
+        ends here, since those behind are younger."""
+        transactions = self._transactions
+        half = queue_record(self._broker.store, HALF_TOPIC, offset)
+        if half is None:
+            log.critical("transactions: there is no half message at queue offset %d any more: it has no end", offset)
+            transactions.pending.drop(offset)
+            return 0
+        age_ms = self._broker.clock.now_ms() - half.message.born_ms
+        if self._is_hopeless(half, age_ms):
+            transactions.give_up(half)
+            return 1
+        own_ms = halves.immunity_ms(half.message, self._time_out_ms)
+        if own_ms is None and 0 <= age_ms < self._time_out_ms:
+            return None
+        if own_ms is not None and age_ms < own_ms:
+            transactions.put_back(half, checked=False)
+            return 1
+        self._ask(half, transactions.put_back(half, checked=True))
+        return 1
+
+    def _is_hopeless(self, half: Record, age_ms: int) -> bool:
+        """Whether nobody is asked about `half` any more. Tells why."""
+        times = halves.check_times(half.message)
+        try:
+            halves.real_queue(half.message)
+        except halves.Unending as error:
+            why = str(error)
+        else:
+            if times < self._times_max and age_ms <= self._age_max_ms:
+                return False
+            why = f"its producer was asked {times} times, it is {age_ms // 1000} s old"
+        key = half.message.properties.get(props.UNIQ_KEY)
+        log.error("transactions: %s goes to %s: %s", key, CHECK_MAX_TIME_TOPIC, why)
+        return True
+
+    def _ask(self, half: Record, stored: Appended) -> None:
+        """Ask a producer of the group, if one is connected; `stored` is where the half message stands now."""
+        broker = self._broker
+        group = half.message.properties.get(props.PRODUCER_GROUP, "")
+        connection = broker.clients.available_producer(group, self._asked)
+        self._asked += 1
+        if connection is None:
+            log.warning("transactions: no producer of the group %r is there to be asked", group)
+            return
+        unique_key = half.message.properties.get(props.UNIQ_KEY)
+        fields = headers.texts(
+            topic=HALF_TOPIC,
+            tranStateTableOffset=stored.queue_offset,
+            commitLogOffset=stored.position,
+            msgId=unique_key,
+            transactionId=unique_key,
+            offsetMsgId=offset_message_id(broker.host, stored.position),
+            bname=broker.settings.broker_name,
+        )
+        body = self._body(half, stored)
+        broker.calls.tell(connection, Command(code=RequestCode.CHECK_TRANSACTION_STATE, ext=fields, body=body))
+        reach("transaction.asked")
+
+    def _body(self, half: Record, stored: Appended) -> bytes:
+        """The message as its producer knows it, in its own topic and queue, at the place of its half message."""
+        message = halves.put_back(half, checked=True)
+        message.topic, message.queue_id = halves.real_queue(half.message)
+        message.properties.pop(props.TRAN_PREPARED_QUEUE_OFFSET)
+        return encode_record(
+            message,
+            props.encode(message.properties),
+            queue_offset=stored.queue_offset,
+            position=stored.position,
+            store_ms=stored.store_ms,
+            store_host=self._broker.host,
+        )

@@ -1,0 +1,93 @@
+"""How many half messages wait, by topic, as Apache keeps it in config/transactionMetrics (RocketMQ:
+TransactionMetrics), and what became of those that do not.
+
+The counts are taken anew from the half queue at every start; the file says them to Apache, and keeps the version.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import BodyError, DataVersion, TimingCount, TransactionMetrics
+from wheelmq.observe.histogram import Histogram
+from wheelmq.store import config_file
+from wheelmq.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class TransactionCounts:
+    """Counts by the topic that a message is meant for."""
+
+    def __init__(self, store: Store) -> None:
+        self._disk = store.disk
+        self._clock = store.clock
+        self._path: Path = store.paths.config_file("transactionMetrics")
+        self._table = self._load()
+        self._is_saved = True
+        self.committed: Counter[str] = Counter()
+        self.rolled_back: Counter[str] = Counter()
+        self.given_up: Counter[str] = Counter()
+        """These since the start."""
+        self.seconds: dict[str, Histogram] = {}
+        """From the birth of a message to its commit."""
+
+    def _load(self) -> TransactionMetrics:
+        try:
+            found = config_file.load(self._disk, self._path, TransactionMetrics) or TransactionMetrics()
+        except BodyError as error:
+            log.warning("transactions: counts of an earlier run are not read, and are counted anew: %s", error)
+            found = TransactionMetrics()
+        return TransactionMetrics(data_version=found.data_version)
+
+    def add(self, topic: str, change: int) -> None:
+        """So many more wait."""
+        now_ms = self._clock.now_ms()
+        counts, version = self._table.transaction_count, self._table.data_version
+        count = counts[topic].count if topic in counts else 0
+        counts[topic] = TimingCount(count=count + change, time_stamp=now_ms)
+        self._table.data_version = DataVersion(
+            state_version=version.state_version, timestamp=now_ms, counter=version.counter + 1
+        )
+        self._is_saved = False
+
+    def commit(self, topic: str, born_ms: int) -> None:
+        """One of those that wait was committed."""
+        self.add(topic, -1)
+        self.committed[topic] += 1
+        seconds = self.seconds.setdefault(topic, Histogram(least=1.0))
+        seconds.add(max(0, self._clock.now_ms() - born_ms) // 1000)
+
+    def roll_back(self, topic: str) -> None:
+        """One of those that wait was rolled back."""
+        self.add(topic, -1)
+        self.rolled_back[topic] += 1
+
+    def give_up(self, topic: str) -> None:
+        """Of one of those that wait nobody is asked any more."""
+        self.add(topic, -1)
+        self.given_up[topic] += 1
+
+    def waiting(self) -> dict[str, int]:
+        """How many wait; a topic of which none waits any more has a zero until the next start."""
+        return {topic: one.count for topic, one in self._table.transaction_count.items()}
+
+    def save_job(self) -> Callable[[], None] | None:
+        """What brings the table to disk, if it has changed; may run off the loop. What fails is tried again."""
+        if self._is_saved:
+            return None
+        raw = bodies.write(self._table)
+        self._is_saved = True
+
+        def job() -> None:
+            try:
+                self._disk.replace(self._path, raw, keep_previous=True)
+            except BaseException:
+                self._is_saved = False
+                raise
+
+        return job

@@ -1,0 +1,70 @@
+"""What a start knows of transactions: those of the half queue that have not ended."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wheelmq.broker.transactions import halves
+from wheelmq.broker.transactions.evidence import Evidence
+from wheelmq.broker.transactions.pending import Pending, Place
+from wheelmq.broker.transactions.queue_records import queue_records
+from wheelmq.formats.disk.properties import REAL_TOPIC
+from wheelmq.formats.names import HALF_TOPIC
+from wheelmq.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class _Half(NamedTuple):
+    """What is kept of a half message that was read."""
+
+    place: Place
+    topic: str
+
+
+@dataclass
+class Loaded:
+    """What was found in the half queue."""
+
+    pending: Pending
+    topics: list[str] = field(default_factory=list)
+    """Of each pending message, the topic that it is meant for."""
+    unsaid: list[int] = field(default_factory=list)
+    """Queue offsets of half messages that have ended and that no op message names."""
+
+
+def load(store: Store, first: int, in_ops: set[int], evidence: Evidence) -> Loaded:
+    """Read the half queue from `first` on; `in_ops` are the queue offsets that op messages name.
+
+    What was put back stands in the queue twice when the stop came before that was written down: the last one counts.
+    """
+    loaded = Loaded(Pending(first))
+    by_origin: dict[int, list[_Half]] = {}
+    missing = []
+    for offset, record in queue_records(store, HALF_TOPIC, first):
+        if record is None:
+            log.critical("transactions: there is no half message at queue offset %d any more: it has no end", offset)
+            missing.append(offset)
+            continue
+        half = _Half(Place(offset, record.position), record.message.properties.get(REAL_TOPIC, ""))
+        by_origin.setdefault(halves.origin_of(record), []).append(half)
+    in_log = evidence.ended_from(min((group[0].place.position for group in by_origin.values()), default=store.log.end))
+    gone = set(missing)
+    for origin, group in by_origin.items():
+        *older, (place, topic) = group
+        is_said = not in_ops.isdisjoint((origin, *(half.place.offset for half in group)))
+        has_ended = is_said or any(half.place.position in in_log for half in group)
+        gone.update(half.place.offset for half in older)
+        if has_ended:
+            gone.add(place.offset)
+            if not is_said:
+                loaded.unsaid.append(place.offset)
+            continue
+        loaded.topics.append(topic)
+        if origin != place.offset:
+            loaded.pending.move(origin, place)
+    for offset in sorted(gone):
+        loaded.pending.drop(offset)
+    return loaded

@@ -1,0 +1,109 @@
+"""Op messages: which half messages have ended (RocketMQ: TransactionalOpBatchService).
+
+They are written for many ends at once, so the last ends may be known by their commits alone: a start finds those in the
+log (`settled`), and before a snapshot, behind which a start would not look, what waits is written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from wheelmq.broker.transactions.halves import HALF_QUEUE, offsets_in, op_message
+from wheelmq.broker.transactions.queue_records import queue_records
+from wheelmq.formats.names import OP_HALF_TOPIC
+from wheelmq.formats.units import QueueOffset
+from wheelmq.store.store import Store
+from wheelmq.system.failpoint import reach
+
+
+class _Op(NamedTuple):
+    """An op message that may still be needed."""
+
+    queue_offset: int
+    last: int
+    """The greatest queue offset of a half message in it."""
+
+
+class Ops:
+    """Writes op messages, and knows up to where they are not needed any more. Times are monotonic milliseconds."""
+
+    def __init__(self, store: Store, interval_ms: int, bytes_max: int) -> None:
+        self._store = store
+        self._interval_ms = interval_ms
+        self._bytes_max = bytes_max
+        self._waiting: deque[str] = deque()
+        self._waiting_bytes = 0
+        self._last_waiting = -1
+        self._due_ms: int | None = None
+        self._written: deque[_Op] = deque()
+
+    def load(self, offset: int) -> set[int]:
+        """Read the op messages from `offset` of their queue on: the half messages that they say have ended."""
+        ended: set[int] = set()
+        for queue_offset, record in queue_records(self._store, OP_HALF_TOPIC, offset):
+            found = [] if record is None else offsets_in(record.message)
+            ended.update(found)
+            self._written.append(_Op(queue_offset, max(found, default=-1)))
+        return ended
+
+    @property
+    def end(self) -> int:
+        """The end of the op queue, with what this tick appended."""
+        queues = self._store.queues
+        if queues.find(OP_HALF_TOPIC, HALF_QUEUE) is None:
+            return 0
+        return int(queues.next_offset[queues.row(OP_HALF_TOPIC, HALF_QUEUE)])
+
+    def add(self, offset: int, now_ms: int) -> None:
+        """The transaction has ended whose half message stands at `offset`."""
+        text = f"{offset},"
+        self._waiting.append(text)
+        self._waiting_bytes += len(text)
+        self._last_waiting = max(self._last_waiting, offset)
+        if self._due_ms is None:
+            self._due_ms = now_ms + self._interval_ms
+        if self._waiting_bytes > self._bytes_max:
+            self._due_ms = now_ms
+
+    def next_ms(self) -> int | None:
+        """When something is to be written; None when nothing waits."""
+        return self._due_ms
+
+    def write(self) -> int:
+        """Write what waits; how many messages that took. Raises OSError: what is not written goes on waiting."""
+        count = 0
+        while self._waiting:
+            self._append(self._front())
+            count += 1
+        self._due_ms, self._last_waiting = None, -1
+        return count
+
+    def _front(self) -> int:
+        """How many of those that wait go into the next message: the first with which it has its full size."""
+        size = 0
+        for count, text in enumerate(self._waiting, 1):
+            size += len(text)
+            if size >= self._bytes_max:
+                return count
+        return len(self._waiting)
+
+    def _append(self, count: int) -> None:
+        texts = [self._waiting[i] for i in range(count)]
+        self._written.append(_Op(self.say("".join(texts)), self._last_waiting))
+        for text in texts:
+            self._waiting.popleft()
+            self._waiting_bytes -= len(text)
+
+    def say(self, offsets: str) -> QueueOffset:
+        """Append an op message; its queue offset. Raises OSError."""
+        store = self._store
+        appended = store.append(op_message(offsets, store.clock.now_ms(), store.settings.store_host))
+        reach("transaction.op")
+        return appended.queue_offset
+
+    def needed_from(self, first: int) -> int:
+        """The first op message that is still needed when all half messages before `first` are gone."""
+        while self._written and self._written[0].last < first:
+            self._written.popleft()
+        return self._written[0].queue_offset if self._written else self.end

@@ -1,0 +1,200 @@
+"""The transactions of a broker: what waits for its end, what has ended, and how far that is known on disk.
+
+All of it follows from the log and the consumer offsets of CID_RMQ_SYS_TRANS. These are moved on only when the records
+that end what stands before them are on disk: a power cut that takes a commit leaves its half message pending.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from wheelmq.broker.transactions import halves
+from wheelmq.broker.transactions.checks import Checks
+from wheelmq.broker.transactions.counts import TransactionCounts
+from wheelmq.broker.transactions.evidence import Evidence
+from wheelmq.broker.transactions.halves import HALF_QUEUE
+from wheelmq.broker.transactions.loading import load
+from wheelmq.broker.transactions.ops import Ops
+from wheelmq.broker.transactions.pending import Pending, Place
+from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message, Record
+from wheelmq.formats.disk.properties import REAL_TOPIC
+from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.store.store import Appended
+from wheelmq.system.failpoint import reach
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+COMMIT: Final = SYS_TRANSACTION_COMMIT
+ROLLBACK: Final = SYS_TRANSACTION
+"""How a transaction ends: as the transaction bits of a record's system flag say it."""
+ENDS_REMEMBERED: Final = 10_000
+"""So many of the last ends are known by what they were, for who says one again."""
+REST_MS: Final = 100
+"""How long to wait before an append is tried again that could not be done."""
+
+
+class _Progress(NamedTuple):
+    """A queue offset of the half queue that counts once the log is on disk up to `position`."""
+
+    half: int
+    position: LogPosition
+
+
+class Transactions:
+    """Runs in the broker's ticks. Times of the ticks are monotonic milliseconds."""
+
+    def __init__(self, broker: Broker, evidence: Evidence) -> None:
+        self._broker = broker
+        self._store = broker.store
+        settings = broker.settings
+        self.counts = TransactionCounts(broker.store)
+        self._ops = Ops(broker.store, settings.transaction_op_batch_interval, settings.transaction_op_msg_max_size)
+        self.pending: Pending = self._load(evidence)
+        self._ends: dict[int, int] = {}
+        self._saved = (-1, -1)
+        self._rests_to_ms = 0
+        self._staged: _Progress | None = None
+        self._checks = Checks(broker, self)
+        broker.every(settings.transaction_metric_flush_interval, self._save_counts)
+
+    def _load(self, evidence: Evidence) -> Pending:
+        in_ops = self._ops.load(self._stored(OP_HALF_TOPIC))
+        loaded = load(self._store, self._stored(HALF_TOPIC), in_ops, evidence)
+        for offset in loaded.unsaid:
+            self._ops.add(offset, self._broker.now_monotonic_ms())
+        for topic in loaded.topics:
+            self.counts.add(topic, 1)
+        return loaded.pending
+
+    def _stored(self, topic: str) -> int:
+        """How far a queue was done with when that was written down last."""
+        queue = self._store.queues.find(topic, HALF_QUEUE)
+        offset = self._broker.consumer_offsets.get(TRANSACTION_GROUP, topic, HALF_QUEUE) or 0
+        return 0 if queue is None else min(max(offset, queue.start), queue.end)
+
+    # Records -------------------------------------------------------------------------------------------------------
+
+    def prepare(self, half: Message) -> Appended:
+        """Append a half message. Raises OSError, PropertiesTooLong."""
+        if self._store.log.end == 0:
+            self._ops.say("")  # so that position 0, which says that a record ends none, is none of a half message
+        appended = self._store.append(half)
+        self.counts.add(half.properties[REAL_TOPIC], 1)
+        reach("transaction.half")
+        return appended
+
+    def find(self, half: Record) -> Record | None:
+        """The half message of the same transaction that stands last in the queue; None when it has ended."""
+        place = self.pending.find(halves.origin_of(half), Place(half.queue_offset, half.position))
+        if place is None:
+            return None
+        return half if place.position == half.position else self._store.log.record_at(place.position)
+
+    def put_back(self, half: Record, *, checked: bool) -> Appended:
+        """Append a pending half message once more. Raises OSError."""
+        appended = self._store.append(halves.put_back(half, checked=checked))
+        self.pending.move(halves.origin_of(half), Place(appended.queue_offset, appended.position))
+        self.pending.drop(half.queue_offset)
+        reach("transaction.put_back")
+        return appended
+
+    def give_up(self, half: Record) -> None:
+        """Move a pending half message to where nobody is asked for it. Raises OSError."""
+        self._broker.topics.create_for_group(CHECK_MAX_TIME_TOPIC, 1)
+        self._store.append(halves.given_up(half))
+        self.counts.give_up(half.message.properties.get(REAL_TOPIC, ""))
+        self._settle(half)
+        reach("transaction.given_up")
+
+    def end(self, half: Record, outcome: int) -> None:
+        """The pending transaction of `half` has ended; the record of its commit is appended already."""
+        topic = half.message.properties.get(REAL_TOPIC, "")
+        if outcome == COMMIT:
+            self.counts.commit(topic, half.message.born_ms)
+        else:
+            self.counts.roll_back(topic)
+        self._settle(half)
+        self._ends[halves.origin_of(half)] = outcome
+        if len(self._ends) > ENDS_REMEMBERED:
+            del self._ends[next(iter(self._ends))]
+        reach("transaction.ended")
+
+    def has_ended_as(self, half: Record, outcome: int) -> bool:
+        """Whether it is known that the transaction of `half` ended in this way."""
+        return self._ends.get(halves.origin_of(half)) == outcome
+
+    def _settle(self, half: Record) -> None:
+        self.pending.settle(halves.origin_of(half), half.queue_offset)
+        self._ops.add(half.queue_offset, self._broker.now_monotonic_ms())
+
+    # Ticks ---------------------------------------------------------------------------------------------------------
+
+    def tick(self, monotonic_ms: int) -> int:
+        """Ask producers, write op messages, move on; how many records were appended. Raises OSError.
+
+        Where a snapshot is about to be taken all ends are said first: a start looks at nothing before it.
+        """
+        self._move_on()
+        if monotonic_ms < self._rests_to_ms:
+            return 0
+        try:
+            appended = self._checks.tick(monotonic_ms) if self._broker.is_master else 0
+            due_ms = self._ops.next_ms()
+            if due_ms is not None and (due_ms <= monotonic_ms or self._broker.snapshots.is_due(monotonic_ms)):
+                appended += self._ops.write()
+        except OSError:
+            self._rests_to_ms = monotonic_ms + REST_MS
+            raise
+        return appended
+
+    def next_ms(self) -> int | None:
+        """When there is something to do; None when that is not known."""
+        times_ms = (self._ops.next_ms(), self._checks.next_ms() if self._broker.is_master else None)
+        known_ms = [time_ms for time_ms in times_ms if time_ms is not None]
+        return max(self._rests_to_ms, min(known_ms)) if known_ms else None
+
+    def needed_from(self) -> LogPosition:
+        """Log files from this position on hold what is pending."""
+        queue = self._store.queues.find(HALF_TOPIC, HALF_QUEUE)
+        if queue is None or not queue.start <= self.pending.first < queue.end:
+            return self._store.log.end
+        return LogPosition(int(queue.read(QueueOffset(self.pending.first), 1)["position"][0]))
+
+    def _move_on(self) -> None:
+        """Note how far the queues are done with, if the log is on disk as far as that needs it."""
+        commit_log, offsets = self._store.log, self._broker.consumer_offsets
+        if self._staged is not None and commit_log.synced >= self._staged.position:
+            half = self._staged.half
+            offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, HALF_QUEUE, half)
+            offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, HALF_QUEUE, self._ops.needed_from(half))
+            self._staged = None
+            reach("transaction.moved_on")
+        now = (self.pending.first, self._ops.end)
+        if self._staged is None and now != self._saved and now != (0, 0):
+            self._staged, self._saved = _Progress(self.pending.first, commit_log.end), now
+
+    def _save_counts(self) -> None:
+        job = self.counts.save_job()
+        if job is not None:
+            self._broker.background.submit(job, self._broker.note_saved)
+
+    def say_all(self) -> int:
+        """A clean stop: say every end in op messages; how many that took. Raises OSError."""
+        return self._ops.write()
+
+    def close(self) -> None:
+        """A clean stop: bring the log to disk, note how far the queues are done with, and how many wait."""
+        job = self.counts.save_job()
+        try:
+            self._store.flush()
+            self._move_on()
+            self._move_on()
+            if job is not None:
+                job()
+        except OSError as error:
+            log.error("transactions: how far they are done with is not written down, and is found again: %s", error)

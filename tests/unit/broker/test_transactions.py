@@ -1,0 +1,537 @@
+"""Transactional messages: kept back, ended by their producer, asked for, given up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from wheelmq.formats import names
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record, decode_record
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing import invariants
+from wheelmq.testing.connection import FakeConnection
+from wheelmq.testing.harness import BrokerHarness, NoAnswer
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+GROUP = "producers"
+ROUND_MS = 30_000
+
+
+def half(harness: BrokerHarness, body: bytes = b"body", **options: Any) -> Command:
+    """Send a half message to T; the answer."""
+    pairs = {props.TRAN_MSG: "true", props.PRODUCER_GROUP: GROUP, props.UNIQ_KEY: body.decode(), "TAGS": "A"}
+    pairs.update(options.pop("properties", {}))
+    return harness.send("T", body, properties={k: v for k, v in pairs.items() if v}, f=4, h=7, **options)
+
+
+def end(harness: BrokerHarness, sent: Command, outcome: int, *, oneway: bool = False, **fields: object) -> Command:
+    """Say how the transaction of a half message ended, named by the answer to its send or by a check."""
+    ext = sent.ext
+    header: dict[str, object] = {
+        "producerGroup": GROUP,
+        "tranStateTableOffset": ext.get("queueOffset", ext.get("tranStateTableOffset")),
+        "commitLogOffset": ext.get("commitLogOffset") or int(ext["msgId"][-16:], 16),
+        "commitOrRollback": outcome,
+        "fromTransactionCheck": "commitLogOffset" in ext,
+        "msgId": ext["transactionId"],
+    }
+    header.update(fields)
+    return harness.ask_code(RequestCode.END_TRANSACTION, **header)
+
+
+def producer(harness: BrokerHarness, group: str = GROUP) -> FakeConnection:
+    """A connection whose client is in a group of producers, by its heartbeat."""
+    connection = harness.connect()
+    body = msgspec.json.encode({"clientID": f"c{id(connection)}", "producerDataSet": [{"groupName": group}]})
+    assert harness.ask_code(RequestCode.HEART_BEAT, body, connection).code == 0
+    return connection
+
+
+def beat(harness: BrokerHarness, connection: FakeConnection, group: str = GROUP) -> None:
+    body = msgspec.json.encode({"clientID": f"c{id(connection)}", "producerDataSet": [{"groupName": group}]})
+    harness.ask_code(RequestCode.HEART_BEAT, body, connection)
+
+
+def checks(connection: FakeConnection) -> list[Command]:
+    """What the broker has asked since this was looked at last."""
+    found = [one for one in connection.requests if one.code == RequestCode.CHECK_TRANSACTION_STATE]
+    connection.requests.clear()
+    return found
+
+
+def halves(harness: BrokerHarness) -> list[Record]:
+    return harness.read_queue(names.HALF_TOPIC)
+
+
+def ops(harness: BrokerHarness) -> list[bytes]:
+    """The bodies of op messages that say anything."""
+    return [body for body in harness.bodies(names.OP_HALF_TOPIC) if body]
+
+
+def progress(harness: BrokerHarness) -> tuple[int | None, int | None]:
+    offsets = harness.broker.consumer_offsets
+    half_at = offsets.get(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0)
+    return half_at, offsets.get(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0)
+
+
+class TestSend:
+    def test_it_is_kept_back(self, harness: BrokerHarness) -> None:
+        answer = half(harness, queue_id=2)
+        (record,) = halves(harness)
+        message = record.message
+        assert (answer.code, answer.ext["queueId"], answer.ext["queueOffset"]) == (0, "2", "0")
+        assert answer.ext["transactionId"] == "body"
+        assert int(answer.ext["msgId"][-16:], 16) == record.position > 0
+        assert (message.queue_id, message.sys_flag, message.flag) == (0, 0, 7)
+        found = message.properties
+        assert (found[props.REAL_TOPIC], found[props.REAL_QID], found[props.TRANSACTION_ID]) == ("T", "2", "body")
+        assert harness.bodies("T", 2) == []
+
+    def test_the_property_alone_makes_it_one(self, harness: BrokerHarness) -> None:
+        """As with Apache: the bits of the system flag do not, and hide a message for ever."""
+        harness.send("T", b"flag", f=4)
+        half(harness, b"both")
+        harness.send("T", b"mark", properties={props.TRAN_MSG: "TRUE", props.PRODUCER_GROUP: GROUP})
+        assert [record.message.body for record in halves(harness)] == [b"both", b"mark"]
+        assert harness.bodies("T") == []
+
+    def test_a_retry_by_a_send_is_none(self, harness: BrokerHarness) -> None:
+        """Consumers give messages back with all their properties where they cannot do it otherwise."""
+        harness.broker.groups.get("g")
+        properties = {props.TRAN_MSG: "true", props.DELAY: "1"}
+        assert harness.send("%RETRY%g", b"again", properties=properties, j=1).code == 0
+        assert halves(harness) == []
+        harness.advance(1000)
+        assert harness.bodies("%RETRY%g") == [b"again"]
+
+    def test_refused_where_that_is_set(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, reject_transaction_message=True) as harness:
+            answer = half(harness)
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert answer.remark == "the broker[127.0.0.1] sending transaction message is forbidden"
+
+    @pytest.mark.parametrize(
+        ("properties", "code"),
+        [
+            ({props.TIMER_DELAY_MS: "soon"}, 13),
+            ({props.TIMER_DELAY_SEC: "259201"}, 13),
+            ({props.DELAY: "soon"}, 1),
+            ({props.DELAY_IN_SECONDS: "5"}, 13),
+            ({"long": "x" * 32_600}, 13),
+        ],
+    )
+    def test_what_could_not_be_delivered_is_refused_at_once(
+        self, harness: BrokerHarness, properties: dict[str, str], code: int
+    ) -> None:
+        assert half(harness, properties=properties).code == code
+        assert halves(harness) == []
+
+    def test_system_queues_are_not_for_clients(self, harness: BrokerHarness) -> None:
+        for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC, names.CHECK_MAX_TIME_TOPIC):
+            assert harness.send(topic).code == ResponseCode.NO_PERMISSION
+
+
+class TestEnd:
+    def test_commit(self, harness: BrokerHarness) -> None:
+        sent = half(harness, queue_id=3)
+        answer = end(harness, sent, COMMIT)
+        assert (answer.code, answer.remark) == (0, None)
+        (record,) = harness.read_queue("T", 3)
+        (kept,) = halves(harness)
+        assert (record.message.body, record.message.flag, record.message.sys_flag) == (b"body", 7, COMMIT)
+        assert record.message.prepared_position == kept.position
+        assert (record.message.born_ms, record.message.born_host) == (kept.message.born_ms, kept.message.born_host)
+        assert record.message.properties == kept.message.properties
+        invariants.check(harness.broker)
+
+    def test_rollback(self, harness: BrokerHarness) -> None:
+        assert end(harness, half(harness), ROLLBACK).code == 0
+        harness.advance(3000)
+        assert harness.bodies("T") == []
+        assert ops(harness) == [b"0,"]
+
+    @pytest.mark.parametrize("from_check", [True, False])
+    def test_unknown_is_not_answered(self, harness: BrokerHarness, from_check: bool) -> None:
+        sent = half(harness)
+        with pytest.raises(NoAnswer):
+            end(harness, sent, UNKNOWN, fromTransactionCheck=from_check)
+        assert end(harness, sent, COMMIT).code == 0
+
+    @pytest.mark.parametrize(
+        ("fields", "remark"),
+        [
+            ({"commitOrRollback": 4}, "commitOrRollback field wrong"),
+            ({"producerGroup": "others"}, "The producer group wrong"),
+            ({"producerGroup": None}, "The producer group wrong"),
+            ({"tranStateTableOffset": 9}, "The transaction state table offset wrong"),
+            ({"commitLogOffset": 1}, "Find prepared transaction message failed"),
+            ({"commitLogOffset": -1}, "Find prepared transaction message failed"),
+            ({"commitLogOffset": 1 << 40}, "Find prepared transaction message failed"),
+        ],
+    )
+    def test_what_does_not_fit_the_half_message(
+        self, harness: BrokerHarness, fields: dict[str, object], remark: str
+    ) -> None:
+        sent = half(harness)
+        answer = end(harness, sent, COMMIT, **fields)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+        assert harness.bodies("T") == []
+        assert end(harness, sent, COMMIT).code == 0
+
+    def test_another_message_is_none(self, harness: BrokerHarness) -> None:
+        plain = harness.send("T", b"plain", properties={props.PRODUCER_GROUP: GROUP})
+        answer = end(harness, plain, COMMIT)
+        assert (answer.code, answer.remark) == (1, "Find prepared transaction message failed")
+
+    def test_without_a_group(self, harness: BrokerHarness) -> None:
+        sent = half(harness, properties={props.PRODUCER_GROUP: ""})
+        assert end(harness, sent, COMMIT).remark == "The producer group wrong"
+
+    @pytest.mark.parametrize("missing", ["commitOrRollback", "tranStateTableOffset", "commitLogOffset"])
+    def test_what_must_be_there(self, harness: BrokerHarness, missing: str) -> None:
+        assert end(harness, half(harness), COMMIT, **{missing: None}).code == ResponseCode.SYSTEM_ERROR
+
+    @pytest.mark.parametrize(("first", "second"), [(COMMIT, ROLLBACK), (ROLLBACK, COMMIT)])
+    def test_it_ends_once(self, harness: BrokerHarness, first: int, second: int) -> None:
+        """Said again it is granted again and nothing is done; the other end is refused."""
+        sent = half(harness)
+        codes = [end(harness, sent, outcome).code for outcome in (first, first, second)]
+        assert codes == [0, 0, ResponseCode.ILLEGAL_OPERATION]
+        assert len(harness.bodies("T")) == (first == COMMIT)
+
+    def test_too_late_for_one_that_says_when_it_is_asked_for(self, harness: BrokerHarness) -> None:
+        connection = producer(harness)
+        sent = half(harness, properties={props.CHECK_IMMUNITY_SECONDS: "10"})
+        harness.advance(10_001)
+        assert end(harness, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+        harness.advance(ROUND_MS - 10_001)
+        (asked,) = checks(connection)
+        assert end(harness, asked, COMMIT).code == 0
+        assert harness.bodies("T") == [b"body"]
+
+    def test_a_slave_takes_none(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path) as harness:
+            sent = half(harness)
+            harness.restart(broker_id=1)
+            assert end(harness, sent, COMMIT).code == ResponseCode.SLAVE_NOT_AVAILABLE
+            connection = producer(harness)
+            harness.advance(ROUND_MS)
+            assert checks(connection) == []
+
+    def test_a_full_disk(self, harness: BrokerHarness) -> None:
+        sent = half(harness)
+        harness.broker.refuse_sends("the disk is full")
+        answer = end(harness, sent, COMMIT)
+        assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        harness.advance(200)
+        assert end(harness, sent, COMMIT).code == 0
+
+    def test_with_a_flush_for_each(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH") as harness:
+            assert end(harness, half(harness), COMMIT).code == 0
+            assert harness.broker.store.log.synced >= harness.read_queue("T")[0].position
+
+
+class TestDelayed:
+    """The delay begins with the commit. Apache parks the half message itself and never delivers it."""
+
+    @pytest.mark.parametrize(
+        "asked", [{props.DELAY: "1"}, {props.TIMER_DELAY_SEC: "1"}, {props.TIMER_DELAY_MS: "1000"}]
+    )
+    def test_by_a_span(self, harness: BrokerHarness, asked: dict[str, str]) -> None:
+        sent = half(harness, properties=asked)
+        assert "recallHandle" not in sent.ext
+        harness.advance(3000)
+        assert end(harness, sent, COMMIT).code == 0
+        harness.advance(999)
+        assert harness.bodies("T") == []
+        harness.advance(1)
+        assert harness.bodies("T") == [b"body"]
+        invariants.check(harness.broker)
+
+    def test_to_a_time(self, harness: BrokerHarness) -> None:
+        asked = {props.TIMER_DELIVER_MS: str(harness.now_ms + 2000)}
+        first, second = half(harness, b"1", properties=asked), half(harness, b"2", properties=asked)
+        end(harness, first, COMMIT)
+        harness.advance(1999)
+        assert harness.bodies("T") == []
+        harness.advance(1001)
+        end(harness, second, COMMIT)
+        harness.settle()
+        assert harness.bodies("T") == [b"1", b"2"]
+
+    def test_rolled_back(self, harness: BrokerHarness) -> None:
+        end(harness, half(harness, properties={props.TIMER_DELAY_MS: "1000"}), ROLLBACK)
+        harness.advance(5000)
+        assert harness.bodies("T") == []
+        assert harness.broker.timer.queue.end == 0
+
+
+class TestOps:
+    def test_many_ends_in_one(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, snapshot_ms=100_000) as harness:
+            self._end_many(harness)
+
+    def _end_many(self, harness: BrokerHarness) -> None:
+        sent = [half(harness, b"%d" % i) for i in range(3)]
+        for one, outcome in zip(sent, (COMMIT, ROLLBACK, COMMIT), strict=True):
+            end(harness, one, outcome)
+        harness.advance(2900)
+        assert ops(harness) == []
+        harness.advance(100)
+        assert ops(harness) == [b"0,1,2,"]
+        record = harness.read_queue(names.OP_HALF_TOPIC)[-1].message
+        assert record.properties == {props.WAIT: "true", props.TAGS: "d"}
+        assert (record.born_ms, record.born_host, record.sys_flag) == (harness.now_ms, harness.broker.host, 0)
+
+    def test_by_size(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, transaction_op_msg_max_size=5, snapshot_ms=100_000) as harness:
+            for i in range(4):
+                end(harness, half(harness, b"%d" % i), ROLLBACK)
+            assert ops(harness) == [b"0,1,2,"]
+            harness.advance(3000)
+            assert ops(harness) == [b"0,1,2,", b"3,"]
+
+    def test_before_a_snapshot_and_at_a_clean_stop(self, harness: BrokerHarness) -> None:
+        end(harness, half(harness), ROLLBACK)
+        harness.advance(2000)
+        assert ops(harness) == [b"0,"]
+        end(harness, half(harness, b"2"), ROLLBACK)
+        harness.restart()
+        assert ops(harness) == [b"0,", b"1,"]
+
+    def test_what_is_done_with_is_not_read_again(self, harness: BrokerHarness) -> None:
+        first, second = half(harness, b"1"), half(harness, b"2")
+        end(harness, second, ROLLBACK)
+        harness.advance(4000)
+        assert progress(harness) == (0, 1)
+        end(harness, first, ROLLBACK)
+        harness.advance(6000)
+        assert progress(harness) == (2, len(harness.bodies(names.OP_HALF_TOPIC)))
+
+
+class TestChecks:
+    def test_the_producer_is_asked(self, harness: BrokerHarness) -> None:
+        connection = producer(harness)
+        harness.advance(ROUND_MS - 6000)
+        half(harness, queue_id=2)
+        harness.advance(6000)
+        (asked,) = checks(connection)
+        old, new = halves(harness)
+        assert asked.is_oneway
+        assert asked.ext == {
+            "topic": names.HALF_TOPIC,
+            "tranStateTableOffset": "1",
+            "commitLogOffset": str(new.position),
+            "msgId": "body",
+            "transactionId": "body",
+            "offsetMsgId": asked.ext["offsetMsgId"],
+            "bname": "broker-a",
+        }
+        assert int(asked.ext["offsetMsgId"][-16:], 16) == new.position
+        told = decode_record(bytes(asked.body))
+        assert (told.message.topic, told.message.queue_id, told.message.body) == ("T", 2, b"body")
+        assert (told.queue_offset, told.position, told.message.flag) == (1, new.position, 7)
+        assert told.message.properties[props.PRODUCER_GROUP] == GROUP
+        assert new.message.properties[props.TRANSACTION_CHECK_TIMES] == "1"
+        assert (new.message.born_ms, new.message.body) == (old.message.born_ms, b"body")
+        assert end(harness, asked, COMMIT).code == 0
+        assert harness.bodies("T", 2) == [b"body"]
+        harness.advance(ROUND_MS)
+        assert checks(connection) == []
+
+    def test_not_while_it_is_young(self, harness: BrokerHarness) -> None:
+        connection = producer(harness)
+        harness.advance(ROUND_MS - 5999)
+        half(harness)
+        harness.advance(5999)
+        assert checks(connection) == []
+        harness.advance(ROUND_MS)
+        assert len(checks(connection)) == 1
+
+    def test_the_first_answer_may_name_the_old_place(self, harness: BrokerHarness) -> None:
+        """Both were on their way at once: the transaction ends once."""
+        connection = producer(harness)
+        sent = half(harness)
+        harness.advance(ROUND_MS)
+        (asked,) = checks(connection)
+        assert end(harness, sent, COMMIT).code == 0
+        assert end(harness, asked, COMMIT).code == 0
+        assert harness.bodies("T") == [b"body"]
+        (record,) = harness.read_queue("T")
+        assert record.message.prepared_position == int(asked.ext["commitLogOffset"])
+
+    def test_unknown_is_asked_again_and_given_up(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, transaction_check_max=3) as harness:
+            connection = producer(harness)
+            sent = half(harness)
+            for times in range(1, 4):
+                harness.advance(ROUND_MS)
+                beat(harness, connection)
+                (asked,) = checks(connection)
+                assert halves(harness)[-1].message.properties[props.TRANSACTION_CHECK_TIMES] == str(times)
+            harness.advance(ROUND_MS)
+            assert checks(connection) == []
+            (given_up,) = harness.read_queue(names.CHECK_MAX_TIME_TOPIC)
+            assert given_up.message.properties[props.REAL_TOPIC] == "T"
+            assert given_up.message.body == b"body"
+            for named in (sent, asked):
+                assert end(harness, named, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+            harness.advance(ROUND_MS)
+            assert len(harness.read_queue(names.CHECK_MAX_TIME_TOPIC)) == 1
+            answer = harness.ask_code(RequestCode.RESUME_CHECK_HALF_MESSAGE, topic="T", msgId=given_up_id(given_up))
+            assert answer.code == 0
+            harness.advance(ROUND_MS)
+            (asked,) = checks(connection)
+            assert end(harness, asked, COMMIT).code == 0
+            assert harness.bodies("T") == [b"body"]
+
+    @pytest.mark.parametrize("message_id", ["", "nothing", "7F00000100002A9F0000000000000000"])
+    def test_only_what_was_given_up_is_asked_for_anew(self, harness: BrokerHarness, message_id: str) -> None:
+        half(harness)
+        answer = harness.ask_code(RequestCode.RESUME_CHECK_HALF_MESSAGE, topic="T", msgId=message_id)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert len(halves(harness)) == 1
+
+    def test_as_old_as_the_log_may_be(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, file_reserved_time=1) as harness:
+            connection = producer(harness)
+            half(harness, g=harness.now_ms - 3_600_000)
+            harness.advance(ROUND_MS)
+            assert checks(connection) == []
+            assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
+
+    @pytest.mark.parametrize("seconds", ["40", "x", "-1"])
+    def test_its_own_time(self, harness: BrokerHarness, seconds: str) -> None:
+        """Until then it is put back without being counted as asked for."""
+        connection = producer(harness)
+        half(harness, properties={props.CHECK_IMMUNITY_SECONDS: seconds})
+        harness.advance(ROUND_MS)
+        waits = seconds == "40"
+        assert len(checks(connection)) == (not waits)
+        message = halves(harness)[-1].message
+        assert message.properties.get(props.TRANSACTION_CHECK_TIMES) == (None if waits else "1")
+        assert message.properties[props.TRAN_PREPARED_QUEUE_OFFSET] == "0"
+        harness.advance(ROUND_MS)
+        assert len(checks(connection)) == 1
+
+    def test_born_in_the_future(self, harness: BrokerHarness) -> None:
+        connection = producer(harness)
+        half(harness, g=harness.now_ms + 3_600_000)
+        harness.advance(ROUND_MS)
+        assert len(checks(connection)) == 1
+
+    def test_producers_take_turns(self, harness: BrokerHarness) -> None:
+        connections = [producer(harness) for _ in range(3)]
+        others = producer(harness, "others")
+        connections[1].is_full = True
+        for i in range(6):
+            half(harness, b"%d" % i)
+        harness.advance(ROUND_MS)
+        assert [len(checks(one)) for one in connections] == [2, 0, 4]
+        assert checks(others) == []
+
+    def test_nobody_there(self, harness: BrokerHarness) -> None:
+        """It counts as asked, as with Apache."""
+        half(harness)
+        harness.advance(ROUND_MS)
+        assert halves(harness)[-1].message.properties[props.TRANSACTION_CHECK_TIMES] == "1"
+
+    def test_more_than_a_tick_looks_at(self, harness: BrokerHarness) -> None:
+        connection = producer(harness)
+        for i in range(450):
+            harness.submit(half_command(harness, b"%d" % i))
+        harness.advance(ROUND_MS)
+        assert len(checks(connection)) == 450
+        assert harness.broker.transactions.pending.first == 450
+
+
+def half_command(harness: BrokerHarness, body: bytes) -> Command:
+    properties = {props.TRAN_MSG: "true", props.PRODUCER_GROUP: GROUP, props.UNIQ_KEY: body.decode()}
+    return harness.send_command("T", body, properties=properties)
+
+
+def given_up_id(record: Record) -> str:
+    return (
+        record.store_host.address + record.store_host.port.to_bytes(4, "big") + record.position.to_bytes(8, "big")
+    ).hex()
+
+
+class TestRestart:
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_what_is_pending_stays_so(self, harness: BrokerHarness, clean: bool) -> None:
+        sent = [half(harness, b"%d" % i) for i in range(3)]
+        end(harness, sent[1], COMMIT)
+        harness.restart(clean=clean)
+        assert end(harness, sent[1], COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+        assert end(harness, sent[0], ROLLBACK).code == 0
+        connection = producer(harness)
+        harness.advance(ROUND_MS)
+        (asked,) = checks(connection)
+        assert asked.ext["msgId"] == "2"
+        end(harness, asked, COMMIT)
+        harness.restart(clean=clean)
+        assert harness.bodies("T") == [b"1", b"2"]
+        connection = producer(harness)
+        harness.advance(2 * ROUND_MS)
+        assert checks(connection) == []
+        assert progress(harness)[0] == len(halves(harness))
+
+    def test_a_rollback_that_no_op_says_is_asked_for(self, harness: BrokerHarness) -> None:
+        end(harness, half(harness), ROLLBACK)
+        harness.restart(clean=False)
+        connection = producer(harness)
+        harness.advance(ROUND_MS)
+        assert len(checks(connection)) == 1
+
+    def test_put_back_and_not_written_down(self, harness: BrokerHarness) -> None:
+        """The half message stands in the queue twice: one transaction."""
+        sent = half(harness)
+        connection = producer(harness)
+        harness.advance(ROUND_MS)
+        assert len(checks(connection)) == 1
+        harness.crash()
+        (harness._folder / "config" / "consumerOffset.json").unlink(missing_ok=True)
+        (harness._folder / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
+        harness.start()
+        connection = producer(harness)
+        harness.advance(ROUND_MS)
+        (asked,) = checks(connection)
+        assert end(harness, sent, COMMIT).code == 0
+        assert end(harness, asked, COMMIT).code == 0
+        harness.restart(clean=False)
+        assert end(harness, asked, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+        assert harness.bodies("T") == [b"body"]
+
+    @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+    def test_a_power_cut_takes_an_end_back_at_most(self, tmp_path: Path, mode: str) -> None:
+        with BrokerHarness(tmp_path, flush_mode=mode) as harness:
+            sent = [half(harness, b"%d" % i) for i in range(20)]
+            harness.advance(6000)
+            for one in sent[:10]:
+                end(harness, one, COMMIT)
+            harness.cut_power(0.0)
+            harness.start()
+            connection = producer(harness)
+            harness.advance(ROUND_MS)
+            for asked in checks(connection):
+                end(harness, asked, COMMIT)
+            assert sorted(harness.bodies("T"), key=int) == [b"%d" % i for i in range(20)]
+
+    def test_counts_follow_the_queue(self, harness: BrokerHarness) -> None:
+        sent = [half(harness, b"%d" % i) for i in range(3)]
+        end(harness, sent[0], COMMIT)
+        end(harness, sent[1], ROLLBACK)
+        counts = harness.broker.transactions.counts
+        assert (counts.waiting(), counts.committed["T"], counts.rolled_back["T"]) == ({"T": 1}, 1, 1)
+        harness.restart(clean=False)
+        counts = harness.broker.transactions.counts
+        assert counts.waiting() == {"T": 2}  # nothing on disk says that one was rolled back
+        harness.advance(3000)
+        table = msgspec.json.decode((harness._folder / "config" / "transactionMetrics").read_bytes())
+        assert table["transactionCount"]["T"]["count"] == 2
