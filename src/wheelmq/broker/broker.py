@@ -103,12 +103,7 @@ class Broker:
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
         levels_ms = parse_levels(settings.message_delay_level)
         self.store = Store(self.paths, _store_settings(settings, self.host, levels_ms), disk, clock)
-        self.park_settings = ParkSettings(
-            settings.timer_max_delay_seconds,
-            settings.timer_precision_ms,
-            levels_ms,
-            has_timers=settings.timer_wheel_enable,
-        )
+        self.park_settings = _park_settings(settings, levels_ms)
         self.timer = Timer(self.store, _timer_settings(settings))
         self.block_lane = BlockLane(Blocks(self.store, _block_settings(settings)), self.timer)
         self.searches = Searches(self.blocks, self.reading)
@@ -441,6 +436,15 @@ def _store_settings(settings: BrokerSettings, host: Host, levels_ms: tuple[Milli
         store_host=host,
         levels_ms=levels_ms,
         mapped_queue_files_max=settings.mapped_queue_files_max,
+    )
+
+
+def _park_settings(chosen: BrokerSettings, levels_ms: tuple[Millis, ...]) -> ParkSettings:
+    return ParkSettings(
+        chosen.timer_max_delay_seconds,
+        chosen.timer_precision_ms,
+        levels_ms,
+        has_timers=chosen.timer_wheel_enable,
     )
 
 
