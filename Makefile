@@ -43,8 +43,8 @@ compat: install ## Run the suites of compat/ against Apache RocketMQ, then again
 	$(BIN)/python -m compat.java --target apache
 	COMPAT=whole $(BIN)/pytest tests/compat
 
-crash: install ## Kill every part 60 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).
-	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+crash: install ## Kill every part 80 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).
+	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),80) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush SYNC_FLUSH $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.sends --kills $(or $(KILLS),300) --flush ASYNC_FLUSH $(if $(SEED),--seed $(SEED))
 

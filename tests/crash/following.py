@@ -149,8 +149,9 @@ class Follower:
             self._object("not where the answer said", f"{where} is message {number}, said to be #{row['queue_offset']}")
         if row["fate"] == Fate.REFUSED:
             self._object("refused and there", f"{where} is message {number}")
-        if record.store_ms < row["due_ms"]:
-            self._object("early", f"{where} is message {number}, due {row['due_ms'] - record.store_ms} ms later")
+        early_ms = max(row["due_ms"], row["asked_ms"] + row["delay_ms"]) - record.store_ms
+        if early_ms > 0:
+            self._object("early", f"{where} is message {number}, due {early_ms} ms later")
 
     async def _read_again(self, topic: int, queue: int) -> None:
         known = self._queues[topic, queue]

@@ -20,7 +20,8 @@ FRESH_MS: Final = 1000
 PRECISION_MS: Final = 1000
 READY_DEADLINE_S: Final = 60.0
 TURNING_DEADLINE_S: Final = 90.0
-POINT_DEADLINE_S: Final = 60.0
+POINT_DEADLINE_S: Final = 100.0
+"""A block is removed once its minute is over."""
 AGAIN_S: Final = 1.0
 
 

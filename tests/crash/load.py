@@ -44,8 +44,9 @@ class Mix:
     """What is sent: shares of all messages, and of the delays."""
 
     kinds: tuple[tuple[Kind, float], ...] = (
-        (Kind.DELIVER_AT, 0.62),
-        (Kind.DELAY_MS, 0.17),
+        (Kind.DELIVER_AT, 0.52),
+        (Kind.IN_BLOCK, 0.12),
+        (Kind.DELAY_MS, 0.15),
         (Kind.DELAY_SEC, 0.05),
         (Kind.LEVEL, 0.05),
         (Kind.PLAIN, 0.05),
@@ -212,6 +213,9 @@ class Load:
             case Kind.DELAY_SEC:
                 seconds = -(-delay_ms // 1000)
                 return seconds * 1000, {"TIMER_DELAY_SEC": str(seconds)}
+            case Kind.IN_BLOCK:
+                seconds = -(-delay_ms // 1000)
+                return seconds * 1000, {"delayInSeconds": str(seconds)}
             case Kind.LEVEL:
                 possible = [i for i, level_ms in enumerate(LEVELS_MS) if level_ms <= self._mix.delay_ms_max]
                 level = self._random.choice(possible)
@@ -287,8 +291,9 @@ class Load:
             self.notes.answer(number, Fate.STORED, now_ms, OUTCOMES.get(answer.ext["cancelResult"], Outcome.NONE))
             return
         queue_offset = int(answer.ext["queueOffset"])
+        origin = int(answer.ext["msgId"][-16:], 16) if kind == Kind.IN_BLOCK else -1
         for i in range(count):
-            self.notes.answer(number + i, Fate.STORED, now_ms, queue_offset=queue_offset + i)
+            self.notes.answer(number + i, Fate.STORED, now_ms, queue_offset=queue_offset + i, origin=origin)
         if kind != Kind.PLAIN:
             self._candidates.append(number)
 

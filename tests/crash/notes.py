@@ -28,6 +28,8 @@ class Kind(IntEnum):
     DELAY_SEC = 3
     LEVEL = 4
     CANCEL = 5
+    IN_BLOCK = 6
+    """delayInSeconds."""
 
 
 class Fate(IntEnum):
@@ -66,7 +68,8 @@ ROW: Final = np.dtype(
         ("delay_ms", "i8"),  # of the relative kinds, from the broker's receipt
         ("asked_ms", "i8"),
         ("answered_ms", "i8"),
-        ("queue_offset", "i8"),  # as the answer says; of what is parked the one in the timer queue; -1 without
+        ("queue_offset", "i8"),  # as the answer says; of what is parked the one where it is; -1 without
+        ("origin", "i8"),  # of what went to a block, as the answer says; -1 without
         ("target", "i8"),  # of a cancel: the number that it names, -1 for a key that nobody bears
     ]
 )
@@ -88,16 +91,25 @@ class Notes:
         number = self.count
         if number == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
-        self._rows[number] = (kind, Fate.ASKED, Outcome.NONE, topic, queue, due_ms, delay_ms, asked_ms, 0, -1, target)
+        row = (kind, Fate.ASKED, Outcome.NONE, topic, queue, due_ms, delay_ms, asked_ms, 0, -1, -1, target)
+        self._rows[number] = row
         self.count += 1
         return number
 
     def answer(
-        self, number: int, fate: Fate, answered_ms: int, outcome: Outcome = Outcome.NONE, *, queue_offset: int = -1
+        self,
+        number: int,
+        fate: Fate,
+        answered_ms: int,
+        outcome: Outcome = Outcome.NONE,
+        *,
+        queue_offset: int = -1,
+        origin: int = -1,
     ) -> None:
         """Note an answer."""
         row = self._rows[number]
-        row["fate"], row["answered_ms"], row["outcome"], row["queue_offset"] = fate, answered_ms, outcome, queue_offset
+        row["fate"], row["answered_ms"], row["outcome"] = fate, answered_ms, outcome
+        row["queue_offset"], row["origin"] = queue_offset, origin
 
     def __getitem__(self, number: int) -> Any:
         return self._rows[number]

@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,15 @@ from tests.crash.notes import KEY_DIGITS, body
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BLOCK_TOPIC: Final = "rmq_sys_wheelmq_block"
+KIND_LEVEL, KIND_BLOCK, KIND_TIMER = 1, 2, 3
+"""Of an origin: its upper four bits. Twenty of level or block follow, and forty of the index there."""
 LEVELS_MS: Final = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200))
 _MAGIC: Final = 0xDAA320A7
 _BLANK_MAGIC: Final = 0xCBD43194
 _HEAD: Final = struct.Struct(">IIIiiqqiq8sq8siqi")  # size .. body length
 _UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+_BLOCK_UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("due_ms", ">i8"), ("flags", ">i4")])
 _ORIGIN: Final = b"\x02__WMQ_ORIGIN\x01"
 _ORIGIN_BYTES: Final = len(_ORIGIN) + 16 + 1
 
@@ -53,16 +57,16 @@ class BadBytes(ValueError):
 
 
 class Records:
-    """Every record of a commit log, in log order; a column is an attribute: `records.of("store_ms")`."""
+    """Every record of a log, the commit log or a block's, in log order; a column is asked for: `of("store_ms")`."""
 
-    def __init__(self, root: Path, key_prefix: str) -> None:
+    def __init__(self, folder: Path, key_prefix: str) -> None:
         self._prefix = key_prefix.encode()
         self.topics: list[str] = []
         self._topic_rows: dict[bytes, int] = {}
         self._columns: dict[str, Any] = {name: array("q") for name in COLUMNS}
         self.end = 0
         """Log position behind the last record."""
-        self._read(root / "commitlog")
+        self._read(folder)
         self._columns = {name: np.frombuffer(column, np.int64) for name, column in self._columns.items()}
 
     def of(self, name: str) -> Column:
@@ -155,9 +159,11 @@ class Records:
 
 
 def _origin(topic: str, queue_id: int, queue_offset: int) -> int:
+    if topic == TIMER_TOPIC:
+        return KIND_TIMER << 60 | queue_offset
     if topic == SCHEDULE_TOPIC:
-        return (1 << 20 | queue_id + 1) << 40 | queue_offset
-    return 3 << 60 | queue_offset if topic == TIMER_TOPIC else -1
+        return KIND_LEVEL << 60 | queue_id + 1 << 40 | queue_offset
+    return KIND_BLOCK << 60 | queue_id << 40 | queue_offset if topic == BLOCK_TOPIC else -1
 
 
 def _value(block: bytes, name: bytes) -> bytes:
@@ -172,11 +178,35 @@ def _value(block: bytes, name: bytes) -> bytes:
 def queues(root: Path) -> Iterator[tuple[str, int, npt.NDArray[Any]]]:
     """Each consume queue, read to its end: topic, queue id, units from queue offset 0 on."""
     for folder in sorted((root / "consumequeue").glob("*/*")):
-        files = sorted(path for path in folder.iterdir() if path.name.isdigit())
-        raw = b"".join(path.read_bytes() for path in files)
-        units = np.frombuffer(raw, _UNIT)
-        written = units["size"] != 0
-        count = int(np.argmin(written)) if not written.all() else len(units)
-        if written[count:].any():
-            raise BadBytes(f"{folder}: units follow behind the first that was never written, at {count}")
-        yield folder.parent.name, int(folder.name), units[:count]
+        yield folder.parent.name, int(folder.name), _written(folder, _UNIT)
+
+
+def _written(folder: Path, unit: np.dtype[Any], mark: str = "size") -> npt.NDArray[Any]:
+    """The units of a queue; one was written if its size, or its `mark`, is not 0."""
+    files = sorted(path for path in folder.iterdir() if path.name.isdigit())
+    units = np.frombuffer(b"".join(path.read_bytes() for path in files), unit)
+    written = (units["size"] != 0) | (units[mark] != 0)
+    count = int(np.argmin(written)) if not written.all() else len(units)
+    if written[count:].any():
+        raise BadBytes(f"{folder}: units follow behind the first that was never written, at {count}")
+    return units[:count]
+
+
+class Block(NamedTuple):
+    """What there is of a block: the records of its log, and the units of its queue up to the first never written."""
+
+    name: str
+    records: Records
+    units: npt.NDArray[Any]
+
+
+def blocks(root: Path, key_prefix: str) -> list[Block]:
+    """Each block that holds a record."""
+    found = []
+    for folder in sorted((root / "scheduledtempdata").glob("*")):
+        if not any((folder / "log").glob("*")):
+            continue  # nothing was put in it
+        records = Records(folder / "log", key_prefix)
+        if len(records):
+            found.append(Block(folder.name, records, _written(folder / "queue", _BLOCK_UNIT, "flags")))
+    return found

@@ -1,6 +1,6 @@
 """Kill every part of a running WheelMQ with SIGKILL, again and again, under load; then count what came of it.
 
-    python -m tests.crash.run --kills 60 [--seed N] [--only broker,jvm] [--flush SYNC_FLUSH] [--seconds-max 1500]
+    python -m tests.crash.run --kills 80 [--seed N] [--only broker,jvm] [--flush SYNC_FLUSH] [--seconds-max 2000]
 
 A line for each kill, a table at the end, all figures as JSON on request. It ends with 0 only if nothing was lost,
 delivered twice, early, or in any other way not as it was asked for.
@@ -41,12 +41,16 @@ BROKER_SETTINGS: Final = {
     "timer_log_file_bytes": 52 * 20_000 + 16,
     "timer_slots": 60,
     "timer_roll_window_slots": 35,
+    "block_length_seconds": 60,
+    "block_log_file_bytes": 1 << 20,
+    "block_queue_file_bytes": 24 * 5000,
+    "clean_resource_interval_ms": 1000,
     "checkpoint_ms": 1000,
     "snapshot_log_bytes": 1 << 20,
     **NOTHING_EXPIRES,
 }
 """Files that fill within seconds, a wheel that comes round within minutes, a roll window that the load exceeds; a
-snapshot each second or so."""
+snapshot each second or so, and a block that goes each minute."""
 
 LEAD_S: Final = 30.0
 """What is armed lasts so long: within it the pipeline turns again after it, or a part of it, was killed."""
@@ -74,7 +78,7 @@ class Plan:
     rate: float = 2000.0
     pending_min: int = 500
     """Timers that wait in the broker at each kill."""
-    seconds_max: float = 1500.0
+    seconds_max: float = 2000.0
     late_p99_max_ms: float = 250.0
     turning_max_s: float = LEAD_S
     share_min: float = 0.99
@@ -262,12 +266,12 @@ def report(outcome: Outcome) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.crash.run", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--kills", type=int, default=80)
     parser.add_argument("--seed", type=int, help="replays the schedule of the run that printed it")
     parser.add_argument("--only", default="", metavar="WHAT,WHAT", help=", ".join(known()))
     parser.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH")
     parser.add_argument("--rate", type=float, default=2000.0, help="messages a second")
-    parser.add_argument("--seconds-max", type=float, default=1500.0)
+    parser.add_argument("--seconds-max", type=float, default=2000.0)
     parser.add_argument("--late-p99-max-ms", type=float, default=250.0, help="of what was armed when Spark was killed")
     parser.add_argument(
         "--turning-max-s", type=float, default=LEAD_S, help="until Spark turns again (default: the lead)"

@@ -13,6 +13,17 @@ from dataclasses import dataclass
 from typing import Final
 
 BROKER_POINTS: Final = {
+    "block.checkpoint": 3,
+    "block.gone": 1,
+    "block.logged": 200,
+    "block.queued": 200,
+    "block.recovered": 1,
+    "block.removed": 2,
+    "block.synced": 4,
+    "blocks.checked": 1,
+    "blocks.loaded": 1,
+    "blocks.recovered": 1,
+    "blocks.wheel": 1,
     "cancel.appended": 30,
     "checkpoint.before": 2,
     "checkpoint.written": 2,
@@ -76,21 +87,6 @@ WITH_APACHES_STORE: Final = ("recover.offsets",)
 
 OVER_THE_WIRE: Final = ("task.portion",)
 """What a task passes that does not see the store's folder; here each does."""
-
-IN_BLOCKS: Final = (
-    "blocks.checked",
-    "blocks.loaded",
-    "blocks.recovered",
-    "blocks.wheel",
-    "block.checkpoint",
-    "block.gone",
-    "block.logged",
-    "block.queued",
-    "block.recovered",
-    "block.removed",
-    "block.synced",
-)
-"""What messages of blocks pass, which are not in this load; tests/property/test_stops.py stops at each."""
 
 BY_HAND: Final = ("source", "task", "jvm", "driver", "broker and driver", "broker again", "daemon", "broker")
 """`broker again` is two kills: the second one comes within a second of the start that the first one made."""

@@ -48,6 +48,10 @@ POINT_PATIENCE: Final = 2000
 """A failpoint that is not met within so many messages more gives way to a kill by hand."""
 
 UNDER_LOAD: Final = {
+    "block.checkpoint": (1, 2),
+    "block.logged": (4, 20),
+    "block.queued": (4, 20),
+    "block.synced": (2, 8),
     "checkpoint.before": (1, 2),
     "checkpoint.written": (1, 2),
     "dispatch.before": (40, 150),
@@ -63,13 +67,29 @@ UNDER_LOAD: Final = {
     "send.appended": (60, 250),
 }
 """Failpoints that a broker meets while it takes sends, and the passages at which it may end there."""
-IN_START: Final = ("recover.scanned", "recover.cut", "recover.rebuilt", "recover.staged", "replace.renamed")
+IN_START: Final = (
+    "blocks.checked",
+    "blocks.loaded",
+    "blocks.recovered",
+    "blocks.wheel",
+    "recover.cut",
+    "recover.rebuilt",
+    "recover.scanned",
+    "recover.staged",
+    "replace.renamed",
+)
 """Those that it meets once in a start: one that ends there is killed before it took anything."""
 POINT_SHARE: Final = 0.35
 IN_START_SHARE: Final = 0.1
 
 MIX: Final = Mix(
-    kinds=((Kind.PLAIN, 0.9), (Kind.DELIVER_AT, 0.05), (Kind.DELAY_MS, 0.05)),
+    kinds=(
+        (Kind.PLAIN, 0.82),
+        (Kind.DELIVER_AT, 0.05),
+        (Kind.DELAY_MS, 0.05),
+        (Kind.IN_BLOCK, 0.05),
+        (Kind.LEVEL, 0.03),
+    ),
     delays_ms=((0.6, 50, 1000), (0.4, 1000, 4000)),
     batch_share=0.05,
 )
@@ -80,6 +100,10 @@ SETTINGS: Final = {
     "timer_log_file_bytes": 52 * 5000 + 16,
     "timer_slots": 60,
     "timer_roll_window_slots": 35,
+    "block_length_seconds": 60,
+    "block_log_file_bytes": 32 << 10,
+    "block_queue_file_bytes": 24 * 100,
+    "clean_resource_interval_ms": 1000,
     "flush_interval_ms": 50,
     "checkpoint_ms": 300,
     "max_hash_slot_num": 20_000,
@@ -332,6 +356,8 @@ def report(outcome: Outcome) -> list[str]:
         f"  between two kills at least {min(outcome.between, default=0)} acknowledged, {spread(outcome.between)}",
         f"  read by queue offset {outcome.read}, by log position {outcome.viewed}; asked and never answered "
         f"{counts.get('unanswered', 0)}, of which stored {counts.get('unanswered and delivered', 0)}",
+        f"  by way of blocks {counts.get('in blocks', '?')}, through {counts.get('blocks', '?')} that are there and "
+        f"{counts.get('blocks gone', '?')} that are gone",
         f"  from a start to the first answer, s: {spread(outcome.serving_s)}",
     ]
     lines += [f"  refused: {name} {count}" for name, count in outcome.refusals.items()]

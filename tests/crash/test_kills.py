@@ -16,7 +16,7 @@ import pytest
 
 from tests.crash.load import Load, Mix
 from tests.crash.notes import Fate, Kind, Notes
-from tests.crash.records import COLUMNS, Records
+from tests.crash.records import COLUMNS, KIND_BLOCK, Records
 from tests.crash.run import NOTHING_EXPIRES, Outcome, Plan, Run, report
 from tests.crash.verdict import Verdict, judge
 
@@ -30,6 +30,10 @@ SETTINGS = {
     "timer_log_file_bytes": 52 * 5000 + 16,
     "timer_slots": 20,
     "timer_roll_window_slots": 5,
+    "block_length_seconds": 60,
+    "block_log_file_bytes": 1 << 17,
+    "block_queue_file_bytes": 24 * 500,
+    "clean_resource_interval_ms": 600_000,  # so that what is left has blocks
     **NOTHING_EXPIRES,
 }
 LATE_P99_MAX_MS = 5000.0
@@ -62,7 +66,7 @@ def execute(home: Path, **chosen: object) -> tuple[Outcome, Notes]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, Notes]:
     """A store whose broker was killed four times: by hand, and at failpoints."""
     home = tmp_path_factory.mktemp("alone")
-    only = ("broker", "release.after", "send.appended", "dispatch.before")
+    only = ("broker", "release.after", "send.appended", "block.synced")
     return home / "store", *execute(home, kills=4, spark=False, seconds_max=120.0, only=only)
 
 
@@ -72,6 +76,7 @@ def test_a_broker_alone_loses_nothing(alone: tuple[Path, Outcome, Notes]) -> Non
     assert outcome.violations == []
     assert outcome.kills == 4
     assert outcome.counts["delivered"] > 2000 and outcome.counts["cancelled"] > 0
+    assert outcome.counts["in blocks"] > 200 and outcome.counts["blocks"] > 0
 
 
 @pytest.mark.spark
@@ -94,7 +99,7 @@ class Copy:
         self.store = folder / "store"
         shutil.copytree(source, self.store)
         self.notes = copy.deepcopy(notes)
-        self.records = Records(self.store, notes.key_prefix)
+        self.records = Records(self.store / "commitlog", notes.key_prefix)
 
     def judge(self) -> Verdict:
         return judge(self.store, self.notes)
@@ -205,6 +210,54 @@ def test_an_answer_to_a_cancel_that_is_not_true_is_found(planted: Copy) -> None:
     cancels = np.flatnonzero((rows["kind"] == Kind.CANCEL) & (rows["fate"] == Fate.STORED))
     rows["outcome"][cancels[0]] = 3 if rows["outcome"][cancels[0]] == 1 else 1
     assert sum("says the answer" in text for text in planted.judge().violations) >= 1
+
+
+# Of blocks
+
+
+def in_block(planted: Copy) -> int:
+    """The number of some message of a block, which was acknowledged and is out."""
+    rows = planted.notes.rows
+    numbers = planted.records.of("number")[planted.records.of("origin") >> 60 == KIND_BLOCK]
+    return int(next(number for number in numbers if number >= 0 and rows["origin"][number] >= 0))
+
+
+def test_blocks_that_are_gone_are_judged_by_what_settled_their_messages(planted: Copy) -> None:
+    before = planted.judge().counts
+    shutil.rmtree(planted.store / "scheduledtempdata")
+    verdict = planted.judge()
+    assert verdict.violations == []
+    assert verdict.counts["blocks gone"] == before["blocks"] > 0 == verdict.counts["blocks"]
+    planted.notes[in_block(planted)]["origin"] += 1 << 39
+    assert planted.judge().counts["in a block elsewhere than the answer said"] == 1
+
+
+def test_a_message_of_a_block_that_is_gone_and_left_as_another_one_is_found(planted: Copy) -> None:
+    shutil.rmtree(planted.store / "scheduledtempdata")
+    number = in_block(planted)
+    planted.notes.rows["origin"][number - 1] = planted.notes[number]["origin"]
+    planted.notes.rows["origin"][number] = -1
+    assert planted.judge().counts["origins settled by another message"] == 1
+
+
+def test_a_message_of_a_block_elsewhere_than_the_answer_said_is_found(planted: Copy) -> None:
+    planted.notes[in_block(planted)]["origin"] += 1
+    assert planted.judge().counts["in a block elsewhere than the answer said"] == 1
+
+
+@pytest.mark.parametrize("byte", [7, 19], ids=["position", "due time"])
+def test_a_unit_of_a_block_that_names_no_record_is_found(planted: Copy, byte: int) -> None:
+    path = next((planted.store / "scheduledtempdata").glob("*/queue/0*0"))
+    planted.put(path, byte, bytes([path.read_bytes()[byte] ^ 1]))
+    assert any("units do not name its" in text for text in planted.judge().violations)
+
+
+def test_a_flag_of_what_is_not_out_is_found(planted: Copy) -> None:
+    """All that follows the first flagged unit's release is taken out of the log."""
+    origin = next(int(one) for one in planted.records.of("origin") if one >> 60 == KIND_BLOCK)
+    path, at, _ = planted.bytes_of(int(np.flatnonzero(planted.records.of("origin") == origin)[0]))
+    planted.put(path, at, bytes(8))
+    assert any("and not out" in text for text in planted.judge().violations)
 
 
 def test_a_load_without_a_broker_sends_nothing() -> None:

@@ -30,6 +30,7 @@ def test_a_broker_that_is_killed_under_sends_loses_invents_and_repeats_nothing(f
     assert outcome.kills == KILLS and min(outcome.between) >= BETWEEN_MIN
     assert outcome.at_failpoints + outcome.extra_kills > 0
     assert outcome.counts["lost"] == outcome.counts["invented"] == outcome.counts["twice"] == 0
+    assert outcome.counts["in blocks"] > KILLS * BETWEEN_MIN // 50
     assert outcome.read == outcome.viewed == outcome.counts["delivered"] >= KILLS * BETWEEN_MIN
 
 

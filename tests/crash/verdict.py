@@ -1,10 +1,12 @@
 """What a run came to: every message that was asked for is looked for, every record is accounted for.
 
-A count of anything that must not happen is a violation; so is a store that does not read from end to end.
+A count of anything that must not happen is a violation; so is a store that does not read from end to end. Of a block
+that is gone the records tell that ended its messages, and what the sender was answered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.crash.notes import TOPICS, Fate, Kind, Notes, Outcome
-from tests.crash.records import TIMER_TOPIC, BadBytes, Column, Records, queues
+from tests.crash.records import KIND_BLOCK, TIMER_TOPIC, BadBytes, Block, Column, Records, blocks, queues
 
 DEAD_LETTER_TOPIC: Final = "rmq_sys_wheelmq_dead_letter"
-INDEX_MASK: Final = (1 << 40) - 1
+INDEX_BITS: Final = 40
+INDEX_MASK: Final = (1 << INDEX_BITS) - 1
+DONE, BLANK = 1, 2
+"""Flags of a unit in a block's queue."""
 EXAMPLES: Final = 5
 
 Mask = npt.NDArray[np.bool_]
@@ -28,6 +33,8 @@ class Verdict:
 
     counts: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    """Those that are there."""
     delivered: npt.NDArray[Any] | None = None
     """One row for each delivered timer (number, due_ms, store_ms, parked_ms), by its queue's unit."""
 
@@ -37,7 +44,9 @@ class Verdict:
         if not len(found):
             return
         some = [int(one) for one in found[:EXAMPLES]]
-        stories = [story(one, records) for one in some] if records is not None else [str(one) for one in some]
+        stories = (
+            [story(one, records, self.blocks) for one in some] if records is not None else [str(one) for one in some]
+        )
         self.violations.append(f"{name}: {len(found)}, such as {'; '.join(stories)}")
 
 
@@ -48,8 +57,9 @@ def judge(root: Path, notes: Notes) -> Verdict:
     """Read the store at `root`, which no broker has open, and hold it against what the sender was told."""
     verdict = Verdict()
     try:
-        records = Records(root, notes.key_prefix)
+        records = Records(root / "commitlog", notes.key_prefix)
         units = {(topic, queue_id): found for topic, queue_id, found in queues(root)}
+        there = verdict.blocks = blocks(root, notes.key_prefix)
     except BadBytes as problem:
         verdict.violations.append(f"the store does not read: {problem}")
         return verdict
@@ -64,19 +74,27 @@ def judge(root: Path, notes: Notes) -> Verdict:
     }
     _judge_log(verdict, records)
     _judge_queues(verdict, records, units)
-    parked = _Parked(records)
+    for block in there:
+        _judge_block(verdict, block, records)
+    parked = _Parked(records, there, rows)
     _judge_origins(verdict, records, parked)
+    _judge_places(verdict, records, parked, rows)
     _judge_due(verdict, records, parked, rows)
     rows_out = _deliveries(records, units)
     _judge_deliveries(verdict, records, parked, rows, rows_out)
     _judge_cancels(verdict, records, parked, rows)
+    verdict.counts |= {"blocks": len(there), "blocks gone": parked.gone_blocks}
     return verdict
 
 
-def story(number: int, records: Records) -> str:
-    """What the log holds of a message."""
+def story(number: int, records: Records, there: Sequence[Block] = ()) -> str:
+    """What the log holds of a message, and what blocks that are there."""
+    parts = [
+        f"block {block.name}#{block.records.of('queue_offset')[i]} due {block.records.of('due_ms')[i]}"
+        for block in there
+        for i in np.flatnonzero(block.records.of("number") == number).tolist()
+    ]
     found = np.flatnonzero((records.of("number") == number) | (records.of("cancels") == number))
-    parts = []
     for i in found.tolist():
         origin = int(records.of("origin")[i])
         parts.append(
@@ -118,6 +136,26 @@ def _judge_queues(verdict: Verdict, records: Records, units: dict[tuple[str, int
         verdict.violations.append(f"{len(records) - seen} records are in no queue")
 
 
+def _judge_block(verdict: Verdict, block: Block, records: Records) -> None:
+    """A block's units name its records, all of them and in order; flagged as out is what the commit log says is out."""
+    found, units = block.records, block.units
+    number = int(found.of("queue_id")[0])
+    indices = found.of("queue_offset")
+    if (np.diff(indices) <= 0).any() or (found.of("queue_id") != number).any():
+        verdict.violations.append(f"block {block.name}: its log is not that of one block, in the order of indices")
+    if (np.diff(found.of("store_ms")) < 0).any():
+        verdict.violations.append(f"block {block.name}: store times decrease")
+    verdict.expect_none(f"bodies changed in block {block.name}", found.of("number")[found.of("body_is_ours") == 0])
+    named = np.flatnonzero(units["size"])
+    same = np.array_equal(named, indices) and np.array_equal(units["position"][named], found.of("position"))
+    if not same or not np.array_equal(units["due_ms"][named], found.of("due_ms")):
+        verdict.violations.append(f"block {block.name}: {len(named)} units do not name its {len(indices)} records")
+    if ((units["size"] == 0) & (units["flags"] != BLANK)).any():
+        verdict.violations.append(f"block {block.name}: a unit without a message is no blank")
+    out = np.flatnonzero(units["flags"] & DONE) | KIND_BLOCK << 60 | number << INDEX_BITS
+    verdict.expect_none(f"flagged in block {block.name} and not out", out[~np.isin(out, records.of("origin"))])
+
+
 def _topic(records: Records, *names: str) -> Mask:
     found: Mask = np.isin(records.of("topic"), [records.topic_row(name) for name in names])
     return found
@@ -127,27 +165,82 @@ def _topic(records: Records, *names: str) -> Mask:
 
 
 class _Parked:
-    """Parked records in the order of their origins, and the log row that settles each (-1 for none)."""
+    """Parked messages in the order of their origins, and the row in the commit log that settles each (-1 for none).
 
-    def __init__(self, records: Records) -> None:
-        rows = np.flatnonzero(records.of("parks") >= 0)
-        self.rows = rows[np.argsort(records.of("parks")[rows])]
-        self.origins = records.of("parks")[self.rows]
-        self.due_ms = records.of("due_ms")[self.rows]
-        self.settled_by: Column = np.full(len(self.rows), -1, np.int64)
+    Of a block that is gone there are those that were settled, as far as a message is known by what settled it; they
+    bear the number of the message that was answered with their origin, if one was.
+    """
+
+    def __init__(self, records: Records, there: list[Block], notes: Any) -> None:
+        found = _parked_in(records, np.flatnonzero(records.of("parks") >= 0))
+        stand = np.array([int(block.records.of("queue_id")[0]) for block in there], np.int64)
+        in_blocks = []
+        for block in there:
+            in_blocks.append(_parked_in(block.records, np.arange(len(block.records))))
+            in_blocks[-1]["row"] = NOT_IN_LOG
+        gone = _gone(records, stand, notes)
+        self.gone_blocks = len(np.unique(gone["origin"] >> INDEX_BITS))
+        found = np.concatenate([found, *in_blocks, gone])
+        self.all = found[np.argsort(found["origin"], kind="stable")]
+        self.settled_by: Column = np.full(len(self.all), -1, np.int64)
         self.settlers = np.flatnonzero(records.of("origin") >= 0)
         self.indices = self.find(records.of("origin")[self.settlers])
-        """Where in `rows` what each settles stands, behind their end where that is nowhere."""
-        known = self.indices < len(self.rows)
+        """Where in `all` what each settles stands, behind their end where that is nowhere."""
+        known = self.indices < len(self.all)
         self.settled_by[self.indices[known]] = self.settlers[known]
-        self.is_cancel: Mask = records.of("cancels")[self.rows] != -2
 
     def find(self, origins: Column) -> Column:
-        """Where in `rows` the messages of `origins` stand; behind their end what is not there."""
-        at = np.searchsorted(self.origins, origins)
-        there = at < len(self.rows)
-        there[there] = self.origins[at[there]] == origins[there]
-        return np.where(there, at, len(self.rows))
+        """Where in `all` the messages of `origins` stand; behind their end what is not there."""
+        return _places(self.all["origin"], origins)
+
+
+def _places(among: Column, wanted: Column) -> Column:
+    """Where `wanted` stand in `among`, which is sorted; behind its end what is not there."""
+    at = np.searchsorted(among, wanted)
+    there = at < len(among)
+    there[there] = among[at[there]] == wanted[there]
+    return np.where(there, at, len(among))
+
+
+PARKED: Final = np.dtype(
+    [
+        ("origin", "i8"),
+        ("row", "i8"),  # in the commit log; NOT_IN_LOG for one of a block
+        ("number", "i8"),
+        ("due_ms", "i8"),  # 0 when that is not known any more
+        ("store_ms", "i8"),  # when it was stored at the latest
+        ("is_cancel", "?"),
+    ]
+)
+NOT_IN_LOG: Final = -1
+
+
+def _parked_in(records: Records, rows: Column) -> npt.NDArray[Any]:
+    made = np.zeros(len(rows), PARKED)
+    for name, column in (("origin", "parks"), ("number", "number"), ("due_ms", "due_ms"), ("store_ms", "store_ms")):
+        made[name] = records.of(column)[rows]
+    made["row"], made["is_cancel"] = rows, records.of("cancels")[rows] != -2
+    return made
+
+
+def _gone(records: Records, stand: Column, notes: Any) -> npt.NDArray[Any]:
+    """Settled messages of blocks whose numbers are not among those that `stand`."""
+    origins = records.of("origin")
+    numbers = origins >> INDEX_BITS & 0xFFFFF
+    rows = np.flatnonzero((origins >> 60 == KIND_BLOCK) & (origins >= 0) & ~np.isin(numbers, stand))
+    rows = rows[np.unique(origins[rows], return_index=True)[1]]
+    made = np.zeros(len(rows), PARKED)
+    made["origin"], made["row"] = origins[rows], NOT_IN_LOG
+    by_cancel = records.of("cancels")[rows] != -2
+    made["due_ms"] = np.where(by_cancel, 0, records.of("due_ms")[rows])
+    made["number"] = np.where(by_cancel, records.of("cancels")[rows], records.of("number")[rows])
+    made["store_ms"] = records.of("store_ms")[rows]
+    in_order = np.argsort(notes["origin"])
+    at = _places(notes["origin"][in_order], made["origin"])
+    is_answered = at < len(notes)
+    numbers = in_order[at[is_answered]]
+    made["number"][is_answered], made["store_ms"][is_answered] = numbers, notes["answered_ms"][numbers]
+    return made
 
 
 def _judge_origins(verdict: Verdict, records: Records, parked: _Parked) -> None:
@@ -155,33 +248,44 @@ def _judge_origins(verdict: Verdict, records: Records, parked: _Parked) -> None:
     origins = records.of("origin")[parked.settlers]
     unique, times = np.unique(origins, return_counts=True)
     verdict.expect_none("origins settled twice", unique[times > 1])
-    strange = parked.indices >= len(parked.rows)
+    verdict.expect_none("origins parked twice", parked.all["origin"][1:][np.diff(parked.all["origin"]) == 0])
+    strange = parked.indices >= len(parked.all)
     verdict.expect_none("origins that were never parked", origins[strange])
     settlers, indices = parked.settlers[~strange], parked.indices[~strange]
-    origin_rows = parked.rows[indices]
-    verdict.expect_none("origins settled before they were parked", indices[settlers <= origin_rows])
+    settled = parked.all[indices]
+    verdict.expect_none("origins settled before they were parked", indices[settlers <= settled["row"]])
     cancels = records.of("cancels")[settlers]
     by = np.where(cancels != -2, cancels, records.of("number")[settlers])
-    verdict.expect_none("origins settled by another message", indices[by != records.of("number")[origin_rows]])
-    verdict.expect_none("cancels settled", indices[parked.is_cancel[indices]])
-    waiting = (parked.settled_by < 0) & ~parked.is_cancel
-    verdict.expect_none("parked and never settled", records.of("number")[parked.rows[waiting]], records)
+    verdict.expect_none("origins settled by another message", indices[by != settled["number"]])
+    verdict.expect_none("cancels settled", indices[settled["is_cancel"]])
+    waiting = (parked.settled_by < 0) & ~parked.all["is_cancel"]
+    verdict.expect_none("parked and never settled", parked.all["number"][waiting], records)
     rolled = _topic(records, TIMER_TOPIC) & (records.of("origin") >= 0) & (records.of("cancels") == -2)
     verdict.counts["rolled"] = int(rolled.sum())
 
 
+def _judge_places(verdict: Verdict, records: Records, parked: _Parked, rows: Any) -> None:
+    """A message of a block is there under the origin that its sender was answered."""
+    mine = parked.all[parked.all["origin"] >> 60 == KIND_BLOCK]
+    verdict.counts["in blocks"] = len(mine)
+    mine = mine[(mine["number"] >= 0) & (mine["number"] < len(rows))]
+    asked = rows[mine["number"]]
+    moved = (asked["fate"] == Fate.STORED) & (asked["origin"] != mine["origin"])
+    verdict.expect_none("in a block elsewhere than the answer said", mine["number"][moved], records)
+
+
 def _judge_due(verdict: Verdict, records: Records, parked: _Parked, rows: Any) -> None:
     """A parked message is due when its sender asked for, to the millisecond, and stays so when it is parked again."""
-    first = parked.rows[~parked.is_cancel]
-    numbers, at = np.unique(records.of("number")[first], return_index=True)
+    first = parked.all[~parked.all["is_cancel"] & (parked.all["due_ms"] > 0)]
+    numbers, at = np.unique(first["number"], return_index=True)
     known = (numbers >= 0) & (numbers < len(rows))
     numbers, first = numbers[known], first[at[known]]
-    asked, due = rows[numbers], records.of("due_ms")[first]
+    asked, due = rows[numbers], first["due_ms"]
     received = due - asked["delay_ms"]
     right = np.where(
         asked["kind"] == Kind.DELIVER_AT,
         due == asked["due_ms"],
-        (asked["asked_ms"] <= received) & (received <= records.of("store_ms")[first]),
+        (asked["asked_ms"] <= received) & (received <= first["store_ms"]),
     )
     verdict.expect_none("due at another time than asked for", numbers[~right], records)
     due_of = np.zeros(len(rows), np.int64)
@@ -248,14 +352,14 @@ def _delivered(records: Records, parked: _Parked, out: Column) -> npt.NDArray[An
     made["due_ms"] = _due_of(records, parked, out)
     made["store_ms"] = records.of("store_ms")[out]
     indices = parked.find(records.of("origin")[out])
-    good = indices < len(parked.rows)
-    made["parked_ms"][good] = records.of("store_ms")[parked.rows[indices[good]]]
+    good = indices < len(parked.all)
+    made["parked_ms"][good] = parked.all["store_ms"][indices[good]]
     return made
 
 
 def _due_of(records: Records, parked: _Parked, out: Column) -> Column:
     """When what was delivered was due: as its parked record says, 0 for what never was."""
-    return np.append(parked.due_ms, 0)[parked.find(records.of("origin")[out])]
+    return np.append(parked.all["due_ms"], 0)[parked.find(records.of("origin")[out])]
 
 
 def _judge_cancels(verdict: Verdict, records: Records, parked: _Parked, rows: Any) -> None:
@@ -271,7 +375,7 @@ def _judge_cancels(verdict: Verdict, records: Records, parked: _Parked, rows: An
     cancels = np.flatnonzero((rows["kind"] == Kind.CANCEL) & (rows["fate"] == Fate.STORED))
     record_of: Column = np.full(len(rows), -1, np.int64)
     with_origin = np.zeros(len(rows), np.bool_)
-    for i in parked.rows[parked.is_cancel]:
+    for i in parked.all["row"][parked.all["is_cancel"]]:
         number = records.of("number")[i]
         if 0 <= number < len(rows):
             record_of[number] = i
