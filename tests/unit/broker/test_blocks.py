@@ -469,3 +469,27 @@ class TestListing:
             assert (pending.topic, pending.queue_id, pending.unique_key) == ("T", 0, "U14")
             assert (pending.due_ms - START_MS, pending.body_bytes, pending.keys) == (14_000, 2, "k")
             harness.start()
+
+
+def test_a_number_that_the_log_names_is_not_given_again_after_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers begin anew at some time. A start from a snapshot does not see what the log before it names; one without
+    does, and would take the new block's messages for those that are out."""
+    monkeypatch.setattr("wheelmq.delay.blocks.blocks.NUMBER_MAX", 5)
+    settings = {"block_length_seconds": 2, "clean_resource_interval_ms": 500}
+    with BrokerHarness(tmp_path, **settings) as harness:
+        for _ in range(4):
+            harness.send("T", b"old", properties={props.DELAY_IN_SECONDS: "1"})
+            harness.advance(6000)
+        assert len(harness.broker.blocks) == 0
+        harness.restart(clean=True)
+        for delay_s in (30, 40):
+            answer = harness.send("T", b"new", properties={props.DELAY_IN_SECONDS: str(delay_s)})
+        assert answer.code != 0, "1 to 4 are named, and 5 is in use"
+        snapshot = harness.broker.paths.snapshot
+        harness.crash()
+        snapshot.unlink()
+        harness.start()
+        harness.advance(31_000)
+        assert [record.message.body for record in harness.read_queue("T")] == [b"old"] * 4 + [b"new"]

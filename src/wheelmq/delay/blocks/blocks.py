@@ -194,6 +194,12 @@ class Blocks:
                 return number
         raise NoNumberLeft(f"each of {NUMBER_MAX} numbers of blocks is in use, or the log names it")
 
+    def numbers_over(self) -> list[int]:
+        """Numbers of blocks that are gone, of which the log still says what became of their messages."""
+        start = self._store.log.start
+        self._over = {number: position for number, position in self._over.items() if position > start}
+        return list(self._over)
+
     def put(self, block: Block, message: Message, due_ms: Millis) -> Put:
         """Append a message that was parked for `block`. Raises PropertiesTooLong, BatchTooLong, DiskFull."""
         store_ms = max(self._store.log.store_ms(), self._last_store_ms)

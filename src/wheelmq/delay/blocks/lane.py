@@ -354,8 +354,11 @@ class BlockLane:
     # Disk ----------------------------------------------------------------------------------------------------------
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        """The end of each block's stream, and of the one that had the last number: no number is given again."""
+        """The end of each block's stream, and of those whose number the log names, or that had the last one: so no such
+        number is given again, also after a start that does not walk the whole log."""
         ends = {block_stream(block.number): QueueOffset(block.queue.end) for block in self.blocks}
+        for number in self.blocks.numbers_over():
+            ends.setdefault(block_stream(number), QueueOffset(0))
         if self.blocks.last_number:
             ends.setdefault(block_stream(self.blocks.last_number), QueueOffset(0))
         return ends
