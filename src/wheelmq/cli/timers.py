@@ -16,6 +16,7 @@ from wheelmq.cli import timers_view as view
 from wheelmq.cli.brokers import check_topic_is_known, find_brokers
 from wheelmq.cli.errors import namesrv_option, told_plainly
 from wheelmq.cli.times import parse_time
+from wheelmq.formats.units import NEVER_MS
 
 if TYPE_CHECKING:
     from wheelmq.delay.pending import Pending
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 PAGE_COUNT: Final = 500
 MINUTE_MS: Final = 60_000
-NEVER_MS: Final = (1 << 63) - 1
 
 
 class Time(click.ParamType[int]):

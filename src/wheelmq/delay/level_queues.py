@@ -28,14 +28,13 @@ from wheelmq.formats.disk.origin import (
     stream_number,
 )
 from wheelmq.formats.names import SCHEDULE_TOPIC
-from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.formats.units import NEVER_MS, LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue, Units
 from wheelmq.store.store import Store
 
 UNITS_AT_ONCE: Final = 512
 """Units of a queue that are looked at in one step."""
 
-_NEVER: Final = 1 << 62
 
 Integers = npt.NDArray[np.int64]
 
@@ -49,7 +48,7 @@ class LevelQueue:
         self.delay_ms = delay_ms
         self.staged_to = queue.start
         """Each message below is armed, or settled, or noted."""
-        self.head_ms = _NEVER
+        self.head_ms: int = NEVER_MS
         """When the message there is due, as its unit says; far off without one."""
         self._latest_ms = 0
 
@@ -57,7 +56,7 @@ class LevelQueue:
         """What lies below `offset` is staged."""
         first = QueueOffset(max(offset, self.staged_to, self.queue.start))
         self.staged_to = self.queue.skip_blanks(first)
-        self.head_ms = _NEVER
+        self.head_ms = NEVER_MS
         if self.staged_to < self.queue.end:
             self.head_ms = int(self.queue.read(self.staged_to, 1)["tag_code"][0])
 
@@ -65,13 +64,13 @@ class LevelQueue:
         """The units of messages due at `dues_ms` were written; which of these are due before one ahead of them."""
         latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], dues_ms)))
         self._latest_ms = int(latest[-1])
-        if self.head_ms == _NEVER:
+        if self.head_ms == NEVER_MS:
             self.advance(self.staged_to)
         return np.asarray(dues_ms < latest[:-1])
 
     def has_due(self, now_ms: Millis, until_ms: int) -> bool:
         """Whether something that is not staged is due by `until_ms`."""
-        return self.head_ms <= until_ms or now_ms + self.delay_ms < self.head_ms < _NEVER
+        return self.head_ms <= until_ms or now_ms + self.delay_ms < self.head_ms < NEVER_MS
 
     def due(
         self, now_ms: Millis, until_ms: int, count_max: int, durable: LogPosition | None = None
@@ -148,7 +147,7 @@ class LevelQueues:
 
     def next_ms(self) -> int:
         """When the first is due that is not staged; far off when none is."""
-        return min((level.head_ms for level in self._levels.values()), default=_NEVER)
+        return min((level.head_ms for level in self._levels.values()), default=NEVER_MS)
 
     def take_due(self, now_ms: Millis, until_ms: int, count_max: int) -> Refs | None:
         """Stage what is due by `until_ms`, about `count_max` of each level: references by fire time; None for none."""

@@ -36,7 +36,7 @@ from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels import jit, scan
-from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.formats.units import NEVER_MS, LogPosition, Millis, QueueOffset
 from wheelmq.store.store import Store
 
 LOOKED_AT_MAX: Final = 5000
@@ -68,7 +68,7 @@ class Wanted(NamedTuple):
 
     topic: str | None = None
     from_ms: Millis = Millis(0)
-    to_ms: Millis = Millis((1 << 63) - 1)
+    to_ms: Millis = NEVER_MS
 
 
 class Glance(NamedTuple):

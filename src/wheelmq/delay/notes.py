@@ -15,14 +15,13 @@ import numpy as np
 
 from wheelmq.delay.refs import FIRE_MS, ORIGIN, Refs, by_fire_time, make
 from wheelmq.formats.disk.origin import Origin, Stream, by_stream, origin_stream
-from wheelmq.formats.units import Millis
+from wheelmq.formats.units import NEVER_MS, Millis
 
 log = logging.getLogger(__name__)
 
 NEAR_MS: Final = 1000
 NOTES_MAX: Final = 1 << 20
 _CHUNK_ROWS: Final = 4096
-_NEVER: Final = 1 << 62
 
 
 class Notes:
@@ -33,9 +32,9 @@ class Notes:
         self._held = held
         self._streams: dict[Stream, _StreamNotes] = {}
         self.count = 0
-        self.next_fire_ms = _NEVER
+        self.next_fire_ms: int = NEVER_MS
         """The least fire time among the notes."""
-        self.next_near_ms = _NEVER
+        self.next_near_ms: int = NEVER_MS
         """The least among those that are taken."""
         self.passed_over = 0
         """Messages that were not noted for want of room, since the start."""
@@ -82,11 +81,11 @@ class Notes:
 
     def _count(self) -> None:
         self.count = sum(notes.count for notes in self._streams.values())
-        self.next_fire_ms = min((notes.next_fire_ms for notes in self._streams.values()), default=_NEVER)
+        self.next_fire_ms = min((notes.next_fire_ms for notes in self._streams.values()), default=NEVER_MS)
         self.next_near_ms = self.next_fire_ms
         if self._held is not None:
             taken = (notes for stream, notes in self._streams.items() if stream != self._held)
-            self.next_near_ms = min((notes.next_fire_ms for notes in taken), default=_NEVER)
+            self.next_near_ms = min((notes.next_fire_ms for notes in taken), default=NEVER_MS)
 
 
 class _Chunk:
@@ -95,7 +94,7 @@ class _Chunk:
     def __init__(self) -> None:
         self._rows = make(_CHUNK_ROWS)
         self._start = self._stop = 0
-        self.least_ms = _NEVER
+        self.least_ms: int = NEVER_MS
 
     @property
     def refs(self) -> Refs:
@@ -130,7 +129,7 @@ class _Chunk:
         self._find_least()
 
     def _find_least(self) -> None:
-        self.least_ms = int(self.refs[:, FIRE_MS].min()) if len(self) else _NEVER
+        self.least_ms = int(self.refs[:, FIRE_MS].min()) if len(self) else NEVER_MS
 
 
 class _StreamNotes:
@@ -140,7 +139,7 @@ class _StreamNotes:
         self._near: list[Refs] = []
         self._chunks: list[_Chunk] = []
         self.count = 0
-        self.next_fire_ms = _NEVER
+        self.next_fire_ms: int = NEVER_MS
         """The least fire time among the notes."""
 
     def add(self, refs: Refs, now_ms: Millis) -> None:
@@ -189,5 +188,5 @@ class _StreamNotes:
 
     def _tidy(self) -> None:
         self._chunks = [chunk for chunk in self._chunks if len(chunk)]
-        near_ms = min((int(refs[:, FIRE_MS].min()) for refs in self._near), default=_NEVER)
-        self.next_fire_ms = min(near_ms, min((chunk.least_ms for chunk in self._chunks), default=_NEVER))
+        near_ms = min((int(refs[:, FIRE_MS].min()) for refs in self._near), default=NEVER_MS)
+        self.next_fire_ms = min(near_ms, min((chunk.least_ms for chunk in self._chunks), default=NEVER_MS))

@@ -21,6 +21,8 @@ from wheelmq.formats.kernels.refs import POSITION as POSITION
 from wheelmq.formats.kernels.refs import SIZE as SIZE
 
 LONG_DELAY_MS: Final = 5000
+NO_ENQUEUE_MS: Final = (1 << 63) - 1
+"""What was armed past the pipeline: as Apache RocketMQ, whose own value is written then (Long.MAX_VALUE)."""
 
 Refs = npt.NDArray[np.int64]
 

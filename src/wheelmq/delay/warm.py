@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
-from wheelmq.delay.blocks.lane import KIND_SHIFT, BlockLane
+from wheelmq.delay.blocks.lane import BlockLane
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.formats.disk.origin import KIND_BLOCK
+from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT
 from wheelmq.formats.units import Millis
 from wheelmq.store.mapped import HeldFiles, MappedSequence
 from wheelmq.system.disk import MappedFile

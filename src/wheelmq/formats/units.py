@@ -5,7 +5,7 @@ A bare "offset" is none of them, so the word stands alone nowhere in this packag
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Final, NewType
 
 LogPosition = NewType("LogPosition", int)
 """Bytes from the start of the commit log (RocketMQ: physical offset)."""
@@ -15,3 +15,6 @@ QueueOffset = NewType("QueueOffset", int)
 
 Millis = NewType("Millis", int)
 """Milliseconds since 1970 UTC."""
+
+NEVER_MS: Final = Millis(1 << 62)
+"""A time that does not come: where none is known, and the end of a span that has none."""

@@ -13,7 +13,7 @@ from wheelmq.delay import listing
 from wheelmq.delay.delay_offsets import DelayOffsetsBody
 from wheelmq.delay.fate import Asked, fates, fates_of
 from wheelmq.formats.disk.message import Record
-from wheelmq.formats.units import Millis
+from wheelmq.formats.units import NEVER_MS, Millis
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -102,7 +102,7 @@ def find_timers(request: Request, broker: Broker) -> Answer:
 
     def find(topic: str, key: str) -> Iterator[Record]:
         nonlocal is_truncated
-        found = index.find(topic, key, Millis(0), Millis((1 << 63) - 1), FOUND_MAX)
+        found = index.find(topic, key, Millis(0), NEVER_MS, FOUND_MAX)
         is_truncated |= key == header.key and len(found.positions) == FOUND_MAX
         return (record for position in found.positions if (record := log.record_at(position)) is not None)
 

@@ -29,6 +29,7 @@ from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import (
     INDEX_MASK,
     KIND_BLOCK,
+    KIND_SHIFT,
     Origin,
     Stream,
     block_stream,
@@ -56,9 +57,6 @@ NEAR_MS: Final = 1000
 """What is due within this and was walked by no turn is armed by the tick."""
 ROWS_MAX: Final = 200_000
 """Rows that one turn walks, unless a single second has more."""
-KIND_SHIFT: Final = 60
-"""An origin's kind stands from this bit on."""
-_NO_ENQUEUE_MS: Final = (1 << 63) - 1
 
 
 class _Settled(NamedTuple):
@@ -124,7 +122,9 @@ class BlockLane:
         planned_ms = plan.blocks.through_ms if plan is not None and plan.blocks is not None else 0
         return max(self.walked_ms, planned_ms)
 
-    def _arm(self, block: Block, indices: Indices, units: Units, *, by: str, enqueue_ms: int = _NO_ENQUEUE_MS) -> None:
+    def _arm(
+        self, block: Block, indices: Indices, units: Units, *, by: str, enqueue_ms: int = ref.NO_ENQUEUE_MS
+    ) -> None:
         """Arm units of a block."""
         refs = ref.make(len(indices))
         refs[:, ref.FIRE_MS] = units["due_ms"]
@@ -134,7 +134,7 @@ class BlockLane:
         refs[:, ref.FLAGS] = np.where(units["flags"] & FLAG_LONG, ref.FLAG_LONG, 0)
         refs = refs[refs[:, ref.SIZE] > 0]
         if len(refs):
-            self._timer.arm(ref.by_fire_time(refs), enqueue_ms=enqueue_ms, by=by)
+            self._timer.arm(ref.by_fire_time(refs), enqueue_ms=ref.NO_ENQUEUE_MS, by=by)
 
     # Reading -------------------------------------------------------------------------------------------------------
 

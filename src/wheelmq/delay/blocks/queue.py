@@ -27,8 +27,6 @@ Units = npt.NDArray[Any]
 """An array of BLOCK_UNIT.dtype."""
 Indices = npt.NDArray[np.int64]
 
-_NEVER: Final = -1
-
 
 class BlockQueue:
     """The units. `end` is the index that the next one gets."""
@@ -38,7 +36,7 @@ class BlockQueue:
         self.files = files
         self.end = 0
         self._synced = 0
-        self._flagged_from = _NEVER
+        self._flagged_from: int | None = None
         """The least index that was flagged since the last sync."""
 
     @property
@@ -141,7 +139,7 @@ class BlockQueue:
             flags[at] |= FLAG_DONE
             if len(at):
                 least = first + int(at[0])
-                self._flagged_from = least if self._flagged_from == _NEVER else min(self._flagged_from, least)
+                self._flagged_from = least if self._flagged_from is None else min(self._flagged_from, least)
 
     def done(self) -> Indices:
         """The indices of what is flagged as being out, and of those that no message has."""
@@ -199,14 +197,14 @@ class BlockQueue:
     @property
     def is_changed(self) -> bool:
         """Whether anything was written since the last sync."""
-        return self._synced < self.end or self._flagged_from != _NEVER
+        return self._synced < self.end or self._flagged_from is not None
 
     def sync_job(self) -> Callable[[], None]:
         """What brings all that was written to disk; may run off the loop."""
-        first = self._synced if self._flagged_from == _NEVER else min(self._synced, self._flagged_from)
+        first = self._synced if self._flagged_from is None else min(self._synced, self._flagged_from)
         end, flagged_from = self.end, self._flagged_from
         sync = self.files.sync_job(first * BLOCK_UNIT.size, end * BLOCK_UNIT.size)
-        self._flagged_from = _NEVER
+        self._flagged_from = None
 
         def job() -> None:
             try:

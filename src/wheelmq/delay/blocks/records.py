@@ -8,13 +8,12 @@ import numpy as np
 
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.formats.kernels import scan as col
-from wheelmq.formats.units import LogPosition
+from wheelmq.formats.units import NEVER_MS, LogPosition
 from wheelmq.store.mapped import HeldFiles, MappedSequence
 from wheelmq.store.recovery import InternedNames, LogDamaged, LogScan, Rows
 
 AT_ONCE: Final = 1 << 14
 """Units whose records are walked over together."""
-_EVER_MS: Final = 1 << 62
 
 
 class UnitRecords:
@@ -23,7 +22,7 @@ class UnitRecords:
     def __init__(self, files: MappedSequence, number: int, *, check_bodies: bool = True) -> None:
         self._files = files
         self._number = number
-        self._scan = LogScan(files, LogPosition(0), check_bodies=check_bodies, whole_before_ms=_EVER_MS)
+        self._scan = LogScan(files, LogPosition(0), check_bodies=check_bodies, whole_before_ms=NEVER_MS)
 
     @property
     def names(self) -> InternedNames:

@@ -48,7 +48,7 @@ from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.snapshot import Snapshot
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL
 from wheelmq.formats.kernels import scan as col
-from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.formats.units import NEVER_MS, LogPosition, QueueOffset
 from wheelmq.formats.wire.bodies import DataVersion
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
@@ -58,7 +58,6 @@ from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
 
-_EVER_MS = 1 << 62
 _UNIT_ORIGIN, _UNIT_POSITION, _UNIT_SIZE = range(3)
 _NO_UNITS = np.empty((0, 3), np.int64)
 _TIMER_FIRST = timer_origin(0)
@@ -143,7 +142,7 @@ class TimerRecovery:
         spans = units[:, _UNIT_POSITION], units[:, _UNIT_SIZE]
         if not _can_be_records(*spans, timer.store.log.files, log_end):
             raise LogDamaged(errno.EIO, "units of what is parked name no records")
-        scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=_EVER_MS)
+        scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=NEVER_MS)
         met = [np.empty(0, np.int64)]
         self._rows_max = len(units) + 2 * CHUNK_ROWS  # none of these is settled
         for rows in scan.records_at(*spans):

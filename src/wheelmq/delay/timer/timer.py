@@ -175,7 +175,7 @@ class Timer:
         """The near lane: arm what is due within a second and not indexed yet."""
         for refs in (self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX), self.notes.take_near(now_ms)):
             if refs is not None:
-                self.arm(refs, enqueue_ms=(1 << 63) - 1, by="near_lane")
+                self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="near_lane")
 
     def next_near_ms(self) -> int | None:
         """Wall time at which the next message comes into the near lane; None when none waits for it."""
@@ -212,7 +212,7 @@ class Timer:
 
     def arm_recovered(self, refs: Refs) -> None:
         """Arm what recovery found within the lead."""
-        self.arm(refs, enqueue_ms=(1 << 63) - 1, by="recovery")
+        self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="recovery")
 
     # Cancel -------------------------------------------------------------------------------------------------------
 

@@ -105,9 +105,3 @@ class TimerWheel:
     def sync(self) -> None:
         """Bring the wheel to disk. Safe off the loop."""
         self._file.sync(self._file.size)
-
-    def pending_since(self, slot_ms: Millis) -> int:
-        """The sum of the file's counts from `slot_ms` on (RocketMQ: getAllNum)."""
-        since = slot_ms // self.precision_ms
-        live = self.table["time"] >= since
-        return int(self.table["count"][live].sum())

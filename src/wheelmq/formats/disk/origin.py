@@ -30,6 +30,8 @@ KIND_BLOCK: Final = 2
 KIND_TIMER: Final = 3
 INDEX_BITS: Final = 40
 STREAM_BITS: Final = 20
+KIND_SHIFT: Final = INDEX_BITS + STREAM_BITS
+"""The kind stands from this bit on."""
 LEVELS_MAX: Final = (1 << STREAM_BITS) - 1
 INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 

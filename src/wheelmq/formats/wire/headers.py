@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from wheelmq.formats.units import NEVER_MS
+
 H = TypeVar("H", bound="Header")
 
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
@@ -325,7 +327,7 @@ class ListTimersHeader(Header):
     count: Int32 = 1000
     topic: str | None = None
     from_ms: Int64 = 0
-    to_ms: Int64 = (1 << 63) - 1
+    to_ms: Int64 = NEVER_MS
 
 
 class CountTimersHeader(Header):
@@ -335,7 +337,7 @@ class CountTimersHeader(Header):
     place: Int64 = 0
     topic: str | None = None
     from_ms: Int64 = 0
-    to_ms: Int64 = (1 << 63) - 1
+    to_ms: Int64 = NEVER_MS
 
 
 class FindTimersHeader(Header):
