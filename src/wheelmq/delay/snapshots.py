@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from wheelmq.delay.blocks.lane import BlockLane
 from wheelmq.delay.done import DoneBits
+from wheelmq.delay.timer.mark import Mark
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.index import IndexMark
 from wheelmq.formats.disk.origin import Stream
-from wheelmq.formats.disk.snapshot import Snapshot
+from wheelmq.formats.disk.snapshot import IndexedTimers, Snapshot
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store
@@ -56,6 +57,11 @@ class _Taken(NamedTuple):
     done: DoneBits
     ends: dict[Stream, QueueOffset]
     """Of the streams of `done`."""
+    waiting: npt.NDArray[np.int64]
+    """By the row of the real queue."""
+    mark: Mark
+    """E and T: what is on disk of the timer log."""
+    timer_log_sums: Callable[[], dict[int, int]]
 
 
 class Snapshots:
@@ -81,6 +87,7 @@ class Snapshots:
         self._taken: _Taken | None = None
         self._is_busy = False
         self._last_position = store.log.start
+        self._last_indexed_to = self._indexed_to()
         self._last_ms = int(store.clock.monotonic() * 1000)
 
     def look(self, monotonic_ms: int) -> None:
@@ -110,17 +117,22 @@ class Snapshots:
         """Whether one is taken by the next `look`, if nothing is in its way."""
         grown = self._store.log.end - self._last_position
         waited_ms = monotonic_ms - self._last_ms
-        if not grown or waited_ms < self._settings.pause_ms:
+        if not (grown or self._indexed_to() != self._last_indexed_to) or waited_ms < self._settings.pause_ms:
             return False
         return grown >= self._settings.after_bytes or waited_ms >= self._settings.after_ms
+
+    def _indexed_to(self) -> int:
+        """E, as far as it is on disk."""
+        return (self._timer.mark_file.last or Mark()).queue_offset
 
     def _take(self) -> _Taken | None:
         """Note what the log says up to its end; None while queue units are missing, or when there is no record."""
         store, timer = self._store, self._timer
         if store.journal.count or store.last_position is None:
             return None
-        self._last_position = store.log.end
+        self._last_position, self._last_indexed_to = store.log.end, self._indexed_to()
         position = store.last_position
+        mark = timer.mark_file.last or Mark()
         record_bytes = int.from_bytes(store.log.read(position, RECORD_SIZE_BYTES), "big")
         return _Taken(
             store.log.end,
@@ -131,6 +143,9 @@ class Snapshots:
             store.queues.next_offset[: len(store.queues)].copy(),
             timer.done.copy(),
             timer.ends() | self._lane.ends(),
+            self._lane.waiting_elsewhere(),
+            mark,
+            timer.log.sums_job(mark.timer_log_position),
         )
 
     def _job(self, taken: _Taken) -> Callable[[], None]:
@@ -142,9 +157,9 @@ class Snapshots:
         def job() -> None:
             if checkpoint is not None:
                 checkpoint()
-            index = self._sync_index()
+            index, sums = self._sync_index(), taken.timer_log_sums()
             reach("snapshot.before")
-            store.disk.replace(store.paths.snapshot, self._snapshot_of(taken, index).encode())
+            store.disk.replace(store.paths.snapshot, self._snapshot_of(taken, index, sums).encode())
             self.index_mark = index
             reach("snapshot.written")
 
@@ -158,9 +173,10 @@ class Snapshots:
             log.error("the last index file is not on disk: it is made anew after a stop that is not clean: %s", error)
             return None
 
-    def _snapshot_of(self, taken: _Taken, index: IndexMark | None) -> Snapshot:
+    def _snapshot_of(self, taken: _Taken, index: IndexMark | None, sums: dict[int, int]) -> Snapshot:
         queues = self._store.queues
-        ends = enumerate(taken.queue_ends.tolist())
+        ends, waiting = enumerate(taken.queue_ends.tolist()), enumerate(taken.waiting.tolist())
+        indexed = IndexedTimers(QueueOffset(taken.mark.queue_offset), taken.mark.timer_log_position, sums)
         return Snapshot(
             position=taken.position,
             record_position=taken.record_position,
@@ -170,6 +186,8 @@ class Snapshots:
             queue_ends={queues.key(row): QueueOffset(end) for row, end in ends if end},
             done=taken.done.packed(taken.ends),
             message_index=index,
+            waiting={queues.key(row): count for row, count in waiting if count},
+            timers=indexed if sums else None,
         )
 
     def _written(self, result: object) -> None:

@@ -95,9 +95,9 @@ class ConsumeQueue:
         count = min(count, self.end - offset, (self.files.file_bytes - at) // QUEUE_UNIT.size)
         return np.frombuffer(self.files.file_at(position).view, QUEUE_UNIT.dtype, count, at)
 
-    def chunks(self, *, ahead: bool = False) -> Iterator[Units]:
-        """All units from `start` on, file by file; `ahead` has each file read at once, for who reads it all."""
-        offset = self.start
+    def chunks(self, first: QueueOffset | None = None, *, ahead: bool = False) -> Iterator[Units]:
+        """All units from `first` or `start` on, file by file; `ahead` has each file read at once, for who reads all."""
+        offset = self.start if first is None else first
         while offset < self.end:
             units = self.read(offset, self.units_per_file)
             if ahead:

@@ -8,7 +8,7 @@ came in time.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -92,6 +92,8 @@ class BlockLane:
         """What records before this log position settle is flagged in its unit, on disk."""
         self._is_writing = False
         self.put_count = 0
+        self._waiting: Counter[int] = Counter()
+        """Messages of blocks that wait, by the row of their real queue."""
         self.walked: list[WalkedRecords] = []
         """Where the records stand of what walks armed: whoever reads them ahead takes them from here."""
 
@@ -111,7 +113,9 @@ class BlockLane:
         properties = message.properties
         unique_key = properties.get(UNIQ_KEY)
         hashed = key_hash(delete_key(properties[REAL_TOPIC], unique_key)) if unique_key else 0
-        self._timer.note_parked(origin, hashed, self._store.real_queue(properties))
+        real_queue = self._store.real_queue(properties)
+        self._waiting[real_queue] += 1
+        self._timer.note_parked(origin, hashed, real_queue)
         if due_ms <= self._armed_through_ms():
             self._arm(block, np.array([put.index]), block.queue.read(put.index, 1), by="near_lane")
         return put
@@ -217,8 +221,10 @@ class BlockLane:
 
     def take_settled(self, rows: Rows) -> None:
         """Note which messages of blocks the journal's rows settle."""
-        mine = _settled_in_blocks(rows)
+        is_mine = rows[:, row.SETTLES] >> KIND_SHIFT == KIND_BLOCK
+        mine = rows[is_mine, row.SETTLES]
         if len(mine):
+            self._waiting.subtract(rows[is_mine, row.REAL_QUEUE].tolist())
             first = LogPosition(int(rows[0, row.POSITION]))
             self._settled.append(_Settled(first, self._store.dispatched_to, mine))
 
@@ -346,10 +352,20 @@ class BlockLane:
         origins = indices | origin_of(block_stream(block.number), 0)
         timer.done.update(origins[~is_there])
         rows, origins = rows[is_there], origins[is_there]
-        timer.count_pending(self._store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names))
+        queues = self._store.queue_rows(rows[:, col.REAL_TOPIC], rows[:, col.REAL_QUEUE_ID], records.names)
+        timer.count_pending(queues)
+        self._waiting.update(queues.tolist())
         timer.keys.add_elsewhere(rows[:, col.KEY_HASH], origins, timer.done)
         near = units["due_ms"] <= self.walked_ms
         self._arm(block, indices[near], units[near], by="recovery")
+
+    def waiting_elsewhere(self) -> npt.NDArray[np.int64]:
+        """Messages that wait in the timer queue and in level queues, by the row of their real queue."""
+        waiting = self._timer.pending_by_queue.copy()
+        for real_queue, count in self._waiting.items():
+            if real_queue >= 0:
+                waiting[real_queue] -= count
+        return waiting
 
     # Disk ----------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,13 @@ from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_UNIT
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import timer as kernel
 from wheelmq.store.mapped import MappedSequence
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.disk import Bytes, MappedFile
 
 BLANK_BYTES = 16
+SUM_FROM: Final = TIMER_UNIT.position_of("write_ms")
+SUM_TO: Final = TIMER_UNIT.position_of("topic_hash")
+"""Bytes of a unit that its file's checksum is of: chains are mended at a start, the magic of what is out changes."""
+SUM_UNITS: Final = 1 << 16
 Units = npt.NDArray[Any]
 """An array of TIMER_UNIT.dtype."""
 
@@ -28,6 +33,8 @@ class TimerLog:
         self.files = files
         self.end = files.start
         self.synced = files.start
+        self._sums: dict[int, tuple[int, int]] = {}
+        """By where a file begins the checksum of its units from there up to a position, and that."""
 
     def append(self, units: Units, slots_ms: npt.NDArray[np.int64], wheel: TimerWheel) -> None:
         """Append `units` and hang each into the slot of its time. Raises DiskFull with nothing changed."""
@@ -104,6 +111,28 @@ class TimerLog:
                 return position + whole * TIMER_UNIT.size
         return end
 
+    def sums_job(self, end: int) -> Callable[[], dict[int, int]]:
+        """What gives the checksums of the units before `end`, by where their file begins: of times and records, which
+        never change. It may run off the loop, one at a time."""
+        pieces = self.files.pieces(self.files.start, end)
+
+        def job() -> dict[int, int]:
+            self._sums = {start: self._sum(start, file.array[at:stop]) for start, file, at, stop in pieces}
+            return {start: crc for start, (_, crc) in self._sums.items()}
+
+        return job
+
+    def _sum(self, start: int, raw: Bytes) -> tuple[int, int]:
+        """The position behind the last unit of a file's first bytes `raw`, and the checksum of those units."""
+        known, crc = self._sums.get(start, (start, 0))
+        count = min(len(raw), self.files.file_bytes - BLANK_BYTES) // TIMER_UNIT.size
+        if known > start + count * TIMER_UNIT.size:
+            known, crc = start, 0
+        units = raw[: count * TIMER_UNIT.size].reshape(-1, TIMER_UNIT.size)[(known - start) // TIMER_UNIT.size :]
+        for first in range(0, len(units), SUM_UNITS):
+            crc = zlib.crc32(np.ascontiguousarray(units[first : first + SUM_UNITS, SUM_FROM:SUM_TO]).data, crc)
+        return start + count * TIMER_UNIT.size, crc
+
     def drop_before(self, position: int, record_position: int) -> Callable[[], None] | None:
         """Give up the files before timer log position `position` whose units name records before `record_position`.
 
@@ -124,6 +153,7 @@ class TimerLog:
         A unit that names another one before it in its slot than there is, is mended.
         """
         end = self._whole_until(end)
+        self._sums = {start: known for start, known in self._sums.items() if known[0] <= end}
         self.files.cut(end)
         self.end = end
         if end > self.files.start:

@@ -45,6 +45,8 @@ class MarkFile:
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
         self._file = disk.map(paths.timer_mark, 2 * TIMER_MARK_SLOT_BYTES)
         self._sequence = 0
+        self.last: Mark | None = None
+        """The one that counts on disk; None without one, or before `load`."""
 
     def load(self) -> Mark | None:
         """The last mark that was written whole; None in a new store."""
@@ -57,6 +59,7 @@ class MarkFile:
             if value["sequence"] >= self._sequence:
                 self._sequence = value["sequence"]
                 found = Mark(*fields[3:])
+        self.last = found
         return found
 
     def write(self, mark: Mark) -> None:
@@ -66,6 +69,7 @@ class MarkFile:
         at = self._sequence % 2 * TIMER_MARK_SLOT_BYTES
         self._file.view[at : at + TIMER_MARK.size] = TIMER_MARK.pack(TIMER_MARK_MAGIC, _crc(fields), *fields)
         self._file.sync(self._file.size)
+        self.last = mark
         reach("mark.written")
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +21,9 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay.cancel import append_cancel
 from wheelmq.delay.copies import Waiting, delivered
 from wheelmq.delay.refs import Refs
+from wheelmq.delay.timer import indexed
 from wheelmq.delay.timer.adopt import Parked, what_is_out
-from wheelmq.delay.timer.log import TimerLog
+from wheelmq.delay.timer.indexed import RecordUnits
 from wheelmq.delay.timer.mark import Mark, check_is_apaches, load_check
 from wheelmq.delay.timer.rows import out_of_reach
 from wheelmq.delay.timer.snapshot import load_done, save_done
@@ -45,8 +45,7 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
-from wheelmq.formats.disk.snapshot import Snapshot
-from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL
+from wheelmq.formats.disk.snapshot import IndexedTimers, Snapshot
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import NEVER_MS, LogPosition, QueueOffset
 from wheelmq.formats.wire.bodies import DataVersion
@@ -71,6 +70,12 @@ class TimerRecovery:
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._chunks: list[npt.NDArray[np.int64]] = []
+        self._unread = indexed.NONE
+        """Pending messages that are taken as they stand in the timer log, in the order of the log."""
+        self._believed: IndexedTimers | None = None
+        """Up to where timer queue and timer log are known to be whole."""
+        self._waiting: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        """How many they are, by the row of their real queue."""
         self._rows_max = 2 * CHUNK_ROWS
         """When the chunks hold so many rows, those that were settled meanwhile are dropped."""
         timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
@@ -121,36 +126,91 @@ class TimerRecovery:
             done = timer.done.copy()
             timer.done.add_packed(snapshot.done)
             try:
-                damaged = self._meet_pending(_ends_in_log(snapshot), snapshot.position)
+                damaged = self._meet_pending(snapshot)
                 store.log.damaged = damaged | set(snapshot.damaged)
                 for position in snapshot.damaged:
                     tell_damaged(position)
                 return snapshot
             except LogDamaged as error:
-                timer.done, self._chunks = done, []
+                timer.done, self._chunks, self._unread, self._believed = done, [], indexed.NONE, None
                 why = str(error)
         log.warning("the snapshot is removed, and the whole log is walked: %s", why)
         store.disk.remove(store.paths.snapshot)
         return None
 
-    def _meet_pending(self, ends: dict[Stream, int], log_end: LogPosition) -> frozenset[LogPosition]:
-        """Meet the records before `ends` of their streams, which stand before `log_end`, that are not done; which of
-        them are damaged. Raises LogDamaged when one is not where its unit says."""
-        timer = self._timer
+    def _meet_pending(self, snapshot: Snapshot) -> frozenset[LogPosition]:
+        """Meet the records of `snapshot` that are not done, but for those that need not be read; which of them are
+        damaged. Raises LogDamaged when one is not where its unit says."""
+        timer, ends = self._timer, _ends_in_log(snapshot)
         units = np.concatenate([_NO_UNITS, *(_pending_units(timer, stream, end) for stream, end in ends.items())])
-        units = units[np.argsort(units[:, _UNIT_POSITION], kind="stable")]
+        if (np.diff(units[:, _UNIT_POSITION]) < 0).any():
+            units = units[np.argsort(units[:, _UNIT_POSITION], kind="stable")]
         spans = units[:, _UNIT_POSITION], units[:, _UNIT_SIZE]
-        if not _can_be_records(*spans, timer.store.log.files, log_end):
+        if not _can_be_records(*spans, timer.store.log.files, snapshot.position):
             raise LogDamaged(errno.EIO, "units of what is parked name no records")
-        scan = LogScan(timer.store.log.files, timer.store.log.start, whole_before_ms=NEVER_MS)
+        if not indexed.is_of_use(timer, snapshot):
+            return self._read(units)
+        why = indexed.disagreement(timer, snapshot, len(units))
+        if why is not None:
+            log.warning("timer: the records of all %d messages that wait are read: %s", len(units), why)
+            return self._read(units)
+        self._believed = snapshot.timers
+        self._unread, is_unread = indexed.not_to_be_read(timer, snapshot, units)
+        damaged = self._read(units[~is_unread])
+        self._count_unread(snapshot.waiting)
+        return damaged
+
+    def _read(self, units: npt.NDArray[np.int64]) -> frozenset[LogPosition]:
+        """Meet the records of `units`, none of which is settled; which are damaged. Raises LogDamaged as above."""
+        scan = LogScan(self._timer.store.log.files, self._timer.store.log.start, whole_before_ms=NEVER_MS)
         met = [np.empty(0, np.int64)]
-        self._rows_max = len(units) + 2 * CHUNK_ROWS  # none of these is settled
-        for rows in scan.records_at(*spans):
+        self._rows_max = len(units) + 2 * CHUNK_ROWS
+        for rows in scan.records_at(units[:, _UNIT_POSITION], units[:, _UNIT_SIZE]):
             met.append(rows[rows[:, col.PARKS] != 0, col.PARKS])
             self.meet(rows, scan.names)
         if not np.array_equal(np.concatenate(met), units[:, _UNIT_ORIGIN]):
             raise LogDamaged(errno.EIO, "units of what is parked name other records than theirs")
         return frozenset(scan.damaged)
+
+    def _count_unread(self, waiting: dict[tuple[str, int], int]) -> None:
+        """Of the messages that wait, by their real queue, those that were not met are not read. Raises LogDamaged."""
+        rows = [self._timer.store.queues.row(*key) for key in waiting]
+        counts = np.zeros(max((*rows, *(int(chunk[:, _REAL_QUEUE].max()) for chunk in self._chunks)), default=-1) + 1)
+        counts[rows] = list(waiting.values())
+        self._waiting = counts.astype(np.int64)
+        for chunk in self._chunks:
+            self._discount(chunk)
+
+    def _discount(self, pending: npt.NDArray[np.int64]) -> None:
+        """`pending` were read. Raises LogDamaged when the counts do not have them."""
+        queues = pending[:, _REAL_QUEUE]
+        np.subtract.at(self._waiting, queues[(queues >= 0) & (queues < len(self._waiting))], 1)
+        if (self._waiting < 0).any() or (queues >= len(self._waiting)).any():
+            raise LogDamaged(errno.EIO, "more wait for a queue than the snapshot counts")
+
+    def _read_what_is_near(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """`pending` and, of the messages that were not read, those that are to be armed or noted, or whose key the
+        message index does not hold; the others are counted. Raises LogDamaged."""
+        timer, index, unread = self._timer, self._timer.keys.index, self._unread
+        origins, slots_ms = unread[:, indexed.ORIGIN], unread[:, indexed.SLOT]
+        horizon_ms = timer.walked_through_ms + timer.settings.precision_ms
+        is_near = (slots_ms <= horizon_ms) | out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
+        is_near |= unread[:, indexed.POSITION] >= (0 if index is None else index.indexed_to)
+        is_near |= (origins >= timer_origin(timer.indexed_to)) | (not self._is_believed())
+        settled = timer.done.get(origins)  # behind the snapshot: it is read for the queue that it was counted in
+        self._chunks = []
+        try:
+            damaged = self._read(unread[is_near | settled])
+            read = np.concatenate([_NO_PENDING, *self._chunks])
+            self._discount(read)
+        except LogDamaged as error:
+            timer.store.disk.remove(timer.store.paths.snapshot)
+            raise LogDamaged(errno.EIO, f"{error.strerror}: start again, the whole log is walked then") from None
+        timer.store.log.damaged |= damaged
+        timer.done.update(read[np.isin(read[:, _POSITION], list(damaged)), _ORIGIN])
+        timer.count_waiting(self._waiting)
+        joined = np.concatenate((pending, read[~timer.done.get(read[:, _ORIGIN])]))
+        return joined[np.argsort(joined[:, _ORIGIN], kind="stable")]
 
     def finish(self) -> None:
         """Make the timer ready: bits, wheel, armed references, notes, keys, counts."""
@@ -183,6 +243,11 @@ class TimerRecovery:
             timer.log.rebuild(timer.wheel, timer.log.files.start)
         reach("recover.rebuilt")
         timer.walked_through_ms = timer.floor_slot(timer.store.clock.now_ms() + timer.settings.lead_ms)
+        self._go_back_to_what_is_lost(pending)
+        if len(self._unread):
+            pending = self._read_what_is_near(pending)
+            self._go_back_to_what_is_lost(pending)
+        in_level = pending[:, _ORIGIN] < _TIMER_FIRST
         deletes = pending[:, _FOREIGN_DELETE] != 0
         timer.done.update(pending[deletes, _ORIGIN])
         self._count_and_key(_without(pending, deletes))
@@ -244,19 +309,29 @@ class TimerRecovery:
         )
 
     def _is_sound(self) -> bool:
-        """Whether every unit names a record of the timer queue, or one that has expired: a walk reads them all."""
-        timer = self._timer
-        log_start = timer.store.log.start
-        queued = list(timer.queue.chunks(ahead=True))
+        """Whether every unit names a record of the timer queue, or one that has expired: a walk reads them all.
+
+        Those that are believed do.
+        """
+        timer, believed = self._timer, self._believed
+        log_start, unit_from, queue_from = timer.store.log.start, timer.log.files.start, timer.queue.start
+        if believed is not None and self._is_believed():
+            unit_from = max(unit_from, believed.log_position)
+            queue_from = max(queue_from, believed.queue_offset)
+        queued = list(timer.queue.chunks(queue_from, ahead=True))
         positions = np.concatenate([np.array([-1]), *(units["position"].astype(np.int64) for units in queued)])
         sizes = np.concatenate([np.array([0]), *(units["size"].astype(np.int64) for units in queued)])
-        for _, units in timer.log.chunks(timer.log.files.start, timer.log.end):
+        for _, units in timer.log.chunks(unit_from, timer.log.end):
             named = units["record_position"].astype(np.int64)
             rows = np.searchsorted(positions, named, "right") - 1
             known = (positions[rows] == named) & (sizes[rows] == units["record_size"])
             if not (known | ((named >= 0) & (named < log_start))).all():
                 return False
         return True
+
+    def _is_believed(self) -> bool:
+        """Whether all of the timer log that was believed is there, now that it is cut."""
+        return self._believed is not None and self._timer.log.end >= self._believed.log_position
 
     def _what_is_out(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Of a store that Apache RocketMQ has had, what it is through with."""
@@ -300,11 +375,12 @@ class TimerRecovery:
         is_timer = pending[:, _ORIGIN] >= _TIMER_FIRST  # those of levels come before them
         timer.congestion.count(pending[is_timer, _DUE], timer.store.clock.now_ms())
 
-    def _stage(self, pending: npt.NDArray[np.int64]) -> None:
+    def _go_back_to_what_is_lost(self, pending: npt.NDArray[np.int64]) -> None:
+        """Have what is parked from the first message on be indexed that should have a unit and has none."""
         timer = self._timer
-        units = _Units.of(timer.log)
-        newest, found = units.newest_of(pending[:, _POSITION])
-        lost = (pending[:, _ORIGIN] < timer_origin(timer.indexed_to)) & ~found
+        pending = pending[(pending[:, _ORIGIN] >= _TIMER_FIRST) & (pending[:, _FOREIGN_DELETE] == 0)]
+        units = RecordUnits.of(timer.log, np.sort(pending[:, _POSITION]), timer.log.end)
+        lost = (pending[:, _ORIGIN] < timer_origin(timer.indexed_to)) & ~units.newest_of(pending[:, _POSITION])[1]
         if lost.any():
             timer.indexed_to = origin_index(Origin(int(pending[lost, _ORIGIN].min())))
             log.error(
@@ -313,12 +389,17 @@ class TimerRecovery:
                 np.count_nonzero(lost),
                 timer.indexed_to,
             )
-        indexed = pending[:, _ORIGIN] < timer_origin(timer.indexed_to)
-        timer.notes.add(_refs(_without(pending, indexed)), timer.store.clock.now_ms())
+
+    def _stage(self, pending: npt.NDArray[np.int64]) -> None:
+        timer = self._timer
+        units = RecordUnits.of(timer.log, np.sort(pending[:, _POSITION]), timer.log.end)
+        newest, _ = units.newest_of(pending[:, _POSITION])
+        is_indexed = pending[:, _ORIGIN] < timer_origin(timer.indexed_to)
+        timer.notes.add(_refs(_without(pending, is_indexed)), timer.store.clock.now_ms())
         slots_ms, rolls = units.slots_ms[newest], units.rolls[newest]
         passed = out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
         fires = pending[:, _DUE] <= timer.walked_through_ms + timer.settings.precision_ms
-        chosen = indexed & (fires | passed)
+        chosen = is_indexed & (fires | passed)
         refs = _refs(pending[chosen])
         slots_ms, rolling = slots_ms[chosen], (rolls & ~fires)[chosen]
         refs[rolling, ref.FIRE_MS] = np.maximum(slots_ms[rolling] + 1, timer.walked_through_ms)
@@ -337,34 +418,6 @@ class TimerRecovery:
             refs = _refs(mine)
             refs[:, ref.FIRE_MS] = _tags(level.queue, mine[:, _ORIGIN] - first)
             timer.notes.add(refs[level.grow(refs[:, ref.FIRE_MS])], now_ms)
-
-
-class _Units(NamedTuple):
-    """What recovery asks of the units of the timer log, sorted by the position of their record.
-
-    The first is none, so that there is one at or before any position.
-    """
-
-    positions: npt.NDArray[np.int64]
-    slots_ms: npt.NDArray[np.int64]
-    rolls: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, timer_log: TimerLog) -> _Units:
-        positions, slots_ms, rolls = [np.array([-1])], [np.array([0])], [np.array([False])]
-        for _, units in timer_log.chunks(timer_log.files.start, timer_log.end):
-            kept = units[units["magic"] & MAGIC_DELETE == 0]
-            positions.append(kept["record_position"].astype(np.int64))
-            slots_ms.append((kept["write_ms"] + kept["delay_ms"]).astype(np.int64))
-            rolls.append(kept["magic"] & MAGIC_ROLL != 0)
-        joined = np.concatenate(positions)
-        order = np.argsort(joined, kind="stable")
-        return cls(joined[order], np.concatenate(slots_ms)[order], np.concatenate(rolls)[order])
-
-    def newest_of(self, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """For each record position the row of its newest unit, and whether it has one."""
-        rows = np.searchsorted(self.positions, positions, "right") - 1
-        return rows, self.positions[rows] == positions
 
 
 def _without(rows: npt.NDArray[np.int64], left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

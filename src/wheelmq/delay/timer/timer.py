@@ -204,6 +204,11 @@ class Timer:
         self._make_room(len(self.store.queues))
         np.add.at(self.pending_by_queue, queue_rows[queue_rows >= 0], 1)
 
+    def count_waiting(self, counts: npt.NDArray[np.int64]) -> None:
+        """Count messages that recovery found pending, so many by the row of the real queue."""
+        self._make_room(len(counts))
+        self.pending_by_queue[: len(counts)] += counts
+
     def correct_pending(self, change: npt.NDArray[np.int64]) -> None:
         """Change what is known to wait, by the row of the real queue, but to no less than nothing."""
         self._make_room(len(change))

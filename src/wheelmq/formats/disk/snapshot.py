@@ -1,9 +1,10 @@
 """`snapshot`: what a walk over the log up to a position finds, so that a start need not walk that far (ours).
 
-    +------+--------------------------+---------------------+--------------------------+
-    | head | for each stream of       | 8 bytes for each    | for each queue: 16 bytes |
-    |      | origins its done bits    | damaged record      | and its topic            |
-    +------+--------------------------+---------------------+--------------------------+
+    +------+--------------------------+---------------------+--------------------------+---------------------+
+    | head | for each stream of       | 8 bytes for each    | for each queue: 24 bytes | 12 bytes for each   |
+    |      | origins its done bits    | damaged record      | and its topic            | file of the timer   |
+    |      |                          |                     |                          | log                 |
+    +------+--------------------------+---------------------+--------------------------+---------------------+
 
 Nothing is in it that the log does not say. A change of the format takes another magic: what does not read is made anew.
 """
@@ -23,7 +24,7 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 SNAPSHOT: Final = Layout(
     "snapshot",
-    Field("magic", "int32", "0x574D5155, WMQU"),
+    Field("magic", "int32", "0x574D5156, WMQV"),
     Field("crc", "uint32", "crc32 of all that stands behind this field"),
     Field("log_position", "int64", "P: all of this holds for the log before"),
     Field("record_position", "int64", "log position of the last record before P that has a queue unit"),
@@ -35,18 +36,38 @@ SNAPSHOT: Final = Layout(
     Field("index_file", "int64", "the last file of the message index, by its name; 0 when nothing is known of one"),
     Field("index_count", "int64", "number of the next unit in it: those before are on disk"),
     Field("index_position", "int64", "log position before which each record is in the message index"),
+    Field("timer_queue_offset", "int64", "E: each queue offset of the timer queue below has its unit below T"),
+    Field("timer_log_position", "int64", "T: timer log position before which the sums of its files hold"),
+    Field("timer_log_files", "int64", "how many files of the timer log are named; 0 when E and T are not known"),
 )
 SNAPSHOT_QUEUE: Final = Layout(
     "queue in a snapshot",
     Field("end_queue_offset", "int64", "end of the queue"),
+    Field("waiting", "int64", "messages for this queue that wait in the timer queue and in level queues"),
     Field("queue_id", "int32", "its id"),
     Field("topic_bytes", "int32", "length of its topic, which follows"),
 )
-SNAPSHOT_MAGIC: Final = 0x574D5155
+SNAPSHOT_TIMER_FILE: Final = Layout(
+    "timer log file in a snapshot",
+    Field("start", "int64", "timer log position of its first byte"),
+    Field("crc", "uint32", "crc32 of bytes 16 to 39 of each of its units before T"),
+)
+SNAPSHOT_MAGIC: Final = 0x574D5156
 
 
 class SnapshotDamaged(ValueError):
     """The bytes are no snapshot, or not all of one."""
+
+
+class IndexedTimers(NamedTuple):
+    """Which part of the timer queue stands in which part of the timer log, both on disk."""
+
+    queue_offset: QueueOffset
+    """E: each queue offset below has its unit below T."""
+    log_position: int
+    """T."""
+    sums: dict[int, int]
+    """By the timer log position of a file's first byte the checksum of its units before T."""
 
 
 class Snapshot(NamedTuple):
@@ -63,17 +84,26 @@ class Snapshot(NamedTuple):
     done: tuple[StreamBits, ...]
     message_index: IndexMark | None = None
     """What of the message index is on disk; None when nothing is known of it."""
+    waiting: dict[tuple[str, int], int] = {}
+    """Messages of the timer queue and of level queues that wait, by topic and queue id of their real queue."""
+    timers: IndexedTimers | None = None
+    """None when it is not known."""
 
     def encode(self) -> bytes:
         """The bytes of the file."""
         parts = [pack_streams(self.done), np.array(self.damaged, ">i8").tobytes()]
-        for (topic, queue_id), end in self.queue_ends.items():
-            name = topic.encode()
-            parts += (SNAPSHOT_QUEUE.pack(end, queue_id, len(name)), name)
-        counts = (len(self.queue_ends), self.store_ms, len(self.damaged), len(self.done))
+        queues = dict.fromkeys((*self.queue_ends, *self.waiting))
+        for topic, queue_id in queues:
+            name, key = topic.encode(), (topic, queue_id)
+            end, waiting = self.queue_ends.get(key, 0), self.waiting.get(key, 0)
+            parts += (SNAPSHOT_QUEUE.pack(end, waiting, queue_id, len(name)), name)
+        timers = self.timers or IndexedTimers(QueueOffset(0), 0, {})
+        parts += (SNAPSHOT_TIMER_FILE.pack(start, crc) for start, crc in timers.sums.items())
+        counts = (len(queues), self.store_ms, len(self.damaged), len(self.done))
         known = self.message_index
         index = (0, 0, 0) if known is None else (int(known.name), known.next_unit, known.position)
-        head = SNAPSHOT.pack(0, 0, self.position, self.record_position, self.record_crc, *counts, *index)
+        more = (*counts, *index, timers.queue_offset, timers.log_position, len(timers.sums))
+        head = SNAPSHOT.pack(0, 0, self.position, self.record_position, self.record_crc, *more)
         body = head[_CHECKED_FROM:] + b"".join(parts)
         return struct.pack(">iI", SNAPSHOT_MAGIC, zlib.crc32(body)) + body
 
@@ -89,10 +119,21 @@ class Snapshot(NamedTuple):
         damaged = np.frombuffer(raw, ">i8", head["damaged"], at).tolist()
         at += 8 * len(damaged)
         ends: dict[tuple[str, int], QueueOffset] = {}
+        waiting: dict[tuple[str, int], int] = {}
         for _ in range(head["queues"]):
             queue = SNAPSHOT_QUEUE.unpack(raw, at)
             at += SNAPSHOT_QUEUE.size + queue["topic_bytes"]
-            ends[raw[at - queue["topic_bytes"] : at].decode(), queue["queue_id"]] = queue["end_queue_offset"]
+            key = raw[at - queue["topic_bytes"] : at].decode(), queue["queue_id"]
+            if queue["end_queue_offset"]:
+                ends[key] = queue["end_queue_offset"]
+            if queue["waiting"]:
+                waiting[key] = queue["waiting"]
+        sums: dict[int, int] = {}
+        for _ in range(head["timer_log_files"]):
+            file = SNAPSHOT_TIMER_FILE.unpack(raw, at)
+            at += SNAPSHOT_TIMER_FILE.size
+            sums[file["start"]] = file["crc"]
+        timers = IndexedTimers(head["timer_queue_offset"], head["timer_log_position"], sums)
         return cls(
             head["log_position"],
             head["record_position"],
@@ -102,6 +143,8 @@ class Snapshot(NamedTuple):
             ends,
             done,
             _index_mark(head),
+            waiting,
+            timers if sums else None,
         )
 
 

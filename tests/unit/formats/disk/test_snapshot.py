@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from wheelmq.formats.disk.done_bits import DONE_STREAM, StreamBits
 from wheelmq.formats.disk.index import IndexMark
 from wheelmq.formats.disk.origin import TIMER_STREAM, level_stream
-from wheelmq.formats.disk.snapshot import SNAPSHOT, SNAPSHOT_QUEUE, Snapshot, SnapshotDamaged
+from wheelmq.formats.disk.snapshot import (
+    SNAPSHOT,
+    SNAPSHOT_QUEUE,
+    SNAPSHOT_TIMER_FILE,
+    IndexedTimers,
+    Snapshot,
+    SnapshotDamaged,
+)
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 positions = st.integers(0, (1 << 63) - 1).map(LogPosition)
@@ -26,6 +33,11 @@ def done_bits(draw: st.DrawFn) -> StreamBits:
 index_marks = st.builds(IndexMark, st.integers(1, 10**17 - 1).map("{:017d}".format), st.integers(0, 1 << 31), positions)
 
 
+ends = st.integers(1, (1 << 63) - 1)
+sums = st.dictionaries(positions, st.integers(0, (1 << 32) - 1), min_size=1, max_size=3)
+indexed_timers = st.builds(IndexedTimers, positions.map(QueueOffset), positions, sums)
+
+
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(
@@ -34,9 +46,11 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         record_crc=draw(st.integers(0, (1 << 32) - 1)),
         store_ms=Millis(draw(positions)),
         damaged=tuple(draw(st.lists(positions, max_size=3))),
-        queue_ends=draw(st.dictionaries(queues, positions.map(QueueOffset), max_size=4)),
+        queue_ends=draw(st.dictionaries(queues, ends.map(QueueOffset), max_size=4)),
         done=tuple(draw(st.lists(done_bits(), max_size=3))),
         message_index=draw(st.none() | index_marks),
+        waiting=draw(st.dictionaries(queues, ends, max_size=4)),
+        timers=draw(st.none() | indexed_timers),
     )
 
 
@@ -67,6 +81,8 @@ def test_a_byte_stands_where_the_tables_say() -> None:
         (LogPosition(4),),
         ends,
         (StreamBits(TIMER_STREAM, 16, 27, b"\x01\x02"),),
+        waiting={("topic", 3): 7},
+        timers=IndexedTimers(QueueOffset(1), 104, {52: 9}),
     )
     encoded = raw.encode()
     at = SNAPSHOT.size
@@ -74,5 +90,8 @@ def test_a_byte_stands_where_the_tables_say() -> None:
     at += DONE_STREAM.size
     assert encoded[at : at + 2] == b"\x01\x02"
     assert encoded[at + 2 : at + 10] == (4).to_bytes(8, "big")
-    assert SNAPSHOT_QUEUE.unpack(encoded, at + 10) == {"end_queue_offset": 0x0102, "queue_id": 3, "topic_bytes": 5}
-    assert encoded[at + 26 :] == b"topic"
+    assert SNAPSHOT_QUEUE.unpack(encoded, at + 10) == {
+        "end_queue_offset": 0x0102, "waiting": 7, "queue_id": 3, "topic_bytes": 5,
+    }  # fmt: skip
+    assert encoded[at + 34 : at + 39] == b"topic"
+    assert SNAPSHOT_TIMER_FILE.unpack(encoded, at + 39) == {"start": 52, "crc": 9}

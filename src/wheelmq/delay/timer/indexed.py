@@ -1,0 +1,138 @@
+"""What a start need not read: pending messages whose units of the timer log are known to be whole.
+
+The snapshot says how far the timer queue was indexed, up to E, in which part of the timer log, up to T, with a checksum
+of each of its files. A message below E whose queue unit and timer log unit name the same record, and whose key is in
+the message index, is taken as it stands there: due behind its slot, for a real queue that the snapshot's counts
+have. Its record is read when it comes near. Whatever does not agree is read now, as everything is without a snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay.timer.log import TimerLog
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.message import MAGIC_V1, MAGIC_V2
+from wheelmq.formats.disk.origin import INDEX_MASK, timer_origin
+from wheelmq.formats.disk.snapshot import Snapshot
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL
+from wheelmq.formats.field import Field, Layout
+from wheelmq.store.mapped import MappedSequence
+
+log = logging.getLogger(__name__)
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+RECORD_HEAD: Final = Layout(
+    "beginning of a record",
+    Field("size", "int32", "size of the record"),
+    Field("magic", "uint32", "its format"),
+    Field("body_crc", "uint32", "crc32 of the body"),
+    Field("queue_id", "int32", "queue"),
+    Field("flag", "int32", "the sender's"),
+    Field("queue_offset", "int64", "place in the queue"),
+    Field("position", "int64", "log position of the record"),
+)
+STEP_RECORDS: Final = 1 << 16
+"""Records whose beginnings are looked at in one step."""
+
+ORIGIN, POSITION, SIZE, SLOT = range(4)
+"""Columns of messages that are not read; of pending ones that may be the first three."""
+NONE = np.empty((0, 4), np.int64)
+
+
+class RecordUnits(NamedTuple):
+    """What a start asks of the units of the timer log, sorted by the position of their record.
+
+    The first is none, so that there is one at or before any position.
+    """
+
+    positions: Integers
+    sizes: Integers
+    slots_ms: Integers
+    rolls: Flags
+
+    @classmethod
+    def of(cls, timer_log: TimerLog, wanted: Integers, end: int) -> RecordUnits:
+        """The units before timer log position `end` of the records at the positions `wanted`, which are sorted."""
+        chosen = [(np.array([-1]), np.array([0]), np.array([0]), np.array([False]))]
+        for _, units in timer_log.chunks(timer_log.files.start, end):
+            positions = units["record_position"].astype(np.int64)
+            at = np.minimum(np.searchsorted(wanted, positions), max(0, len(wanted) - 1))
+            is_wanted = (wanted[at] == positions) if len(wanted) else np.zeros(len(units), np.bool_)
+            kept = units[is_wanted & (units["magic"] & MAGIC_DELETE == 0)]
+            slots_ms = kept["write_ms"].astype(np.int64) + kept["delay_ms"]
+            sizes, positions = kept["record_size"].astype(np.int64), kept["record_position"].astype(np.int64)
+            chosen.append((positions, sizes, slots_ms, kept["magic"] & MAGIC_ROLL != 0))
+        positions, sizes, slots_ms, rolls = (np.concatenate(column) for column in zip(*chosen, strict=True))
+        if (np.diff(positions) < 0).any():
+            order = np.argsort(positions, kind="stable")
+            positions, sizes, slots_ms, rolls = positions[order], sizes[order], slots_ms[order], rolls[order]
+        return cls(positions, sizes, slots_ms, rolls)
+
+    def newest_of(self, positions: Integers) -> tuple[npt.NDArray[np.intp], Flags]:
+        """For each record position the row of its newest unit, and whether it has one."""
+        rows = np.searchsorted(self.positions, positions, "right") - 1
+        return rows, self.positions[rows] == positions
+
+
+def is_of_use(timer: Timer, snapshot: Snapshot) -> bool:
+    """Whether the snapshot says what is needed. Where the messages of each slot are limited, and so counted, it is not:
+    when they are due is in their records alone."""
+    return snapshot.timers is not None and snapshot.message_index is not None and not timer.congestion.is_limited
+
+
+def disagreement(timer: Timer, snapshot: Snapshot, pending: int) -> str | None:
+    """Why the timer log is not the one that a snapshot of use knows, or `pending` not how many waited then; None when
+    they are."""
+    timers, mark = snapshot.timers, timer.mark_file.load()
+    assert timers is not None
+    if sum(snapshot.waiting.values()) != pending or min(snapshot.waiting.values(), default=0) < 0:
+        return f"the snapshot counts {sum(snapshot.waiting.values())} messages that wait, there are {pending}"
+    if mark is None or mark.queue_offset < timers.queue_offset or mark.timer_log_position < timers.log_position:
+        return "the timer's mark is older than the snapshot"
+    if not timer.log.files.start <= timers.log_position <= timer.log.files.end:
+        return "the timer log is another one than then"
+    sums = timer.log.sums_job(timers.log_position)()
+    changed = [start for start, crc in sums.items() if timers.sums.get(start) != crc]
+    return f"the timer log has changed behind {changed[0]}" if changed else None
+
+
+def not_to_be_read(timer: Timer, snapshot: Snapshot, pending: Integers) -> tuple[Integers, Flags]:
+    """Of the rows of `pending`, which are in the order of the log, those that are taken as they stand, with their slot;
+    and which these are."""
+    assert snapshot.timers is not None and snapshot.message_index is not None
+    first, end = timer_origin(0), timer_origin(snapshot.timers.queue_offset)
+    origins, positions = pending[:, ORIGIN], pending[:, POSITION]
+    units = RecordUnits.of(timer.log, positions, snapshot.timers.log_position)
+    newest, found = units.newest_of(positions)
+    found &= (units.sizes[newest] == pending[:, SIZE]) & (origins >= first) & (origins < end)
+    found &= positions < snapshot.message_index.position
+    found[found] = _begin_records(timer.store.log.files, pending[found])
+    return np.column_stack((pending[found], units.slots_ms[newest[found]])), found
+
+
+def _begin_records(files: MappedSequence, pending: Integers) -> Flags:
+    """At which positions of `pending`, in the order of the log, the record begins that has that size and origin."""
+    is_one = np.zeros(len(pending), np.bool_)
+    positions = pending[:, POSITION]
+    for first in range(0, len(positions), STEP_RECORDS):
+        numbers = positions[first : first + STEP_RECORDS] // files.file_bytes
+        for number in np.unique(numbers).tolist():
+            mine = np.flatnonzero(numbers == number) + first
+            file, at = files.file_at(number * files.file_bytes), positions[mine] % files.file_bytes
+            file.read_ahead(int(at[0]), min(file.size, int(at[-1]) + RECORD_HEAD.size))
+            heads = file.array[at[:, None] + np.arange(RECORD_HEAD.size)].view(RECORD_HEAD.dtype)[:, 0]
+            is_one[mine] = (
+                (heads["size"] == pending[mine, SIZE])
+                & np.isin(heads["magic"], (MAGIC_V1, MAGIC_V2))
+                & (heads["queue_id"] == 0)
+                & (heads["queue_offset"] == pending[mine, ORIGIN] & INDEX_MASK)
+                & (heads["position"] == positions[mine])
+            )
+    return is_one

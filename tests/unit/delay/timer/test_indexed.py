@@ -1,0 +1,196 @@
+"""A start that does not read what waits in the timer log and is far off; and what it does not believe."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wheelmq.delay.timer.mark import MarkFile
+from wheelmq.delay.timer.recover import TimerRecovery
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.snapshot import Snapshot
+from wheelmq.formats.disk.timer import TIMER_UNIT
+from wheelmq.store.snapshot import load_snapshot
+from wheelmq.testing import invariants
+from wheelmq.testing.clock import START_MS
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+COUNT = 30
+FIRST_MS = 13_000
+DELAYS_MS = [FIRST_MS + 151 * i for i in range(COUNT)]
+"""Beyond the lead of 5 s after the 4 s in which they are indexed, within the roll window."""
+
+
+@dataclasses.dataclass
+class Reads:
+    """Records that starts have read of what waited."""
+
+    count: int = 0
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    found, read = Reads(), TimerRecovery._read
+
+    def counted(self: TimerRecovery, units: object) -> object:
+        found.count += len(units)  # type: ignore[arg-type]
+        return read(self, units)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TimerRecovery, "_read", counted)
+    return found
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
+    with BrokerHarness(tmp_path / "store", snapshot_ms=500, checkpoint_ms=100) as harness:
+        for delay_ms in DELAYS_MS:
+            topic, unique = f"T{delay_ms % 2}", {props.UNIQ_KEY: str(delay_ms)}
+            assert harness.send(topic, b"%d" % delay_ms, delay_ms=delay_ms, properties=unique).code == 0
+        harness.advance(4000, PipelineModel(harness).work, 500)
+        assert harness.broker.timer.indexed_to == COUNT
+        assert snapshot_of(harness).timers.queue_offset == COUNT  # type: ignore[union-attr]
+        yield harness
+
+
+def check(harness: BrokerHarness, cancelled: int = 0) -> None:
+    """All is there and leaves in time, but for the first `cancelled`."""
+    invariants.check(harness.broker)
+    assert harness.broker.timer.pending_by_queue.sum() == COUNT - cancelled
+    pending = harness.broker.timer_chores.metrics.look().timing_count
+    for topic in ("T0", "T1"):
+        expected = sum(1 for delay_ms in DELAYS_MS[cancelled:] if f"T{delay_ms % 2}" == topic)
+        assert (pending[topic].count if topic in pending else 0) == expected
+    harness.advance(FIRST_MS + 6000, PipelineModel(harness).work, 500)
+    out = [record for topic in ("T0", "T1") for record in harness.read_queue(topic)]
+    assert sorted(int(record.message.body) for record in out) == DELAYS_MS[cancelled:]
+    for record in out:
+        assert int(record.message.properties[props.TIMER_DEQUEUE_MS]) == START_MS + int(record.message.body)
+    assert harness.broker.timer.pending_by_queue.sum() == 0
+
+
+def cancel(harness: BrokerHarness, delay_ms: int) -> str:
+    properties = {props.TIMER_DEL_UNIQKEY: f"T{delay_ms % 2}+{delay_ms}"}
+    return harness.send("T0", b"-", delay_ms=1000, properties=properties).ext["cancelResult"]
+
+
+def snapshot_of(harness: BrokerHarness) -> Snapshot:
+    found = load_snapshot(harness.disk, harness.broker.paths)
+    assert found is not None and found.timers is not None
+    return found
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_nothing_is_read_that_is_far_off(harness: BrokerHarness, reads: Reads, clean: bool) -> None:
+    harness.restart(clean=clean)
+    assert (reads.count, harness.broker.timer.keys.count) == (0, 0)
+    check(harness)
+
+
+def test_again_and_again(harness: BrokerHarness, reads: Reads) -> None:
+    for i in range(4):
+        harness.restart(clean=i % 2 == 0)
+        harness.advance(700)
+    assert reads.count == 0
+    check(harness)
+
+
+def test_what_comes_within_the_lead_is_read(harness: BrokerHarness, reads: Reads) -> None:
+    harness.stop()
+    harness.clock.advance(5000)
+    harness.start()
+    near = harness.broker.timer.armed_by["recovery"]
+    assert 0 < near <= reads.count < COUNT
+    check(harness)
+
+
+def test_what_was_cancelled_behind_the_snapshot_is_counted_off(harness: BrokerHarness, reads: Reads) -> None:
+    harness.advance(600)
+    assert [cancel(harness, delay_ms) for delay_ms in DELAYS_MS[:3]] == ["cancelled"] * 3
+    assert sum(snapshot_of(harness).waiting.values()) == COUNT - 1  # it was taken behind the first
+    harness.restart(clean=False)
+    assert reads.count == 2
+    check(harness, cancelled=3)
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["index made anew", "no index"])
+def test_without_the_message_index_keys_are_read(harness: BrokerHarness, reads: Reads, is_on: bool) -> None:
+    harness.stop()
+    shutil.rmtree(harness._folder / "index") if is_on else None
+    harness.start(message_index_enable=is_on)
+    assert reads.count == COUNT
+    assert cancel(harness, DELAYS_MS[0]) == "cancelled"
+    check(harness, cancelled=1)
+
+
+def test_where_slots_are_limited_all_is_read(harness: BrokerHarness, reads: Reads) -> None:
+    harness.restart(timer_congest_num_each_slot=1000)
+    assert reads.count == COUNT
+    assert harness.broker.timer.congestion.waiting(START_MS + DELAYS_MS[0]) > 0
+    check(harness)
+
+
+def flip_timer_log(harness: BrokerHarness, folder: Path, at: int) -> None:
+    [path] = (folder / "timerlog").iterdir()
+    raw = bytearray(path.read_bytes())
+    raw[7 * TIMER_UNIT.size + at] ^= 0x04
+    path.write_bytes(raw)
+
+
+def change(harness: BrokerHarness, folder: Path, snapshot: Snapshot) -> None:
+    (folder / "config" / "snapshot").write_bytes(snapshot.encode())
+
+
+@pytest.mark.parametrize("name", ["write_ms", "delay_ms", "record_position", "record_size"])
+def test_a_bit_in_the_timer_log(
+    harness: BrokerHarness, reads: Reads, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.stop()
+    flip_timer_log(harness, harness._folder, TIMER_UNIT.position_of(name) + 3)
+    harness.start()
+    assert reads.count == COUNT and "the timer log has changed" in caplog.text
+
+
+def test_a_unit_that_does_not_read(harness: BrokerHarness, reads: Reads) -> None:
+    """Its times have their checksum, its magic is none."""
+    harness.stop()
+    flip_timer_log(harness, harness._folder, TIMER_UNIT.position_of("magic"))
+    harness.start()
+    assert reads.count == COUNT
+    check(harness)
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_counts_that_are_wrong(harness: BrokerHarness, reads: Reads, by: int, caplog: pytest.LogCaptureFixture) -> None:
+    found, folder = snapshot_of(harness), harness._folder
+    harness.crash()
+    waiting = {key: count + (by if key[0] == "T1" else 0) for key, count in found.waiting.items()}
+    change(harness, folder, found._replace(waiting=waiting))
+    harness.start()
+    assert reads.count == COUNT and "messages that wait, there are" in caplog.text
+    check(harness)
+
+
+def test_a_mark_older_than_the_snapshot(harness: BrokerHarness, reads: Reads, caplog: pytest.LogCaptureFixture) -> None:
+    paths = harness.broker.paths
+    harness.crash()
+    marks = MarkFile(harness.disk, paths)
+    mark = marks.load()
+    assert mark is not None
+    marks.write(mark._replace(queue_offset=COUNT - 5))
+    harness.start()
+    assert reads.count == COUNT and "mark is older" in caplog.text
+    check(harness)
+
+
+def test_a_snapshot_that_knows_less(harness: BrokerHarness, reads: Reads) -> None:
+    found, folder = snapshot_of(harness), harness._folder
+    harness.crash()
+    change(harness, folder, found._replace(timers=None))
+    harness.start()
+    assert reads.count == COUNT
+    check(harness)
