@@ -71,6 +71,8 @@ log = logging.getLogger(__name__)
 
 RETRY_MS = 100
 """How long to wait before an append is tried again that could not be done."""
+INDEX_WAITS_BYTES = 512 << 20
+"""So far the message index may fall behind the log while a burst is released, which has the processors until then."""
 CHECKPOINT_REST = 9
 """How much longer than a checkpoint takes the disk is left alone after it."""
 
@@ -250,7 +252,7 @@ class Broker:
         self.snapshots.look(monotonic_ms)
         self.delay_offsets.look(monotonic_ms)
         self.ahead.look(self.timer.armed.bytes)
-        if self.index is not None:
+        if self.index is not None and not self._index_waits(self.index):
             self.index.look()
         self.ticks.end(worked=bool(self._received or released or appended))
         self._received = 0
@@ -273,6 +275,10 @@ class Broker:
         for queue_row in grown:
             self.holds.wake(queue_row)
         return len(rows)
+
+    def _index_waits(self, index: MessageIndex) -> bool:
+        """Whether the index leaves the processors to a burst."""
+        return self.releaser.has_burst() and self.store.dispatched_to - index.indexed_to < INDEX_WAITS_BYTES
 
     def is_behind(self) -> bool:
         """Whether more is due than one tick takes."""

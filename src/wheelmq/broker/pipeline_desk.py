@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 50_000
 """Un-indexed messages that are reason for a turn whatever the pace."""
+BURST_PACES: Final = 3
+"""While a burst is released, turns are so many times rarer and leave it the processors: what is due soon is armed
+already, or by the near lane."""
 AGE_MS: Final = 3000
 """An un-indexed message waits for a turn no longer than this."""
 LOOK_MS: Final = 50
@@ -192,7 +195,8 @@ class PipelineDesk:
         unindexed = 0 if timer.settings.stops_enqueue else timer.queue.end - timer.indexed_to
         if unindexed >= ROWS_AT_ONCE:
             return True
-        if now_ms - self._planned_ms < self._broker.settings.pipeline_pace_ms:
+        paces = BURST_PACES if self._broker.releaser.has_burst() else 1
+        if now_ms - self._planned_ms < paces * self._broker.settings.pipeline_pace_ms:
             return False
         aged = self._oldest_ms is not None and now_ms - self._oldest_ms >= AGE_MS
         if unindexed:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker.pipeline_desk import AGE_MS, LOOK_MS, ROWS_AT_ONCE
+from wheelmq.broker.pipeline_desk import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.timer.turns import LEASE_MS
 from wheelmq.formats.wire import headers
@@ -224,6 +224,16 @@ class TestWhenATurnIsDue:
         for _ in range(20):
             harness.send("T", delay_ms=3000)
         assert model.turn()
+
+    def test_fewer_while_a_burst_is_released(
+        self, harness: BrokerHarness, model: PipelineModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        harness.send("T", delay_ms=4000)
+        assert model.turn()
+        harness.send("T", delay_ms=5000)
+        monkeypatch.setattr(harness.broker.releaser, "has_burst", lambda: True)
+        assert not self.plan_after(harness, model, BURST_PACES * PACE_MS - 1)
+        assert self.plan_after(harness, model, 1)
 
     def test_when_a_slot_comes_near(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=15_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wheelmq.broker import broker as broker_module
 from wheelmq.observe.ticks import Ticks
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
@@ -36,3 +37,22 @@ def test_releases_get_as_long_as_reading_took(
     harness.clock.advance(read_ms)
     broker.tick()
     assert slices == [pytest.approx(slice_s)]
+
+
+def test_the_message_index_leaves_the_processors_to_a_burst(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, index = harness.broker.store, harness.broker.index
+    assert index is not None
+    is_burst = True
+    monkeypatch.setattr(harness.broker.releaser, "has_burst", lambda: is_burst)
+    monkeypatch.setattr(broker_module, "INDEX_WAITS_BYTES", 2000)
+    harness.send("T", b"x" * 1000)
+    assert index.indexed_to == 0 < store.log.end < 2000
+    harness.send("T", b"x" * 1000)
+    assert index.indexed_to == store.log.end, "it may fall behind so far, and no farther"
+    harness.send("T")
+    assert index.indexed_to < store.log.end
+    is_burst = False
+    harness.settle()
+    assert index.indexed_to == store.log.end
