@@ -26,8 +26,6 @@ class Admission:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._opens_ms = broker.settings.start_accept_send_request_time_stamp
-        self._busy_s = broker.settings.os_page_cache_busy_time_out_mills / 1000
         self._is_stopping = False
         self._full: str | None = None
         self.look_at_disk()
@@ -44,15 +42,16 @@ class Admission:
         refusal = self.refusal()
         if refusal is not None:
             return PutFailed(broker, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
-        if broker.ticks.elapsed_s > self._busy_s:
+        if 1000 * broker.ticks.elapsed_s > broker.settings.os_page_cache_busy_time_out_mills:
             return PutFailed(broker, PutStatus.OS_PAGE_CACHE_BUSY)
         return None
 
     def before_opening(self) -> PeerError | None:
         """The answer to a send before the time at which sends are taken; None from then on."""
-        if self._broker.clock.now_ms() >= self._opens_ms:
+        opens_ms = self._broker.settings.start_accept_send_request_time_stamp
+        if self._broker.clock.now_ms() >= opens_ms:
             return None
-        return PeerError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local(self._opens_ms)}")
+        return PeerError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {_local(opens_ms)}")
 
     @property
     def takes_sends(self) -> bool:

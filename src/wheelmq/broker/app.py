@@ -15,6 +15,7 @@ from wheelmq.broker import handlers as _handlers  # registers every handler
 from wheelmq.broker.broker import Broker
 from wheelmq.broker.registration import Registration
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
+from wheelmq.config.changes import Origin
 from wheelmq.net.server import Server, SocketOptions
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
@@ -31,10 +32,11 @@ assert _handlers
 class BrokerApp:
     """A broker that listens and is registered."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, origin: Origin | None = None) -> None:
         if settings.listen_port == 0:
             settings = msgspec.structs.replace(settings, listen_port=_free_port(settings.listen_host))
         self.settings = settings
+        self._origin = origin
         self._server: Server | None = None
         self._offloads: list[ThreadOffload] = []
         self.broker: Broker | None = None
@@ -58,6 +60,7 @@ class BrokerApp:
             background=background,
             reading=reading,
             randomness=random.Random(),
+            origin=self._origin,
         )
         self._server = Server(
             self.broker,

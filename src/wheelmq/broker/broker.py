@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -24,6 +25,7 @@ from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.pipeline_desk import PipelineDesk
 from wheelmq.broker.refusal import refusal_text
+from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
@@ -34,6 +36,7 @@ from wheelmq.broker.timer_chores import TimerChores
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.evidence import Evidence
 from wheelmq.broker.transactions.transactions import Transactions
+from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.block import BlockSizes
 from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
 from wheelmq.delay.blocks.lane import BlockLane
@@ -90,6 +93,7 @@ class Broker:
         randomness: Random,
         background: Offload | None = None,
         reading: Offload | None = None,
+        origin: Origin | None = None,
     ) -> None:
         warm(log.warning)
         self.settings = settings
@@ -106,6 +110,7 @@ class Broker:
         levels_ms = parse_levels(settings.message_delay_level)
         self.store = Store(self.paths, _store_settings(settings, self.host, levels_ms), disk, clock)
         self.park_settings = _park_settings(settings, levels_ms)
+        self.configuration = self._open_configuration(origin)
         self.timer = Timer(self.store, _timer_settings(settings))
         self.block_lane = BlockLane(Blocks(self.store, _block_settings(settings)), self.timer)
         self.searches = Searches(self.blocks, self.reading)
@@ -125,10 +130,8 @@ class Broker:
         self.holds = Holds(self.dispatch.answer)
         self.calls = Calls()
         self.pipeline = PipelineDesk(self)
-        arrays = TopicArrays(self) if jit.available() else None
-        self.fast_send = None if arrays is None else FastSend(self, arrays)
+        self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: then every frame goes the plain way."""
-        fast_release = None if arrays is None else FastRelease(self, arrays)
         self.releaser = Releaser(self.store, self.timer, fast_release)
         self.boot_ms = clock.now_ms()
         self.refusal: str | None = None
@@ -165,6 +168,16 @@ class Broker:
         timer.finish()
         self.block_lane.recover()
         return evidence
+
+    def _open_configuration(self, origin: Origin | None) -> Configuration[BrokerSettings]:
+        settings, changed = self.settings, self._settings_changed
+        return Configuration(BROKER, settings, origin or Origin(), disk=self.disk, clock=self.clock, changed=changed)
+
+    def _open_fast(self) -> tuple[FastSend, FastRelease] | tuple[None, None]:
+        if not jit.available():
+            return None, None
+        arrays = TopicArrays(self)
+        return FastSend(self, arrays), FastRelease(self, arrays)
 
     def _open_snapshots(self) -> Snapshots:
         settings = _snapshot_settings(self.settings)
@@ -352,6 +365,17 @@ class Broker:
                 connection, Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
             )
 
+    def _settings_changed(self, fields: frozenset[str]) -> None:
+        """Have those follow that keep what they were made with; others look when they need a setting."""
+        settings = self.settings
+        self.park_settings = replace(self.park_settings, delay_seconds_max=settings.timer_max_delay_seconds)
+        self.expiry.take_settings(_expiry_settings(settings))
+        self.admission.look_at_disk()
+        if self.fast_send is not None:
+            self.fast_send.take_settings()
+        if "broker_permission" in fields:
+            self.topics.tell_anew()
+
     # Chores --------------------------------------------------------------------------------------------------------
 
     def every(self, interval_ms: int, chore: Callable[[], None]) -> None:
@@ -445,12 +469,12 @@ def _store_settings(settings: BrokerSettings, host: Host, levels_ms: tuple[Milli
     )
 
 
-def _park_settings(chosen: BrokerSettings, levels_ms: tuple[Millis, ...]) -> ParkSettings:
+def _park_settings(settings: BrokerSettings, levels_ms: tuple[Millis, ...]) -> ParkSettings:
     return ParkSettings(
-        chosen.timer_max_delay_seconds,
-        chosen.timer_precision_ms,
+        settings.timer_max_delay_seconds,
+        settings.timer_precision_ms,
         levels_ms,
-        has_timers=chosen.timer_wheel_enable,
+        has_timers=settings.timer_wheel_enable,
     )
 
 

@@ -39,6 +39,15 @@ class FastSend:
         self._broker = broker
         self._arrays = arrays
         self._out: Bytes = np.zeros(OUT_BYTES, np.uint8)
+        self._state: Integers = np.zeros(send.STATE, np.int64)
+        self._parameters: Integers = np.zeros(fields.PARAMETERS, np.int64)
+        self.take_settings()
+        self.left = 0
+        """Frames left to the plain code."""
+
+    def take_settings(self) -> None:
+        """Follow the broker's settings: at the start, and when one has changed."""
+        broker = self._broker
         settings = broker.settings
         marks = {
             props.MSG_REGION: settings.region_id,
@@ -50,8 +59,6 @@ class FastSend:
         head = f'{{"code":0,"extFields":{{"MSG_REGION":"{settings.region_id}","TRACE_ON":"{trace}","msgId":"'
         self._answer_head = np.frombuffer(head.encode(), np.uint8)
         self._broker_name = np.frombuffer(settings.broker_name.encode(), np.uint8)
-        self._state: Integers = np.zeros(send.STATE, np.int64)
-        self._parameters: Integers = np.zeros(fields.PARAMETERS, np.int64)
         fixed = {
             fields.STORE_IP: int.from_bytes(broker.host.address, "big"),
             fields.STORE_PORT: broker.host.port,
@@ -65,8 +72,6 @@ class FastSend:
         }
         for place, value in fixed.items():
             self._parameters[place] = value
-        self.left = 0
-        """Frames left to the plain code."""
 
     @property
     def served(self) -> int:

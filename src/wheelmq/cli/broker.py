@@ -50,6 +50,7 @@ def command(
     async def life(stop: asyncio.Event) -> int:
         from wheelmq.broker.app import BrokerApp
         from wheelmq.broker.schema import BROKER
+        from wheelmq.config.changes import Origin
 
         settings, reading = settings_of(
             BROKER,
@@ -65,7 +66,7 @@ def command(
             },
         )
         tell(reading.notes)
-        app = BrokerApp(settings)
+        app = BrokerApp(settings, Origin(file, reading.given))
         with port_told(settings.listen_port, port_option):
             await app.start()
         address = f"{app.settings.broker_ip}:{app.settings.listen_port}"

@@ -28,6 +28,7 @@ def command(
     """
 
     async def life(stop: asyncio.Event) -> int:
+        from wheelmq.config.changes import Origin
         from wheelmq.nameserver.app import NameServerApp
         from wheelmq.nameserver.settings import NAME_SERVER
 
@@ -39,7 +40,7 @@ def command(
             options={"listen_port": (port, port_option)},
         )
         tell(reading.notes)
-        app = NameServerApp(settings)
+        app = NameServerApp(settings, Origin(file, reading.given))
         with port_told(settings.listen_port, port_option):
             await app.start()
         address = f"{settings.listen_host}:{app.port}"

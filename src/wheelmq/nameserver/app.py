@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wheelmq.config.changes import Origin
 from wheelmq.nameserver.nameserver import NameServer
 from wheelmq.nameserver.settings import NameServerSettings
 from wheelmq.net.server import Server, SocketOptions
@@ -12,9 +13,9 @@ from wheelmq.system.disk import Disk
 class NameServerApp:
     """A name server that listens."""
 
-    def __init__(self, settings: NameServerSettings) -> None:
+    def __init__(self, settings: NameServerSettings, origin: Origin | None = None) -> None:
         self.settings = settings
-        self._core = NameServer(settings, disk=Disk(), clock=SystemClock())
+        self._core = NameServer(settings, disk=Disk(), clock=SystemClock(), origin=origin)
         self._server: Server | None = None
 
     @property

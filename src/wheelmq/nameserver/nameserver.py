@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import zlib
 from collections.abc import Callable
 from typing import Final
 
+from wheelmq.config.changes import ChangeRefused, Configuration, Origin
 from wheelmq.formats.wire import bodies, frame, headers
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -14,7 +16,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, Routes
-from wheelmq.nameserver.settings import NameServerSettings
+from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings
 from wheelmq.net.server import ServerConnection
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
@@ -28,8 +30,11 @@ INFLATED_BYTES_MAX: Final = 64 << 20
 class NameServer:
     """Routes and key-value config, served."""
 
-    def __init__(self, settings: NameServerSettings, *, disk: Disk, clock: Clock) -> None:
+    def __init__(self, settings: NameServerSettings, *, disk: Disk, clock: Clock, origin: Origin | None = None) -> None:
         self.settings = settings
+        self.configuration = Configuration(
+            NAME_SERVER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
+        )
         self.routes = Routes()
         self.kv = KvConfig(disk, settings.kv_config_path)
         self._clock = clock
@@ -49,6 +54,7 @@ class NameServer:
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write,
             RequestCode.GET_NAMESRV_CONFIG: self._config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
         }
 
     @property
@@ -106,6 +112,9 @@ class NameServer:
         except Exception as error:
             log.exception("request %s from %s", request.code, connection.peer)
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
+
+    def _settings_changed(self, fields: frozenset[str]) -> None:
+        self._next_scan_ms = 0
 
     # Brokers and routes --------------------------------------------------------------------------------------------
 
@@ -212,10 +221,19 @@ class NameServer:
             return Command(code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
         return Command(code=ResponseCode.SUCCESS, body=bodies.write({"table": table}))
 
+    # Settings ------------------------------------------------------------------------------------------------------
+
     def _config(self, request: Command, connection: ServerConnection) -> Command:
-        pairs = {"listenPort": self.settings.listen_port, "kvConfigPath": self.settings.kv_config_path}
-        text = "".join(f"{key}={value}\n" for key, value in sorted(pairs.items()))
-        return Command(code=ResponseCode.SUCCESS, body=text.encode())
+        return Command(code=ResponseCode.SUCCESS, body=self.configuration.text())
+
+    def _update_config(self, request: Command, connection: ServerConnection) -> Command:
+        peer = connection.peer
+        log.info("%s:%d changes settings", ipaddress.ip_address(peer.address), peer.port)
+        try:
+            self.configuration.update(bytes(request.body))
+        except ChangeRefused as refusal:
+            return Command(code=refusal.code, remark=refusal.remark)
+        return Command(code=ResponseCode.SUCCESS)
 
 
 def _inflate(raw: bytes) -> bytes:

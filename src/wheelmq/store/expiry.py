@@ -69,6 +69,10 @@ class Expiry:
         """Before this nothing is needed, and what says so is on disk."""
         self._noted = (store.log.start, store.log.start)
 
+    def take_settings(self, settings: ExpirySettings) -> None:
+        """Go by other settings from now on."""
+        self._settings = settings
+
     def note(self) -> None:
         """Note what is needed now: it counts once log and queue units are on disk up to here.
 

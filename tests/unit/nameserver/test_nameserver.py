@@ -233,7 +233,7 @@ class TestKeysAndValues:
 
 
 class TestRequests:
-    @pytest.mark.parametrize("code", [0, -1, 10, 318, 901, 1 << 40])
+    @pytest.mark.parametrize("code", [0, -1, 10, 25, 901, 1 << 40])
     def test_a_code_that_nobody_serves(self, names: Harness, code: int) -> None:
         answer = names.ask(code)
         assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
@@ -256,3 +256,47 @@ class TestRequests:
         names.server.receive(names.client, memoryview(raw), len(raw))  # type: ignore[arg-type]
         names.client.flush()
         assert names.client.answers == {}
+
+
+class TestSettings:
+    def test_they_are_shown_and_changed(self, names: Harness) -> None:
+        assert b"orderMessageEnable=true\n" in names.ask(RequestCode.GET_NAMESRV_CONFIG).body
+        assert names.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=false\n").code == ResponseCode.SUCCESS
+        assert b"orderMessageEnable=false\n" in names.ask(RequestCode.GET_NAMESRV_CONFIG).body
+
+    def test_a_path_stays(self, names: Harness) -> None:
+        answer = names.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=false\nkvConfigPath=/x\n")
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert (answer.remark or "").startswith("kvConfigPath does not change at run time")
+        assert names.settings.order_message_enable
+
+    def test_queues_of_messages_in_order(self, names: Harness) -> None:
+        names.ask(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
+        assert names.register("T").body
+        assert b"broker-a:4" in names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").body
+        names.settings.order_message_enable = names.settings.return_order_topic_config = False
+        assert not names.register("T").body
+        assert b"broker-a:4" not in names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").body
+
+    def test_the_list_of_all_topics(self, names: Harness) -> None:
+        names.settings.enable_all_topic_list = False
+        answer = names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "disable")
+
+    def test_no_route_before_brokers_had_time(self, names: Harness) -> None:
+        names.settings.waits_for_service, names.settings.wait_for_service_seconds = True, 2
+        names.register("T")
+        names.clock.advance(1999)
+        answer = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "name server not ready")
+        names.clock.advance(1)
+        assert names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").code == ResponseCode.SUCCESS
+
+    def test_how_often_brokers_are_looked_for(self, names: Harness) -> None:
+        names.settings.scan_interval_ms = 70
+        names.server.tick()
+        assert names.server.next_tick_ms() == 70
+
+    def test_where_key_values_are_kept(self, names: Harness) -> None:
+        names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v")
+        assert b'"v"' in (names.disk.read(names.settings.kv_config_path) or b"")

@@ -1,6 +1,7 @@
 """One file per operation. Importing this package registers every handler with broker.dispatch."""
 
 from wheelmq.broker.handlers import (
+    config,
     locks,
     members,
     metrics,
@@ -19,6 +20,7 @@ from wheelmq.broker.handlers import (
 )
 
 __all__ = [
+    "config",
     "locks",
     "members",
     "metrics",

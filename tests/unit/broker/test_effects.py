@@ -1,0 +1,379 @@
+"""Every key of Apache's that is honoured has an effect: shown here, or by the test that is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.unit.broker.test_handlers import beat, told
+from wheelmq.broker.app import BrokerApp
+from wheelmq.broker.registration import Registration, register_command
+from wheelmq.broker.schema import BROKER
+from wheelmq.broker.settings import BrokerSettings, MetricsExporter
+from wheelmq.formats.disk.index import IndexSize
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.bodies import PERM_INHERIT
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.server import SocketOptions
+from wheelmq.store.expiry import HOUR_MS
+from wheelmq.system.disk import MappedFile
+from wheelmq.testing.harness import SMALL, BrokerHarness
+
+UNIT: Final = Path(__file__).parents[1]
+ELSEWHERE: Final = {
+    "autoCreateSubscriptionGroup": "broker/test_pull.py",
+    "autoCreateTopicEnable": "broker/test_send.py",
+    "brokerPermission": "broker/test_config.py",
+    "deleteWhen": "delay/blocks/test_lane.py",
+    "diskSpaceWarningLevelRatio": "broker/test_put_statuses.py",
+    "disappearTimeAfterStart": "broker/test_timer_settings.py",
+    "fileReservedTime": "store/test_expiry.py",
+    "flushCommitLogLeastPages": "broker/test_flush.py",
+    "flushCommitLogThoroughInterval": "broker/test_flush.py",
+    "flushDiskType": "broker/test_flush.py",
+    "longPollingEnable": "broker/test_pull.py",
+    "mappedFileSizeCommitLog": "store/test_expiry.py",
+    "mappedFileSizeConsumeQueue": "broker/test_pull.py",
+    "maxIndexNum": "store/test_index.py",
+    "maxMessageSize": "broker/test_put_statuses.py",
+    "messageDelayLevel": "delay/test_level_queues.py",
+    "messageIndexEnable": "store/test_index.py",
+    "namesrvAddr": "client/conftest.py",
+    "osPageCacheBusyTimeOutMills": "broker/test_put_statuses.py",
+    "recallMessageEnable": "delay/test_cancel.py",
+    "startAcceptSendRequestTimeStamp": "broker/test_put_statuses.py",
+    "storePathRootDir": "client/conftest.py",
+    "syncFlushTimeout": "broker/test_flush.py",
+    "timerCheckMetricsWhen": "broker/test_metrics_check.py",
+    "timerCongestNumEachSlot": "broker/test_timer_settings.py",
+    "timerEnableCheckMetrics": "broker/test_metrics_check.py",
+    "timerPrecisionMs": "delay/test_release.py",
+    "timerProgressLogIntervalMs": "broker/test_timer_settings.py",
+    "timerRollWindowSlot": "delay/timer/test_long_stops.py",
+    "timerStopDequeue": "broker/test_timer_settings.py",
+    "timerStopEnqueue": "broker/test_timer_settings.py",
+    "timerWarmEnable": "delay/test_warm.py",
+    "timerWheelEnable": "broker/test_send.py",
+}
+"""The tests that set the field of a key."""
+
+HERE: dict[str, Callable[[Path], None]] = {}
+
+
+def shows(*keys: str) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+    """Register a test of `keys`."""
+
+    def register(test: Callable[[Path], None]) -> Callable[[Path], None]:
+        HERE.update(dict.fromkeys(keys, test))
+        return test
+
+    return register
+
+
+@shows("brokerName", "brokerClusterName", "brokerId", "brokerIP1", "listenPort")
+def identity(folder: Path) -> None:
+    chosen: dict[str, Any] = {"broker_name": "b", "cluster": "c", "broker_id": 7, "broker_ip": "10.1.2.3"}
+    with BrokerHarness(folder, listen_port=777, **chosen) as harness:
+        ext = register_command(harness.broker).ext
+        told = {name: ext[name] for name in ("brokerName", "clusterName", "brokerId", "brokerAddr")}
+        assert told == {"brokerName": "b", "clusterName": "c", "brokerId": "7", "brokerAddr": "10.1.2.3:777"}
+        assert harness.send("T").ext["msgId"].startswith("0A010203" + f"{777:08X}")
+
+
+@shows("regionId", "traceOn")
+def marks(folder: Path) -> None:
+    with BrokerHarness(folder, region_id="r", trace_on=False) as harness:
+        ext = harness.send("T").ext
+        assert (ext["MSG_REGION"], ext["TRACE_ON"]) == ("r", "false")
+
+
+@shows("defaultTopicQueueNums", "clusterTopicEnable", "brokerTopicEnable", "traceTopicEnable", "msgTraceTopicName")
+def topics(folder: Path) -> None:
+    with BrokerHarness(folder / "a") as harness:
+        known = harness.broker.topics
+        assert known.all()["DefaultCluster"].perm == known.all()["broker-a"].perm == 6 | PERM_INHERIT
+        assert "RMQ_SYS_TRACE_TOPIC" not in known
+    closed = {"cluster_topic_enable": False, "broker_topic_enable": False}
+    traced = {"trace_topic_enable": True, "trace_topic": "traces", "default_topic_queues": 5}
+    with BrokerHarness(folder / "b", **closed, **traced) as harness:
+        known = harness.broker.topics
+        assert known.all()["DefaultCluster"].perm == known.all()["broker-a"].perm == PERM_INHERIT
+        assert known.all()["traces"].write_queue_nums == 1 and known.all()["TBW102"].write_queue_nums == 5
+
+
+@shows("shortPollingTimeMills")
+def short_polling(folder: Path) -> None:
+    with BrokerHarness(folder, long_polling=False, short_polling_ms=70) as harness:
+        harness.send("T")
+        asked = harness.submit(harness.pull_command("T", offset=1, hold_ms=10_000))
+        harness.advance(69)
+        assert asked.answer is None
+        harness.advance(1)
+        assert asked.answer is not None and asked.answer.code == ResponseCode.PULL_NOT_FOUND
+
+
+@shows("maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInMemory")
+def transfers(folder: Path) -> None:
+    with BrokerHarness(folder, transfer_count_max=3, transfer_bytes_max=2200) as harness:
+        for _ in range(5):
+            harness.send("T", b"x")
+            harness.send("U", bytes(900))
+        assert len(harness.pull("T").records) == 3
+        assert len(harness.pull("U").records) == 2
+
+
+@shows("maxMsgsNumBatch", "defaultQueryMaxNum")
+def queries(folder: Path) -> None:
+    with BrokerHarness(folder, query_count_max=3, query_unique_key_count_max=2, flush_interval_ms=1) as harness:
+        for _ in range(5):
+            harness.send("T", properties={"KEYS": "k"})
+        harness.advance(3000)
+        span = {"topic": "T", "key": "k", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": harness.now_ms}
+        command = Command(code=RequestCode.QUERY_MESSAGE, ext={name: str(value) for name, value in span.items()})
+        size = len(harness.ask(command).body)
+        command.ext["_UNIQUE_KEY_QUERY"] = "true"
+        assert size and len(harness.ask(command).body) * 3 == size * 2
+
+
+@shows("notifyConsumerIdsChangedEnable")
+def members(folder: Path) -> None:
+    with BrokerHarness(folder, notify_members_changed=False) as harness:
+        one, two = harness.connect(), harness.connect()
+        beat(harness, one, "a")
+        beat(harness, two, "b")
+        assert told(one) == told(two) == []
+
+
+@shows("channelExpiredTimeout")
+def expiry_of_clients(folder: Path) -> None:
+    with BrokerHarness(folder, client_expiry_ms=15_000) as harness:
+        connection = harness.connect()
+        beat(harness, connection, "a")
+        harness.advance(14_000)
+        assert connection.is_open
+        harness.advance(12_000)
+        assert not connection.is_open
+
+
+@shows("flushConsumerOffsetInterval")
+def offsets(folder: Path) -> None:
+    with BrokerHarness(folder, offsets_persist_ms=70) as harness:
+        harness.send("T")
+        fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+        assert harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, **fields).code == 0
+        harness.advance(70)
+        stored = harness.disk.read(harness.broker.paths.config_file("consumerOffset.json")) or b"{}"
+        assert json.loads(stored)["offsetTable"]["T@g"] == {"0": 1}
+
+
+@shows("flushIntervalCommitLog")
+def flushes(folder: Path) -> None:
+    with BrokerHarness(folder, flush_interval_ms=700) as harness:
+        log = harness.broker.store.log
+        harness.send("T")
+        assert log.synced == log.end  # it has rested
+        harness.advance(1)
+        harness.send("T")
+        harness.advance(698)
+        assert log.synced < log.end
+        harness.advance(1)
+        assert log.synced == log.end
+
+
+@shows("flushDelayOffsetInterval")
+def delay_offsets(folder: Path) -> None:
+    with BrokerHarness(folder, flush_delay_offset_interval=70) as harness:
+        file = harness.broker.paths.config_file("delayOffset.json")
+        harness.send("T", properties={"DELAY": "1"})
+        harness.advance(1070)
+        harness.advance(1070)
+        assert json.loads(harness.disk.read(file) or b"{}")["offsetTable"]["1"] == 1
+
+
+@shows("timerFlushIntervalMs")
+def timer_metrics(folder: Path) -> None:
+    with BrokerHarness(folder, timer_flush_interval_ms=70) as harness:
+        harness.send("T", delay_ms=50_000)
+        harness.advance(70)
+        stored = json.loads(harness.disk.read(harness.broker.paths.config_file("timermetrics")) or b"{}")
+        assert stored["timingCount"]["T"]["count"] == 1
+
+
+@shows("timerMaxDelaySec")
+def longest_delay(folder: Path) -> None:
+    with BrokerHarness(folder, timer_max_delay_seconds=10) as harness:
+        assert harness.send("T", delay_ms=10_000).code == 0
+        assert harness.send("T", delay_ms=11_000).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@shows("mappedFileSizeTimerLog", "maxHashSlotNum")
+def sizes(folder: Path) -> None:
+    with BrokerHarness(folder, timer_log_file_bytes=52 * 7 + 16, max_hash_slot_num=33) as harness:
+        assert harness.broker.timer.log.files.file_bytes == 52 * 7 + 16
+        harness.send("T", properties={"KEYS": "k"})
+        harness.advance(3000)
+        [index] = harness.broker.paths.index.iterdir()
+        assert index.stat().st_size == IndexSize(33, SMALL["max_index_num"]).file_bytes
+
+
+@shows("warmMapedFileEnable")
+def warm_files(folder: Path) -> None:
+    def populated(is_warm: bool) -> int:
+        """Bytes of the next file that are populated as it is made."""
+        seen: list[tuple[str, int]] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MappedFile, "populate", lambda file, start, stop: seen.append((file.path.name, stop)))
+            chosen = {"log_file_bytes": 9 << 20, "log_files_ahead": 1, "warm_maped_file_enable": is_warm}
+            with BrokerHarness(folder / str(is_warm), **chosen) as harness:
+                harness.send("T")
+                harness.settle()
+        return next(stop for name, stop in seen if name == f"{9 << 20:020d}")
+
+    assert (populated(False), populated(True)) == (8 << 20, 9 << 20)
+
+
+def full_log(folder: Path, **chosen: object) -> BrokerHarness:
+    """A broker with some 14 small files of log, at an hour at which nothing goes by itself."""
+    harness = BrokerHarness(folder, log_file_bytes=1 << 14, file_reserved_time=2, **chosen)
+    now = time.localtime(harness.now_ms / 1000)
+    harness.clock.advance(((12 - now.tm_hour) % 24 * 60 - now.tm_min) * 60_000)
+    for _ in range(200):
+        assert harness.send("T", bytes(1000)).code == 0
+    harness.advance(600)
+    return harness
+
+
+def look(harness: BrokerHarness) -> int:
+    """Where the log begins after a look at what may go."""
+    harness.broker.expiry.note()
+    harness.advance(600)
+    harness.broker.expiry.note()
+    harness.broker.expiry.look()
+    harness.tick()
+    return int(harness.broker.store.log.start)
+
+
+@shows("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "deleteFileBatchMax", "cleanFileForciblyEnable")
+def expiry_of_files(folder: Path) -> None:
+    never = {"clean_resource_interval_ms": 1 << 40, "disk_space_warning_level_ratio": 100}
+    ratios = {"disk_max_used_space_ratio": 30, "disk_space_clean_forcibly_ratio": 40, "delete_file_batch_max": 2}
+    with full_log(folder / "a", **never, **ratios) as harness:
+        harness.disk.used = 0.35
+        assert look(harness) == 0  # young
+        harness.disk.used = 0.41
+        assert look(harness) == 2 << 14
+        harness.disk.used = 0.31
+        harness.clock.advance(3 * HOUR_MS)
+        assert look(harness) == 4 << 14
+        harness.disk.used = 0.29
+        assert look(harness) == 4 << 14
+    with full_log(folder / "b", **never, **ratios, clean_file_forcibly_enable=False) as harness:
+        harness.disk.used = 0.99
+        assert look(harness) == 0
+        harness.clock.advance(3 * HOUR_MS)
+        assert look(harness) == 2 << 14
+
+
+@shows("cleanResourceInterval")
+def interval_of_expiry(folder: Path) -> None:
+    with BrokerHarness(folder, clean_resource_interval_ms=70, disk_space_warning_level_ratio=50) as harness:
+        harness.disk.used = 0.6
+        harness.advance(70)
+        assert harness.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+@shows("serverSocketSndBufSize", "serverSocketRcvBufSize")
+def buffers(folder: Path) -> None:
+    plain, chosen = socket.socket(), socket.socket()
+    with plain, chosen:
+        SocketOptions().apply(plain)
+        SocketOptions(send_bytes=20_000, receive_bytes=30_000).apply(chosen)
+        for option, size in ((socket.SO_SNDBUF, 20_000), (socket.SO_RCVBUF, 30_000)):
+            assert chosen.getsockopt(socket.SOL_SOCKET, option) in (size, 2 * size)  # Linux doubles it
+            assert plain.getsockopt(socket.SOL_SOCKET, option) not in (size, 2 * size)
+
+
+@shows(
+    "bindAddress", "serverSocketBacklog", "metricsExporterType", "metricsPromExporterHost", "metricsPromExporterPort"
+)
+def listening(folder: Path) -> None:
+    async def run() -> None:
+        small: dict[str, Any] = {**SMALL, "message_index_enable": False, "store_path": folder}
+        small |= {"listen_host": "127.0.0.2", "listen_port": 0, "listen_backlog": 7}
+        small |= {"metrics_exporter_type": MetricsExporter.PROM, "metrics_prom_exporter_host": "127.0.0.3"}
+        app = BrokerApp(BrokerSettings(**small, metrics_prom_exporter_port=0))
+        backlogs = []
+        loop = asyncio.get_running_loop()
+        make = loop.create_server
+
+        async def create_server(*arguments: Any, **options: Any) -> asyncio.Server:
+            backlogs.append(options["backlog"])
+            return await make(*arguments, **options)
+
+        loop.create_server = create_server  # type: ignore[method-assign]
+        await app.start()
+        try:
+            assert app.exporter is not None and backlogs == [7]
+            for host, port in (("127.0.0.2", app.settings.listen_port), ("127.0.0.3", app.exporter.port)):
+                socket.create_connection((host, port), 30).close()
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", port), 30).close()
+        finally:
+            await app.stop()
+
+    asyncio.run(run())
+
+
+@shows("registerNameServerPeriod", "registerBrokerTimeoutMills")
+def registration(folder: Path) -> None:
+    async def run(answers: bool, enough: int, **chosen: int) -> None:
+        seen = asyncio.Semaphore(0)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while head := await reader.read(4):
+                raw = await reader.readexactly(int.from_bytes(head, "big"))
+                request = frame.decode(memoryview(head + raw), 0, 4 + len(raw))
+                seen.release()
+                if answers:
+                    writer.write(frame.encode(Command(code=0, opaque=request.opaque, flag=frame.FLAG_RESPONSE)))
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with BrokerHarness(folder / str(answers), namesrv=(address,)) as harness:
+            for name, value in chosen.items():
+                setattr(harness.broker.settings, name, value)  # less than may be chosen
+            registration = Registration(harness.broker)
+            registration.start()
+            async with asyncio.timeout(60):
+                for _ in range(enough):
+                    await seen.acquire()
+            await registration.stop()
+        server.close()
+
+    asyncio.run(run(answers=True, enough=3, register_period_ms=10))
+    asyncio.run(run(answers=False, enough=2, register_timeout_ms=10))
+
+
+@pytest.mark.parametrize(
+    "test", sorted(set(HERE.values()), key=lambda test: test.__name__), ids=lambda test: test.__name__
+)
+def test_it_has_an_effect(test: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    test(tmp_path)
+
+
+def test_every_key_that_is_honoured_is_shown() -> None:
+    keys = {key.name: key.ours for key in BROKER.apaches().values()}
+    assert set(keys) == set(HERE) | set(ELSEWHERE)
+    for name, file in ELSEWHERE.items():
+        text = (UNIT / file).read_text()
+        assert keys[name] in text or name in text, f"{name} is not set in {file}"

@@ -1,0 +1,175 @@
+"""Settings of a broker that runs: asked for and changed, in memory and in the file they came from."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from wheelmq.broker.schema import BROKER
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.config import properties, sources
+from wheelmq.config.changes import ChangeRefused, Configuration, Origin
+from wheelmq.config.schema import Given
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+
+
+class Running:
+    """A configuration over a file with `text`."""
+
+    def __init__(self, file: Path | None, text: str = "", **fields: object) -> None:
+        self.disk, self.clock = SimulatedDisk(), ManualClock()
+        self.file = file
+        if file is not None:
+            self.disk.replace(file, text.encode())
+        self.settings = BrokerSettings(store_path=Path("s"), **fields)  # type: ignore[arg-type]
+        self.told: list[frozenset[str]] = []
+        given = {"long_polling": Given(True, "--set long_polling")}
+        self.configuration = Configuration(
+            BROKER, self.settings, Origin(file, given), disk=self.disk, clock=self.clock, changed=self.told.append
+        )
+
+    def update(self, text: str) -> None:
+        self.configuration.update(text.encode())
+
+    @property
+    def stored(self) -> str:
+        assert self.file is not None
+        return (self.disk.read(self.file) or b"").decode()
+
+    def refused(self, text: str) -> ChangeRefused:
+        """What is told of a change that is refused, and that nothing came of it."""
+        settings, version = msgspec.structs.replace(self.settings), self.configuration.version
+        stored = self.stored if self.file is not None else None
+        with pytest.raises(ChangeRefused) as caught:
+            self.update(text)
+        assert self.settings == settings and self.configuration.version == version and self.told == []
+        assert stored is None or self.stored == stored
+        return caught.value
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Running:
+    return Running(tmp_path / "broker.conf", "# ours\nfileReservedTime = 48\nbrokerName=broker-a\n")
+
+
+def test_a_change_is_in_force_and_in_the_file(conf: Running, tmp_path: Path) -> None:
+    conf.clock.advance(5)
+    before = conf.configuration.version
+    conf.update("fileReservedTime=24\nlongPollingEnable=false\n")
+    assert conf.settings.file_reserved_time == 24 and conf.settings.long_polling is False
+    assert conf.stored == "# ours\nfileReservedTime=24\nbrokerName=broker-a\nlongPollingEnable=false\n"
+    assert conf.disk.read(tmp_path / "broker.conf.bak") == b"# ours\nfileReservedTime = 48\nbrokerName=broker-a\n"
+    assert conf.told == [frozenset({"file_reserved_time", "long_polling"})]
+    assert conf.configuration.version.counter == before.counter + 1
+    assert conf.configuration.version.timestamp == conf.clock.now_ms()
+
+
+def test_the_file_is_what_the_next_start_reads(conf: Running, tmp_path: Path) -> None:
+    conf.update(
+        "messageDelayLevel=1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h\nflushDiskType=SYNC_FLUSH"
+    )
+    file = tmp_path / "again.conf"
+    file.write_text(conf.stored)
+    given = sources.read(file, BROKER, tuple).given
+    assert BROKER.build(given | {"store_path": Given("s", "")}).flush_mode == "SYNC_FLUSH"
+
+
+def test_a_toml_file_is_changed_in_place(tmp_path: Path) -> None:
+    toml = Running(tmp_path / "w.toml", "[expiry]\nreserved_hours = 48 # two days\n[timer]\nprecision_ms = 500\n")
+    toml.update("fileReservedTime=24\nflushDiskType=SYNC_FLUSH\nlongPollingEnable=false\n")
+    assert "reserved_hours = 24 # two days\n" in toml.stored
+    assert tomllib.loads(toml.stored) == {
+        "expiry": {"reserved_hours": 24},
+        "timer": {"precision_ms": 500},
+        "flush": {"mode": "SYNC_FLUSH"},
+        "consumers": {"long_polling": False},
+    }
+
+
+def test_what_is_so_already_changes_nothing(conf: Running) -> None:
+    conf.update(
+        "fileReservedTime=72\nbrokerName=broker-a\naclEnable=false\nsendMessageThreadPoolNums=<by processors>\n"
+    )
+    assert conf.told == [] and conf.configuration.version.counter == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        (
+            "storePathRootDir=/x",
+            ResponseCode.NO_PERMISSION,
+            "storePathRootDir does not change at run time: change it in ",
+        ),
+        ("brokerIP1=10.0.0.1", ResponseCode.NO_PERMISSION, "brokerIP1 does not change at run time"),
+        ("listenPort=1", ResponseCode.NO_PERMISSION, "listenPort does not change"),
+        ("namesrvAddr=h:1", ResponseCode.NO_PERMISSION, "namesrvAddr does not change"),
+        ("brokerConfigPath=/x", ResponseCode.NO_PERMISSION, "brokerConfigPath has no effect: the file is the one"),
+        (
+            "waitTimeMillsInSendQueue=1",
+            ResponseCode.NO_PERMISSION,
+            "waitTimeMillsInSendQueue has no effect: nothing waits",
+        ),
+        ("aclEnable=true", ResponseCode.NO_PERMISSION, "aclEnable is refused: there are no access lists"),
+        ("fileReservdTime=1", ResponseCode.INVALID_PARAMETER, "did you mean fileReservedTime?"),
+        (
+            "fileReservedTime=soon",
+            ResponseCode.INVALID_PARAMETER,
+            "fileReservedTime: found 'soon'; allowed: a whole number",
+        ),
+        ("fileReservedTime=-1", ResponseCode.INVALID_PARAMETER, "found '-1'; allowed: a whole number of 0 or more"),
+        ("deleteWhen=25", ResponseCode.INVALID_PARAMETER, "write hours from 00 to 23"),
+        ("a=\\u12", ResponseCode.INVALID_PARAMETER, "line 1: \\u12: write"),
+    ],
+)
+def test_all_or_nothing(conf: Running, text: str, code: ResponseCode, told: str) -> None:
+    refusal = conf.refused(f"longPollingEnable=false\n{text}\n" if "\\u" not in text else text)
+    assert refusal.code == code and told in refusal.remark
+
+
+def test_no_path_and_no_address_is_mutable() -> None:
+    assert not [
+        name for name in BROKER.mutable if any(part in name for part in ("path", "host", "_ip", "port", "namesrv"))
+    ]
+
+
+def test_a_file_that_cannot_be_written_keeps_everything(conf: Running) -> None:
+    conf.disk.replace = _full  # type: ignore[method-assign]
+    refusal = conf.refused("longPollingEnable=false")
+    assert refusal.code == ResponseCode.SYSTEM_ERROR and "could not be changed: " in refusal.remark
+
+
+def _full(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_toml_file_that_is_not_plain_keeps_everything(tmp_path: Path) -> None:
+    toml = Running(tmp_path / "w.toml", "expiry = {reserved_hours = 48}\n")
+    assert "change it by hand" in toml.refused("fileReservedTime=24").remark
+
+
+def test_without_a_file_it_lasts_until_the_stop(caplog: pytest.LogCaptureFixture) -> None:
+    running = Running(None)
+    running.update("fileReservedTime=24")
+    assert running.settings.file_reserved_time == 24
+    assert "file_reserved_time: changed until the stop, for no file was given with -c" in caplog.text
+
+
+def test_what_counts_before_the_file_is_told(conf: Running, caplog: pytest.LogCaptureFixture) -> None:
+    conf.update("longPollingEnable=false")
+    assert "long_polling: for the next start --set long_polling counts before" in caplog.text
+
+
+def test_what_is_in_force_by_apaches_names(tmp_path: Path) -> None:
+    running = Running(tmp_path / "f", broker_name="b ä\\", namesrv=("h:1", "h:2"), flush_mode="SYNC_FLUSH")
+    found = {one.name: one.value for one in properties.parse(running.configuration.text())}
+    assert found["brokerName"] == "b ä\\" and found["namesrvAddr"] == "h:1;h:2"
+    assert found["flushDiskType"] == "SYNC_FLUSH" and found["longPollingEnable"] == "true"
+    assert found["aclEnable"] == "false" and found["brokerRole"] == "ASYNC_MASTER"
+    assert "sendMessageThreadPoolNums" not in found
+    assert list(found) == sorted(found)
