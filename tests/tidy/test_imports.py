@@ -11,12 +11,8 @@ from .sources import Module, modules
 BELOW: dict[str, set[str]] = {
     "formats": set(),
     "system": {"formats"},
-<<<<<<< HEAD
-    "config": {"formats"},
-    "filter": {"formats"},
-=======
     "config": {"formats", "system"},
->>>>>>> 5eec81e (Settings of a broker or name server that runs are shown and changed by Apache's requests: all of a request or nothing, in the file first)
+    "filter": {"formats"},
     "observe": {"formats", "system"},
     "store": {"formats", "system"},
     "delay": {"formats", "system", "observe", "store"},

@@ -173,7 +173,7 @@ class Broker:
         settings, changed = self.settings, self._settings_changed
         return Configuration(BROKER, settings, origin or Origin(), disk=self.disk, clock=self.clock, changed=changed)
 
-    def _open_fast(self) -> tuple[FastSend, FastRelease] | tuple[None, None]:
+    def _open_fast(self) -> tuple[FastSend | None, FastRelease | None]:
         if not jit.available():
             return None, None
         arrays = TopicArrays(self)

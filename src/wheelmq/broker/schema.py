@@ -93,6 +93,15 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "lock_expiry_ms": "lock_expiry_ms",
         "offsets_persist_ms": "offsets_persist_ms",
     },
+    "transactions": {
+        "reject": "reject_transaction_message",
+        "time_out_ms": "transaction_time_out",
+        "check_max": "transaction_check_max",
+        "check_interval_ms": "transaction_check_interval",
+        "op_message_bytes_max": "transaction_op_msg_max_size",
+        "op_interval_ms": "transaction_op_batch_interval",
+        "metrics_interval_ms": "transaction_metric_flush_interval",
+    },
     "levels": {"table": "message_delay_level", "flush_interval_ms": "flush_delay_offset_interval"},
     "timer": {
         "enable": "timer_wheel_enable",
@@ -154,6 +163,7 @@ MUTABLE: Final = frozenset(
         "recall_enable",
         "register_period_ms",
         "register_timeout_ms",
+        "reject_transaction_message",
         "short_polling_ms",
         "start_accept_send_request_time_stamp",
         "sync_flush_timeout_ms",

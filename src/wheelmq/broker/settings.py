@@ -135,17 +135,17 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     recall_enable: bool = True
 
     reject_transaction_message: bool = False
-    transaction_time_out: int = 6000
+    transaction_time_out: Count = 6000
     """Age in milliseconds before which nobody is asked how a transaction ended, unless its message says another."""
-    transaction_check_max: int = 15
+    transaction_check_max: Count = 15
     """So often its producer is asked, then its message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
-    transaction_check_interval: int = 30_000
+    transaction_check_interval: Positive = 30_000
     """Milliseconds between two looks at the transactions that have not ended."""
-    transaction_op_msg_max_size: int = 4096
-    transaction_op_batch_interval: int = 3000
+    transaction_op_msg_max_size: Positive = 4096
+    transaction_op_batch_interval: Count = 3000
     """An op message is written so many milliseconds after the first transaction that it says the end of, or once it
     has so many bytes."""
-    transaction_metric_flush_interval: int = 3000
+    transaction_metric_flush_interval: Positive = 3000
     """How often config/transactionMetrics is written while counts change."""
 
     message_delay_level: str = DEFAULT_LEVELS

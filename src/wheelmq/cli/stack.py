@@ -19,6 +19,7 @@ from wheelmq.cli import stores
 from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import Routes
+from wheelmq.config.sources import is_toml
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.child import Child, Event
@@ -44,7 +45,9 @@ class StackSettings:
     home: Path
     namesrv_port: int = 0
     broker_port: int = 0
-    flush: str = "ASYNC_FLUSH"
+    flush: str | None = None
+    config: Path | None = None
+    """A file of settings for the broker; a TOML file is the name server's too. Ports are those above."""
     with_pipeline: bool = True
     master: str | None = None
     broker_settings: tuple[str, ...] = ()
@@ -202,11 +205,17 @@ class Stack:
         return child
 
     def _namesrv_command(self) -> list[str]:
-        return [*_wheelmq("nameserver"), "--home", str(self.home), "--port", self.namesrv_address.rpartition(":")[2]]
+        command = [*_wheelmq("nameserver"), "--home", str(self.home), "--port", self.namesrv_address.rpartition(":")[2]]
+        config = self.settings.config
+        return [*command, "--config", str(config)] if config is not None and is_toml(config) else command
 
     def _broker_command(self) -> list[str]:
         command = [*_wheelmq("broker"), "--home", str(self.home), "--port", self.broker_address.rpartition(":")[2]]
-        command += ["--namesrv", self.namesrv_address, "--flush", self.settings.flush]
+        command += ["--store", str(self.store), "--namesrv", self.namesrv_address]
+        if self.settings.config is not None:
+            command += ["--config", str(self.settings.config)]
+        if self.settings.flush is not None:
+            command += ["--flush", self.settings.flush]
         for pair in self.settings.broker_settings:
             command += ["--set", pair]
         return command

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from wheelmq.cli.broker import flush_option
-from wheelmq.cli.config_options import set_option
+from wheelmq.cli.config_options import config_option, set_option
 from wheelmq.cli.part import home_option
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _port = click.IntRange(0, 65535)
 @click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free one.")
 @click.option("--dashboard-port", type=_port, default=0, help="Taken for later: there is no dashboard yet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when all is ready.")
+@config_option
 @flush_option
 @click.option("--no-pipeline", is_flag=True, help="Leave out Spark: only what is due within seconds is then delivered.")
 @click.option("--master", help="Any Spark master for the pipeline; local[2,4] if none is named.")
@@ -39,6 +40,7 @@ def command(
     broker_port: int,
     dashboard_port: int,
     as_json: bool,
+    file: Path | None,
     flush: str | None,
     no_pipeline: bool,
     master: str | None,
@@ -47,7 +49,8 @@ def command(
     """Run name server, broker and pipeline until SIGTERM or Ctrl-C.
 
     Each is a process of its own, with its log in HOME/logs; one that dies is started again. On a stop the pipeline
-    goes first, then the broker, then the name server.
+    goes first, then the broker, then the name server. A file of settings is the broker's, a TOML file the name server's
+    too; ports and the store are those of this command.
     """
     from wheelmq.cli.stack import StackSettings
 
@@ -55,7 +58,8 @@ def command(
         home=home,
         namesrv_port=namesrv_port,
         broker_port=broker_port,
-        flush=(flush or "ASYNC_FLUSH").upper(),
+        flush=None if flush is None else flush.upper(),
+        config=None if file is None else file.resolve(),
         with_pipeline=not no_pipeline,
         master=master,
         broker_settings=pairs,
@@ -135,7 +139,7 @@ def ready_text(stack: Stack) -> str:
         (
             "WheelMQ is up.",
             f"  name server  {stack.namesrv_address}",
-            f"  broker       {stack.broker_address}  ({stack.settings.flush})",
+            f"  broker       {stack.broker_address}",
             f"  pipeline     {pipeline}",
             f"  store        {stack.store}",
             f"  logs         {stack.logs}",

@@ -12,7 +12,6 @@ _POOLS: Final = "one loop serves all requests: there are no pools of threads"
 _WAITS: Final = "nothing waits in a queue before it is served"
 _REPLICAS: Final = "belongs to replication, of which there is none"
 _POP: Final = "belongs to consumption by POP, which is refused"
-_TRANSACTIONS: Final = "belongs to transactional messages, which are refused"
 _FILTERS: Final = "belongs to filters other than tags, which are refused"
 _COLD: Final = "belongs to cold data, which is not looked for"
 _STATS: Final = "belongs to statistics that are not kept"
@@ -56,7 +55,7 @@ BROKER_KEYS: Final = (
     no_effect("endTransactionThreadPoolNums", INT, "<by processors>", _POOLS),
     honoured("flushConsumerOffsetInterval", INT, "5000", "offsets_persist_ms", "ms"),
     no_effect("flushConsumerOffsetHistoryInterval", INT, "60000", _UNREAD, "ms"),
-    no_effect("rejectTransactionMessage", BOOLEAN, "false", _TRANSACTIONS),
+    honoured("rejectTransactionMessage", BOOLEAN, "false", "reject_transaction_message"),
     refused(
         "fetchNameSrvAddrByDnsLookup",
         BOOLEAN,
@@ -166,12 +165,12 @@ BROKER_KEYS: Final = (
     no_effect("serverLoadBalancerEnable", BOOLEAN, "true", _POP),
     no_effect("defaultMessageRequestMode", TEXT, "PULL", _POP),
     no_effect("defaultPopShareQueueNum", INT, "-1", _POP),
-    no_effect("transactionTimeOut", LONG, "6000", _TRANSACTIONS, "ms"),
-    no_effect("transactionCheckMax", INT, "15", _TRANSACTIONS),
-    no_effect("transactionCheckInterval", LONG, "30000", _TRANSACTIONS, "ms"),
-    no_effect("transactionMetricFlushInterval", LONG, "3000", _TRANSACTIONS, "ms"),
-    no_effect("transactionOpMsgMaxSize", INT, "4096", _TRANSACTIONS, "B"),
-    no_effect("transactionOpBatchInterval", INT, "3000", _TRANSACTIONS, "ms"),
+    honoured("transactionTimeOut", LONG, "6000", "transaction_time_out", "ms"),
+    honoured("transactionCheckMax", INT, "15", "transaction_check_max"),
+    honoured("transactionCheckInterval", LONG, "30000", "transaction_check_interval", "ms"),
+    honoured("transactionMetricFlushInterval", LONG, "3000", "transaction_metric_flush_interval", "ms"),
+    honoured("transactionOpMsgMaxSize", INT, "4096", "transaction_op_msg_max_size", "B"),
+    honoured("transactionOpBatchInterval", INT, "3000", "transaction_op_batch_interval", "ms"),
     refused(
         "aclEnable",
         BOOLEAN,

@@ -1,0 +1,81 @@
+"""`wheelmq config`, and parts that are started with a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from wheelmq.cli import main
+from wheelmq.net.child import CANNOT_START
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def check(file: Path, text: str, *options: str) -> Result:
+    file.write_text(text)
+    return run("config", "check", file, *options)
+
+
+def test_what_of_apaches_file_is_honoured(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    result = check(file, "brokerName = b\nbrokerIP1=127.0.0.1\nbindAddress=127.0.0.1\nsampleSteps=7\nnoSuch=1\n")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [
+        "broker: 3 settings are given",
+        f"  broker_ip = 127.0.0.1   ({file}, line 2: brokerIP1)",
+        f"  broker_name = b   ({file}, line 1: brokerName)",
+        f"  listen_host = 127.0.0.1   ({file}, line 3: bindAddress)",
+        f"  ! {file}, line 4: sampleSteps=7 has no effect: belongs to statistics that are not kept",
+        f"  ! {file}, line 5: noSuch is no key of Apache RocketMQ 5.3.3: it is ignored",
+    ]
+
+
+def test_whose_file_it_is(tmp_path: Path) -> None:
+    text = "listenPort=9877\nkvConfigPath=/x\nbindAddress=127.0.0.1\n"
+    assert check(tmp_path / "n.conf", text).output.startswith("nameserver: 3 settings")
+    told = check(tmp_path / "n.conf", text, "--part", "broker").output
+    assert told.startswith("broker: 2 settings") and "kvConfigPath is no key of" not in told.splitlines()[0]
+    both = check(tmp_path / "w.toml", "[broker]\nname = 'b'\n[nameserver]\nlisten_port = 1\n").output
+    assert "broker: 1 settings are given\n  broker_name = b" in both
+    assert "nameserver: 1 settings are given\n  listen_port = 1" in both
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("b.conf", "aclEnable=true\n", "line 1: aclEnable: true is refused: there are no access lists"),
+        ("b.conf", "a=\\u1\n", "b.conf, line 1: \\u1: write \\u and four hexadecimal digits"),
+        ("b.conf", "timerPrecisionMs=300\n", "line 1: timerPrecisionMs: timer_precision_ms is 300: it must be one of"),
+        ("b.conf", "brokerIP1=here\n", "line 1: brokerIP1: broker_ip is 'here': it must be an IPv4 address"),
+        ("b.conf", "namesrvAddr=here\n", "line 1: namesrvAddr: namesrv has 'here': write HOST:PORT"),
+        ("w.toml", "[broker]\nlisten_port = -1\n", "[broker] listen_port: found -1; allowed: a whole number from 0 to"),
+    ],
+)
+def test_a_file_that_does_not_do(tmp_path: Path, name: str, text: str, told: str) -> None:
+    result = check(tmp_path / name, text)
+    assert result.exit_code == 1 and told in result.output
+
+
+@pytest.mark.parametrize("part", ["broker", "nameserver"])
+def test_a_part_does_not_start_with_one(tmp_path: Path, part: str) -> None:
+    file = tmp_path / "x.conf"
+    file.write_text("listenPort=many\n")
+    result = run(part, "-c", file, "--home", tmp_path)
+    assert result.exit_code == CANNOT_START
+    assert f"{file}, line 1: listenPort: found 'many'; allowed: a whole number of 32 bits" in result.output
+    assert "none.conf cannot be read: No such file" in run(part, "-c", tmp_path / "none.conf").output
+
+
+def test_the_schema_is_json() -> None:
+    assert json.loads(run("config", "schema").output)["$defs"]["timer"]["properties"]["precision_ms"]["default"] == 1000
+
+
+def test_the_tables() -> None:
+    assert "| brokerRole | String | | ASYNC_MASTER | refused | |" in run("config", "keys").output
+    assert "| `[timer]` | `precision_ms` |" in run("config", "keys", "--ours").output
+    assert "| kvConfigPath |" in run("config", "keys", "--part", "nameserver").output
