@@ -13,9 +13,11 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record, decode_record
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.system.offload import InlineOffload
 from wheelmq.testing import invariants
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import BrokerHarness, NoAnswer
+from wheelmq.testing.offload import HeldOffload
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 GROUP = "producers"
@@ -305,6 +307,16 @@ class TestOps:
         harness.restart()
         assert ops(harness) == [b"0,", b"1,"]
 
+    def test_a_commit_behind_which_a_snapshot_was_taken(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, transaction_op_batch_interval=60_000, offsets_persist_ms=60_000) as harness:
+            sent = half(harness)
+            end(harness, sent, COMMIT)
+            harness.advance(2500)
+            assert (tmp_path / "config" / "snapshot").exists()
+            harness.restart(clean=False)
+            assert end(harness, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+            assert harness.bodies("T") == [b"body"]
+
     def test_what_is_done_with_is_not_read_again(self, harness: BrokerHarness) -> None:
         first, second = half(harness, b"1"), half(harness, b"2")
         end(harness, second, ROLLBACK)
@@ -522,6 +534,23 @@ class TestRestart:
             for asked in checks(connection):
                 end(harness, asked, COMMIT)
             assert sorted(harness.bodies("T"), key=int) == [b"%d" % i for i in range(20)]
+
+    def test_offsets_do_not_run_ahead_of_the_log(self, tmp_path: Path) -> None:
+        """A commit is in memory and its flush hangs, while the offsets are written down: the power cut takes it."""
+        with BrokerHarness(tmp_path, offload=HeldOffload(), background=InlineOffload()) as harness:
+            sent = half(harness)
+            harness.advance(1000)
+            harness.run_jobs()
+            assert harness.broker.store.log.synced == harness.broker.store.log.end
+            harness.advance(1000)
+            assert end(harness, sent, COMMIT).code == 0
+            harness.advance(10_000)
+            assert progress(harness)[0] == 0
+            harness.cut_power(0.0)
+            harness.start()
+            assert harness.bodies("T") == []
+            assert end(harness, sent, COMMIT).code == 0
+            assert harness.bodies("T") == [b"body"]
 
     def test_counts_follow_the_queue(self, harness: BrokerHarness) -> None:
         sent = [half(harness, b"%d" % i) for i in range(3)]
