@@ -99,6 +99,21 @@ def _raw(data: bytes) -> Callable[[str], bytes]:
     return lambda topic: data
 
 
+def half(topic: str, **pairs: str) -> bytes:
+    """The frame of a half message."""
+    return send(topic, f="4", i=properties(TRAN_MSG="true", PGROUP="frames", **pairs))
+
+
+def end(topic: str, **changed: str | None) -> bytes:
+    """The frame that commits a transaction at a log position where none is."""
+    fields: dict[str, str | None] = {
+        "topic": topic, "producerGroup": "frames", "tranStateTableOffset": "0", "commitLogOffset": "999999999999",
+        "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": "K", "transactionId": "K",
+    }  # fmt: skip
+    fields.update(changed)
+    return frame(request(37, {name: value for name, value in fields.items() if value is not None}))
+
+
 def handle(
     topic: str, *, broker: str = "broker-a", due_ms: int | str | None = None, version: str = "v1", key: str = "K"
 ) -> str:
@@ -254,6 +269,24 @@ BATCH_CASES = [
     Case("batch to a retry topic", lambda topic: batch_frame("%RETRY%frames", inner()), [13]),
     Case("batch with a delay inside", lambda topic: batch_frame(topic, inner(props=b"DELAY\x013\x02")), [0]),
 ]
+TRANSACTION_CASES = [
+    Case("half message", lambda topic: half(topic), [0]),
+    Case("half message of no group", lambda topic: send(topic, i=properties(TRAN_MSG="true")), [0]),
+    Case("half message with a level", lambda topic: half(topic, DELAY="1"), [0]),
+    Case("half message with a level that is no number", lambda topic: half(topic, DELAY="x"), [1]),
+    Case("half message with a timer", lambda topic: half(topic, TIMER_DELAY_MS="60000"), [0]),
+    Case("half message with a timer that is no number", lambda topic: half(topic, TIMER_DELAY_MS="x"), [13]),
+    Case("half message too far off", lambda topic: half(topic, TIMER_DELAY_SEC="259201"), [13]),
+    Case("send to the half topic", lambda topic: send("RMQ_SYS_TRANS_HALF_TOPIC"), [16]),
+    Case("send to the op topic", lambda topic: send("RMQ_SYS_TRANS_OP_HALF_TOPIC"), [16]),
+    Case("end of no record", lambda topic: end(topic), [1]),
+    Case("end at a negative position", lambda topic: end(topic, commitLogOffset="-1"), [1]),
+    Case("end at no position", lambda topic: end(topic, commitLogOffset=None), [1]),
+    Case("end that is not known", lambda topic: end(topic, commitOrRollback="0"), SILENT),
+    Case("end of another kind", lambda topic: end(topic, commitOrRollback="4"), [1]),
+    Case("end of no kind", lambda topic: end(topic, commitOrRollback=None), [1]),
+    Case("resumed check of no id", _raw(frame(request(323, {"topic": "T", "msgId": "x"}))), [1]),
+]
 OTHER_CASES = [
     Case("pull of an unknown topic", lambda topic: frame(request(11, pull_ext("NoSuchTopicAtAll"))), [17]),
     Case(
@@ -337,4 +370,4 @@ def pull_ext(topic: str, **changed: str) -> dict[str, str]:
     return {**fields, **changed}
 
 
-CASES = [*FRAME_CASES, *SEND_CASES, *BATCH_CASES, *OTHER_CASES]
+CASES = [*FRAME_CASES, *SEND_CASES, *BATCH_CASES, *TRANSACTION_CASES, *OTHER_CASES]

@@ -474,6 +474,12 @@ def given_up_id(record: Record) -> str:
     ).hex()
 
 
+@pytest.mark.parametrize("name", ["transaction_check_interval", "transaction_metric_flush_interval"])
+def test_an_interval_of_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"Expected `int` >= 1"):
+        BrokerHarness(tmp_path, **{name: 0})
+
+
 class TestRestart:
     @pytest.mark.parametrize("clean", [True, False])
     def test_what_is_pending_stays_so(self, harness: BrokerHarness, clean: bool) -> None:
