@@ -12,7 +12,7 @@ from tests.golden.conftest import Golden
 from wheelmq.delay.listing import END
 from wheelmq.delay.offline import pending_in
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, Record
+from wheelmq.formats.disk.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, Record, decode_record
 from wheelmq.formats.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, retry_topic
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -131,6 +131,25 @@ def test_halves_are_kept_and_not_delivered(golden: Golden) -> None:
         assert (committed.message.body, committed.message.sys_flag) == (b"transaction 8", 0x8)
         half = harness.read_queue(HALF_TOPIC)[1]
         assert committed.message.prepared_position == half.position
+
+
+def test_only_the_producer_of_what_is_pending_is_asked(golden: Golden) -> None:
+    with golden.open() as harness:
+        assert harness.broker.transactions.counts.waiting() == {TOPIC: 1}
+        producer = harness.connect()
+        beat = msgspec.json.encode({"clientID": "c", "producerDataSet": [{"groupName": GROUP}]})
+        harness.ask_code(RequestCode.HEART_BEAT, beat, producer)
+        harness.advance(30_000)
+        [asked] = [one for one in producer.requests if one.code == RequestCode.CHECK_TRANSACTION_STATE]
+        told = decode_record(bytes(asked.body)).message
+        assert (told.topic, told.body) == (TOPIC, b"transaction 0")
+        places = {name: asked.ext[name] for name in ("commitLogOffset", "tranStateTableOffset")}
+        fields = {"commitOrRollback": 8, "fromTransactionCheck": True, "producerGroup": GROUP, **places}
+        assert harness.ask_code(RequestCode.END_TRANSACTION, **fields).code == 0
+        harness.restart(clean=False)
+        ended = [one.message.body for one in harness.read_queue(TOPIC) if b"transaction" in one.message.body]
+        assert ended == [b"transaction 8", b"transaction 0"]
+        assert harness.broker.transactions.counts.waiting() == {}
 
 
 def test_groups_go_on_where_they_were(golden: Golden) -> None:
