@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +17,11 @@ from wheelmq.delay.offline import pending_in
 from wheelmq.delay.pending import State
 from wheelmq.delay.release import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.block import BLOCK_TOPIC
+from wheelmq.formats.disk.block import BLOCK_TOPIC, BLOCK_UNIT, FLAG_DONE
 from wheelmq.formats.disk.message_id import parse_offset_message_id
 from wheelmq.formats.disk.origin import block_stream, origin_of, origin_text
 from wheelmq.formats.disk.parked import delete_key
+from wheelmq.formats.disk.paths import BlockPaths
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -493,3 +495,46 @@ def test_a_number_that_the_log_names_is_not_given_again_after_a_start(
         harness.start()
         harness.advance(31_000)
         assert [record.message.body for record in harness.read_queue("T")] == [b"old"] * 4 + [b"new"]
+
+
+class TestDamage:
+    """What docs/operations/damage.md says of a message that waits."""
+
+    @pytest.fixture
+    def stopped(self, tmp_path: Path) -> Iterator[tuple[BrokerHarness, BlockPaths]]:
+        """Three messages wait; their broker is stopped."""
+        with BrokerHarness(tmp_path) as harness:
+            for i in range(3):
+                harness.send("T", b"%d" % i, properties={props.DELAY_IN_SECONDS: "20"})
+            harness.restart()
+            paths = next(iter(harness.broker.blocks)).paths
+            harness.stop()
+            yield harness, paths
+
+    def test_a_flag_that_was_flipped_on(self, stopped: tuple[BrokerHarness, BlockPaths]) -> None:
+        harness, paths = stopped
+        [file] = paths.queue.iterdir()
+        units = bytearray(file.read_bytes())
+        units[2 * BLOCK_UNIT.size - 1] |= FLAG_DONE
+        file.write_bytes(units)
+        harness.start()
+        assert int(harness.broker.timer.pending_by_queue.sum()) == 2
+        snapshot = harness.broker.paths.snapshot
+        harness.stop()
+        shutil.rmtree(paths.queue)
+        snapshot.unlink(missing_ok=True)  # so short a life may have none
+        harness.start()
+        harness.advance(21_000)
+        assert harness.bodies("T") == [b"0", b"1", b"2"]
+
+    def test_properties_that_were_torn_off(self, stopped: tuple[BrokerHarness, BlockPaths]) -> None:
+        harness, paths = stopped
+        [file] = paths.log.iterdir()
+        log = bytearray(file.read_bytes())
+        size = int.from_bytes(log[:4], "big")
+        log[2 * size - 60 : 2 * size] = bytes(60)
+        file.write_bytes(log)
+        harness.start()
+        harness.advance(21_000)
+        assert harness.bodies("T") == [b"0", b"2"]
+        assert harness.bodies(DEAD_LETTER_TOPIC) == [b"1"]
