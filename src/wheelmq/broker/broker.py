@@ -15,6 +15,7 @@ from random import Random
 
 import numpy as np
 
+from wheelmq.broker import part_settings
 from wheelmq.broker.admission import Admission
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
@@ -37,34 +38,32 @@ from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.evidence import Evidence
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.config.changes import Configuration, Origin
-from wheelmq.delay.blocks.block import BlockSizes
-from wheelmq.delay.blocks.blocks import Blocks, BlockSettings
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.lane import BlockLane
 from wheelmq.delay.blocks.search import Searches
 from wheelmq.delay.delay_offsets import DelayOffsets
 from wheelmq.delay.levels import parse_levels
-from wheelmq.delay.park import ParkSettings
 from wheelmq.delay.release import Releaser
-from wheelmq.delay.snapshots import Snapshots, SnapshotSettings
+from wheelmq.delay.snapshots import Snapshots
 from wheelmq.delay.timer.recover import TimerRecovery
-from wheelmq.delay.timer.timer import Timer, TimerSettings
+from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.warm import warm
-from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
-from wheelmq.store.expiry import Expiry, ExpirySettings, delete_hours
+from wheelmq.store.expiry import Expiry
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.journal import Rows
 from wheelmq.store.recovery import InternedNames
-from wheelmq.store.store import Store, StoreSettings
+from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
 from wheelmq.system.offload import Offload
@@ -108,11 +107,11 @@ class Broker:
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
         levels_ms = parse_levels(settings.message_delay_level)
-        self.store = Store(self.paths, _store_settings(settings, self.host, levels_ms), disk, clock)
-        self.park_settings = _park_settings(settings, levels_ms)
+        self.store = Store(self.paths, part_settings.store_settings(settings, self.host, levels_ms), disk, clock)
+        self.park_settings = part_settings.park_settings(settings, levels_ms)
         self.configuration = self._open_configuration(origin)
-        self.timer = Timer(self.store, _timer_settings(settings))
-        self.block_lane = BlockLane(Blocks(self.store, _block_settings(settings)), self.timer)
+        self.timer = Timer(self.store, part_settings.timer_settings(settings))
+        self.block_lane = BlockLane(Blocks(self.store, part_settings.block_settings(settings)), self.timer)
         self.searches = Searches(self.blocks, self.reading)
         evidence = self._recover()
         self.topics = Topics(disk, self.paths, clock, settings)
@@ -180,7 +179,7 @@ class Broker:
         return FastSend(self, arrays), FastRelease(self, arrays)
 
     def _open_snapshots(self) -> Snapshots:
-        settings = _snapshot_settings(self.settings)
+        settings = part_settings.snapshot_settings(self.settings)
         return Snapshots(self.store, self.timer, self.block_lane, self.index, self.background, settings)
 
     def _open_delay_offsets(self) -> DelayOffsets:
@@ -201,7 +200,9 @@ class Broker:
         def needed_from() -> LogPosition:
             return min(self.timer.needed_from(), self.block_lane.needed_from(), self.transactions.needed_from())
 
-        return Expiry(self.store, self.index, _expiry_settings(self.settings), needed_from, self.background)
+        return Expiry(
+            self.store, self.index, part_settings.expiry_settings(self.settings), needed_from, self.background
+        )
 
     @property
     def is_master(self) -> bool:
@@ -369,7 +370,7 @@ class Broker:
         """Have those follow that keep what they were made with; others look when they need a setting."""
         settings = self.settings
         self.park_settings = replace(self.park_settings, delay_seconds_max=settings.timer_max_delay_seconds)
-        self.expiry.take_settings(_expiry_settings(settings))
+        self.expiry.take_settings(part_settings.expiry_settings(settings))
         self.admission.look_at_disk()
         if self.fast_send is not None:
             self.fast_send.take_settings()
@@ -457,55 +458,3 @@ class Broker:
         self.failure = error
         self.flush.give_up()
         self.refuse_sends(f"the log is not on disk: {error}")
-
-
-def _store_settings(settings: BrokerSettings, host: Host, levels_ms: tuple[Millis, ...]) -> StoreSettings:
-    return StoreSettings(
-        log_file_bytes=settings.log_file_bytes,
-        queue_file_bytes=settings.queue_file_bytes,
-        store_host=host,
-        levels_ms=levels_ms,
-        mapped_queue_files_max=settings.mapped_queue_files_max,
-    )
-
-
-def _park_settings(settings: BrokerSettings, levels_ms: tuple[Millis, ...]) -> ParkSettings:
-    return ParkSettings(
-        settings.timer_max_delay_seconds,
-        settings.timer_precision_ms,
-        levels_ms,
-        has_timers=settings.timer_wheel_enable,
-    )
-
-
-def _timer_settings(settings: BrokerSettings) -> TimerSettings:
-    return TimerSettings(
-        precision_ms=settings.timer_precision_ms,
-        roll_window_slots=settings.timer_roll_window_slots,
-        slots=settings.timer_slots,
-        log_file_bytes=settings.timer_log_file_bytes,
-        lead_ms=settings.timer_lead_ms,
-        congest_num_each_slot=settings.timer_congest_num_each_slot,
-        stops_enqueue=settings.timer_stop_enqueue,
-        holds_dequeue=settings.holds_dequeue,
-    )
-
-
-def _block_settings(settings: BrokerSettings) -> BlockSettings:
-    sizes = BlockSizes(settings.block_log_file_bytes, settings.block_queue_file_bytes)
-    return BlockSettings(settings.block_length_seconds * 1000, sizes)
-
-
-def _expiry_settings(settings: BrokerSettings) -> ExpirySettings:
-    return ExpirySettings(
-        reserved_hours=settings.file_reserved_time,
-        hours=delete_hours(settings.delete_when),
-        used_ratio=settings.disk_max_used_space_ratio,
-        forcibly_ratio=settings.disk_space_clean_forcibly_ratio,
-        cleans_forcibly=settings.clean_file_forcibly_enable,
-        batch_max=settings.delete_file_batch_max,
-    )
-
-
-def _snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:
-    return SnapshotSettings(settings.snapshot_ms, settings.snapshot_log_bytes, settings.checkpoint_ms)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.unit.broker import test_transactions
 from tests.unit.broker.test_handlers import beat, told
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.registration import Registration, register_command
@@ -63,6 +64,9 @@ ELSEWHERE: Final = {
     "timerStopEnqueue": "broker/test_timer_settings.py",
     "timerWarmEnable": "delay/test_warm.py",
     "timerWheelEnable": "broker/test_send.py",
+    "transactionCheckMax": "broker/test_transactions.py",
+    "transactionOpMsgMaxSize": "broker/test_transactions.py",
+    "rejectTransactionMessage": "broker/test_transactions.py",
 }
 """The tests that set the field of a key."""
 
@@ -119,6 +123,24 @@ def short_polling(folder: Path) -> None:
         assert asked.answer is None
         harness.advance(1)
         assert asked.answer is not None and asked.answer.code == ResponseCode.PULL_NOT_FOUND
+
+
+@shows("transactionTimeOut", "transactionCheckInterval", "transactionOpBatchInterval", "transactionMetricFlushInterval")
+def transactions(folder: Path) -> None:
+    asking = {"transaction_time_out": 500, "transaction_check_interval": 1000}
+    with BrokerHarness(folder, **asking, transaction_metric_flush_interval=70) as harness:
+        connection = test_transactions.producer(harness)
+        test_transactions.half(harness)
+        harness.advance(70)
+        counts = harness.disk.read(harness.broker.paths.config_file("transactionMetrics")) or b"{}"
+        assert json.loads(counts)["transactionCount"]["T"]["count"] == 1
+        harness.advance(2000)
+        assert test_transactions.checks(connection)
+    with BrokerHarness(folder / "ops", transaction_op_batch_interval=70) as harness:
+        test_transactions.end(harness, test_transactions.half(harness), test_transactions.COMMIT)
+        assert test_transactions.ops(harness) == []
+        harness.advance(70)
+        assert len(test_transactions.ops(harness)) == 1
 
 
 @shows("maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInMemory")

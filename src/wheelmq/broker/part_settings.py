@@ -1,0 +1,72 @@
+"""What parts of the broker get of its settings: each knows its own, and none the broker's."""
+
+from __future__ import annotations
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.delay.blocks.block import BlockSizes
+from wheelmq.delay.blocks.blocks import BlockSettings
+from wheelmq.delay.park import ParkSettings
+from wheelmq.delay.snapshots import SnapshotSettings
+from wheelmq.delay.timer.timer import TimerSettings
+from wheelmq.formats.disk.message import Host
+from wheelmq.formats.units import Millis
+from wheelmq.store.expiry import ExpirySettings, delete_hours
+from wheelmq.store.store import StoreSettings
+
+
+def store_settings(settings: BrokerSettings, host: Host, levels_ms: tuple[Millis, ...]) -> StoreSettings:
+    """What the store goes by."""
+    return StoreSettings(
+        log_file_bytes=settings.log_file_bytes,
+        queue_file_bytes=settings.queue_file_bytes,
+        store_host=host,
+        levels_ms=levels_ms,
+        mapped_queue_files_max=settings.mapped_queue_files_max,
+    )
+
+
+def park_settings(settings: BrokerSettings, levels_ms: tuple[Millis, ...]) -> ParkSettings:
+    """What parking goes by."""
+    return ParkSettings(
+        settings.timer_max_delay_seconds,
+        settings.timer_precision_ms,
+        levels_ms,
+        has_timers=settings.timer_wheel_enable,
+    )
+
+
+def timer_settings(settings: BrokerSettings) -> TimerSettings:
+    """What the timer goes by."""
+    return TimerSettings(
+        precision_ms=settings.timer_precision_ms,
+        roll_window_slots=settings.timer_roll_window_slots,
+        slots=settings.timer_slots,
+        log_file_bytes=settings.timer_log_file_bytes,
+        lead_ms=settings.timer_lead_ms,
+        congest_num_each_slot=settings.timer_congest_num_each_slot,
+        stops_enqueue=settings.timer_stop_enqueue,
+        holds_dequeue=settings.holds_dequeue,
+    )
+
+
+def block_settings(settings: BrokerSettings) -> BlockSettings:
+    """What blocks go by."""
+    sizes = BlockSizes(settings.block_log_file_bytes, settings.block_queue_file_bytes)
+    return BlockSettings(settings.block_length_seconds * 1000, sizes)
+
+
+def expiry_settings(settings: BrokerSettings) -> ExpirySettings:
+    """What the expiry of files goes by."""
+    return ExpirySettings(
+        reserved_hours=settings.file_reserved_time,
+        hours=delete_hours(settings.delete_when),
+        used_ratio=settings.disk_max_used_space_ratio,
+        forcibly_ratio=settings.disk_space_clean_forcibly_ratio,
+        cleans_forcibly=settings.clean_file_forcibly_enable,
+        batch_max=settings.delete_file_batch_max,
+    )
+
+
+def snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:
+    """What snapshots go by."""
+    return SnapshotSettings(settings.snapshot_ms, settings.snapshot_log_bytes, settings.checkpoint_ms)
