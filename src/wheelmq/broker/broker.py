@@ -29,6 +29,7 @@ from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.state.clients import Clients
+from wheelmq.broker.state.consumer_filters import ConsumerFilters
 from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 from wheelmq.broker.state.groups import Groups
 from wheelmq.broker.state.locks import QueueLocks
@@ -75,6 +76,8 @@ RETRY_MS = 100
 """How long to wait before an append is tried again that could not be done."""
 INDEX_WAITS_BYTES = 512 << 20
 """So far the message index may fall behind the log while a burst is released, which has the processors until then."""
+FILTERS_PERSIST_MS = 10_000
+"""As with Apache RocketMQ, which knows no setting for it either."""
 CHECKPOINT_REST = 9
 """How much longer than a checkpoint takes the disk is left alone after it."""
 
@@ -117,6 +120,7 @@ class Broker:
         self.topics = Topics(disk, self.paths, clock, settings)
         self.groups = Groups(disk, self.paths, clock, settings)
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
+        self.consumer_filters = ConsumerFilters(disk, self.paths, clock, settings)
         self.clients = Clients()
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
@@ -126,8 +130,7 @@ class Broker:
         self.expiry = self._open_expiry()
         self.flush = Flush(self.store, self.blocks, offload, settings, self.fail)
         self.dispatch = Dispatch(self)
-        self.holds = Holds(self.dispatch.answer)
-        self.calls = Calls()
+        self.holds, self.calls = Holds(self.dispatch.answer), Calls()
         self.pipeline = PipelineDesk(self)
         self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: then every frame goes the plain way."""
@@ -238,8 +241,7 @@ class Broker:
     def connection_lost(self, connection: Connection) -> None:
         """The peer is gone."""
         self.holds.drop(connection)
-        for group in self.clients.lose(connection):
-            self.tell_members_changed(group)
+        self.note_left(self.clients.lose(connection))
 
     def tick(self) -> None:
         """Finish what the round of reading began; nothing once the broker has failed."""
@@ -329,7 +331,8 @@ class Broker:
             log.error("queue units are missing and will be written at the next start: %s", error)
         if self.failure is None:
             self.transactions.close()
-        self._save_offsets(inline=True)
+        for table in (self.consumer_offsets, self.consumer_filters):
+            self._save(table, inline=True)
         if self.failure is None:
             self.pipeline.close()
             self.timer_chores.close()
@@ -377,6 +380,13 @@ class Broker:
         if "broker_permission" in fields:
             self.topics.tell_anew()
 
+    def note_left(self, groups: list[str]) -> None:
+        """Each of the groups has lost a member, perhaps its last."""
+        for group in groups:
+            if group not in self.clients.consumers:
+                self.consumer_filters.unregister(group)
+            self.tell_members_changed(group)
+
     # Chores --------------------------------------------------------------------------------------------------------
 
     def every(self, interval_ms: int, chore: Callable[[], None]) -> None:
@@ -390,15 +400,16 @@ class Broker:
                 chore()
 
     def _keep_house(self) -> None:
-        self.every(self.settings.offsets_persist_ms, self._save_offsets)
+        self.every(self.settings.offsets_persist_ms, lambda: self._save(self.consumer_offsets))
+        self.every(FILTERS_PERSIST_MS, lambda: self._save(self.consumer_filters))
         self.every(self.settings.checkpoint_ms, self._write_checkpoint)
         self.every(self.settings.checkpoint_ms, lambda: self.block_lane.write_checkpoints(self.background))
         self.every(10_000, self._expire_clients)
         self.every(self.settings.clean_resource_interval_ms, self._expire_files)
         self.every(1000, self._sample_rates)
 
-    def _save_offsets(self, *, inline: bool = False) -> None:
-        job = self.consumer_offsets.save_job()
+    def _save(self, table: ConsumerOffsets | ConsumerFilters, *, inline: bool = False) -> None:
+        job = table.save_job()
         if job is None:
             return
         if inline:
@@ -432,8 +443,7 @@ class Broker:
         connections, groups = self.clients.expire(self.now_monotonic_ms() - self.settings.client_expiry_ms)
         for connection in connections:
             connection.close()
-        for group in groups:
-            self.tell_members_changed(group)
+        self.note_left(groups)
 
     def _expire_files(self) -> None:
         self.expiry.look()

@@ -13,7 +13,6 @@ _UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and serves it no more
 _ADMIN: Final = "an administrator's question or command, none that a client needs"
 _STATS: Final = "reads statistics by topic and group, which are not kept"
 _CALLS: Final = "is passed on to a client, and the broker calls none yet"
-_FILTERS: Final = "belongs to filters other than tags"
 _REPLIES: Final = "belongs to request and reply over the broker"
 _POP: Final = "belongs to consumption by POP"
 _STATIC: Final = "belongs to static topics"
@@ -70,7 +69,6 @@ REFUSED: Final[dict[Code, str]] = {
     Code.GET_BROKER_CONSUME_STATS: _STATS,
     Code.INVOKE_BROKER_TO_RESET_OFFSET: _CALLS,
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _CALLS,
-    Code.CHECK_CLIENT_CONFIG: _FILTERS,
     Code.SEND_REPLY_MESSAGE: _REPLIES,
     Code.SEND_REPLY_MESSAGE_V2: _REPLIES,
     Code.QUERY_ASSIGNMENT: _POP,

@@ -92,6 +92,10 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "client_expiry_ms": "client_expiry_ms",
         "lock_expiry_ms": "lock_expiry_ms",
         "offsets_persist_ms": "offsets_persist_ms",
+        "filter_by_properties": "enable_property_filter",
+        "filter_retries": "filter_support_retry",
+        "filter_unit_bytes_max": "max_filter_message_size",
+        "filter_kept_ms": "filter_data_clean_time_span",
     },
     "transactions": {
         "reject": "reject_transaction_message",

@@ -147,6 +147,14 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     has so many bytes."""
     transaction_metric_flush_interval: Positive = 3000
     """How often config/transactionMetrics is written while counts change."""
+    enable_property_filter: bool = False
+    """Whether consumers may filter by SQL92; by tags they always may."""
+    filter_support_retry: bool = False
+    """Whether a SQL92 subscription to a retry topic filters each message as the topic that it came from is filtered."""
+    max_filter_message_size: Positive = 16_000
+    """Bytes of a queue's units, of 20 each, that a pull with a filter looks at."""
+    filter_data_clean_time_span: Count = 24 * 3600 * 1000
+    """Milliseconds for which the filter of a group without members is kept."""
 
     message_delay_level: str = DEFAULT_LEVELS
     flush_delay_offset_interval: Positive = 10_000

@@ -12,7 +12,7 @@ _POOLS: Final = "one loop serves all requests: there are no pools of threads"
 _WAITS: Final = "nothing waits in a queue before it is served"
 _REPLICAS: Final = "belongs to replication, of which there is none"
 _POP: Final = "belongs to consumption by POP, which is refused"
-_FILTERS: Final = "belongs to filters other than tags, which are refused"
+_FILTERS: Final = "there are no bit maps: an expression is evaluated when a message is pulled"
 _COLD: Final = "belongs to cold data, which is not looked for"
 _STATS: Final = "belongs to statistics that are not kept"
 _OTHER_METRICS: Final = "metrics are fetched by Prometheus alone"
@@ -111,9 +111,9 @@ BROKER_KEYS: Final = (
     no_effect("rejectPullConsumerEnable", BOOLEAN, "false", "consumers that pull are served"),
     no_effect("expectConsumerNumUseFilter", INT, "32", _FILTERS),
     no_effect("maxErrorRateOfBloomFilter", INT, "20", _FILTERS, "%"),
-    no_effect("filterDataCleanTimeSpan", LONG, "86400000", _FILTERS, "ms"),
-    no_effect("filterSupportRetry", BOOLEAN, "false", _FILTERS),
-    no_effect("enablePropertyFilter", BOOLEAN, "false", _FILTERS),
+    honoured("filterDataCleanTimeSpan", LONG, "86400000", "filter_data_clean_time_span", "ms"),
+    honoured("filterSupportRetry", BOOLEAN, "false", "filter_support_retry"),
+    honoured("enablePropertyFilter", BOOLEAN, "false", "enable_property_filter"),
     no_effect("compressedRegister", BOOLEAN, "false", "registrations are sent as they are"),
     no_effect("forceRegister", BOOLEAN, "true", "the broker registers in full each time"),
     honoured("registerNameServerPeriod", INT, "30000", "register_period_ms", "ms"),

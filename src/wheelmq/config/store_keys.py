@@ -10,7 +10,7 @@ BOOLEAN, DOUBLE, INT, LONG, TEXT = Kind.BOOLEAN, Kind.DOUBLE, Kind.INT, Kind.LON
 
 _POOLS: Final = "one loop serves all requests: there are no pools of threads"
 _REPLICAS: Final = "belongs to replication, of which there is none"
-_FILTERS: Final = "belongs to filters other than tags, which are refused"
+_FILTERS: Final = "there are no bit maps: an expression is evaluated when a message is pulled"
 _COMPACTION: Final = "belongs to topics that are compacted, of which there are none"
 _COLD: Final = "belongs to cold data, which is not looked for"
 _ROCKS: Final = "belongs to queues in RocksDB"
@@ -95,7 +95,7 @@ STORE_KEYS: Final = (
     honoured("deleteFileBatchMax", INT, "10", "delete_file_batch_max"),
     no_effect("putMsgIndexHightWater", INT, "600000", _UNREAD),
     honoured("maxMessageSize", INT, "4194304", "body_bytes_max", "B"),
-    no_effect("maxFilterMessageSize", INT, "16000", "a pull looks at as many messages as it takes", "B"),
+    honoured("maxFilterMessageSize", INT, "16000", "max_filter_message_size", "B"),
     no_effect("checkCRCOnRecover", BOOLEAN, "true", "each record is checked, always"),
     honoured("flushCommitLogLeastPages", INT, "4", "flush_commit_log_least_pages", "pages"),
     no_effect("commitCommitLogLeastPages", INT, "4", _NO_POOL, "pages"),

@@ -7,12 +7,17 @@ matches when the whole is True. An operand that makes no sense is refused when t
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from wheelmq.filter.values import EvaluationError, Value, compare, negate, to_double
 
-Properties = Mapping[str, str]
+
+class Properties(Protocol):
+    """A message's properties."""
+
+    def get(self, name: str, /) -> str | None: ...
+
 
 DEPTH_MAX: Final = 200
 """Operands within operands: evaluating them takes a frame of the stack each."""

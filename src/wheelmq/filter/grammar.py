@@ -22,7 +22,7 @@ CHARS_MAX: Final = 16_384
 CACHED: Final = 100
 """How many of those read last are kept (RocketMQ: PARSE_CACHE)."""
 
-_KEYWORDS: Final = frozenset(
+KEYWORDS: Final = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
 )
 
@@ -172,7 +172,7 @@ def _unquoted(token: Token) -> str:
 def _keyword(token: Token) -> Token:
     """The token of a name, or of the keyword that it is."""
     upper = token.value.upper()
-    return Token.new_borrow_pos(upper, token.value, token) if upper in _KEYWORDS else token
+    return Token.new_borrow_pos(upper, token.value, token) if upper in KEYWORDS else token
 
 
 _LARK: Final = Lark(

@@ -12,7 +12,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Record, RecordError, decode_record, has_form
+from wheelmq.formats.disk.message import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    Record,
+    RecordError,
+    decode_record,
+    has_form,
+    stored_properties,
+)
+from wheelmq.formats.disk.properties import Stored
 from wheelmq.formats.kernels import gather as kernel
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.numbers import Bytes
@@ -136,6 +146,17 @@ class CommitLog:
         kernel.gather(log, base, self.end, raw, count_max, self._joined[:bytes_max], _found)
         taken, copied = _found.tolist()
         return taken, self._joined[:copied].tobytes()
+
+    def properties_at(self, position: LogPosition, size: int) -> Stored | None:
+        """The properties of the record of `size` bytes at `position`; None when there is none of that size."""
+        at = position % self.files.file_bytes
+        if not self.start <= position < self.end or at > self.files.file_bytes - size:
+            return None
+        view = self.files.file_at(position).view
+        try:
+            return stored_properties(view[at : at + size])
+        except RecordError:
+            return None
 
     def is_record(self, position: LogPosition, size: int) -> bool:
         """Whether a record of `size` bytes begins at `position`."""

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.broker.state.clients import Client
+from wheelmq.broker.state.consumer_filters import compiled
+from wheelmq.broker.subscriptions import check_is_supported
+from wheelmq.filter.expression import ExpressionError
 from wheelmq.formats import names
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -33,6 +36,7 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
             continue
         broker.topics.create_for_group(names.retry_topic(consumer.group_name), group.retry_queue_nums)
         changed = broker.clients.consumer_beat(client, consumer)
+        broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
         if changed and group.notify_consumer_ids_changed_enable:
             broker.tell_members_changed(consumer.group_name)
     for producer in beat.producer_data_set:
@@ -47,8 +51,21 @@ def unregister_client(request: Request, broker: Broker) -> Answer:
     left = broker.clients.leave(
         header.client_id, request.connection, producer=header.producer_group, consumer=header.consumer_group
     )
-    for group in left:
-        broker.tell_members_changed(group)
+    broker.note_left(left)
+    return reply()
+
+
+@serves(RequestCode.CHECK_CLIENT_CONFIG)
+def check_client_config(request: Request, broker: Broker) -> Answer:
+    """Whether the broker filters as a consumer that is about to start subscribes."""
+    subscription = bodies.read(request.body, bodies.ClientCheck).subscription_data if request.body else None
+    if subscription is None or subscription.is_by_tags:
+        return reply()
+    check_is_supported(subscription, broker)
+    try:
+        compiled(str(subscription.expression_type), subscription.sub_string)
+    except ExpressionError as error:
+        raise PeerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"Invalid MessageSelector. {error}") from None
     return reply()
 
 

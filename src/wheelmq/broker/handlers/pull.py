@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
-from wheelmq.formats.disk.queue_unit import BLANK_SIZE
+from wheelmq.broker.subscriptions import EVERYTHING, MessageFilter, filter_of
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.units import LogPosition, QueueOffset
-from wheelmq.formats.wire.bodies import PERM_READ, GroupConfig, Subscription, TopicConfig
+from wheelmq.formats.wire.bodies import PERM_READ, GroupConfig, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullHeader
 from wheelmq.store.commit_log import CommitLog, NoRecord
+from wheelmq.store.consume_queue import Units
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
-FILTERED_UNITS_MAX = 800
-"""Units that one pull looks at when none of them match (RocketMQ: maxFilterMessageSize 16000 bytes)."""
+
+TAG_CODES = range(-(1 << 31), 1 << 31)
+"""What is none of these stands for something else than a tag, and passes (RocketMQ: CqUnit.isTagsCodeValid)."""
 
 
 class Status(StrEnum):
@@ -66,15 +69,14 @@ def pull(request: Request, broker: Broker) -> Answer:
     """
     header = request.header(PullHeader)
     group, topic = _check(header, broker)
-    subscription = _subscription(header, broker, group)
-    codes = frozenset(subscription.code_set) if subscription.sub_string != "*" else frozenset()
+    wanted = filter_of(header, broker, group)
     if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
         broker.consumer_offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
 
     is_held = False
 
     def attempt(last: bool) -> Command | None:
-        found = read_queue(broker, header, codes)
+        found = read_queue(broker, header, wanted)
         code = _code(found.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and not last:
             return None
@@ -120,36 +122,8 @@ def _check(header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig
     return group, topic
 
 
-def _subscription(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscription:
-    """What the consumer wants: as the request says, or else as its heartbeat said."""
-    if header.sys_flag & PULL_SUBSCRIPTION:
-        try:
-            subscription = Subscription.of_tags(header.topic, header.subscription or "*")
-        except ValueError:
-            remark = "parse the consumer's subscription failed"
-            raise PeerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
-        subscription.expression_type = header.expression_type or "TAG"
-    else:
-        members = broker.clients.consumers.get(header.consumer_group)
-        if members is None:
-            raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
-        if members.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
-            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
-            raise PeerError(ResponseCode.NO_PERMISSION, remark)
-        known = members.subscriptions.get(header.topic)
-        if known is None:
-            raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
-        if known.sub_version < header.sub_version:
-            raise PeerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        subscription = known
-    if subscription.expression_type != "TAG":
-        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
-        raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
-    return subscription
-
-
-def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Read:
-    """Read a queue: whole records, end to end, whose tag code is among `codes` (any, when that is empty)."""
+def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Read:
+    """Read a queue: whole records, end to end, that pass the filter."""
     queue = broker.store.queues.find(header.topic, header.queue_id)
     asked = header.queue_offset
     if queue is None:
@@ -165,32 +139,15 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
         return Read(Status.OFFSET_OVERFLOW_BADLY, end, start, end)
     count_max = min(max(1, header.max_msg_nums), broker.settings.transfer_count_max)
     bytes_max = min(header.max_msg_bytes or broker.settings.transfer_bytes_max, broker.settings.transfer_bytes_max)
-    units = queue.read(QueueOffset(asked), max(count_max, FILTERED_UNITS_MAX) if codes else count_max)
+    units = queue.read(QueueOffset(asked), _units_max(broker, wanted, count_max))
     if units["size"][0] == BLANK_SIZE:
         return Read(Status.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
     log = broker.store.log
-    taken, body = (0, b"") if codes else log.gather_units(units, count_max, bytes_max)
+    taken, body = log.gather_units(units, count_max, bytes_max) if wanted == EVERYTHING else (0, b"")
     if taken:
         broker.transferred += taken
         return Read(Status.FOUND, asked + taken, start, end, body)
-    log_start, damaged = log.start, log.damaged
-    found: list[tuple[LogPosition, int]] = []
-    size_total = 0
-    looked_at = 0
-    removed = False
-    for position, size, tag in units.tolist():
-        if size == BLANK_SIZE or (found and (size_total + size > bytes_max or len(found) == count_max)):
-            break
-        looked_at += 1
-        if codes and tag not in codes:
-            continue
-        if position < log_start:
-            removed = True
-            continue
-        if damaged and position in damaged:
-            continue
-        found.append((position, size))
-        size_total += size
+    found, looked_at, removed = _select(log, units, wanted, count_max, bytes_max)
     next_offset = asked + looked_at
     if not found:
         status = Status.MESSAGE_WAS_REMOVING if removed else Status.NO_MATCHED_MESSAGE
@@ -204,6 +161,42 @@ def read_queue(broker: Broker, header: PullHeader, codes: frozenset[int]) -> Rea
         body = log.gather(found)
     broker.transferred += len(found)
     return Read(Status.FOUND, next_offset, start, end, body)
+
+
+def _units_max(broker: Broker, wanted: MessageFilter, count_max: int) -> int:
+    """How many units are looked at: with a filter more than are given, as most may not match."""
+    if wanted == EVERYTHING:
+        return count_max
+    return max(count_max, -(-broker.settings.max_filter_message_size // QUEUE_UNIT.size))
+
+
+def _select(
+    log: CommitLog, units: Units, wanted: MessageFilter, count_max: int, bytes_max: int
+) -> tuple[list[tuple[LogPosition, int]], int, bool]:
+    """The records that pass; how many units were looked at; whether one names a record that is gone from the log."""
+    log_start, damaged = log.start, log.damaged
+    codes, matches = wanted
+    found: list[tuple[LogPosition, int]] = []
+    size_total = looked_at = 0
+    removed = False
+    for position, size, code in units.tolist():
+        if size == BLANK_SIZE or (found and (size_total + size > bytes_max or len(found) == count_max)):
+            break
+        looked_at += 1
+        if codes is not None and code not in codes and code in TAG_CODES:
+            continue
+        if position < log_start:
+            removed = True
+            continue
+        if damaged and position in damaged:
+            continue
+        if matches is not None:
+            properties = log.properties_at(position, size)
+            if properties is not None and not matches(properties):
+                continue
+        found.append((position, size))
+        size_total += size
+    return found, looked_at, removed
 
 
 def _told(log: CommitLog, header: PullHeader, units: list[tuple[LogPosition, int]]) -> list[tuple[LogPosition, int]]:

@@ -53,6 +53,10 @@ RECORD_BYTES_MIN: Final = FIXED_BYTES_V4 + 3
 _BEFORE_HOSTS = struct.Struct(">IIIiiqqiq")  # size .. born ms
 _BETWEEN_HOSTS = struct.Struct(">iq")  # born port, store ms
 _BEHIND_HOSTS = struct.Struct(">iiqi")  # store port, reconsume times, prepared position, body size
+_SIZE_AND_MAGIC = struct.Struct(">II")
+_SYS_FLAG = struct.Struct(">i")
+_LENGTH = struct.Struct(">i")
+SYS_FLAG_AT: Final = 36
 BLANK = struct.Struct(">II")
 
 
@@ -241,6 +245,24 @@ def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
     if properties_at > end:
         return False
     return properties_at + int.from_bytes(buffer[properties_at - 2 : properties_at], "big") == end
+
+
+def stored_properties(buffer: Buffer, at: int = 0) -> props.Stored:
+    """The properties of the record at byte `at`, and nothing else of it. Raises RecordError."""
+    view = memoryview(buffer)
+    try:
+        size, magic, sys_flag = _SIZE_AND_MAGIC.unpack_from(view, at) + _SYS_FLAG.unpack_from(view, at + SYS_FLAG_AT)
+        hosts_bytes = 8 + (12 if sys_flag & SYS_BORN_HOST_V6 else 0) + (12 if sys_flag & SYS_STORE_HOST_V6 else 0)
+        p = at + FIXED_BYTES_V4 - 8 + hosts_bytes
+        (body_size,) = _LENGTH.unpack_from(view, p - _LENGTH.size)
+        p += max(0, body_size)
+        p += 1 + view[p] if magic == MAGIC_V1 else 2 + int.from_bytes(view[p : p + 2], "big")
+    except (struct.error, IndexError) as error:
+        raise RecordError(f"the bytes end before the properties: {error}") from None
+    end = p + 2 + int.from_bytes(view[p : p + 2], "big")
+    if magic not in (MAGIC_V1, MAGIC_V2) or body_size < 0 or end != at + size or end > len(view):
+        raise RecordError(f"the properties end at byte {end - at}, the record at {size}")
+    return props.Stored(str(view[p + 2 : end], "utf-8", "replace"))
 
 
 def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:

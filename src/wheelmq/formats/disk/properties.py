@@ -75,6 +75,28 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
+class Stored:
+    """Properties as they stand in a record: each is looked for when it is asked for."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = PAIR_END + text
+
+    def get(self, name: str) -> str | None:
+        """What `parse` would give for `name`, which is neither empty nor holds a separator."""
+        head = f"{PAIR_END}{name}{NAME_END}"
+        end = len(self._text)
+        while (at := self._text.rfind(head, 0, end)) >= 0:
+            start = at + len(head)
+            stop = self._text.find(PAIR_END, start)
+            value = self._text[start:stop] if stop >= 0 else self._text[start:]
+            if value:
+                return value
+            end = at + 1
+        return None
+
+
 def encode(properties: Mapping[str, str]) -> bytes:
     """The stored form of `properties`, in their order."""
     return "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items()).encode(

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from wheelmq.formats.buffer import Buffer
-from wheelmq.formats.java import java_hash
+from wheelmq.formats.java import java_hash, java_trim
 
 B = TypeVar("B")
 
@@ -95,6 +95,10 @@ class GroupConfig(Body):
     attributes: dict[str, str] = {}
 
 
+TAG: Final = "TAG"
+"""The expression type of tags."""
+
+
 class Subscription(Body):
     """What a consumer wants of a topic (RocketMQ: SubscriptionData)."""
 
@@ -103,15 +107,20 @@ class Subscription(Body):
     tags_set: list[str] = []
     code_set: list[int] = []
     sub_version: int = 0
-    expression_type: str = "TAG"
+    expression_type: str | None = TAG
     class_filter_mode: bool = False
+
+    @property
+    def is_by_tags(self) -> bool:
+        """Whether `sub_string` is a tag expression (RocketMQ: ExpressionType.isTagType)."""
+        return self.expression_type in (None, "", TAG)
 
     @classmethod
     def of_tags(cls, topic: str, text: str, version: int = 0) -> Self:
         """What a tag expression asks for: `*`, or tags between `||` (RocketMQ: FilterAPI). Raises ValueError."""
-        if text.strip() in ("", "*"):
+        if text in ("", "*"):
             return cls(topic=topic, sub_string="*", sub_version=version)
-        tags = [tag for part in text.split("||") if (tag := part.strip())]
+        tags = [tag for part in text.split("||") if (tag := java_trim(part))]
         if not tags:
             raise ValueError(f"{text!r} names no tags: write * for all, or tags with || between them")
         codes = [java_hash(tag) for tag in tags]
@@ -127,6 +136,14 @@ class ConsumerData(Body):
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscription_data_set: list[Subscription] = []
     unit_mode: bool = False
+
+
+class ClientCheck(Body):
+    """CHECK_CLIENT_CONFIG (RocketMQ: CheckClientRequestBody)."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: Subscription | None = None
 
 
 class ProducerData(Body):

@@ -23,6 +23,7 @@ from wheelmq.formats.disk.message import (
     decode_record,
     encode_record,
     record_bytes,
+    stored_properties,
 )
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
@@ -131,8 +132,17 @@ def test_the_version_follows_the_topic(topic_bytes: int, magic: int) -> None:
 def test_every_cut_is_no_record(shape: tuple[Message, Host]) -> None:
     raw = encode(*shape)
     for cut in range(len(raw)):
-        with pytest.raises(RecordError):
-            decode_record(raw[:cut])
+        for read in (decode_record, stored_properties):
+            with pytest.raises(RecordError):
+                read(raw[:cut])
+
+
+def test_properties_alone_are_those_of_the_record(shape: tuple[Message, Host]) -> None:
+    message, store_host = shape
+    stored = stored_properties(b"\xff" * 11 + encode(message, store_host) + b"\xff" * 5, 11)
+    assert [stored.get(name) for name in ("KEYS", "TAGS", "x")] == [
+        message.properties.get(name) for name in ("KEYS", "TAGS", "x")
+    ]
 
 
 @pytest.mark.parametrize("size", [0, 1, 90, -1, 1 << 30, (1 << 31) - 1])
@@ -166,6 +176,8 @@ def test_a_body_length_that_lies(body_bytes: int) -> None:
     struct.pack_into(">i", raw, 84, body_bytes)
     with pytest.raises(RecordError):
         decode_record(raw)
+    with pytest.raises(RecordError):
+        stored_properties(raw)
 
 
 def test_a_flipped_bit_in_the_body_shows() -> None:
@@ -217,5 +229,6 @@ def test_changed_bytes_are_a_record_or_refused(data: st.DataObject) -> None:
     raw = bytearray(encode(a_message()))
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(RecordError):
-        decode_record(raw)
+    for read in (decode_record, stored_properties):
+        with contextlib.suppress(RecordError):
+            read(raw)

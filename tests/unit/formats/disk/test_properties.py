@@ -71,6 +71,13 @@ def test_what_is_written_is_read(pairs: dict[str, str]) -> None:
     assert raw == b"".join(f"{name}\x01{value}\x02".encode() for name, value in pairs.items())
 
 
+@given(st.text("ab\x01\x02", max_size=24))
+def test_what_is_looked_for_in_the_stored_form_is_what_is_read(text: str) -> None:
+    stored, parsed = props.Stored(text), props.parse(text)
+    for name in ("a", "b", "ab", "aa", "ba", "aab"):
+        assert stored.get(name) == parsed.get(name)
+
+
 def test_half_a_surrogate_pair_is_written_as_java_writes_it() -> None:
     assert props.encode({"a": "\ud800"}) == b"a\x01?\x02"
 

@@ -1,0 +1,231 @@
+"""Expressions that groups filter topics by (RocketMQ: ConsumerFilterManager), kept in config/consumerFilter.json.
+
+Heartbeats register them. One is dead once its group has no member, or subscribes to its topic no more; a day later it
+is removed. A dead one still tells which version of a consumer's subscription the broker has seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.filter.bloom import BITS, bit_positions
+from wheelmq.filter.expression import Condition, ExpressionError
+from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.formats.wire.bodies import TAG, Body, Subscription
+from wheelmq.store import config_file
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk
+
+log = logging.getLogger(__name__)
+
+SQL92 = "SQL92"
+DIED_BEFORE_START_MS = 30_000
+"""How long before a start the filters count as dead that were alive at the end."""
+
+
+def compiled(expression_type: str, text: str) -> Condition:
+    """The expression `text` of a type that is not by tags. Raises ExpressionError."""
+    if expression_type != SQL92:
+        raise ExpressionError(f"the expression type {expression_type} is not known: there are {TAG} and {SQL92}")
+    from wheelmq.filter.grammar import parse  # takes a third of a second, and most brokers never need it
+
+    return parse(text)
+
+
+class Bits(Body):
+    """What stands for a filter in Apache's bit maps."""
+
+    bit_num: int = BITS
+    bit_pos: tuple[int, ...] = ()
+
+
+class FilterData(Body):
+    """A filter in consumerFilter.json (RocketMQ: ConsumerFilterData); times in epoch milliseconds."""
+
+    consumer_group: str = ""
+    topic: str = ""
+    expression: str = ""
+    expression_type: str = SQL92
+    born_time: int = 0
+    dead_time: int = 0
+    """When it died last; before `born_time` it has not."""
+    dead: bool = False
+    client_version: int = 0
+    bloom_filter_data: Bits | None = None
+
+
+class TopicFilters(Body):
+    """The filters of a topic, by group."""
+
+    topic: str = ""
+    group_filter_data: dict[str, FilterData] = {}
+
+
+class FilterTable(Body):
+    """consumerFilter.json."""
+
+    filter_data_by_topic: dict[str, TopicFilters] = {}
+
+
+class ConsumerFilter:
+    """A group's filter of a topic, compiled."""
+
+    __slots__ = ("condition", "data")
+
+    def __init__(self, data: FilterData) -> None:
+        self.data = data
+        self.condition = compiled(data.expression_type, data.expression)
+
+    @property
+    def version(self) -> int:
+        """The version of the subscription that it was registered by last."""
+        return self.data.client_version
+
+    @property
+    def is_dead(self) -> bool:
+        return self.data.dead_time >= self.data.born_time
+
+
+class ConsumerFilters:
+    """Filters by group and topic. Written to disk every few seconds, when changed, and at a clean stop."""
+
+    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
+        self._disk = disk
+        self._path = paths.config_file("consumerFilter.json")
+        self._clock = clock
+        self._kept_ms = settings.filter_data_clean_time_span
+        self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
+        self._dirty = False
+        self._is_on = settings.enable_property_filter
+        """While it is off, the file stays as it is."""
+        if self._is_on:
+            compiled(SQL92, "TRUE")  # reads the grammar now, and not in the midst of serving
+            self._load()
+
+    def find(self, topic: str, group: str) -> ConsumerFilter | None:
+        """The filter, dead or not."""
+        return self._by_group.get(group, {}).get(topic)
+
+    def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
+        """Take what a heartbeat of the group says. An expression that is none leaves its topic without a filter."""
+        if not self._is_on:
+            return
+        topics = set()
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            if not subscription.is_by_tags and subscription.sub_string:
+                self._register(group, subscription)
+        for topic, known in self._by_group.get(group, {}).items():
+            if topic not in topics:
+                self._bury(known)
+
+    def unregister(self, group: str) -> None:
+        """The group has no member any more."""
+        for known in self._by_group.get(group, {}).values():
+            self._bury(known)
+
+    def save_job(self) -> Callable[[], None] | None:
+        """What writes the file, if anything has changed; may run off the loop. What fails is tried again."""
+        self._clean()
+        if not self._dirty:
+            return None
+        self._dirty = False
+        table = self._table()
+
+        def job() -> None:
+            try:
+                config_file.save(self._disk, self._path, table)
+            except BaseException:
+                self._dirty = True
+                raise
+
+        return job
+
+    def _register(self, group: str, subscription: Subscription) -> None:
+        filters = self._by_group.setdefault(group, {})
+        old = filters.get(subscription.topic)
+        version = subscription.sub_version
+        if old is not None and version < old.version:
+            return
+        is_same = old is not None and (old.data.expression_type, old.data.expression) == (
+            subscription.expression_type,
+            subscription.sub_string,
+        )
+        if old is not None and (is_same or version == old.version):
+            self._revive(old, version)
+            return
+        try:
+            filters[subscription.topic] = self._made(group, subscription)
+            self._dirty = True
+        except ExpressionError as error:
+            log.warning(
+                "group %s, topic %s: %r is no filter: %s", group, subscription.topic, subscription.sub_string, error
+            )
+            self._dirty |= filters.pop(subscription.topic, None) is not None
+            if not filters:
+                del self._by_group[group]
+
+    def _made(self, group: str, subscription: Subscription) -> ConsumerFilter:
+        topic = subscription.topic
+        data = FilterData(
+            consumer_group=group,
+            topic=topic,
+            expression=subscription.sub_string,
+            expression_type=str(subscription.expression_type),
+            born_time=self._clock.now_ms(),
+            client_version=subscription.sub_version,
+            bloom_filter_data=Bits(bit_pos=bit_positions(f"{group}#{topic}")),
+        )
+        return ConsumerFilter(data)
+
+    def _revive(self, known: ConsumerFilter, version: int) -> None:
+        self._dirty |= known.is_dead or version != known.version
+        known.data.client_version = version
+        if known.is_dead:
+            known.data.dead_time = 0
+
+    def _bury(self, known: ConsumerFilter) -> None:
+        if not known.is_dead:
+            known.data.dead_time = max(self._clock.now_ms(), known.data.born_time)
+            self._dirty = True
+
+    def _clean(self) -> None:
+        """Forget those that died long ago."""
+        before_ms = self._clock.now_ms() - self._kept_ms
+        for known in [one for one in self._all() if one.is_dead and one.data.dead_time <= before_ms]:
+            group, topic = known.data.consumer_group, known.data.topic
+            del self._by_group[group][topic]
+            if not self._by_group[group]:
+                del self._by_group[group]
+            self._dirty = True
+
+    def _all(self) -> Iterator[ConsumerFilter]:
+        for filters in self._by_group.values():
+            yield from filters.values()
+
+    def _table(self) -> FilterTable:
+        table = FilterTable()
+        for known in self._all():
+            of_topic = table.filter_data_by_topic.setdefault(known.data.topic, TopicFilters(topic=known.data.topic))
+            copy = FilterData(**{name: getattr(known.data, name) for name in FilterData.__struct_fields__})
+            copy.dead = known.is_dead
+            of_topic.group_filter_data[known.data.consumer_group] = copy
+        return table
+
+    def _load(self) -> None:
+        """All that were alive died a moment ago: heartbeats bring them back."""
+        table = config_file.load(self._disk, self._path, FilterTable) or FilterTable()
+        died_ms = self._clock.now_ms() - DIED_BEFORE_START_MS
+        for topic, of_topic in table.filter_data_by_topic.items():
+            for group, data in of_topic.group_filter_data.items():
+                data.topic, data.consumer_group = topic, group
+                data.bloom_filter_data = Bits(bit_pos=bit_positions(f"{group}#{topic}"))
+                if data.dead_time == 0:
+                    data.dead_time = max(died_ms, data.born_time)
+                try:
+                    self._by_group.setdefault(group, {})[topic] = ConsumerFilter(data)
+                except ExpressionError as error:
+                    log.warning("%s: %r of group %s is no filter: %s", self._path, data.expression, group, error)
+                    self._dirty = True

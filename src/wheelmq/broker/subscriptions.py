@@ -1,0 +1,145 @@
+"""What of a queue a consumer gets: by its subscription, as a pull brings it along or as its group's heartbeats told.
+
+By tags the queue's units decide, by the hash of the tag: what has the same hash passes, and the client looks at the tag
+itself. By SQL92 the message's properties decide (RocketMQ: PullMessageProcessor, ExpressionMessageFilter).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from wheelmq.broker.request import PeerError
+from wheelmq.broker.state.consumer_filters import ConsumerFilters, compiled
+from wheelmq.filter.expression import Condition, ExpressionError, Properties
+from wheelmq.filter.values import EvaluationError
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.names import RETRY_PREFIX
+from wheelmq.formats.wire.bodies import GroupConfig, Subscription
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION, PullHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+class MessageFilter(NamedTuple):
+    """Which messages pass."""
+
+    codes: frozenset[int] | None = None
+    """Tag codes in the queue's units; None for any."""
+    matches: Callable[[Properties], bool] | None = None
+    """Of the properties; None for any."""
+
+
+EVERYTHING = MessageFilter()
+
+
+def filter_of(header: PullHeader, broker: Broker, group: GroupConfig) -> MessageFilter:
+    """The filter of a pull. Raises PeerError."""
+    brought = header.sys_flag & PULL_SUBSCRIPTION
+    subscription = _brought(header) if brought else _told(header, broker, group)
+    if subscription.is_by_tags:
+        return _by_tags(subscription)
+    check_is_supported(subscription, broker)
+    condition = _compiled(subscription) if brought else _registered(header, broker)
+    if subscription.class_filter_mode:
+        return EVERYTHING
+    if broker.settings.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
+        return MessageFilter(matches=_of_original_topic(broker.consumer_filters, header.topic))
+    return MessageFilter(matches=_guarded(condition))
+
+
+def check_is_supported(subscription: Subscription, broker: Broker) -> None:
+    """Refuse what filters by more than tags where that is off. Raises PeerError."""
+    if not broker.settings.enable_property_filter:
+        remark = (
+            f"The broker does not support consumer to filter message by {subscription.expression_type}: "
+            "start it with enablePropertyFilter=true"
+        )
+        raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _brought(header: PullHeader) -> Subscription:
+    """What the request says itself."""
+    subscription = Subscription(topic=header.topic, sub_string=header.subscription or "")
+    subscription.expression_type = header.expression_type or subscription.expression_type
+    if subscription.is_by_tags:
+        try:
+            return Subscription.of_tags(header.topic, header.subscription or "*")
+        except ValueError as error:
+            raise _unreadable(error) from None
+    if not subscription.sub_string:
+        raise _unreadable(ExpressionError("there is no expression"))
+    return subscription
+
+
+def _told(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscription:
+    """What heartbeats of the group said last."""
+    members = broker.clients.consumers.get(header.consumer_group)
+    if members is None:
+        raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+    if members.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
+        remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+        raise PeerError(ResponseCode.NO_PERMISSION, remark)
+    known = members.subscriptions.get(header.topic)
+    if known is None:
+        raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+    if known.sub_version < header.sub_version:
+        raise PeerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return known
+
+
+def _registered(header: PullHeader, broker: Broker) -> Condition:
+    """The expression that a heartbeat registered."""
+    found = broker.consumer_filters.find(header.topic, header.consumer_group)
+    if found is None:
+        remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+        raise PeerError(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+    if found.version < header.sub_version:
+        raise PeerError(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+    return found.condition
+
+
+def _compiled(subscription: Subscription) -> Condition:
+    try:
+        return compiled(str(subscription.expression_type), subscription.sub_string)
+    except ExpressionError as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: ValueError) -> PeerError:
+    return PeerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}")
+
+
+def _by_tags(subscription: Subscription) -> MessageFilter:
+    if subscription.class_filter_mode or subscription.sub_string == "*":
+        return EVERYTHING
+    return MessageFilter(codes=frozenset(subscription.code_set))
+
+
+def _of_original_topic(filters: ConsumerFilters, retry_topic: str) -> Callable[[Properties], bool]:
+    """For a group's retry topic: the filter of the topic that a message came from; what has none passes."""
+    group = retry_topic.removeprefix(RETRY_PREFIX)
+
+    def matches(properties: Properties) -> bool:
+        known = filters.find(properties.get(props.RETRY_TOPIC) or "", group)
+        return known is None or _guarded(known.condition)(properties)
+
+    return matches
+
+
+def _guarded(condition: Condition) -> Callable[[Properties], bool]:
+    """Whether the condition is True; a message that it cannot be asked about does not match."""
+
+    def matches(properties: Properties) -> bool:
+        try:
+            return condition.matches(properties)
+        except EvaluationError as error:
+            log.debug("passed over a message: %s", error)
+            return False
+
+    return matches

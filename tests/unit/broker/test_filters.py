@@ -1,0 +1,369 @@
+"""Consume filters: SQL92 on pulls, what heartbeats register, what is kept of it over a stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from wheelmq.broker.state.consumer_filters import DIED_BEFORE_START_MS, SQL92
+from wheelmq.formats.names import retry_topic
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import PULL_SUSPEND
+from wheelmq.testing.harness import Ask, BrokerHarness, FakeConnection
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Any:
+    with BrokerHarness(tmp_path / "store", enable_property_filter=True) as made:
+        yield made
+
+
+def sql(text: str, *, version: int = 1, topic: str = "T", **more: Any) -> dict[str, Any]:
+    """A subscription by an expression."""
+    return {"topic": topic, "subString": text, "expressionType": SQL92, "subVersion": version, **more}
+
+
+def beat(
+    harness: BrokerHarness,
+    *subscriptions: dict[str, Any],
+    group: str = "consumers",
+    connection: FakeConnection | None = None,
+) -> None:
+    consumer = {"groupName": group, "subscriptionDataSet": list(subscriptions)}
+    body = bodies.write({"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []})
+    assert harness.ask(Command(code=RequestCode.HEART_BEAT, body=body), connection).code == 0
+
+
+def leave(harness: BrokerHarness, group: str = "consumers") -> None:
+    assert harness.ask_code(RequestCode.UNREGISTER_CLIENT, clientID="c", consumerGroup=group).code == 0
+
+
+def pull(harness: BrokerHarness, topic: str = "T", *, version: int = 1, **fields: Any) -> tuple[int, list[bytes]]:
+    """What a pull without a subscription of its own gets: a code, and bodies."""
+    pulled = harness.pull(topic, sysFlag=0, subscription=None, subVersion=version, **fields)
+    return pulled.answer.code, [record.message.body for record in pulled.records]
+
+
+def kept(harness: BrokerHarness) -> dict[str, Any]:
+    """What consumerFilter.json says, by topic and group."""
+    raw = (harness.broker.paths.config_file("consumerFilter.json")).read_bytes()
+    table = msgspec.json.decode(raw)["filterDataByTopic"]
+    assert all(one["topic"] == topic for topic, one in table.items())
+    return {topic: one["groupFilterData"] for topic, one in table.items()}
+
+
+class TestPull:
+    @pytest.fixture(autouse=True)
+    def messages(self, harness: BrokerHarness) -> None:
+        for n in ("5", "15", "five", ""):
+            harness.send("T", n.encode() or b"-", properties={"n": n, "TAGS": "A"} if n else {})
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("n = 5", [b"5"]),
+            ("n > 4", [b"5", b"15"]),
+            ("NOT (n > 5)", [b"5"]),
+            ("n IS NULL", [b"-"]),
+            ("TAGS = 'A' AND n IN ('five', '15')", [b"15", b"five"]),
+            ("n CONTAINS '5'", [b"5", b"15"]),
+            ("TRUE", [b"5", b"15", b"five", b"-"]),
+            ("n > 99", []),
+        ],
+    )
+    def test_with_its_own_expression(self, harness: BrokerHarness, text: str, found: list[bytes]) -> None:
+        pulled = harness.pull("T", subscription=text, expressionType=SQL92)
+        assert [record.message.body for record in pulled.records] == found
+        assert (pulled.answer.code, pulled.next_offset) == (0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY, 4)
+
+    @pytest.mark.parametrize(
+        ("kind", "text"), [(SQL92, "n = "), (SQL92, ""), (SQL92, None), ("SQL99", "n = 5"), ("SQL92 ", "n = 5")]
+    )
+    def test_an_expression_that_is_none(self, harness: BrokerHarness, kind: str, text: str | None) -> None:
+        answer = harness.pull("T", subscription=text, expressionType=kind).answer
+        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert (answer.remark or "").startswith("parse the consumer's subscription failed: ")
+
+    @pytest.mark.parametrize("kind", ["", None, "TAG"])
+    def test_types_of_tags(self, harness: BrokerHarness, kind: str | None) -> None:
+        assert len(harness.pull("T", subscription="A", expressionType=kind).records) == 3
+
+    def test_as_many_as_asked_for_and_on_from_there(self, harness: BrokerHarness) -> None:
+        first = harness.pull("T", subscription="n > 4", expressionType=SQL92, maxMsgNums=1)
+        assert ([record.message.body for record in first.records], first.next_offset) == ([b"5"], 1)
+        second = harness.pull("T", 0, 1, subscription="n > 4", expressionType=SQL92)
+        assert [record.message.body for record in second.records] == [b"15"]
+
+    def test_as_the_heartbeat_says(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10"))
+        assert pull(harness) == (0, [b"15"])
+        beat(harness, sql("n < 10", version=1))  # not a newer one
+        assert pull(harness) == (0, [b"15"])
+        beat(harness, sql("n < 10", version=2))
+        assert pull(harness, version=2) == (0, [b"5"])
+        assert pull(harness, version=3)[0] == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+    def test_a_heartbeat_with_an_expression_that_is_none(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > "))
+        assert pull(harness)[0] == ResponseCode.FILTER_DATA_NOT_EXIST
+        beat(harness, sql("n > 10", version=2))
+        assert pull(harness)[0] == 0
+        beat(harness, sql("n > > 10", version=3))
+        assert pull(harness)[0] == ResponseCode.FILTER_DATA_NOT_EXIST
+
+    def test_a_heartbeat_without_an_expression(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10", version=5))
+        beat(harness, sql("", version=6))
+        assert pull(harness, version=6)[0] == ResponseCode.FILTER_DATA_NOT_LATEST
+
+    @pytest.mark.parametrize("subscription", [sql("n > 10"), {"topic": "T", "subString": "B", "codeSet": [66]}])
+    def test_class_filters_are_the_clients(self, harness: BrokerHarness, subscription: dict[str, Any]) -> None:
+        beat(harness, {**subscription, "subVersion": 1, "classFilterMode": True})
+        assert len(pull(harness)[1]) == 4
+
+    def test_tags_that_are_none_match_nothing(self, harness: BrokerHarness) -> None:
+        beat(harness, {"topic": "T", "subString": " || ", "codeSet": [], "tagsSet": [], "subVersion": 1})
+        assert pull(harness) == (ResponseCode.PULL_RETRY_IMMEDIATELY, [])
+
+    def test_a_damaged_message_is_passed_over(self, harness: BrokerHarness) -> None:
+        log = harness.broker.store.log
+        log.damaged = frozenset({log.start})
+        assert harness.pull("T", subscription="TRUE", expressionType=SQL92).records[0].message.body == b"15"
+
+
+class TestSwitchedOff:
+    """As it is unless asked for, with Apache RocketMQ too."""
+
+    @pytest.fixture(autouse=True)
+    def off(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.restart(enable_property_filter=False)
+
+    def test_pulls_are_refused(self, harness: BrokerHarness) -> None:
+        answer = harness.pull("T", subscription="n = 5", expressionType=SQL92).answer
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        told = (
+            "The broker does not support consumer to filter message by SQL92: start it with enablePropertyFilter=true"
+        )
+        assert answer.remark == told
+        assert harness.pull("T", subscription="A", expressionType="TAG").answer.code == 20
+
+    @pytest.mark.parametrize("text", ["n > 10", "n >"])
+    def test_after_a_heartbeat_too(self, harness: BrokerHarness, text: str) -> None:
+        beat(harness, sql(text))
+        assert pull(harness)[0] == ResponseCode.SYSTEM_ERROR
+
+    def test_what_was_kept_stays(self, harness: BrokerHarness) -> None:
+        harness.restart(enable_property_filter=True)
+        beat(harness, sql("n > 10"))
+        harness.advance(10_000)
+        before = kept(harness)
+        harness.restart(clean=False, enable_property_filter=False)
+        beat(harness, sql("n > 20", version=2))
+        harness.restart()
+        assert kept(harness) == before
+
+    def test_checks_of_clients_are_refused(self, harness: BrokerHarness) -> None:
+        assert check(harness, sql("n = 5")).code == ResponseCode.SYSTEM_ERROR
+        assert check(harness, {"topic": "T", "subString": "A"}).code == 0
+
+
+def check(harness: BrokerHarness, subscription: dict[str, Any] | None) -> Command:
+    body = bodies.write({"clientId": "c", "group": "consumers", "subscriptionData": subscription})
+    return harness.ask(Command(code=RequestCode.CHECK_CLIENT_CONFIG, body=body))
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        ("subscription", "code", "remark"),
+        [
+            (None, 0, None),
+            ({"topic": "T", "subString": "A"}, 0, None),
+            ({"topic": "T", "subString": "A", "expressionType": None}, 0, None),
+            (sql("n = 5"), 0, None),
+            (sql("n = "), 23, "Invalid MessageSelector. it ends too early"),
+            (sql(""), 23, "Invalid MessageSelector. it ends too early"),
+            ({**sql("n"), "expressionType": "X"}, 23, "Invalid MessageSelector. the expression type X is not known"),
+        ],
+    )
+    def test_what_is_asked(
+        self, harness: BrokerHarness, subscription: dict[str, Any] | None, code: int, remark: str | None
+    ) -> None:
+        answer = check(harness, subscription)
+        assert answer.code == code
+        assert (answer.remark or "").startswith(remark or "") and (answer.remark is None) is (remark is None)
+
+    def test_nothing_is_asked(self, harness: BrokerHarness) -> None:
+        assert harness.ask(Command(code=RequestCode.CHECK_CLIENT_CONFIG)).code == 0
+        assert harness.ask(Command(code=RequestCode.CHECK_CLIENT_CONFIG, body=b"{")).code == ResponseCode.SYSTEM_ERROR
+
+
+class TestHolds:
+    @pytest.fixture(autouse=True)
+    def topic(self, harness: BrokerHarness) -> None:
+        harness.broker.topics.create_for_group("T", 2)
+        beat(harness, sql("n > 10"))
+
+    def hold(self, harness: BrokerHarness, offset: int = 0) -> Ask:
+        command = harness.pull_command(
+            "T", 0, offset, sysFlag=PULL_SUSPEND, subscription=None, subVersion=1, suspendTimeoutMillis=15_000
+        )
+        asked = harness.submit(command)
+        harness.tick()
+        return asked
+
+    def test_what_matches_wakes_it_and_nothing_else(self, harness: BrokerHarness) -> None:
+        asked = self.hold(harness)
+        for n in ("5", "ten", "10"):
+            harness.send("T", properties={"n": n})
+        harness.send("T")
+        assert asked.answer is None
+        harness.send("T", properties={"n": "11"})
+        assert asked.answer is not None
+        assert (asked.answer.code, asked.answer.ext["nextBeginOffset"]) == (0, "5")
+
+    def test_its_last_answer_says_how_far_it_looked(self, harness: BrokerHarness) -> None:
+        asked = self.hold(harness)
+        for _ in range(3):
+            harness.send("T", properties={"n": "5"})
+        harness.advance(15_000)
+        assert asked.answer is not None
+        assert (asked.answer.code, asked.answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "3")
+
+    def test_what_is_there_and_does_not_match_is_answered_at_once(self, harness: BrokerHarness) -> None:
+        harness.send("T", properties={"n": "5"})
+        asked = self.hold(harness)
+        assert asked.answer is not None
+        assert (asked.answer.code, asked.answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "1")
+        assert self.hold(harness, 1).answer is None
+
+
+class TestRetryTopics:
+    """A consumer gets all of its retry topic: it subscribes to that by tags."""
+
+    @pytest.fixture(autouse=True)
+    def messages(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10"))
+        for n in ("5", "15"):
+            for origin in ("T", "U"):
+                properties = {"n": n, "RETRY_TOPIC": origin}
+                harness.send(retry_topic("consumers"), f"{origin}{n}".encode(), properties=properties)
+        harness.send(retry_topic("consumers"), b"none", properties={"n": "5"})
+
+    def test_by_tags_all_come(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10"), {"topic": retry_topic("consumers"), "subString": "*", "subVersion": 1})
+        assert len(pull(harness, retry_topic("consumers"))[1]) == 5
+
+    @pytest.mark.parametrize(
+        ("supported", "found"), [(False, [b"T5", b"U5", b"none"]), (True, [b"U5", b"T15", b"U15", b"none"])]
+    )
+    def test_by_an_expression(self, harness: BrokerHarness, supported: bool, found: list[bytes]) -> None:
+        harness.restart(filter_support_retry=supported)
+        beat(harness, sql("n > 10"), sql("n = 5", topic=retry_topic("consumers")))
+        assert pull(harness, retry_topic("consumers")) == (0, found)
+
+
+class TestFile:
+    def test_what_a_heartbeat_registers(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10", version=7), {"topic": "U", "subString": "A"})
+        began_ms = harness.now_ms
+        harness.advance(10_000)
+        bits = {"bitNum": 112, "bitPos": kept(harness)["T"]["consumers"]["bloomFilterData"]["bitPos"]}
+        assert len(bits["bitPos"]) == 3
+        assert kept(harness) == {
+            "T": {
+                "consumers": {
+                    "consumerGroup": "consumers",
+                    "topic": "T",
+                    "expression": "n > 10",
+                    "expressionType": "SQL92",
+                    "bornTime": began_ms,
+                    "deadTime": 0,
+                    "dead": False,
+                    "clientVersion": 7,
+                    "bloomFilterData": bits,
+                }
+            }
+        }
+
+    def test_no_file_without_expressions(self, harness: BrokerHarness) -> None:
+        beat(harness, {"topic": "T", "subString": "A"}, sql("n >"))
+        harness.restart()
+        assert not harness.broker.paths.config_file("consumerFilter.json").exists()
+
+    def test_a_topic_that_is_subscribed_to_no_more(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10"), sql("n > 20", topic="U"))
+        harness.advance(5)
+        beat(harness, sql("n > 10"))
+        now_ms = harness.now_ms
+        harness.advance(10_000)
+        assert (kept(harness)["U"]["consumers"]["deadTime"], kept(harness)["U"]["consumers"]["dead"]) == (now_ms, True)
+        assert not kept(harness)["T"]["consumers"]["dead"]
+
+    def test_a_group_that_is_gone_is_forgotten_a_day_later(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10"), group="other")
+        beat(harness, sql("n > 10"))
+        harness.advance(7)
+        leave(harness)
+        left_ms = harness.now_ms
+        harness.advance(10_000)
+        assert kept(harness)["T"]["consumers"]["deadTime"] == left_ms
+        harness.restart(filter_data_clean_time_span=HOUR_MS)
+        harness.advance(HOUR_MS - 60_000)
+        beat(harness, sql("n > 10"), group="other")
+        assert kept(harness)["T"].keys() == {"consumers", "other"}
+        harness.advance(60_000)
+        assert kept(harness)["T"].keys() == {"other"}
+
+    def test_a_member_that_comes_back_brings_it_back(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10"))
+        harness.advance(60_000)
+        alive = kept(harness)
+        harness.restart(clean=False)
+        known = harness.broker.consumer_filters.find("T", "consumers")
+        assert known is not None and known.is_dead
+        assert known.data.dead_time == harness.now_ms - DIED_BEFORE_START_MS
+        beat(harness, sql("n > 10"))
+        assert not known.is_dead
+        harness.advance(10_000)
+        assert kept(harness) == alive
+
+    def test_a_lost_connection_is_a_member_less(self, harness: BrokerHarness) -> None:
+        connections = [harness.connect(), harness.connect()]
+        for connection in connections:
+            beat(harness, sql("n > 10"), connection=connection)
+        known = harness.broker.consumer_filters.find("T", "consumers")
+        assert known is not None
+        harness.lose(connections[0])
+        assert not known.is_dead
+        harness.lose(connections[1])
+        assert known.is_dead
+
+    def test_an_expression_in_the_file_that_is_none(self, harness: BrokerHarness) -> None:
+        beat(harness, sql("n > 10"), sql("n > 20", topic="U"))
+        path = harness.broker.paths.config_file("consumerFilter.json")
+        harness.stop()
+        path.write_bytes(path.read_bytes().replace(b"n > 20", b"n > > "))
+        harness.start()
+        assert harness.broker.consumer_filters.find("U", "consumers") is None
+        assert harness.broker.consumer_filters.find("T", "consumers") is not None
+
+    def test_what_apache_wrote(self, harness: BrokerHarness) -> None:
+        path = harness.broker.paths.config_file("consumerFilter.json")
+        harness.stop()
+        path.write_text(
+            '{"filterDataByTopic":{"T":{"groupFilterData":{"consumers":{"bloomFilterData":{"bitNum":112,"bitPos":'
+            '[1,2,3]},"bornTime":1700000000000,"clientVersion":3,"consumerGroup":"consumers","dead":false,"deadTime":0,'
+            '"expression":"n > 10","expressionType":"SQL92","topic":"T"}},"topic":"T"}}}'
+        )
+        harness.start()
+        harness.send("T", b"15", properties={"n": "15"})
+        beat(harness, sql("n < 10", version=3))  # what the broker knows already, it says
+        assert pull(harness, version=3) == (0, [b"15"])
