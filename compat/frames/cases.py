@@ -307,12 +307,6 @@ OTHER_CASES = [
         [0, 21],
         answers=2,
     ),
-    Case(
-        "pull of SQL",
-        lambda topic: [send(topic), frame(request(11, pull_ext(topic, expressionType="SQL92", subscription="a > 1")))],
-        [0, 1],
-        answers=2,
-    ),
     Case("pull with a missing field", _raw(frame(request(11, {"topic": "T"}))), [1]),
     Case(
         "send back of no record",

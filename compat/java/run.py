@@ -30,6 +30,8 @@ __all__ = ["CaseResult", "SuiteError", "java_and_maven_found", "main", "run_suit
 
 PROJECT = MavenProject(Path(__file__).parent)
 LATENESS_MAX_MS = 2_500
+CONFIG = {"enablePropertyFilter": "true"}
+"""What a broker is started with for the cases; the rest is its defaults."""
 RUN_DEADLINE_S = 300.0
 _ENDED_WITH_RESULTS = (0, 1)  # of JUnit's console launcher: all passed, some failed
 _RESULT_LINE_START = '{"case":'
@@ -182,7 +184,7 @@ def _target(target: str, broker_config: dict[str, str]) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="apache-rocketmq-") as folder:
         home = Path(folder)
-        with ApacheNameServer(home) as namesrv, ApacheBroker(home, namesrv.address, config=broker_config):
+        with ApacheNameServer(home) as namesrv, ApacheBroker(home, namesrv.address, config={**CONFIG, **broker_config}):
             yield namesrv.address
 
 

@@ -20,7 +20,7 @@ def differing(found: list[Checked]) -> list[str]:
 
 @pytest.mark.timeout(240)
 def test_every_case(tmp_path: Path) -> None:
-    with up(tmp_path / "home", "--no-pipeline") as running:
+    with up(tmp_path / "home", "--no-pipeline", "--set", "enablePropertyFilter=true") as running:
         found = list(run_cases(running.found["broker"], ours=True))
         assert len(found) > 100
         assert differing(found) == []

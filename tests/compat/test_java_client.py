@@ -21,7 +21,7 @@ def failed(results: list[CaseResult]) -> list[str]:
 
 @pytest.mark.spark
 def test_with_wheelmq(tmp_path: Path) -> None:
-    with up(tmp_path / "home", "--set", f"log_file_bytes={64 << 20}") as running:
+    with up(tmp_path / "home", "--set", f"log_file_bytes={64 << 20}", "--set", "enablePropertyFilter=true") as running:
         results = run_suite(running.found["namesrv"], max_lateness_ms=LATE_MAX_MS)
         assert failed(results) == []
         assert running.stop() == 0

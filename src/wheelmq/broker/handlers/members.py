@@ -65,7 +65,9 @@ def check_client_config(request: Request, broker: Broker) -> Answer:
     try:
         compiled(str(subscription.expression_type), subscription.sub_string)
     except ExpressionError as error:
-        raise PeerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"Invalid MessageSelector. {error}") from None
+        raise PeerError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"no {subscription.expression_type} expression: {error}"
+        ) from None
     return reply()
 
 

@@ -12,6 +12,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -47,7 +48,7 @@ final class Inbox implements AutoCloseable {
     final String topic;
     private final DefaultMQPushConsumer consumer;
     private final Queue<Arrival> arrivals = new ConcurrentLinkedQueue<>();
-    private String tags = "*";
+    private MessageSelector selector = MessageSelector.byTag("*");
     private Predicate<MessageExt> takes = message -> true;
     private int retryLevel;
     private boolean orderly;
@@ -73,7 +74,13 @@ final class Inbox implements AutoCloseable {
     }
 
     Inbox tags(String expression) {
-        this.tags = expression;
+        this.selector = MessageSelector.byTag(expression);
+        return this;
+    }
+
+    /** What the expression matches, and fences. */
+    Inbox sql(String expression) {
+        this.selector = MessageSelector.bySql("(" + expression + ") OR " + FENCE + " IS NOT NULL");
         return this;
     }
 
@@ -116,7 +123,7 @@ final class Inbox implements AutoCloseable {
                     : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
         }
-        consumer.subscribe(topic, tags);
+        consumer.subscribe(topic, selector);
         consumer.start();
         return this;
     }
