@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from wheelmq.broker.state.consumer_filters import DIED_BEFORE_START_MS, SQL92
-from wheelmq.formats.names import retry_topic
+from wheelmq.formats.names import SCHEDULE_TOPIC, retry_topic
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -131,6 +131,11 @@ class TestPull:
     def test_tags_that_are_none_match_nothing(self, harness: BrokerHarness) -> None:
         beat(harness, {"topic": "T", "subString": " || ", "codeSet": [], "tagsSet": [], "subVersion": 1})
         assert pull(harness) == (ResponseCode.PULL_RETRY_IMMEDIATELY, [])
+
+    def test_what_is_no_tag_code_passes_tags(self, harness: BrokerHarness) -> None:
+        harness.send("T", b"later", properties={"DELAY": "5", "TAGS": "A"})
+        waiting = harness.pull(SCHEDULE_TOPIC, 4, subscription="X")  # its units say when it is due
+        assert [record.message.body for record in waiting.records] == [b"later"]
 
     def test_a_damaged_message_is_passed_over(self, harness: BrokerHarness) -> None:
         log = harness.broker.store.log

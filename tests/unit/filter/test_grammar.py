@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wheelmq.filter.expression import DEPTH_MAX, ExpressionError
 from wheelmq.filter.grammar import CHARS_MAX, parse
@@ -64,6 +68,21 @@ def test_an_expression_nests_so_deep_and_no_deeper(before: str, behind: str) -> 
 
 def test_parentheses_alone_are_no_depth() -> None:
     assert parse("(" * 5000 + "a = 5" + ")" * 5000).matches({"a": "5"})
+
+
+WORDS = (
+    "a", "b", "5", "-", "+", "1.5", "5L", "0", "'x'", "''", "'", "(", ")", ",", "=", "<>", ">", "<=", "--", "\n", "/*",
+    "*/", "NOT", "and", "Or", "IS", "NULL", "BETWEEN", "IN", "CONTAINS", "STARTSWITH", "TRUE", "e", ".", "#", "\ud83d",
+    "語",
+)  # fmt: skip
+values = st.text("05.-+eEdLxNaIfinty \ud83d語", max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(("", " ")), values, values)
+def test_whatever_is_written_is_read_or_refused(words: list[str], between: str, a: str, b: str) -> None:
+    with contextlib.suppress(ExpressionError, EvaluationError):
+        assert parse(between.join(words)).evaluate({"a": a, "b": b}) in (True, False, None)
 
 
 def test_a_text_is_read_as_the_kind_of_number_beside_it() -> None:

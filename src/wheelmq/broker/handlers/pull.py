@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-TAG_CODES = range(-(1 << 31), 1 << 31)
-"""What is none of these stands for something else than a tag, and passes (RocketMQ: CqUnit.isTagsCodeValid)."""
+TAG_CODES_END = 1 << 31
+"""A code beyond 32 bits stands for something else than a tag, and passes (RocketMQ: CqUnit.isTagsCodeValid)."""
 
 
 class Status(StrEnum):
@@ -183,7 +183,7 @@ def _select(
         if size == BLANK_SIZE or (found and (size_total + size > bytes_max or len(found) == count_max)):
             break
         looked_at += 1
-        if codes is not None and code not in codes and code in TAG_CODES:
+        if codes is not None and code not in codes and -TAG_CODES_END <= code < TAG_CODES_END:
             continue
         if position < log_start:
             removed = True
