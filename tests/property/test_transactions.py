@@ -41,6 +41,8 @@ PLANS: dict[bytes, tuple[int | None, int]] = {
     b"delayed when asked": (None, COMMIT),
 }
 """By the body of a message: what its producer says at once, None for nothing, and what it answers."""
+OF_DELAYS = ("blocks.", "commit.", "mark.", "release.", "delay_offsets.")
+"""Failpoints that test_stops looks at."""
 
 
 class Life:
@@ -152,7 +154,8 @@ def chosen(passed: list[str]) -> list[int]:
     for i, name in enumerate(passed):
         seen[name] += 1
         is_one_of_some = name.startswith("transaction.") and seen[name] % 13 == 0
-        if IS_LONG or seen[name] == 1 or is_one_of_some:
+        is_first = seen[name] == 1 and not name.startswith(OF_DELAYS)
+        if IS_LONG or is_first or is_one_of_some:
             found.append(i)
     return found
 
