@@ -38,7 +38,15 @@ from wheelmq.formats.disk.index import (
     put_key,
     roll_back,
 )
-from wheelmq.formats.disk.message import BLANK, BLANK_MAGIC, SYS_TRANSACTION, Message, RecordError, decode_record
+from wheelmq.formats.disk.message import (
+    BLANK,
+    BLANK_MAGIC,
+    SYS_TRANSACTION,
+    Message,
+    RecordError,
+    decode_record,
+    find_record,
+)
 from wheelmq.formats.kernels import index as kernel
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition, Millis
@@ -152,10 +160,23 @@ class MessageIndex:
         return int(state[kernel.AT]), int(outcome)
 
     def _add_one(self, source: MappedFile, base: int, at: int) -> int:
-        """Add what stands at byte `at`; the byte behind it."""
+        """Add what stands at byte `at`; where the next stands. Raises RecordError for no record with none behind."""
         if BLANK.unpack_from(source.view, at) == (source.size - at, BLANK_MAGIC):
             return source.size
-        record = decode_record(source.view[at:])
+        try:
+            record = decode_record(source.view[at:])
+            if record.position != base + at:
+                raise RecordError(f"it names log position {record.position}")
+        except RecordError as error:
+            following = find_record(source.view, at + 1, base)
+            if following is None:
+                raise
+            log.critical(
+                "the record at log position %d has changed since it was stored, and no key finds it: %s",
+                base + at,
+                error,
+            )
+            return following
         if _is_keyed(record.message):
             for key in index_keys(record.message.properties):
                 code = index_hash(record.message.topic, key)

@@ -236,3 +236,27 @@ class TestFollowing:
         with BrokerHarness(tmp_path, max_index_num=500) as harness:
             harness.tick()
             assert bodies_of(query(harness, "a")) == [b"1"]
+
+
+@pytest.mark.parametrize("at", [0, 4, 28, 84], ids=["size", "magic", "position", "body size"])
+def test_a_damaged_record_does_not_hold_the_index_up(tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int) -> None:
+    """What it has is found no more, and all else is."""
+    with BrokerHarness(tmp_path, log_file_bytes=1 << 20) as harness:
+        for i in range(9):
+            harness.send("T", b"%d" % i, properties={props.KEYS: f"key{i}"})
+        harness.advance(100)
+        records = harness.read_queue("T")
+        harness.stop()
+        for path in (tmp_path / "index").iterdir():
+            path.unlink()
+        log = tmp_path / "commitlog" / f"{0:020d}"
+        with open(log, "r+b") as file:
+            file.seek(records[4].position + at)
+            file.write(b"\x7f")
+        harness.start()
+        harness.advance(2000)
+        index = harness.broker.index
+        assert index is not None and index.indexed_to == harness.broker.store.log.end
+        found = [len(index.find("T", f"key{i}", Millis(0), Millis(FOREVER), 9).positions) for i in range(9)]
+        assert found == [1, 1, 1, 1, 0, 1, 1, 1, 1]
+        assert f"the record at log position {records[4].position} has changed" in caplog.text

@@ -28,6 +28,11 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
+MAGIC_PREFIX: Final = b"\xda\xa3\x20"
+"""With which both begin."""
+MAGIC_AT: Final = 4
+SEARCHED_BYTES: Final = 1 << 20
+"""Of a log file, searched for a record at once."""
 BLANK_MAGIC: Final = 0xCBD43194
 BLANK_BYTES: Final = 8
 """What must stay free behind a record in its file, for the blank."""
@@ -245,6 +250,20 @@ def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
     if properties_at > end:
         return False
     return properties_at + int.from_bytes(buffer[properties_at - 2 : properties_at], "big") == end
+
+
+def find_record(view: memoryview, start: int, base: int) -> int | None:
+    """The first byte from `start` on where a record has its form, in a log file that begins at log position `base`."""
+    for piece in range(start, len(view), SEARCHED_BYTES):
+        raw = bytes(view[piece : piece + SEARCHED_BYTES + RECORD_BYTES_MIN])
+        found = raw.find(MAGIC_PREFIX, MAGIC_AT)
+        while found >= 0:
+            at = piece + found - MAGIC_AT
+            size = int.from_bytes(view[at : at + MAGIC_AT], "big")
+            if has_form(view, at, size, base + at):
+                return at
+            found = raw.find(MAGIC_PREFIX, found + 1)
+    return None
 
 
 def stored_properties(buffer: Buffer, at: int = 0) -> props.Stored:
