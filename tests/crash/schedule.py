@@ -85,6 +85,18 @@ NEEDS_TURNS: Final = (
 WITH_APACHES_STORE: Final = ("recover.offsets",)
 """What only the first start on a store of Apache RocketMQ passes; tests/unit/delay/test_level_queues.py ends there."""
 
+IN_TRANSACTIONS: Final = (
+    "transaction.asked",
+    "transaction.committed",
+    "transaction.ended",
+    "transaction.given_up",
+    "transaction.half",
+    "transaction.moved_on",
+    "transaction.op",
+    "transaction.put_back",
+)
+"""What only transactions pass; tests/property/test_transactions.py ends there."""
+
 OVER_THE_WIRE: Final = ("task.portion",)
 """What a task passes that does not see the store's folder; here each does."""
 

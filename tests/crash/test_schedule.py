@@ -10,6 +10,7 @@ import pytest
 import wheelmq
 from tests.crash.schedule import (
     BROKER_POINTS,
+    IN_TRANSACTIONS,
     NEEDS_TURNS,
     OVER_THE_WIRE,
     PIPELINE_POINTS,
@@ -25,7 +26,7 @@ def test_every_failpoint_of_the_package_is_known() -> None:
     """Whoever adds one adds it here."""
     sources = Path(wheelmq.__file__).parent.rglob("*.py")
     found = {name for source in sources for name in re.findall(r'\breach\("([\w.]+)"\)', source.read_text())}
-    assert found == {*BROKER_POINTS, *PIPELINE_POINTS, *WITH_APACHES_STORE, *OVER_THE_WIRE}
+    assert found == {*BROKER_POINTS, *PIPELINE_POINTS, *WITH_APACHES_STORE, *OVER_THE_WIRE, *IN_TRANSACTIONS}
 
 
 @pytest.mark.parametrize("seed", range(20))

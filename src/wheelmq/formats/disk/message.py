@@ -55,6 +55,10 @@ FIXED_BYTES_V4: Final = 88
 RECORD_BYTES_MIN: Final = FIXED_BYTES_V4 + 3
 """No record is smaller: so many bytes of log for each message of a queue, at least."""
 
+OFFSETS_LOST_MAX: Final = 1 << 24
+"""So many messages of a block, that were out before they were on disk, a power cut may take from its log; their indexes
+are not given again."""
+
 _BEFORE_HOSTS = struct.Struct(">IIIiiqqiq")  # size .. born ms
 _BETWEEN_HOSTS = struct.Struct(">iq")  # born port, store ms
 _BEHIND_HOSTS = struct.Struct(">iiqi")  # store port, reconsume times, prepared position, body size
@@ -116,7 +120,7 @@ class Record(msgspec.Struct):
     @property
     def offset_is_possible(self) -> bool:
         """Whether the log before the record is long enough for the messages of its queue that it says are before it."""
-        return 0 <= self.queue_offset <= self.position // RECORD_BYTES_MIN
+        return 0 <= self.queue_offset <= self.position // RECORD_BYTES_MIN + OFFSETS_LOST_MAX
 
     @property
     def body_is_intact(self) -> bool:

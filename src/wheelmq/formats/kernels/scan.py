@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.message import BLANK_MAGIC, RECORD_BYTES_MIN, SECTOR_BYTES
+from wheelmq.formats.disk.message import BLANK_MAGIC, OFFSETS_LOST_MAX, RECORD_BYTES_MIN, SECTOR_BYTES
 from wheelmq.formats.disk.origin import (
     INDEX_BITS,
     KIND_LEVEL,
@@ -93,7 +93,7 @@ _ORIGIN_NAME = literal("__WMQ_ORIGIN\x01")
 @part
 def _offset_is_possible(r: Integers) -> bool:
     """Twin of `formats.disk.message.Record.offset_is_possible`."""
-    return r[rec.QUEUE_OFFSET] >= 0 and r[rec.QUEUE_OFFSET] <= r[rec.POSITION] // RECORD_BYTES_MIN
+    return r[rec.QUEUE_OFFSET] >= 0 and r[rec.QUEUE_OFFSET] <= r[rec.POSITION] // RECORD_BYTES_MIN + OFFSETS_LOST_MAX
 
 
 @part

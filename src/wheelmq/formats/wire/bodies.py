@@ -245,11 +245,11 @@ def read(raw: Buffer, body: type[B]) -> B:
     text = bytes(raw)
     try:
         return msgspec.json.decode(text, type=body, strict=False)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         quoted = _TEXT_OR_BARE_KEY.sub(_quote_key, text)
         try:
             return msgspec.json.decode(quoted, type=body, strict=False)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             raise BodyError(f"{getattr(body, '__name__', body)}: {error}") from None
 
 

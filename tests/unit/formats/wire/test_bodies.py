@@ -110,9 +110,16 @@ def test_locks() -> None:
 
 
 def test_tag_expressions() -> None:
-    for text in ("*", "", " "):
+    for text in ("*", ""):
         assert Subscription.of_tags("T", text, 1).sub_string == "*"
     chosen = Subscription.of_tags("T", " a ||b", 7)
     assert (chosen.tags_set, chosen.code_set, chosen.sub_version) == (["a", "b"], [97, 98], 7)
-    with pytest.raises(ValueError, match="names no tags"):
-        Subscription.of_tags("T", "||", 1)
+    for text in ("||", " "):
+        with pytest.raises(ValueError, match="names no tags"):
+            Subscription.of_tags("T", text, 1)
+
+
+@pytest.mark.parametrize("raw", [b'{"topicName":"T\xd0pic"}', b'{"attributes":{"\xff":"a"}}'])
+def test_what_is_no_utf_8_is_no_body(raw: bytes) -> None:
+    with pytest.raises(BodyError, match="TopicConfig: "):
+        bodies.read(raw, TopicConfig)
