@@ -46,7 +46,7 @@ from wheelmq.delay.delay_offsets import DelayOffsets
 from wheelmq.delay.levels import parse_levels
 from wheelmq.delay.release import Releaser
 from wheelmq.delay.snapshots import Snapshots
-from wheelmq.delay.timer.recover import TimerRecovery
+from wheelmq.delay.timer.recover import SnapshotWrong, TimerRecovery
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.index import IndexSize
 from wheelmq.formats.disk.message import Host
@@ -109,14 +109,13 @@ class Broker:
         self.randomness = randomness
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
-        levels_ms = parse_levels(settings.message_delay_level)
-        self.store = Store(self.paths, part_settings.store_settings(settings, self.host, levels_ms), disk, clock)
-        self.park_settings = part_settings.park_settings(settings, levels_ms)
+        self.park_settings = part_settings.park_settings(settings, parse_levels(settings.message_delay_level))
         self.configuration = self._open_configuration(origin)
-        self.timer = Timer(self.store, part_settings.timer_settings(settings))
-        self.block_lane = BlockLane(Blocks(self.store, part_settings.block_settings(settings)), self.timer)
-        self.searches = Searches(self.blocks, self.reading)
-        evidence = self._recover()
+        try:
+            evidence = self._recover()
+        except SnapshotWrong as error:
+            log.warning("the snapshot is removed, and the whole log is walked: %s", error)
+            evidence = self._recover()
         self.topics = Topics(disk, self.paths, clock, settings)
         self.groups = Groups(disk, self.paths, clock, settings)
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
@@ -157,6 +156,13 @@ class Broker:
         self.timer_chores, self.transactions = TimerChores(self), Transactions(self, evidence)
 
     def _recover(self) -> Evidence:
+        """Open the store, and all that waits in it. Raises SnapshotWrong: do it again."""
+        settings = self.settings
+        store_settings = part_settings.store_settings(settings, self.host, self.park_settings.levels_ms)
+        self.store = Store(self.paths, store_settings, self.disk, self.clock)
+        self.timer = Timer(self.store, part_settings.timer_settings(settings))
+        self.block_lane = BlockLane(Blocks(self.store, part_settings.block_settings(settings)), self.timer)
+        self.searches = Searches(self.blocks, self.reading)
         self.blocks.load()
         self.blocks.recover()
         timer, evidence = TimerRecovery(self.timer), Evidence(self.store.log)
@@ -265,7 +271,8 @@ class Broker:
         self.calls.expire(monotonic_ms)
         self.flush.tick(monotonic_ms)
         self.timer_chores.check.look()
-        self.snapshots.look(monotonic_ms)
+        if not self.transactions.has_unsaid_ends:
+            self.snapshots.look(monotonic_ms)
         self.delay_offsets.look(monotonic_ms)
         self.ahead.look(self.timer.armed.bytes)
         if self.index is not None and not self._index_waits(self.index):
@@ -338,7 +345,8 @@ class Broker:
             self.timer_chores.close()
             if self.index is not None:
                 self.index.close()
-            self.snapshots.close()
+            if not self.transactions.has_unsaid_ends:
+                self.snapshots.close()
             self.block_lane.close()
             self.delay_offsets.close()
             self.store.close()

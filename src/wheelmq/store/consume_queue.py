@@ -68,8 +68,10 @@ class ConsumeQueue:
 
     def may_go_on_at(self, offset: QueueOffset, position: LogPosition) -> bool:
         """Whether the record at a log position can have `offset`: whatever lies between the end and it, had records."""
-        if offset <= self.end or self.start == self.end:
+        if offset <= self.end:
             return True
+        if self.start == self.end:
+            return offset * RECORD_BYTES_MIN <= position
         last = int(self.read(QueueOffset(self.end - 1), 1)[0]["position"])
         return (offset - self.end) * RECORD_BYTES_MIN <= position - last
 

@@ -136,10 +136,11 @@ def tell_damaged(position: LogPosition) -> None:
 
 
 def clear_row(row: Rows) -> None:
-    """Have the row of a record say where it stands and nothing else, so that nothing follows from the record."""
-    kept = row[[col.POSITION, col.SIZE, col.STORE_MS, col.TOPIC]]
+    """Have the row of a record that nobody gets say where it stands, and what it settles: that stays so."""
+    columns = [col.POSITION, col.SIZE, col.STORE_MS, col.TOPIC, col.SETTLES]
+    kept = row[columns]
     row[:] = 0
-    row[[col.POSITION, col.SIZE, col.STORE_MS, col.TOPIC]] = kept
+    row[columns] = kept
     row[col.REAL_TOPIC] = -1
 
 
@@ -223,7 +224,7 @@ class LogScan:
         yield from zip(positions[first].tolist(), ends[last].tolist(), strict=True)
 
     def set_aside(self, row: Rows) -> None:
-        """Nothing follows from the record of `row`, which is damaged."""
+        """Nobody gets the record of `row`, which is damaged."""
         position = LogPosition(int(row[col.POSITION]))
         tell_damaged(position)
         self.damaged.add(position)
@@ -331,12 +332,12 @@ class LogScan:
 
     def _describe(self, record: Record, row: Rows) -> None:
         message = record.message
+        facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
         if not record.offset_is_possible:
             row[[col.POSITION, col.SIZE, col.STORE_MS]] = record.position, record.size, record.store_ms
-            row[col.TOPIC] = self.names.intern(message.topic)
+            row[col.TOPIC], row[col.SETTLES] = self.names.intern(message.topic), facts.settles
             clear_row(row)
             return
-        facts = delay_facts(message.topic, message.queue_id, message.properties, record.store_ms)
         dispatched = message.sys_flag & SYS_TRANSACTION in (0, SYS_TRANSACTION_COMMIT)
         parked = facts.stream != 0
         has_real_queue = parked or message.topic == BLOCK_TOPIC

@@ -317,6 +317,24 @@ class TestOps:
             assert end(harness, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
             assert harness.bodies("T") == [b"body"]
 
+    def test_no_snapshot_is_taken_while_ends_are_unsaid(self, tmp_path: Path) -> None:
+        """It falls due by what is released in the same tick, behind the look at what is to be said."""
+        rarely = {"snapshot_ms": 600_000, "transaction_op_batch_interval": 600_000}
+        with BrokerHarness(tmp_path, snapshot_log_bytes=45_000, **rarely) as harness:
+            harness.advance(5000)
+            for _ in range(6):
+                harness.send("U", bytes(5000), delay_ms=3000)
+            harness.advance(2900)
+            sent = half(harness)
+            end(harness, sent, COMMIT)
+            assert ops(harness) == []
+            harness.clock.advance(100)
+            harness.broker.tick()
+            harness.advance(1500)
+            harness.restart(clean=False)
+            assert end(harness, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+            assert len(harness.bodies("U")) == 6 and harness.bodies("T") == [b"body"]
+
     def test_what_is_done_with_is_not_read_again(self, harness: BrokerHarness) -> None:
         first, second = half(harness, b"1"), half(harness, b"2")
         end(harness, second, ROLLBACK)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire.codes import ResponseCode
@@ -208,6 +209,35 @@ def test_a_queue_offset_that_cannot_be_costs_that_message_alone(
     harness.advance(600_000)
     assert harness.bodies("T")[-1] == b"parked"
     invariants.check(harness.broker)
+
+
+@pytest.mark.parametrize("flip", [1 << 20, 1 << 30])
+def test_the_first_offset_of_a_queue_cannot_be_any(harness: BrokerHarness, store: Path, flip: int) -> None:
+    """The queue would begin behind all its other messages."""
+    records = send_all(harness, 9)
+    harness.advance(5000)
+    harness.send("T", b"later")
+    harness.stop()
+    shutil.rmtree(store / "consumequeue")
+    (store / "config" / "snapshot").unlink()
+    write(store / LOG, records[0].position + 20, flip.to_bytes(8, "big"))
+    harness.start()
+    assert harness.bodies("T") == [*bodies(9)[1:], b"later"]
+
+
+def test_a_cancel_with_a_damaged_offset_still_cancels(harness: BrokerHarness, store: Path) -> None:
+    harness.send("T", b"parked", delay_ms=60_000, properties={props.UNIQ_KEY: "U1"})
+    end = harness.broker.store.log.end
+    cancel = {props.TIMER_DEL_UNIQKEY: "T+U1"}
+    assert harness.send("T", properties=cancel, delay_ms=60_000).ext["cancelResult"] == "cancelled"
+    harness.advance(3000)
+    harness.send("T", b"later")
+    harness.stop()
+    (store / "config" / "snapshot").unlink()
+    write(store / LOG, end + 20, (1 ^ 1 << 40).to_bytes(8, "big"))
+    harness.start()
+    harness.advance(70_000)
+    assert harness.bodies("T") == [b"later"]
 
 
 @pytest.mark.parametrize("at", [4, 28, 84], ids=["magic", "position", "body size"])

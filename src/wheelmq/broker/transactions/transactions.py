@@ -158,6 +158,11 @@ class Transactions:
         known_ms = [time_ms for time_ms in times_ms if time_ms is not None]
         return max(self._rests_to_ms, min(known_ms)) if known_ms else None
 
+    @property
+    def has_unsaid_ends(self) -> bool:
+        """Whether ends stand in the log that no op message says yet: a snapshot behind them would hide them."""
+        return self._ops.next_ms() is not None
+
     def needed_from(self) -> LogPosition:
         """Log files from this position on hold what is pending."""
         queue = self._store.queues.find(HALF_TOPIC, HALF_QUEUE)

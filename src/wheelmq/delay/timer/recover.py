@@ -64,6 +64,11 @@ _ORIGIN, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = ra
 _NO_PENDING = np.empty((0, 8), np.int64)
 
 
+class SnapshotWrong(LogDamaged):
+    """The snapshot was believed, and what it says of records is not so. It is removed: open the store anew, which walks
+    the whole log."""
+
+
 class TimerRecovery:
     """Meets the rows of every record of the log, then makes the timer ready."""
 
@@ -190,7 +195,7 @@ class TimerRecovery:
 
     def _read_what_is_near(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """`pending` and, of the messages that were not read, those that are to be armed or noted, or whose key the
-        message index does not hold; the others are counted. Raises LogDamaged."""
+        message index does not hold; the others are counted. Raises SnapshotWrong."""
         timer, index, unread = self._timer, self._timer.keys.index, self._unread
         origins, slots_ms = unread[:, indexed.ORIGIN], unread[:, indexed.SLOT]
         horizon_ms = timer.walked_through_ms + timer.settings.precision_ms
@@ -205,7 +210,7 @@ class TimerRecovery:
             self._discount(read)
         except LogDamaged as error:
             timer.store.disk.remove(timer.store.paths.snapshot)
-            raise LogDamaged(errno.EIO, f"{error.strerror}: start again, the whole log is walked then") from None
+            raise SnapshotWrong(errno.EIO, str(error.strerror)) from None
         timer.store.log.damaged |= damaged
         timer.done.update(read[np.isin(read[:, _POSITION], list(damaged)), _ORIGIN])
         timer.count_waiting(self._waiting)
@@ -213,7 +218,7 @@ class TimerRecovery:
         return joined[np.argsort(joined[:, _ORIGIN], kind="stable")]
 
     def finish(self) -> None:
-        """Make the timer ready: bits, wheel, armed references, notes, keys, counts."""
+        """Make the timer ready: bits, wheel, armed references, notes, keys, counts. Raises SnapshotWrong."""
         timer = self._timer
         timer.levels.open_all()
         known = timer.mark_file.load()
