@@ -11,6 +11,7 @@ needed to go on: the broker has the truth.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -30,7 +31,7 @@ from wheelmq.pipeline.daemon import PRELOAD_VARIABLE
 from wheelmq.pipeline.ranges import TASKS_MAX
 from wheelmq.pipeline.serving import Serving
 from wheelmq.pipeline.session import close_session, open_session, stand_back
-from wheelmq.pipeline.source import TimerSource
+from wheelmq.pipeline.source import timer_source
 
 PRELOAD: Final = "wheelmq.pipeline.preload"
 BROKERS_EXPECTED: Final = 4
@@ -82,10 +83,12 @@ def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
     master = options.master or default_master(len(options.broker), may_grow=bool(options.namesrv))
     session = open_session("wheelmq", master=master, log_dir=options.log_dir)
     say("session", master=master, pid=os.getpid(), jvm=_jvm_pid())
-    session.dataSource.register(TimerSource)
+    numbers = itertools.count()
 
     def begin(broker: str) -> BrokerTurns:
-        turns = BrokerTurns(session, broker, options.name, say, over_the_wire=options.over_the_wire)
+        source = timer_source(next(numbers))
+        session.dataSource.register(source)
+        turns = BrokerTurns(session, broker, options.name, say, source.name(), over_the_wire=options.over_the_wire)
         turns.start()
         return turns
 

@@ -31,7 +31,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.link import Link
 from wheelmq.pipeline.session import scratch_checkpoint, start_turns
-from wheelmq.pipeline.source import AUTO, FORMAT, VIEW, WIRE
+from wheelmq.pipeline.source import AUTO, VIEW, WIRE
 from wheelmq.pipeline.turn import Turn, uploaded
 from wheelmq.system.failpoint import reach
 
@@ -57,7 +57,9 @@ Say = Callable[..., None]
 class BrokerTurns:
     """Keeps a query turning for one broker. `failure` is what ended its thread: then the whole driver must end."""
 
-    def __init__(self, session: SparkSession, broker: str, name: str, say: Say, *, over_the_wire: bool = False) -> None:
+    def __init__(
+        self, session: SparkSession, broker: str, name: str, say: Say, source: str, *, over_the_wire: bool = False
+    ) -> None:
         self.broker = broker
         self.has_turned = False
         self.failure: BaseException | None = None
@@ -66,6 +68,8 @@ class BrokerTurns:
         self._session = session
         self._name = name
         self._say = say
+        self._source = source
+        """Name of the data source that is registered for this broker."""
         self._over_the_wire = over_the_wire
         self._link = Link(broker)
         self._query: StreamingQuery | None = None
@@ -132,7 +136,7 @@ class BrokerTurns:
         self._renewed_s = now_s
         reach("driver.opened")
         rows = (
-            self._session.readStream.format(FORMAT)
+            self._session.readStream.format(self._source)
             .option("broker", self.broker)
             .option("terms", bytes(answer.body).decode())
             .option(VIEW, WIRE if self._over_the_wire else AUTO)

@@ -53,6 +53,20 @@ class TimerSource(DataSource):  # type: ignore[misc]
         return TimerStreamReader(dict(self.options))
 
 
+def timer_source(number: int) -> type[TimerSource]:
+    """A source of its own name, for the queries of one broker.
+
+    Each stream that starts writes into the map of environment variables of its registered source, without a lock
+    (Spark: PythonStreamingSourceRunner.init). Streams of one source that start at the same moment leave a map that no
+    task can read any more (OptionalDataException), until the application ends.
+    """
+
+    def name(cls: type[TimerSource]) -> str:
+        return f"{FORMAT}.{number}"
+
+    return type(f"TimerSource{number}", (TimerSource,), {"name": classmethod(name)})
+
+
 class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     """Options: `broker` (host:port), `terms` (JSON: what the broker answered when it gave the lease), `view` (`wire`:
     no task maps the store)."""

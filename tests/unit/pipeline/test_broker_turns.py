@@ -48,7 +48,9 @@ class Driver:
         self.query = HangingQuery()
         self.wire = Wire(harness)
         self._harness = harness
-        self._turns = BrokerTurns(cast(Any, None), "broker", "driver", lambda what, **more: self.said.append(more))
+        self._turns = BrokerTurns(
+            cast(Any, None), "broker", "driver", lambda what, **more: self.said.append(more), "source"
+        )
         turns = cast(Any, self._turns)
         turns._link, turns._query = self.wire, self.query
         turns._epoch = PipelineModel(harness, "driver").open()
