@@ -7,9 +7,12 @@ carries that one's origin, and so settles it; it is never delivered itself.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from enum import StrEnum
 
-from wheelmq.delay.timer.timer import Timer
+import msgspec
+
+from wheelmq.delay.timer.timer import Found, Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES, TIMER_STREAM, origin_stream
@@ -32,10 +35,15 @@ def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appende
 
     What it cancels is added to its keys: so the message index tells what became of that.
     """
-    assert message.topic == TIMER_TOPIC and props.WMQ_DUE in message.properties
     pending, settled = timer.find_parked(message.properties[props.TIMER_DEL_UNIQKEY])
     if not pending:
         return store.append(message), Cancelled.ALREADY_SETTLED if settled else Cancelled.NOT_FOUND
+    return append_cancel_of(store, timer, message, pending), Cancelled.CANCELLED
+
+
+def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequence[Found]) -> Appended:
+    """`append_cancel` of what is known to be pending, one or more; where the first one stands."""
+    assert message.topic == TIMER_TOPIC and props.WMQ_DUE in message.properties
     message = _with_key_of_cancelled(message)
     with contextlib.suppress(BatchTooLong):
         store.reserve([message] * len(pending), settles=pending[0].origin)
@@ -46,7 +54,7 @@ def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appende
         timer.settle(found.origin)
         if origin_stream(found.origin) == TIMER_STREAM:
             timer.congestion.remove(found.due_ms)
-    return appended[0], Cancelled.CANCELLED
+    return appended[0]
 
 
 def _with_key_of_cancelled(message: Message) -> Message:
@@ -56,4 +64,4 @@ def _with_key_of_cancelled(message: Message) -> Message:
     properties[props.KEYS] = " ".join(dict.fromkeys([*keys, unique_key]))
     if len(props.encode(properties)) + ORIGIN_PROPERTY_BYTES > props.PROPERTIES_BYTES_MAX:
         return message
-    return message.again(message.topic, message.queue_id, properties)
+    return msgspec.structs.replace(message, properties=properties)

@@ -96,7 +96,8 @@ class Releaser:
         self._in_hand = 0
         self.counts: Counter[str] = Counter()
         """Released, rolled, dead letters, early (a reference that named a time before its record's: put back),
-        unreadable (there is no record any more: set aside until the next start, not settled)."""
+        unreadable (there is no record any more, or its body would go on with a new checksum and has changed: set aside
+        until the next start, not settled)."""
         self.lateness_ms = Histogram(least=1.0)
         """From the time at which a message was due to the tick that released it, whole milliseconds."""
 
@@ -219,11 +220,12 @@ class Releaser:
     def _append_one(self, one: Refs, now_ms: Millis) -> None:
         origin, enqueue_ms = Origin(int(one[ref.ORIGIN])), int(one[ref.ENQUEUE_MS])
         record = self._record_of(origin, LogPosition(int(one[ref.POSITION])))
-        if record is None:
+        if record is None or not record.body_is_intact:
             self.counts["unreadable"] += 1
             log.critical(
-                "timer: the message %s is set aside: there is no record of it at log position %d",
+                "timer: the message %s is set aside: there is no %s at log position %d",
                 origin_text(origin),
+                "record of it" if record is None else "body with the checksum it was stored with",
                 one[ref.POSITION],
             )
             return

@@ -204,20 +204,26 @@ class MessageIndex:
 
     def _begin_file(self) -> None:
         """Begin a file behind the last one, which is brought to disk. Raises OSError."""
-        name = index_file_name(self._store.clock.now_ms())
         head = b""
         if self._files:
             last = self._files[-1]
             last.sync(last.size)
             header = INDEX_HEADER.unpack(last.view)
             self._store.index_ms = Millis(header["end_ms"])
-            name = max(name, f"{int(last.path.name) + 1:017d}")
             end = (header["end_ms"], header["end_position"])
             head = INDEX_HEADER.pack(end[0], end[0], end[1], end[1], 0, 0)
-        file = self._store.disk.map(self._folder / name, self._size.file_bytes)
+        file = self._store.disk.map(self._folder / self._next_name(), self._size.file_bytes)
         file.populate(0, self._size.units_at)
         file.view[: len(head)] = head
         self._files.append(file)
+
+    def _next_name(self) -> str:
+        """The name of a file that is begun now: behind those there are, and behind the one that the snapshot knows, be
+        it gone and the clock set back: what is named before that one counts as whole."""
+        known = [self._files[-1].path.name] if self._files else []
+        if self._store.index_mark is not None:
+            known.append(self._store.index_mark.name)
+        return max([index_file_name(self._store.clock.now_ms()), *(f"{int(name) + 1:017d}" for name in known)])
 
     def _followed(self, result: object) -> None:
         self._is_busy = False
@@ -332,10 +338,19 @@ class MessageIndex:
                 raise
             log.warning("%s", error)
             return None
-        header = INDEX_HEADER.unpack(file.view)
-        if not store.last_stop_was_clean and header["end_ms"] > store.index_ms and not self._taken_back(file):
+        if not store.last_stop_was_clean and not self._was_full(file) and not self._taken_back(file):
             return None
         return file if INDEX_HEADER.unpack(file.view)["end_position"] < max(store.log.end, 1) else None
+
+    def _was_full(self, file: MappedFile) -> bool:
+        """Whether a file was full, and so brought to disk, before the checkpoint was written.
+
+        Its header is a page like any other: one that a power cut left out says nothing, and belongs to no full file.
+        """
+        header, known_ms = INDEX_HEADER.unpack(file.view), self._store.index_ms
+        if header["end_ms"] == known_ms:
+            return bool(header["count"] >= self._size.units)
+        return bool(header["count"] > 1 and header["end_ms"] < known_ms)
 
     def _taken_back(self, file: MappedFile) -> bool:
         """Take a file that was written when the stop came back to what is known to be on disk; whether that can be.

@@ -48,7 +48,7 @@ def _disagreements(store: Store, snapshot: Snapshot) -> Iterator[str]:
         if position < store.log.start:
             continue  # it has expired
         record = _record_at(store, position)
-        if record is None or record.body_is_intact:
+        if record is None or (record.body_is_intact and record.offset_is_possible):
             yield f"the record at {position} is not the damaged one that was there"
     for key, queue in store.queues.items():
         end = snapshot.queue_ends.get(key, queue.start)

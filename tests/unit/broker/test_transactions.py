@@ -10,7 +10,8 @@ import pytest
 
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import Record, decode_record
+from wheelmq.formats.disk.message import Message, Record, decode_record
+from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.system.offload import InlineOffload
@@ -267,6 +268,18 @@ class TestDelayed:
         harness.settle()
         assert harness.bodies("T") == [b"1", b"2"]
 
+    def test_a_cancel(self, harness: BrokerHarness) -> None:
+        """Its record is the evidence of the commit, as that of any other message is."""
+        harness.send("T", b"parked", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
+        cancel = {props.TIMER_DELAY_MS: "9000", props.TIMER_DEL_UNIQKEY: "T+U", props.KEYS: "k"}
+        sent = half(harness, b"cancel", properties=cancel)
+        position = halves(harness)[0].position
+        assert end(harness, sent, COMMIT).code == 0
+        assert harness.read_queue(TIMER_TOPIC)[-1].message.prepared_position == position
+        harness.restart(clean=False)
+        harness.advance(10_000)
+        assert harness.bodies("T") == [] and len(halves(harness)) == 1
+
     def test_rolled_back(self, harness: BrokerHarness) -> None:
         end(harness, half(harness, properties={props.TIMER_DELAY_MS: "1000"}), ROLLBACK)
         harness.advance(5000)
@@ -479,6 +492,47 @@ class TestChecks:
         harness.advance(ROUND_MS)
         assert len(checks(connection)) == 450
         assert harness.broker.transactions.pending.first == 450
+
+
+class TestHalvesOfApaches:
+    """What its broker takes and ours would not: it may be pending when a store is taken over."""
+
+    def park(self, harness: BrokerHarness, **properties: str) -> None:
+        """Append a half message as it is."""
+        harness.broker.topics.create_for_group("T", 1)
+        own = {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.UNIQ_KEY: "U", props.PRODUCER_GROUP: GROUP}
+        message = Message(names.HALF_TOPIC, 0, b"body", {**own, **properties}, born_ms=harness.broker.clock.now_ms())
+        harness.broker.transactions.prepare(message)
+        harness.settle()
+
+    def test_one_without_room_to_be_put_back(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+        connection = producer(harness)
+        self.park(harness, long="x" * (props.PROPERTIES_BYTES_MAX - 80))
+        half(harness, b"another")
+        harness.advance(ROUND_MS + 1000)
+        assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
+        assert "leave no room to put it back" in caplog.text
+        assert len(checks(connection)) == 1
+
+    @pytest.mark.parametrize("outcome", [COMMIT, UNKNOWN])
+    def test_one_with_a_property_of_ours(self, harness: BrokerHarness, outcome: int) -> None:
+        connection = producer(harness)
+        log = harness.broker.store.log
+        fake = props.WMQ_ORIGIN[:-1] + "M"  # as long as the real name, which the store appends itself
+        self.park(harness, **{fake: "0123456789ABCDEF"})
+        position = halves(harness)[0].position
+        file = log.files.file_at(position)
+        at = bytes(file.view).index(fake.encode())
+        file.view[at : at + len(fake)] = props.WMQ_ORIGIN.encode()
+        assert props.WMQ_ORIGIN in halves(harness)[0].message.properties
+        harness.advance(ROUND_MS + 1000)
+        [asked] = checks(connection)
+        if outcome == COMMIT:
+            assert end(harness, asked, COMMIT).code == 0
+            assert harness.bodies("T") == [b"body"]
+        else:
+            harness.advance(20 * ROUND_MS)
+            assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
 
 
 def half_command(harness: BrokerHarness, body: bytes) -> Command:

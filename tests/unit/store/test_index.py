@@ -238,6 +238,46 @@ class TestFollowing:
             assert bodies_of(query(harness, "a")) == [b"1"]
 
 
+class TestAPageThatIsLost:
+    def found(self, harness: BrokerHarness, count: int) -> None:
+        harness.tick()
+        for i in range(count):
+            assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
+
+    def test_the_header_of_a_file_that_the_snapshot_does_not_know(self, tmp_path: Path) -> None:
+        """Its slots are on disk and its header is not: as if nothing were in it yet."""
+        with BrokerHarness(tmp_path, max_index_num=11) as harness:
+            for i in range(13):
+                send(harness, b"%d" % i, KEYS=f"k{i}")
+            last = files_of(harness)[-1]
+            harness.crash()
+            before = INDEX_HEADER.unpack(last.read_bytes())
+            ends = before["begin_ms"], before["begin_ms"], before["begin_position"], before["begin_position"]
+            for header in (bytes(INDEX_HEADER.size), INDEX_HEADER.pack(*ends, 0, 0)):
+                with open(last, "r+b") as file:
+                    file.write(header)
+                harness.start()
+                self.found(harness, 13)
+                assert harness.broker.index is not None
+                assert harness.broker.index.find_all("T", "k12", lambda: LogPosition(0))
+                harness.crash()
+
+    def test_a_file_is_not_named_before_one_that_the_snapshot_knows(self, tmp_path: Path) -> None:
+        """The clock is set back, and that one is gone."""
+        with BrokerHarness(tmp_path, max_index_num=11) as harness:
+            for i in range(13):
+                send(harness, b"%d" % i, KEYS=f"k{i}")
+            harness.advance(5000)
+            names = [path.name for path in files_of(harness)]
+            harness.crash()
+            for path in (tmp_path / "index").iterdir():
+                path.unlink()
+            harness.clock.step(-3_600_000)
+            harness.start()
+            self.found(harness, 13)
+            assert min(path.name for path in files_of(harness)) > max(names)
+
+
 @pytest.mark.parametrize("at", [0, 4, 28, 84], ids=["size", "magic", "position", "body size"])
 def test_a_damaged_record_does_not_hold_the_index_up(tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int) -> None:
     """What it has is found no more, and all else is."""

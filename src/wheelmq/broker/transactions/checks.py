@@ -105,9 +105,11 @@ class Checks:
         except halves.Unending as error:
             why = str(error)
         else:
-            if times < self._times_max and age_ms <= self._age_max_ms:
+            has_room = halves.can_be_put_back(half)
+            if times < self._times_max and age_ms <= self._age_max_ms and has_room:
                 return False
             why = f"its producer was asked {times} times, it is {age_ms // 1000} s old"
+            why += "" if has_room else ", and its properties leave no room to put it back"
         key = half.message.properties.get(props.UNIQ_KEY)
         log.error("transactions: %s goes to %s: %s", key, CHECK_MAX_TIME_TOPIC, why)
         return True

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import errno
 import logging
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import delay_offsets
 from wheelmq.delay import refs as ref
-from wheelmq.delay.cancel import append_cancel
+from wheelmq.delay.cancel import append_cancel_of
 from wheelmq.delay.copies import Waiting, delivered
 from wheelmq.delay.refs import Refs
-from wheelmq.delay.timer import indexed
+from wheelmq.delay.timer import indexed, queued
 from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.indexed import RecordUnits
 from wheelmq.delay.timer.mark import Mark, check_is_apaches, load_check
@@ -36,32 +37,27 @@ from wheelmq.formats.disk.origin import (
     LEVELS_MAX,
     Origin,
     Stream,
-    by_stream,
     level_stream,
     origin_index,
     origin_of,
     stream_kind,
     timer_origin,
 )
-from wheelmq.formats.disk.parked import due_of, due_text
-from wheelmq.formats.disk.queue_unit import BLANK_SIZE
+from wheelmq.formats.disk.parked import due_of, due_text, key_hash
 from wheelmq.formats.disk.snapshot import IndexedTimers, Snapshot
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import NEVER_MS, LogPosition, QueueOffset
 from wheelmq.formats.wire.bodies import DataVersion
-from wheelmq.store.consume_queue import ConsumeQueue
-from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import CHUNK_ROWS, InternedNames, LogDamaged, LogScan, Rows, tell_damaged
 from wheelmq.store.snapshot import disagreement, load_snapshot
 from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
 
-_UNIT_ORIGIN, _UNIT_POSITION, _UNIT_SIZE = range(3)
-_NO_UNITS = np.empty((0, 3), np.int64)
 _TIMER_FIRST = timer_origin(0)
 _ORIGIN, _DUE, _POSITION, _SIZE, _STORE, _KEY, _REAL_QUEUE, _FOREIGN_DELETE = range(8)
 _NO_PENDING = np.empty((0, 8), np.int64)
+_SIDES: Final = ("left", "right")
 
 
 class SnapshotWrong(LogDamaged):
@@ -147,11 +143,13 @@ class TimerRecovery:
         """Meet the records of `snapshot` that are not done, but for those that need not be read; which of them are
         damaged. Raises LogDamaged when one is not where its unit says."""
         timer, ends = self._timer, _ends_in_log(snapshot)
-        units = np.concatenate([_NO_UNITS, *(_pending_units(timer, stream, end) for stream, end in ends.items())])
-        if (np.diff(units[:, _UNIT_POSITION]) < 0).any():
-            units = units[np.argsort(units[:, _UNIT_POSITION], kind="stable")]
-        spans = units[:, _UNIT_POSITION], units[:, _UNIT_SIZE]
-        if not _can_be_records(*spans, timer.store.log.files, snapshot.position):
+        units = np.concatenate(
+            [queued.NO_UNITS, *(queued.pending_units(timer, stream, end) for stream, end in ends.items())]
+        )
+        if (np.diff(units[:, queued.POSITION]) < 0).any():
+            units = units[np.argsort(units[:, queued.POSITION], kind="stable")]
+        spans = units[:, queued.POSITION], units[:, queued.SIZE]
+        if not queued.can_be_records(*spans, timer.store.log.files, snapshot.position):
             raise LogDamaged(errno.EIO, "units of what is parked name no records")
         if not indexed.is_of_use(timer, snapshot):
             return self._read(units)
@@ -170,10 +168,10 @@ class TimerRecovery:
         scan = LogScan(self._timer.store.log.files, self._timer.store.log.start, whole_before_ms=NEVER_MS)
         met = [np.empty(0, np.int64)]
         self._rows_max = len(units) + 2 * CHUNK_ROWS
-        for rows in scan.records_at(units[:, _UNIT_POSITION], units[:, _UNIT_SIZE]):
+        for rows in scan.records_at(units[:, queued.POSITION], units[:, queued.SIZE]):
             met.append(rows[rows[:, col.PARKS] != 0, col.PARKS])
             self.meet(rows, scan.names)
-        if not np.array_equal(np.concatenate(met), units[:, _UNIT_ORIGIN]):
+        if not np.array_equal(np.concatenate(met), units[:, queued.ORIGIN]):
             raise LogDamaged(errno.EIO, "units of what is parked name other records than theirs")
         return frozenset(scan.damaged)
 
@@ -224,12 +222,10 @@ class TimerRecovery:
         known = timer.mark_file.load()
         is_adopted = known is None or check_is_apaches(timer.store.disk, timer.store.paths)
         adopts_levels, has_floors = self._set_floors(is_adopted=is_adopted)
+        self._set_aside()
         pending = self._drop_settled()
         self._chunks = []
-        pending = _without(pending, ~_are_queued(timer, pending[:, _ORIGIN]))
-        damaged = np.isin(pending[:, _POSITION], list(timer.store.log.damaged))
-        timer.done.update(pending[damaged, _ORIGIN])  # set aside: it is told at every start
-        pending = _without(pending, damaged)
+        pending = _without(pending, ~queued.are_queued(timer, pending[:, _ORIGIN]))
         in_level = pending[:, _ORIGIN] < _TIMER_FIRST
         out = np.zeros(len(pending), np.bool_)
         if is_adopted:
@@ -258,7 +254,7 @@ class TimerRecovery:
         self._count_and_key(_without(pending, deletes))
         self._stage(_without(pending, deletes | in_level))
         self._stage_levels(pending[in_level])
-        self._obey(pending[deletes, _POSITION])
+        self._obey(pending[deletes, _POSITION], _without(pending, deletes))
         if out.any() or deletes.any() or has_floors:
             self._keep_done()
         if adopts_levels:
@@ -290,6 +286,12 @@ class TimerRecovery:
                 stream = level_stream(level)
                 timer.done.of(stream).raise_floor(min(offset, timer.queue_of(stream).end))
         return adopts, any(said.values())
+
+    def _set_aside(self) -> None:
+        """Settle what is damaged, which was told: nobody gets it."""
+        timer = self._timer
+        for stream in timer.ends():
+            timer.done.update(queued.origins_of_none(timer, stream))
 
     def _start_from(self, mark: Mark | None, *, is_adopted: bool) -> Mark:
         """The mark, if what it names is there and ours; else one from which everything is indexed anew."""
@@ -360,16 +362,22 @@ class TimerRecovery:
         save_done(store.disk, store.paths, timer.done, timer.ends(), store.log.synced)
         timer.done_position = store.log.synced
 
-    def _obey(self, positions: npt.NDArray[np.int64]) -> None:
-        """Act on the cancels that Apache RocketMQ wrote: those whose message is pending are written again as ours."""
+    def _obey(self, positions: npt.NDArray[np.int64], pending: npt.NDArray[np.int64]) -> None:
+        """Act on the cancels that Apache RocketMQ wrote, at `positions`: those whose message is among `pending`, all
+        that wait, are written again as ours. The message index is not asked: it may be damaged."""
         timer = self._timer
+        by_key = pending[np.argsort(pending[:, _KEY], kind="stable")] if len(positions) else pending
         for position in positions.tolist():
             record = timer.store.log.record_at(LogPosition(position))
             assert record is not None, position
             message = record.message
-            if timer.find_parked(message.properties[props.TIMER_DEL_UNIQKEY])[0]:
+            message.properties.pop(props.WMQ_ORIGIN, None)  # whoever sent it to Apache RocketMQ may have set it
+            key = message.properties[props.TIMER_DEL_UNIQKEY]
+            first, end = (np.searchsorted(by_key[:, _KEY], key_hash(key), side) for side in _SIDES)
+            found = timer.find_among(key, map(Origin, by_key[first:end, _ORIGIN].tolist()))
+            if found:
                 message.properties[props.WMQ_DUE] = due_text(due_of(message.properties, record.store_ms))
-                append_cancel(timer.store, timer, message)
+                append_cancel_of(timer.store, timer, message, found)
 
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer
@@ -421,7 +429,7 @@ class TimerRecovery:
             mine = mine[np.argsort(mine[:, _ORIGIN])]
             level.advance(QueueOffset(timer.done.of(level.stream).first_unset(level.queue.end)))
             refs = _refs(mine)
-            refs[:, ref.FIRE_MS] = _tags(level.queue, mine[:, _ORIGIN] - first)
+            refs[:, ref.FIRE_MS] = queued.tag_codes(level.queue, mine[:, _ORIGIN] - first)
             timer.notes.add(refs[level.grow(refs[:, ref.FIRE_MS])], now_ms)
 
 
@@ -444,48 +452,3 @@ def _refs(pending: npt.NDArray[np.int64]) -> Refs:
 def _ends_in_log(snapshot: Snapshot) -> dict[Stream, int]:
     """The ends of the streams in a snapshot whose messages stand in the log; those of blocks do not."""
     return {one.stream: one.end_index for one in snapshot.done if stream_kind(one.stream) != KIND_BLOCK}
-
-
-def _pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:
-    """Rows of origin, log position and size: the units of a stream before index `end` that are not done."""
-    queue, done = timer.queue_of(stream), timer.done.of(stream)
-    index = int(queue.start)
-    found = [_NO_UNITS]
-    for units in queue.chunks(ahead=True):
-        waits = ~done.get(np.arange(index, index + len(units))) & (units["size"] != BLANK_SIZE)
-        waits[max(0, end - index) :] = False
-        at = np.flatnonzero(waits)
-        rows = (origin_of(stream, index) + at, units["position"][at], units["size"][at])
-        found.append(np.stack(rows, axis=1).astype(np.int64))
-        index += len(units)
-    return np.concatenate(found)
-
-
-def _are_queued(timer: Timer, origins: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of `origins` lie before the ends of their queues."""
-    found = np.zeros(len(origins), np.bool_)
-    for stream, mine in by_stream(origins):
-        found[mine] = origins[mine] < origin_of(stream, timer.queue_of(stream).end)
-    return found
-
-
-def _tags(queue: ConsumeQueue, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The tag codes of the units at `offsets`, which are sorted."""
-    tags = np.empty(len(offsets), np.int64)
-    at = 0
-    while at < len(offsets):
-        units = queue.read(QueueOffset(int(offsets[at])), queue.units_per_file)
-        stop = int(np.searchsorted(offsets, offsets[at] + len(units)))
-        tags[at:stop] = units["tag_code"][offsets[at:stop] - offsets[at]]
-        at = stop
-    return tags
-
-
-def _can_be_records(
-    positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], files: MappedSequence, log_end: LogPosition
-) -> bool:
-    """Whether positions and sizes can be those of records in order before `log_end`."""
-    ends = positions + sizes
-    is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= log_end)
-    is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes
-    return bool((is_in_log & is_in_one_file).all() and (positions[1:] >= ends[:-1]).all())

@@ -257,16 +257,18 @@ def _read_one(view: View, row: Any) -> None:
     except RecordError as error:
         raise StoreUnreadable(f"log position {position} holds no record: {error}") from None
     topic = SCHEDULE_TOPIC if row["kind"] == QUEUE else TIMER_TOPIC
-    is_named = row["kind"] == WALK or record.offset_is_possible
-    if record.position != position or record.message.topic != topic or not is_named:
+    if record.position != position or record.message.topic != topic:
         raise StoreUnreadable(f"log position {position} holds another record than its queue says")
     properties = record.message.properties
     row["store_ms"] = record.store_ms
-    if row["kind"] == QUEUE:
+    if row["kind"] != QUEUE:
+        row["due_ms"] = due_of(properties, record.store_ms)
+    if not record.offset_is_possible:  # it is set aside, under the origin that its queue gives it
+        row["origin"] = NO_ORIGIN if row["kind"] == WALK else row["origin"]
+    elif row["kind"] == QUEUE:
         row["origin"] = level_origin(record.message.queue_id + 1, record.queue_offset)
     else:
-        row["due_ms"] = due_of(properties, record.store_ms)
-        row["origin"] = timer_origin(record.queue_offset) if record.offset_is_possible else NO_ORIGIN
+        row["origin"] = timer_origin(record.queue_offset)
     row["topic_hash"] = java_hash(properties.get(props.REAL_TOPIC, ""))
     if row["kind"] == INDEX:
         out_ms = java_long(properties.get(props.TIMER_OUT_MS, ""))

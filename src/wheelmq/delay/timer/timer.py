@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -227,9 +227,20 @@ class Timer:
 
         Raises IndexDamaged, ChainTooLong where the message index cannot tell.
         """
+        return self._choose(key, self._with_key(key))
+
+    def find_among(self, key: str, origins: Iterable[Origin]) -> list[Found]:
+        """The pending messages that the delete key names, of those with `origins` and those that no message index has
+        yet."""
+        chosen = sorted({*origins, *self.keys.find(key_hash(key))})
+        records = ((origin, self._record_of(origin)) for origin in chosen)
+        return self._choose(key, ((origin, record) for origin, record in records if record is not None))[0]
+
+    def _choose(self, key: str, found: Iterable[tuple[Origin, Record]]) -> tuple[list[Found], bool]:
+        """Of the messages `found` those that the delete key names and that are pending; whether one is settled."""
         pending: list[Found] = []
         settled = False
-        for origin, record in self._with_key(key):
+        for origin, record in found:
             properties = record.message.properties
             if delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) != key:
                 continue

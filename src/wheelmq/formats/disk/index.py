@@ -110,7 +110,7 @@ def put_key(file: memoryview, size: IndexSize, code: int, position: LogPosition,
         return False
     slot_at = INDEX_HEADER.size + code % size.slots * SLOT_BYTES
     previous = _int32(file, slot_at)
-    if not 0 < previous <= count:
+    if not 0 < previous < count:
         previous = 0
     unit = INDEX_UNIT.pack(code, position, seconds_since(header["begin_ms"], store_ms), previous)
     unit_at = size.units_at + count * INDEX_UNIT.size

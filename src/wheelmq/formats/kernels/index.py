@@ -60,7 +60,7 @@ def _put(file: Bytes, slots: int, hashed: int, position: int, store_ms: int) -> 
     count = max(get32(file, _COUNT), 1)
     slot = _HEADER + code % slots * SLOT_BYTES
     previous = signed32(get32(file, slot))
-    if previous <= 0 or previous > count:
+    if previous <= 0 or previous >= count:
         previous = np.int64(0)
     begin_ms = get64(file, _BEGIN_MS)
     seconds = np.int64(0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.formats.disk.timer import TIMER_UNIT
+from wheelmq.formats.disk.timer import TIMER_TOPIC, TIMER_UNIT
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.clock import ManualClock
@@ -119,3 +119,52 @@ class TestBodies:
             ext = {"topic": "T", "queueId": "0", "timestamp": str(first_ms)}
             answer = harness.ask(Command(code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext=ext))
             assert answer.ext["offset"] == "0"
+
+    def test_of_one_that_rolls(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """It would go on with a checksum that fits what is there."""
+        with BrokerHarness(tmp_path) as harness:
+            for body in (b"first", b"second"):
+                harness.send("T", body, delay_ms=65_000)
+            position = harness.read_queue(TIMER_TOPIC)[1].position
+            file = harness.broker.store.log.files.file_at(position)
+            file.array[bytes(file.view).index(b"second")] ^= 1
+            harness.advance(40_000, PipelineModel(harness).work, 500)
+            counts = harness.broker.releaser.counts
+            assert (counts["rolled"], counts["unreadable"]) == (1, 1)
+            assert f"no body with the checksum it was stored with at log position {position}" in caplog.text
+            harness.advance(30_000, PipelineModel(harness).work, 500)
+            assert harness.bodies("T") == [b"first"]
+
+
+@pytest.mark.parametrize("is_indexed", [True, False], ids=["indexed", "not indexed"])
+@pytest.mark.parametrize("level", [0, 3], ids=["timer", "level"])
+def test_a_parked_message_whose_queue_offset_cannot_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: int, is_indexed: bool
+) -> None:
+    """It is set aside once; then no start walks the log for it, no file is kept for it, and turns pass over it."""
+    with BrokerHarness(tmp_path) as harness:
+        for body in (b"first", b"second", b"third"):
+            harness.send("T", body, **({"level": level} if level else {"delay_ms": 9000}))
+        harness.advance(1000)
+        harness.send("Other")
+        harness.advance(3000, PipelineModel(harness).work if is_indexed else None)
+        now_ms = harness.clock.now_ms()
+    [path] = (tmp_path / "commitlog").iterdir()
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b"second") - 88
+    raw[at + 20 : at + 28] = (1 << 40 | 1).to_bytes(8, "big")
+    path.write_bytes(raw)
+    (tmp_path / "config" / "snapshot").unlink()
+    with BrokerHarness(tmp_path, clock=ManualClock(now_ms)) as harness:
+        assert f"log position {at} has changed" in caplog.text
+        model = PipelineModel(harness)
+        harness.advance(4000, model.work)
+        if not level:
+            assert harness.broker.timer.indexed_to == 3
+        harness.advance(6000, model.work)
+        assert harness.bodies("T") == [b"first", b"third"]
+        assert harness.broker.timer.needed_from() == harness.broker.store.log.end
+    caplog.clear()
+    with BrokerHarness(tmp_path, clock=ManualClock(now_ms + 10_000)) as harness:
+        assert f"log position {at} has changed" in caplog.text and "snapshot is removed" not in caplog.text
+        assert harness.bodies("T") == [b"first", b"third"]

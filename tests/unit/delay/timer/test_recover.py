@@ -12,6 +12,7 @@ from wheelmq.delay.offline import pending_in
 from wheelmq.delay.pending import State
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck, check_is_apaches, load_check, save_check
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.index import INDEX_HEADER, SLOT_BYTES
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.paths import StorePaths
@@ -330,13 +331,21 @@ class TestAStoreOfApaches:
         self, harness: BrokerHarness, parked: list[dict[str, str]], check: TimerCheck | None, store: Path
     ) -> None:
         """Write what Apache would have left behind, and start on it."""
+        self.park(harness, parked)
+        harness.crash()
+        self.start(harness, check, store)
+
+    def park(self, harness: BrokerHarness, parked: list[dict[str, str]]) -> None:
+        """Append records as Apache does."""
         harness.broker.topics.create_for_group("T", 1)
         for i, properties in enumerate(parked):
             message = Message(TIMER_TOPIC, 0, b"%d" % i, {**self.REAL, props.UNIQ_KEY: f"K{i}", **properties})
             message.born_ms = Millis(harness.now_ms)
             harness.broker.store.append(message)
         harness.broker.store.dispatch()
-        harness.crash()
+
+    def start(self, harness: BrokerHarness, check: TimerCheck | None, store: Path) -> None:
+        """Start on a store without the files of a timer that Apache does not write."""
         for name in ("config/timermark", "timerwheel"):
             (store / name).unlink()
         shutil.rmtree(store / "timerlog", ignore_errors=True)
@@ -381,6 +390,23 @@ class TestAStoreOfApaches:
         harness.advance(8000, model.work, 500)
         assert harness.bodies("T") == [b"1"]
         harness.restart(clean=False)
+        harness.advance(8000, model.work, 500)
+        assert harness.bodies("T") == [b"1"]
+
+    def test_a_cancel_over_an_index_that_is_damaged(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path
+    ) -> None:
+        """Queries get on with such a file, so Apache leaves it behind."""
+        cancel = {props.TIMER_DEL_UNIQKEY: "T+K0", props.TIMER_DELIVER_MS: str(START_MS + 5000)}
+        self.park(harness, [self.relative(5), self.relative(6), cancel])
+        harness.stop()
+        [path] = (store / "index").iterdir()
+        raw = bytearray(path.read_bytes())
+        slots = slice(INDEX_HEADER.size, INDEX_HEADER.size + 100 * SLOT_BYTES)  # those of the harness
+        raw[slots] = b"\x7f" * (100 * SLOT_BYTES)
+        path.write_bytes(raw)
+        (store / "config" / "snapshot").unlink()
+        self.start(harness, None, store)
         harness.advance(8000, model.work, 500)
         assert harness.bodies("T") == [b"1"]
 

@@ -1,0 +1,75 @@
+"""Units of the queues in which messages are parked, as recovery reads them: many at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.origin import Stream, by_stream, origin_of
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE
+from wheelmq.formats.units import LogPosition, QueueOffset
+from wheelmq.store.consume_queue import ConsumeQueue
+from wheelmq.store.mapped import MappedSequence
+
+ORIGIN, POSITION, SIZE = range(3)
+"""Columns of `pending_units`."""
+NO_UNITS = np.empty((0, 3), np.int64)
+
+
+def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:
+    """Rows of origin, log position and size: the units of a stream before index `end` that are not done."""
+    queue, done = timer.queue_of(stream), timer.done.of(stream)
+    index = int(queue.start)
+    found = [NO_UNITS]
+    for units in queue.chunks(ahead=True):
+        waits = ~done.get(np.arange(index, index + len(units))) & (units["size"] != BLANK_SIZE)
+        waits[max(0, end - index) :] = False
+        at = np.flatnonzero(waits)
+        rows = (origin_of(stream, index) + at, units["position"][at], units["size"][at])
+        found.append(np.stack(rows, axis=1).astype(np.int64))
+        index += len(units)
+    return np.concatenate(found)
+
+
+def origins_of_none(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:
+    """Origins whose units stand for no message, where something is damaged: they name a record that is, or are blanks
+    behind the first message of the queue, whose record has lost its queue offset."""
+    queue, damaged = timer.queue_of(stream), sorted(timer.store.log.damaged)
+    index = int(queue.skip_blanks(queue.start))
+    found = [np.empty(0, np.int64)]
+    for units in queue.chunks(QueueOffset(index)) if damaged else ():
+        is_none = np.isin(units["position"], damaged) | (units["size"] == BLANK_SIZE)
+        found.append(origin_of(stream, index) + np.flatnonzero(is_none))
+        index += len(units)
+    return np.concatenate(found)
+
+
+def are_queued(timer: Timer, origins: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of `origins` lie before the ends of their queues."""
+    found = np.zeros(len(origins), np.bool_)
+    for stream, mine in by_stream(origins):
+        found[mine] = origins[mine] < origin_of(stream, timer.queue_of(stream).end)
+    return found
+
+
+def tag_codes(queue: ConsumeQueue, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The tag codes of the units at `offsets`, which are sorted."""
+    tags = np.empty(len(offsets), np.int64)
+    at = 0
+    while at < len(offsets):
+        units = queue.read(QueueOffset(int(offsets[at])), queue.units_per_file)
+        stop = int(np.searchsorted(offsets, offsets[at] + len(units)))
+        tags[at:stop] = units["tag_code"][offsets[at:stop] - offsets[at]]
+        at = stop
+    return tags
+
+
+def can_be_records(
+    positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], files: MappedSequence, log_end: LogPosition
+) -> bool:
+    """Whether positions and sizes can be those of records in order before `log_end`."""
+    ends = positions + sizes
+    is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= log_end)
+    is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes
+    return bool((is_in_log & is_in_one_file).all() and (positions[1:] >= ends[:-1]).all())
