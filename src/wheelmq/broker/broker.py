@@ -254,7 +254,7 @@ class Broker:
         if self.failure is not None:
             return
         self.ticks.begin()
-        slice_s = max(self.settings.release_slice_ms / 1000, self.ticks.elapsed_s)  # what is due has its share
+        share_s = self.ticks.elapsed_s  # what is due has as much time as who asked
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
         self._run_due_chores(monotonic_ms)
@@ -264,7 +264,8 @@ class Broker:
         self.timer_chores.look(now_ms, monotonic_ms)
         self._or_refuse(lambda: self.transactions.tick(monotonic_ms))
         self.releaser.take_due(now_ms)
-        released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s))
+        slice_s = self.settings.release_slice_ms / 1000
+        released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s, share_s))
         appended = self._or_refuse(self._dispatch)
         self.pipeline.tick(now_ms, monotonic_ms)
         self.holds.expire(monotonic_ms)
@@ -274,7 +275,7 @@ class Broker:
         if not self.transactions.has_unsaid_ends:
             self.snapshots.look(monotonic_ms)
         self.delay_offsets.look(monotonic_ms)
-        self.ahead.look(self.timer.armed.bytes)
+        self.ahead.look(self.timer.armed.bytes, is_burst=self.releaser.has_burst())
         if self.index is not None and not self._index_waits(self.index):
             self.index.look()
         self.ticks.end(worked=bool(self._received or released or appended))

@@ -48,12 +48,13 @@ RING_MAX = 4 * QUANTUM
 """Buckets that are enough to take turns: no more is brought into a ring of so many."""
 BURST = 16 * QUANTUM
 """While so many are in hand, more are released at once and for longer: less time goes to what else a tick does."""
-BURST_QUANTA = 8
+BURST_QUANTA = 2
 """As many more at once."""
 BURST_SLICES = 4
 """As much longer: what is due beside a burst, and who asks, waits for some milliseconds at the most."""
-TAKE_MAX = 100_000
-"""About how many references one call brings into the ring."""
+TAKE_MAX = 500_000
+"""About how many references one call brings into the ring, in some 5 ms; what is due behind a burst waits until it is
+in."""
 
 
 BulkAppend = Callable[[Refs, Millis], int]
@@ -130,7 +131,7 @@ class Releaser:
             for refs in self._timer.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left):
                 left -= len(refs)
                 self._in_hand += len(refs)
-                if len(refs) == 1:
+                if refs[0, ref.FIRE_MS] == refs[-1, ref.FIRE_MS]:
                     self._bucket_of(refs).parts.append(refs)
                     continue
                 bounds = [0, *(np.flatnonzero(np.diff(refs[:, ref.FIRE_MS])) + 1).tolist(), len(refs)]
@@ -147,14 +148,15 @@ class Releaser:
             self._ring.append(bucket)
         return bucket
 
-    def release(self, now_ms: Millis, slice_seconds: float) -> int:
-        """Append what is in the ring, the buckets in turn, for about the time given, or longer in a burst; how many.
+    def release(self, now_ms: Millis, slice_seconds: float, share_seconds: float = 0.0) -> int:
+        """Append what is in the ring, the buckets in turn; how many. That takes about a slice of time, some slices in a
+        burst, or the share of the tick that is due to it, if that is longer.
 
         Whatever it raises (OSError when the log cannot be written), what was not appended stays in the ring.
         """
         released = 0
         slices = BURST_SLICES if self.has_burst() else 1
-        stop = self._store.clock.monotonic() + slices * slice_seconds
+        stop = self._store.clock.monotonic() + max(slices * slice_seconds, share_seconds)
         while self._ring:
             parts = self._next_parts()
             try:

@@ -19,6 +19,8 @@ STEP_BYTES: Final = 8 << 20
 """Pages are populated in steps of this."""
 AHEAD_BYTES: Final = 64 << 20
 """How far ahead of the log's end pages are kept: a burst of 100,000 small messages touches no new one."""
+STORED_BYTES: Final = 16 << 20
+"""How far ahead of the log's end pages are stored to in a burst: the faults are this thread's then."""
 COMING_BYTES_MAX: Final = 512 << 20
 """And as much more for what is known to come, but no more than this: a burst of a million small messages."""
 
@@ -31,30 +33,38 @@ class Ahead:
         self._offload = offload
         self._count = count
         self._first_bytes = commit_log.files.file_bytes if is_warm else STEP_BYTES
-        self._populated_to = 0
+        self._populated_to = self._stored_to = 0
         self._is_populating = False
         self._made_for = -1
 
-    def look(self, coming_bytes: int = 0) -> None:
-        """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon."""
-        self._populate(AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
+    def look(self, coming_bytes: int = 0, *, is_burst: bool = False) -> None:
+        """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon, in a
+        burst right now."""
+        if not is_burst or not self._populate(STORED_BYTES, stores=True):
+            self._populate(AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
         files = self._log.files
         if files.end != self._made_for and files.start != files.end:
             self._made_for = files.end
             self._offload.submit(files.ahead_job(self._count, self._first_bytes), self._take)
 
-    def _populate(self, ahead_bytes: int) -> None:
-        """One step, if one is missing and its file is there; the next when it is done, so that others have a turn."""
-        files = self._log.files
-        start = max(self._populated_to, self._log.end)
-        if self._is_populating or start >= min(self._log.end + ahead_bytes, files.end):
-            return
-        file = files.file_at(start)
+    def _populate(self, ahead_bytes: int, *, stores: bool = False) -> bool:
+        """One step, if one is missing and its file is there; the next when it is done, so that others have a turn.
+
+        Whether one is under way.
+        """
+        files, end = self._log.files, self._log.end
+        start = max(self._stored_to if stores else self._populated_to, end)
+        if self._is_populating or start >= min(end + ahead_bytes, files.made_to):
+            return self._is_populating
+        file = files.made_at(start)
         at = start % files.file_bytes
         stop = min(at + STEP_BYTES, file.size)
-        self._populated_to = start + stop - at
+        if stores:
+            self._stored_to = start + stop - at
+        self._populated_to = max(self._populated_to, start + stop - at)
         self._is_populating = True
-        self._offload.submit(lambda: file.populate(at, stop), self._populated)
+        self._offload.submit(lambda: file.populate(at, stop, stores=stores), self._populated)
+        return True
 
     def _populated(self, _: Any) -> None:
         """Whatever came of it: it is a help and no promise."""

@@ -172,6 +172,18 @@ class MappedSequence:
 
         return job
 
+    @property
+    def made_to(self) -> int:
+        """Byte behind the last file there is, those counted that were made ahead."""
+        end = self.end
+        while end in self._ahead:
+            end += self.file_bytes
+        return end
+
+    def made_at(self, position: int) -> MappedFile:
+        """The file that holds byte `position`, which is before `made_to`: one of the sequence or one made ahead."""
+        return self._ahead.get(position - position % self.file_bytes) or self.file_at(position)
+
     def take_ahead(self, files: list[MappedFile]) -> None:
         """Keep files that were made ahead until the sequence grows into them."""
         for file in files:

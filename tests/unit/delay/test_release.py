@@ -12,7 +12,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay import release
 from wheelmq.delay.park import park
 from wheelmq.delay.refs import Refs
-from wheelmq.delay.release import BURST_QUANTA, BURST_SLICES, DEAD_LETTER_TOPIC, QUANTUM, RING_MAX, Releaser
+from wheelmq.delay.release import BURST_SLICES, DEAD_LETTER_TOPIC, QUANTUM, RING_MAX, Releaser
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import origin_text, timer_origin
@@ -208,6 +208,7 @@ class TestOrder:
     ) -> None:
         monkeypatch.setattr(release, "QUANTUM", 4)
         monkeypatch.setattr(release, "BURST", 64)
+        monkeypatch.setattr(release, "BURST_QUANTA", 8)
         for i in range(71):
             harness.submit(harness.send_command("T", b"%d" % i, deliver_ms=START_MS + 1000))
         harness.submit(harness.send_command("T", b"beside", deliver_ms=START_MS + 1001))
@@ -218,8 +219,7 @@ class TestOrder:
         while releaser.has_more():
             sizes.append(releaser.release(Millis(harness.now_ms), 0.0))
             assert releaser.in_hand() == 72 - sum(sizes)
-        share = 4 * BURST_QUANTA // 2
-        assert sizes == [share + 1, *[4] * 13, 3], "half of it, and the one beside; then it is a burst no more"
+        assert sizes == [17, *[4] * 13, 3], "half of it, and the one beside; then it is a burst no more"
         harness.settle()
         assert sorted(harness.bodies("T")) == sorted([b"beside", *(b"%d" % i for i in range(71))])
 
@@ -228,6 +228,7 @@ class TestOrder:
     ) -> None:
         monkeypatch.setattr(release, "QUANTUM", 1)
         monkeypatch.setattr(release, "BURST", 16)
+        monkeypatch.setattr(release, "BURST_QUANTA", 2)
         for _ in range(100):
             harness.submit(harness.send_command("T", deliver_ms=START_MS + 1000))
         harness.settle()
@@ -236,7 +237,9 @@ class TestOrder:
         releaser.take_due(Millis(harness.now_ms))
         clock.creep_ms = 1
         assert BURST_SLICES == 4
-        assert releaser.release(Millis(harness.now_ms), 0.0024) == 10 * BURST_QUANTA  # 9.6 ms, a millisecond for each
+        assert releaser.release(Millis(harness.now_ms), 0.0024) == 2 * 10  # 9.6 ms, a millisecond for each
+        assert releaser.release(Millis(harness.now_ms), 0.0024, 0.012) == 2 * 12  # a share that is more
+        assert releaser.release(Millis(harness.now_ms), 0.0024, 0.008) == 2 * 10  # one that is less
         clock.creep_ms = 0
         harness.settle()
         assert len(harness.bodies("T")) == 100

@@ -17,7 +17,7 @@ from wheelmq.store.ahead import Ahead
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
-from wheelmq.system.disk import Disk, DiskFull
+from wheelmq.system.disk import Disk, DiskFull, MappedFile
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
@@ -241,7 +241,8 @@ class TestAhead:
     ) -> None:
         seen: list[tuple[str, int]] = []
         monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop: seen.append((file.path.name, stop))
+            "wheelmq.system.disk.MappedFile.populate",
+            lambda file, _, stop, **how: seen.append((file.path.name, stop)),
         )
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 9 << 20), ManualClock())
         log.reserve(100)
@@ -264,7 +265,7 @@ class TestAhead:
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr("wheelmq.store.ahead.COMING_BYTES_MAX", 50 << 20)
         monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop: seen.append((start, stop))
+            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
         log.files.grow(0)
@@ -277,6 +278,30 @@ class TestAhead:
             offload.run()
         step = 8 << 20
         assert seen == [(start, start + step) for start in range(0, upto_bytes - 1, step)]
+
+    @pytest.mark.parametrize("is_burst", [True, False])
+    def test_pages_of_a_burst(
+        self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_burst: bool
+    ) -> None:
+        """The next ones are stored to, those behind them brought in, also in files that were made ahead."""
+        seen: list[tuple[int, int, int, bool]] = []
+
+        def populate(file: MappedFile, start: int, stop: int, *, stores: bool = False) -> None:
+            seen.append((int(file.path.name) >> 20, start >> 20, stop >> 20, stores))
+
+        log = CommitLog(MappedSequence(disk, tmp_path / "log", 12 << 20), ManualClock())
+        log.files.grow(0)
+        offload = HeldOffload()
+        ahead = Ahead(log, offload, 2)
+        ahead.look()
+        offload.run()
+        monkeypatch.setattr("wheelmq.system.disk.MappedFile.populate", populate)
+        for _ in range(9):
+            ahead.look(is_burst=is_burst)
+            offload.run()
+        stored = [(0, 0, 8, True), (0, 8, 12, True), (12, 0, 8, True)]
+        brought_in = [(12, 0, 8, False), (12, 8, 12, False), (24, 0, 8, False), (24, 8, 12, False)]
+        assert seen == (stored + brought_in[1:] if is_burst else [(0, 8, 12, False), *brought_in])
 
     def test_through_a_broker(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path / "store", log_files_ahead=2) as harness:
