@@ -189,7 +189,15 @@ class Broker:
 
     def _open_snapshots(self) -> Snapshots:
         settings = part_settings.snapshot_settings(self.settings)
-        return Snapshots(self.store, self.timer, self.block_lane, self.index, self.background, settings)
+        return Snapshots(
+            self.store,
+            self.timer,
+            self.block_lane,
+            self.index,
+            self.background,
+            settings,
+            hides_nothing=lambda: not self.transactions.has_unsaid_ends,
+        )
 
     def _open_delay_offsets(self) -> DelayOffsets:
         interval_ms = self.settings.flush_delay_offset_interval
@@ -272,8 +280,7 @@ class Broker:
         self.calls.expire(monotonic_ms)
         self.flush.tick(monotonic_ms)
         self.timer_chores.check.look()
-        if not self.transactions.has_unsaid_ends:
-            self.snapshots.look(monotonic_ms)
+        self.snapshots.look(monotonic_ms)
         self.delay_offsets.look(monotonic_ms)
         self.ahead.look(self.timer.armed.bytes, is_burst=self.releaser.has_burst())
         if self.index is not None and not self._index_waits(self.index):
@@ -346,8 +353,7 @@ class Broker:
             self.timer_chores.close()
             if self.index is not None:
                 self.index.close()
-            if not self.transactions.has_unsaid_ends:
-                self.snapshots.close()
+            self.snapshots.close()
             self.block_lane.close()
             self.delay_offsets.close()
             self.store.close()

@@ -75,13 +75,17 @@ class Snapshots:
         index: MessageIndex | None,
         background: Offload,
         settings: SnapshotSettings,
+        hides_nothing: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`hides_nothing` says whether a start may begin behind the end of the log, for all that the store knows not
+        of; none is taken while it does not."""
         self._store = store
         self._timer = timer
         self._lane = lane
         self._index = index
         self._background = background
         self._settings = settings
+        self._hides_nothing = hides_nothing
         self.index_mark: IndexMark | None = None
         """What of the message index the last snapshot says to be on disk."""
         self._taken: _Taken | None = None
@@ -126,9 +130,10 @@ class Snapshots:
         return (self._timer.mark_file.last or Mark()).queue_offset
 
     def _take(self) -> _Taken | None:
-        """Note what the log says up to its end; None while queue units are missing, or when there is no record."""
+        """Note what the log says up to its end; None while queue units are missing, when there is no record, or when it
+        would hide something."""
         store, timer = self._store, self._timer
-        if store.journal.count or store.last_position is None:
+        if store.journal.count or store.last_position is None or not self._hides_nothing():
             return None
         self._last_position, self._last_indexed_to = store.log.end, self._indexed_to()
         position = store.last_position

@@ -64,7 +64,8 @@ _BETWEEN_HOSTS = struct.Struct(">iq")  # born port, store ms
 _BEHIND_HOSTS = struct.Struct(">iiqi")  # store port, reconsume times, prepared position, body size
 _SIZE_AND_MAGIC = struct.Struct(">II")
 _SYS_FLAG = struct.Struct(">i")
-_LENGTH = struct.Struct(">i")
+_POSITION = struct.Struct(">q")
+POSITION_AT: Final = 28
 SYS_FLAG_AT: Final = 36
 BLANK = struct.Struct(">II")
 
@@ -232,28 +233,52 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
     )
 
 
+class _Layout(NamedTuple):
+    """Where the parts of what may be a record stand in a buffer, by the lengths in it."""
+
+    size: int
+    """Bytes that it says to have."""
+    topic_at: int
+    properties_at: int
+    end: int
+
+
+def _layout(buffer: Buffer, at: int) -> _Layout | None:
+    """The layout of what stands at byte `at`; None without a record's magic, or when its lengths leave the buffer."""
+    if at + RECORD_BYTES_MIN > len(buffer):
+        return None
+    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
+    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, at + SYS_FLAG_AT)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return None
+    wide_hosts = bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6)
+    body_at = at + FIXED_BYTES_V4 + 12 * wide_hosts
+    if body_at > len(buffer):
+        return None
+    topic_length_at = body_at + _number(buffer, body_at - 4, body_at)
+    topic_at = topic_length_at + (1 if magic == MAGIC_V1 else 2)
+    if topic_at > len(buffer):
+        return None
+    properties_at = topic_at + _number(buffer, topic_length_at, topic_at) + 2
+    if properties_at > len(buffer):
+        return None
+    end = properties_at + _number(buffer, properties_at - 2, properties_at)
+    return _Layout(size, topic_at, properties_at, end) if end <= len(buffer) else None
+
+
+def _number(buffer: Buffer, start: int, stop: int) -> int:
+    return int.from_bytes(buffer[start:stop], "big")
+
+
 def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
     """Whether what stands at byte `at` has the form of the record of `size` bytes at log position `position`.
 
     That is all that can be told without a look at the body: it names both, and the lengths inside agree.
     """
-    if size < RECORD_BYTES_MIN or at + size > len(buffer):
+    found = _layout(buffer, at)
+    if found is None or found.size != size or found.end != at + size:
         return False
-    found, magic, _, _, _, _, found_position, sys_flag, _ = _BEFORE_HOSTS.unpack_from(buffer, at)
-    if found != size or found_position != position or magic not in (MAGIC_V1, MAGIC_V2):
-        return False
-    wide_hosts = bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6)
-    body_at, end = at + FIXED_BYTES_V4 + 12 * wide_hosts, at + size
-    if body_at > end:
-        return False
-    topic_at = body_at + int.from_bytes(buffer[body_at - 4 : body_at], "big")
-    length_bytes = 1 if magic == MAGIC_V1 else 2
-    if topic_at + length_bytes > end:
-        return False
-    properties_at = topic_at + length_bytes + int.from_bytes(buffer[topic_at : topic_at + length_bytes], "big") + 2
-    if properties_at > end:
-        return False
-    return properties_at + int.from_bytes(buffer[properties_at - 2 : properties_at], "big") == end
+    return bool(_POSITION.unpack_from(buffer, at + POSITION_AT)[0] == position)
 
 
 def find_record(view: memoryview, start: int, base: int) -> int | None:
@@ -273,19 +298,10 @@ def find_record(view: memoryview, start: int, base: int) -> int | None:
 def stored_properties(buffer: Buffer, at: int = 0) -> props.Stored:
     """The properties of the record at byte `at`, and nothing else of it. Raises RecordError."""
     view = memoryview(buffer)
-    try:
-        size, magic, sys_flag = _SIZE_AND_MAGIC.unpack_from(view, at) + _SYS_FLAG.unpack_from(view, at + SYS_FLAG_AT)
-        hosts_bytes = 8 + (12 if sys_flag & SYS_BORN_HOST_V6 else 0) + (12 if sys_flag & SYS_STORE_HOST_V6 else 0)
-        p = at + FIXED_BYTES_V4 - 8 + hosts_bytes
-        (body_size,) = _LENGTH.unpack_from(view, p - _LENGTH.size)
-        p += max(0, body_size)
-        p += 1 + view[p] if magic == MAGIC_V1 else 2 + int.from_bytes(view[p : p + 2], "big")
-    except (struct.error, IndexError) as error:
-        raise RecordError(f"the bytes end before the properties: {error}") from None
-    end = p + 2 + int.from_bytes(view[p : p + 2], "big")
-    if magic not in (MAGIC_V1, MAGIC_V2) or body_size < 0 or end != at + size or end > len(view):
-        raise RecordError(f"the properties end at byte {end - at}, the record at {size}")
-    return props.Stored(str(view[p + 2 : end], "utf-8", "replace"))
+    found = _layout(view, at)
+    if found is None or found.end != at + found.size:
+        raise RecordError(f"the lengths in what stands at byte {at} are not those of a record")
+    return props.Stored(str(view[found.properties_at : found.end], "utf-8", "replace"))
 
 
 def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:
@@ -295,13 +311,11 @@ def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:
     topic or property holds a NUL. So one as the last byte, or as the first of a sector within the properties, tells.
     """
     view = memoryview(buffer)
-    hosts_bytes = len(record.message.born_host.address) + len(record.store_host.address)
-    topic_at = at + 80 + hosts_bytes + len(record.message.body)
-    length_bytes = 1 if _BEFORE_HOSTS.unpack_from(view, at)[1] == MAGIC_V1 else 2
-    topic_end = topic_at + length_bytes + int.from_bytes(view[topic_at : topic_at + length_bytes], "big")
-    start, end = topic_end + 2, at + record.size
+    found = _layout(view, at)
+    assert found is not None and found.end == at + record.size, record
+    start, end = found.properties_at, found.end
     if start == end:
-        return view[topic_end - 1] != 0
+        return view[start - 3] != 0
     first_sector = -(-start // SECTOR_BYTES) * SECTOR_BYTES
     return view[end - 1] != 0 and all(view[i] != 0 for i in range(first_sector, end, SECTOR_BYTES))
 
