@@ -22,6 +22,16 @@ FEW: Final = 32
 """A chunk of so many goes into the heap one by one: each is taken once, where a chunk is cut with each that leaves."""
 
 
+PART_COST: Final = 500
+"""References of a chunk that fire at one millisecond are a part; to take one costs as much as so many references."""
+
+
+def cost_of(refs: Refs) -> int:
+    """What it costs to take `refs`, sorted by fire time, apart by millisecond: in references, some 10 ns each."""
+    span = int(refs[-1, FIRE_MS] - refs[0, FIRE_MS]) + 1
+    return len(refs) + PART_COST * min(len(refs), span)
+
+
 class Armed:
     """References by fire time. One message is armed once, however often it is offered.
 
@@ -92,22 +102,26 @@ class Armed:
                     found.append(mine)
         return found
 
-    def take_due(self, now_ms: Millis, count_max: int) -> list[Refs]:
-        """Take references that fire at or before `now_ms`: earliest chunks first, at most about `count_max`."""
+    def take_due(self, now_ms: Millis, cost_max: int) -> list[Refs]:
+        """Take references that fire at or before `now_ms`: earliest chunks first, at most about what `cost_max` allows,
+        as `cost_of` counts."""
         taken: list[Refs] = []
-        left = count_max
+        left = cost_max
         while left > 0 and self._heap and self._heap[0][0] <= now_ms:
             _, serial, refs = heapq.heappop(self._heap)
             if len(refs) == 1:
                 taken.append(refs)
-                left -= 1
+                left -= cost_of(refs)
                 continue
-            due = min(int(np.searchsorted(refs[:, FIRE_MS], now_ms, "right")), left)
+            due = int(np.searchsorted(refs[:, FIRE_MS], now_ms, "right"))
+            cost = cost_of(refs[:due])
+            if cost > left:
+                due = max(1, due * left // cost)
             taken.append(refs[:due])
             if due < len(refs):
                 rest = refs[due:]
                 heapq.heappush(self._heap, (int(rest[0, FIRE_MS]), serial, rest))  # its turn among equals stays
-            left -= due
+            left -= cost
         for refs in taken:
             self.count -= len(refs)
             self.bytes -= int(refs[:, SIZE].sum())

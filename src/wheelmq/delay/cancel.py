@@ -9,16 +9,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from wheelmq.delay.timer.timer import Found, Timer
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES, TIMER_STREAM, origin_stream
+from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.store.store import Appended, BatchTooLong, Store
 from wheelmq.system.failpoint import reach
+
+OWN_ROOM_BYTES: Final = 256
+"""Property bytes that are added to a cancel: its due time, what it settles."""
+_NEEDED: Final = (
+    *(props.REAL_TOPIC, props.REAL_QID, props.UNIQ_KEY, props.TIMER_DEL_UNIQKEY, props.TIMER_OUT_MS),
+    *props.TIMER_REQUESTS,
+)
 
 
 class Cancelled(StrEnum):
@@ -55,6 +64,17 @@ def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequ
         if origin_stream(found.origin) == TIMER_STREAM:
             timer.congestion.remove(found.due_ms)
     return appended[0]
+
+
+def own_cancel(record: Record) -> Message:
+    """The cancel that Apache RocketMQ parked as `record`, as it is written again as ours; where its sender's properties
+    leave no room for what is added, only those stay that make it a cancel."""
+    message = record.message
+    properties = {name: value for name, value in message.properties.items() if name != props.WMQ_ORIGIN}
+    if len(props.encode(properties)) > props.PROPERTIES_BYTES_MAX - OWN_ROOM_BYTES:
+        properties = {name: value for name, value in properties.items() if name in _NEEDED}
+    properties[props.WMQ_DUE] = due_text(due_of(properties, record.store_ms))
+    return msgspec.structs.replace(message, properties=properties)
 
 
 def _with_key_of_cancelled(message: Message) -> Message:

@@ -27,6 +27,7 @@ from wheelmq.formats.disk.origin import (
     origin_of,
     stream_number,
 )
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import NEVER_MS, LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue, Units
@@ -77,12 +78,15 @@ class LevelQueue:
     ) -> Iterator[tuple[QueueOffset, Units, Integers]]:
         """What is due by `until_ms` and not staged, about `count_max` of it: offset, units, and when they are due.
 
-        With `durable` only what lies wholly below that log position.
+        With `durable` only what lies wholly below that log position. It ends before a blank, which `advance` passes.
         """
         offset = QueueOffset(max(self.staged_to, self.queue.start))
         stop = min(self.queue.end, QueueOffset(offset + count_max))
         while offset < stop:
             units = self.queue.read(offset, min(UNITS_AT_ONCE, stop - offset))
+            is_blank = units["size"] == BLANK_SIZE
+            if is_blank.any():
+                units, stop = units[: is_blank.argmax()], offset
             tags = units["tag_code"].astype(np.int64)
             dues_ms = np.where(tags > now_ms + self.delay_ms, now_ms, tags)  # as delay.levels.deliver_at_ms
             count = int(np.searchsorted(np.maximum.accumulate(dues_ms), until_ms, "right"))

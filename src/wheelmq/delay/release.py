@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay.armed import cost_of
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
@@ -53,8 +54,8 @@ BURST_QUANTA = 2
 BURST_SLICES = 4
 """As much longer: what is due beside a burst, and who asks, waits for some milliseconds at the most."""
 TAKE_MAX = 500_000
-"""About how many references one call brings into the ring, in some 5 ms; what is due behind a burst waits until it is
-in."""
+"""What one call brings into the ring may cost (armed.cost_of): some 5 ms, half a million references of one millisecond.
+What is due behind a burst waits until that is in."""
 
 
 BulkAppend = Callable[[Refs, Millis], int]
@@ -129,7 +130,7 @@ class Releaser:
             if first_ms is None or first_ms > now_ms:
                 return
             for refs in self._timer.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left):
-                left -= len(refs)
+                left -= cost_of(refs)
                 self._in_hand += len(refs)
                 if refs[0, ref.FIRE_MS] == refs[-1, ref.FIRE_MS]:
                     self._bucket_of(refs).parts.append(refs)
@@ -323,7 +324,4 @@ def dead_letter(record: Record) -> Message:
     """The parked message as it is, for the dead-letter topic; properties that leave no room for the origin go."""
     parked = record.message
     properties = {name: value for name, value in parked.properties.items() if name != props.WMQ_ORIGIN}
-    room = props.PROPERTIES_BYTES_MAX - 64
-    while len(props.encode(properties)) > room:
-        properties.popitem()
-    return parked.again(DEAD_LETTER_TOPIC, 0, properties)
+    return parked.again(DEAD_LETTER_TOPIC, 0, props.fitting(properties, props.PROPERTIES_BYTES_MAX - 64))

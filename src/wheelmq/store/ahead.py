@@ -8,9 +8,11 @@ sparse and synced later, so it costs its tick little; one of the timer log is ne
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final
 
 from wheelmq.store.commit_log import CommitLog
+from wheelmq.system.disk import MappedFile
 from wheelmq.system.offload import Offload
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,15 @@ STORED_BYTES: Final = 16 << 20
 """How far ahead of the log's end pages are stored to in a burst: the faults are this thread's then."""
 COMING_BYTES_MAX: Final = 512 << 20
 """And as much more for what is known to come, but no more than this: a burst of a million small messages."""
+
+
+PIECE_BYTES: Final = 512 << 10
+"""What one call of the system populates: meanwhile nobody else in the process can map a file or get a large array."""
+
+
+def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
+    for at in range(start, stop, PIECE_BYTES):
+        file.populate(at, min(at + PIECE_BYTES, stop), stores=stores)
 
 
 class Ahead:
@@ -63,7 +74,7 @@ class Ahead:
             self._stored_to = start + stop - at
         self._populated_to = max(self._populated_to, start + stop - at)
         self._is_populating = True
-        self._offload.submit(lambda: file.populate(at, stop, stores=stores), self._populated)
+        self._offload.submit(partial(_populate, file, at, stop, stores=stores), self._populated)
         return True
 
     def _populated(self, _: Any) -> None:

@@ -349,7 +349,8 @@ class MessageIndex:
         """
         header, known_ms = INDEX_HEADER.unpack(file.view), self._store.index_ms
         if header["end_ms"] == known_ms:
-            return bool(header["count"] >= self._size.units)
+            is_first = all(INDEX_HEADER.unpack(one.view)["end_ms"] < known_ms for one in self._files)
+            return bool(is_first and header["count"] >= self._size.units)
         return bool(header["count"] > 1 and header["end_ms"] < known_ms)
 
     def _taken_back(self, file: MappedFile) -> bool:

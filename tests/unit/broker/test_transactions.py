@@ -514,6 +514,19 @@ class TestHalvesOfApaches:
         assert "leave no room to put it back" in caplog.text
         assert len(checks(connection)) == 1
 
+    def test_one_that_has_no_room_even_to_be_given_up(self, harness: BrokerHarness) -> None:
+        """Its last pair has no end, which is added when it is written again."""
+        producer(harness)
+        names_bytes = 75
+        self.park(harness, long="x" * (props.PROPERTIES_BYTES_MAX - names_bytes), z="y" * 8)
+        (record,) = halves(harness)
+        file = harness.broker.store.log.files.file_at(record.position)
+        end = record.position + record.size
+        assert bytes(file.view[end - 1 : end]) == b"\2"
+        file.view[end - 1] = ord("y")
+        harness.advance(ROUND_MS + 1000)
+        assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
+
     @pytest.mark.parametrize("outcome", [COMMIT, UNKNOWN])
     def test_one_with_a_property_of_ours(self, harness: BrokerHarness, outcome: int) -> None:
         connection = producer(harness)

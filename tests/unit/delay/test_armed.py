@@ -7,11 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelmq.delay import refs as ref
-from wheelmq.delay.armed import Armed
+from wheelmq.delay.armed import FEW, PART_COST, Armed, cost_of
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.refs import Refs
 from wheelmq.formats.disk.origin import TIMER_STREAM, level_origin, origin_index, timer_origin
 from wheelmq.formats.units import Millis
+
+ONE = 1 + PART_COST
+"""What it costs to take one reference alone."""
 
 
 def refs(*pairs: tuple[int, int]) -> Refs:
@@ -50,7 +53,7 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
                 waiting += fresh
                 seen |= {index for _, index in fresh}
             case "take", (int(now_ms), int(count_max)):
-                taken = armed.take_due(Millis(now_ms), count_max)
+                taken = armed.take_due(Millis(now_ms), count_max * ONE)
                 got = pairs(taken)
                 due = [pair for pair in waiting if pair[0] <= now_ms]
                 assert set(got) <= set(due) and len(set(got)) == len(got)
@@ -72,16 +75,29 @@ def test_the_earliest_go_first_when_not_all_may_go() -> None:
     armed = Armed()
     armed.arm(refs((30, 1), (40, 2)))
     armed.arm(refs((10, 3), (20, 4)))
-    assert pairs(armed.take_due(Millis(100), 2)) == [(10, 3), (20, 4)]
-    assert pairs(armed.take_due(Millis(100), 9)) == [(30, 1), (40, 2)]
+    assert pairs(armed.take_due(Millis(100), 2 * ONE)) == [(10, 3), (20, 4)]
+    assert pairs(armed.take_due(Millis(100), 9 * ONE)) == [(30, 1), (40, 2)]
+
+
+def test_what_takes_longer_costs_more() -> None:
+    """Many of one millisecond are one part; of what is due at many instants fewer are taken at once."""
+    count = 40 * FEW
+    at_once, spread = Armed(), Armed()
+    at_once.arm(refs(*((10, i) for i in range(count))))
+    spread.arm(refs(*((i, i) for i in range(count))))
+    cost = count + PART_COST
+    assert len(pairs(at_once.take_due(Millis(count), cost))) == count
+    taken = spread.take_due(Millis(count), cost)
+    assert len(pairs(taken)) == cost // ONE and sum(map(cost_of, taken)) <= cost
+    assert len(pairs(spread.take_due(Millis(count), 1))) == 1, "it always goes on"
 
 
 def test_what_is_left_of_a_batch_keeps_its_turn_among_equals() -> None:
     armed = Armed()
     armed.arm(refs((10, 1), (10, 2), (10, 3)))
     armed.arm(refs((10, 4)))
-    assert pairs(armed.take_due(Millis(10), 2)) == [(10, 1), (10, 2)]
-    assert pairs(armed.take_due(Millis(10), 9)) == [(10, 3), (10, 4)]
+    assert pairs(armed.take_due(Millis(10), 2 * ONE)) == [(10, 1), (10, 2)]
+    assert pairs(armed.take_due(Millis(10), 9 * ONE)) == [(10, 3), (10, 4)]
 
 
 def test_what_is_forgotten_counts_as_armed() -> None:
@@ -107,10 +123,10 @@ def test_what_is_held_waits_until_it_is_let_go() -> None:
     armed.arm(ref.by_fire_time(np.concatenate((refs((10, 1), (25, 2)), of_level))))
     armed.arm(refs((5, 3)))
     assert (armed.next_fire_ms(), armed.earliest_ms(), armed.count) == (20, 5, 5)
-    assert pairs(armed.take_due(Millis(99), 10)) == [(20, 1), (30, 2)]
+    assert pairs(armed.take_due(Millis(99), 10 * ONE)) == [(20, 1), (30, 2)]
     assert (armed.next_fire_ms(), armed.earliest_ms(), armed.count) == (None, 5, 3)
     assert len(armed.arm(refs((5, 3)))) == 0
     armed.let_go()
     armed.arm(refs((7, 4)))
-    assert pairs(armed.take_due(Millis(99), 10)) == [(5, 3), (7, 4), (10, 1), (25, 2)]
+    assert pairs(armed.take_due(Millis(99), 10 * ONE)) == [(5, 3), (7, 4), (10, 1), (25, 2)]
     assert (armed.earliest_ms(), armed.count) == (None, 0)

@@ -396,9 +396,11 @@ class TestRing:
         refs = overdue(np.arange(1, 100_001))
         timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
         timer.armed.give_back(refs)
-        for _ in range(3):  # again in each tick
+        left = []
+        for _ in range(5):  # again in each tick
             releaser.take_due(Millis(100_000))
-            assert timer.armed.count == 100_000 - RING_MAX
+            left.append(timer.armed.count)
+        assert left[0] > left[-1] == left[-2] == 100_000 - RING_MAX
         assert releaser.earliest_in_hand_ms() == 1
 
     def test_a_burst_keeps_nobody_out(self, harness: BrokerHarness) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import mmap
 import os
 from pathlib import Path
 
@@ -264,6 +265,7 @@ class TestAhead:
     ) -> None:
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr("wheelmq.store.ahead.COMING_BYTES_MAX", 50 << 20)
+        monkeypatch.setattr("wheelmq.store.ahead.PIECE_BYTES", 4 << 20)
         monkeypatch.setattr(
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
@@ -276,8 +278,9 @@ class TestAhead:
             ahead.look(coming_bytes)
             assert len(offload) <= 2  # one step at a time, beside the files
             offload.run()
-        step = 8 << 20
-        assert seen == [(start, start + step) for start in range(0, upto_bytes - 1, step)]
+        step, piece = 8 << 20, 4 << 20
+        starts = [start + at for start in range(0, upto_bytes - 1, step) for at in (0, piece)]
+        assert seen == [(start, start + piece) for start in starts]
 
     @pytest.mark.parametrize("is_burst", [True, False])
     def test_pages_of_a_burst(
@@ -289,6 +292,7 @@ class TestAhead:
         def populate(file: MappedFile, start: int, stop: int, *, stores: bool = False) -> None:
             seen.append((int(file.path.name) >> 20, start >> 20, stop >> 20, stores))
 
+        monkeypatch.setattr("wheelmq.store.ahead.PIECE_BYTES", 8 << 20)
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 12 << 20), ManualClock())
         log.files.grow(0)
         offload = HeldOffload()
@@ -302,6 +306,20 @@ class TestAhead:
         stored = [(0, 0, 8, True), (0, 8, 12, True), (12, 0, 8, True)]
         brought_in = [(12, 0, 8, False), (12, 8, 12, False), (24, 0, 8, False), (24, 8, 12, False)]
         assert seen == (stored + brought_in[1:] if is_burst else [(0, 8, 12, False), *brought_in])
+
+    def test_pages_that_are_stored_to(self, tmp_path: Path) -> None:
+        """They have blocks of the disk then, and hold what they held; beyond the end of the file is no harm."""
+        page = mmap.PAGESIZE
+        file = Disk().map(tmp_path / "file", 64 * page, sparse=True)
+        file.populate(0, 32 * page)
+        assert os.stat(file.path).st_blocks == 0
+        file.view[5] = 7
+        file.populate(0, 32 * page, stores=True)
+        file.sync(32 * page)
+        assert os.stat(file.path).st_blocks * 512 >= 32 * page
+        assert bytes(file.view[:8]) == b"\0\0\0\0\0\7\0\0" and not any(file.view[8:])
+        os.truncate(file.path, 32 * page)
+        file.populate(0, 64 * page, stores=True)
 
     def test_through_a_broker(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path / "store", log_files_ahead=2) as harness:

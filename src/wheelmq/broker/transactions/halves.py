@@ -74,8 +74,9 @@ def put_back(half: Record, *, checked: bool) -> Message:
 
 
 def given_up(half: Record) -> Message:
-    """The half message as it goes where nobody asks for it any more, with the position of the one that it ends."""
-    message = half.message.again(names.CHECK_MAX_TIME_TOPIC, HALF_QUEUE, _properties(half))
+    """The half message as it goes where nobody asks for it any more, with the position of the one that it ends;
+    properties without room go."""
+    message = half.message.again(names.CHECK_MAX_TIME_TOPIC, HALF_QUEUE, props.fitting(_properties(half)))
     message.prepared_position = half.position
     return message
 

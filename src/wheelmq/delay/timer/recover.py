@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from wheelmq.delay import delay_offsets
 from wheelmq.delay import refs as ref
-from wheelmq.delay.cancel import append_cancel_of
+from wheelmq.delay.cancel import append_cancel_of, own_cancel
 from wheelmq.delay.copies import Waiting, delivered
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer import indexed, queued
@@ -43,7 +43,7 @@ from wheelmq.formats.disk.origin import (
     stream_kind,
     timer_origin,
 )
-from wheelmq.formats.disk.parked import due_of, due_text, key_hash
+from wheelmq.formats.disk.parked import key_hash
 from wheelmq.formats.disk.snapshot import IndexedTimers, Snapshot
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import NEVER_MS, LogPosition, QueueOffset
@@ -277,7 +277,8 @@ class TimerRecovery:
         whether it has said something."""
         timer = self._timer
         for stream in timer.ends():
-            timer.done.of(stream).raise_floor(timer.queue_of(stream).start)
+            queue = timer.queue_of(stream)
+            timer.done.of(stream).raise_floor(queue.skip_blanks(queue.start))
         offsets = delay_offsets.load(timer.store.disk, timer.store.paths)
         adopts = is_adopted if offsets is None else not offsets.wheelmq
         said = offsets.offset_table if offsets is not None and adopts else {}
@@ -370,14 +371,11 @@ class TimerRecovery:
         for position in positions.tolist():
             record = timer.store.log.record_at(LogPosition(position))
             assert record is not None, position
-            message = record.message
-            message.properties.pop(props.WMQ_ORIGIN, None)  # whoever sent it to Apache RocketMQ may have set it
-            key = message.properties[props.TIMER_DEL_UNIQKEY]
+            key = record.message.properties[props.TIMER_DEL_UNIQKEY]
             first, end = (np.searchsorted(by_key[:, _KEY], key_hash(key), side) for side in _SIDES)
             found = timer.find_among(key, map(Origin, by_key[first:end, _ORIGIN].tolist()))
             if found:
-                message.properties[props.WMQ_DUE] = due_text(due_of(message.properties, record.store_ms))
-                append_cancel_of(timer.store, timer, message, found)
+                append_cancel_of(timer.store, timer, own_cancel(record), found)
 
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer

@@ -50,6 +50,7 @@ from wheelmq.formats.disk.origin import (
 )
 from wheelmq.formats.disk.parked import delete_key, due_of, key_hash
 from wheelmq.formats.disk.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.names import SCHEDULE_TOPIC
@@ -375,6 +376,7 @@ class Timer:
     ) -> TurnPlan | None:
         """The plan of the next turn, over what is on disk: the log up to `durable`. None when it would be empty."""
         indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
+        self.indexed_to = self.queue.skip_blanks(QueueOffset(self.indexed_to))
         index_to = self.durable_queue_end(durable) if indexes else self.indexed_to
         walk_through = self.walked_through_ms
         units = self.wheel.units_between(walk_through, self.floor_slot(now_ms + self.settings.lead_ms))
@@ -411,13 +413,15 @@ class Timer:
         return last_ms - self.wheel.slots * self.settings.precision_ms <= self.walked_through_ms
 
     def durable_queue_end(self, durable: LogPosition) -> int:
-        """The queue offset behind the last message of the timer queue that lies wholly below `durable`."""
+        """How far the timer queue can be indexed: to the first message that does not lie wholly below `durable`, or the
+        first blank."""
         assert self.store.log.files.synced(durable)
         end = self.indexed_to
         stop = min(self.queue.end, self.indexed_to + INDEX_ROWS_MAX)
         while end < stop:
             units = self.queue.read(end, stop - end)  # type: ignore[arg-type]
-            whole = int(np.count_nonzero(units["position"] + units["size"] <= durable))
+            not_whole = (units["position"] + units["size"] > durable) | (units["size"] == BLANK_SIZE)
+            whole = int(not_whole.argmax()) if not_whole.any() else len(units)
             end += whole
             if whole < len(units):
                 break

@@ -97,6 +97,14 @@ class Stored:
         return None
 
 
+def fitting(properties: Mapping[str, str], bytes_max: int = PROPERTIES_BYTES_MAX) -> dict[str, str]:
+    """`properties` without those at the end for which `bytes_max` encoded bytes leave no room."""
+    kept = dict(properties)
+    while len(encode(kept)) > bytes_max:
+        kept.popitem()
+    return kept
+
+
 def encode(properties: Mapping[str, str]) -> bytes:
     """The stored form of `properties`, in their order."""
     return "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items()).encode(

@@ -410,6 +410,16 @@ class TestAStoreOfApaches:
         harness.advance(8000, model.work, 500)
         assert harness.bodies("T") == [b"1"]
 
+    @pytest.mark.parametrize("size", [100, 32_550, 32_767 - 96])
+    def test_a_cancel_without_room_for_what_is_added(
+        self, harness: BrokerHarness, model: PipelineModel, store: Path, size: int
+    ) -> None:
+        cancel = {props.TIMER_DEL_UNIQKEY: "T+K0", props.TIMER_DELIVER_MS: str(START_MS + 5000)}
+        cancel["long"] = "x" * (size - len(props.encode(cancel)) - len("long12"))
+        self.adopt(harness, [self.relative(5), self.relative(6), cancel], None, store)
+        harness.advance(8000, model.work, 500)
+        assert harness.bodies("T") == [b"1"]
+
     def test_a_message_that_was_rolled_there(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
         far = self.relative(30)
         rolled = {**far, props.TIMER_ROLL_TIMES: "1", props.UNIQ_KEY: "K0"}
