@@ -13,13 +13,16 @@ import msgspec
 
 from wheelmq.broker import handlers as _handlers  # registers every handler
 from wheelmq.broker.broker import Broker
+from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registration
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
 from wheelmq.config.changes import Origin
-from wheelmq.net.server import Server, SocketOptions
+from wheelmq.net.limits import Limits, SocketOptions
+from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
 from wheelmq.system.offload import ThreadOffload
+from wheelmq.system.open_files import connections_possible
 
 if TYPE_CHECKING:
     from wheelmq.broker.exporter import Exporter
@@ -28,15 +31,20 @@ log = logging.getLogger(__name__)
 
 assert _handlers
 
+FAST_PORT_BELOW = 2
+
 
 class BrokerApp:
     """A broker that listens and is registered."""
 
-    def __init__(self, settings: BrokerSettings, origin: Origin | None = None) -> None:
-        if settings.listen_port == 0:
+    def __init__(self, settings: BrokerSettings, origin: Origin | None = None, hooks: Hooks | None = None) -> None:
+        self._has_chosen_port = settings.listen_port == 0
+        if self._has_chosen_port:
             settings = msgspec.structs.replace(settings, listen_port=_free_port(settings.listen_host))
         self.settings = settings
         self._origin = origin
+        self.hooks = hooks or Hooks()
+        """Register hooks here, before the start or later."""
         self._server: Server | None = None
         self._offloads: list[ThreadOffload] = []
         self.broker: Broker | None = None
@@ -61,11 +69,11 @@ class BrokerApp:
             reading=reading,
             randomness=random.Random(),
             origin=self._origin,
+            hooks=self.hooks,
         )
         self._server = Server(
             self.broker,
-            frame_deadline_s=self.settings.frame_deadline_ms / 1000,
-            buffer_bytes_max=self.settings.connection_buffer_bytes_max,
+            limits=_limits(self.settings),
             sockets=SocketOptions(
                 self.settings.listen_backlog, self.settings.socket_send_bytes, self.settings.socket_receive_bytes
             ),
@@ -74,6 +82,8 @@ class BrokerApp:
         self.registration = Registration(self.broker)
         self._server.on_tick = self._after_tick
         await self._server.listen(self.settings.listen_host, self.settings.listen_port)
+        if self.settings.fast_port_enable:
+            await self._listen_fast()
         if self.settings.metrics_exporter_type is MetricsExporter.PROM:
             from wheelmq.broker.exporter import Exporter  # its library is loaded by those who want it
 
@@ -82,6 +92,24 @@ class BrokerApp:
         self.registration.start()
         gc.collect()
         gc.freeze()  # what is there now stays: collections look at what requests make
+
+    async def _listen_fast(self) -> None:
+        """Listen on the fast port too (RocketMQ: fastRemotingServer). Raises OSError when it is taken.
+
+        Not when the system has chosen the port: then nobody counts on the one beside it.
+        """
+        assert self._server is not None
+        port = self.settings.listen_port - FAST_PORT_BELOW
+        try:
+            await self._server.listen(self.settings.listen_host, port)
+        except (OSError, OverflowError) as error:
+            if not self._has_chosen_port:
+                raise OSError(
+                    f"the fast port, {port}, cannot be listened on: {error}. Choose another listen_port, which is "
+                    f"{FAST_PORT_BELOW} above it, or set fast_port_enable=false: only clients with a VIP channel ask "
+                    "for it"
+                ) from None
+            log.warning("nobody listens on the fast port, %d: %s", port, error)
 
     def _on_loop(self, loop: asyncio.AbstractEventLoop, callback: object) -> None:
         assert callable(callback)
@@ -111,6 +139,23 @@ class BrokerApp:
         await asyncio.sleep(0)  # what the offload finished last is told on the loop
         if self.broker is not None:
             self.broker.close()
+
+
+def _limits(settings: BrokerSettings) -> Limits:
+    possible = connections_possible(settings.connections_max)
+    if possible < settings.connections_max:
+        log.warning(
+            "at most %d connections are taken: the process may open no more files (ulimit -n, or LimitNOFILE of its "
+            "service)",
+            possible,
+        )
+    return Limits(
+        connections_max=possible,
+        buffer_bytes_max=settings.connection_buffer_bytes_max,
+        bytes_in_flight_max=settings.bytes_in_flight_max,
+        idle_s=settings.server_channel_max_idle_time_seconds,
+        frame_deadline_s=settings.frame_deadline_ms / 1000,
+    )
 
 
 def _free_port(host: str) -> int:

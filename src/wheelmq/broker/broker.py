@@ -22,8 +22,10 @@ from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
 from wheelmq.broker.fast_release import FastRelease
 from wheelmq.broker.fast_send import SENDS, FastSend
+from wheelmq.broker.flow import Flow
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
+from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.pipeline_desk import PipelineDesk
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.schema import BROKER
@@ -96,12 +98,12 @@ class Broker:
         background: Offload | None = None,
         reading: Offload | None = None,
         origin: Origin | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         warm(log.warning)
-        self.settings = settings
-        self.clock = clock
-        self.disk = disk
-        self.offload = offload
+        self.hooks = hooks or Hooks()
+        self.settings, self.clock = settings, clock
+        self.disk, self.offload = disk, offload
         self.background = offload if background is None else background
         """For work that nobody waits for; `offload` is for flushes and marks, which somebody does."""
         self.reading = self.background if reading is None else reading
@@ -138,7 +140,7 @@ class Broker:
         self.refusal: str | None = None
         """Why sends are refused now; None when they are not."""
         self._refused_ms = 0
-        self.ticks = Ticks(clock)
+        self.ticks, self.flow = Ticks(clock), Flow(self)
         self.admission = Admission(self)
         self._received = 0
         self.put_rate = Rate(lambda: self.store.appended)
@@ -249,6 +251,10 @@ class Broker:
                 continue  # the kernel has not seen it
             self.dispatch.take(connection, command)
             at = stop
+        if at == end or not connection.is_full:
+            connection.waiting_since = None
+        elif connection.waiting_since is None:
+            connection.waiting_since = self.clock.monotonic()
         self._received += at
         return at
 
@@ -286,6 +292,7 @@ class Broker:
         if self.index is not None and not self._index_waits(self.index):
             self.index.look()
         self.ticks.end(worked=bool(self._received or released or appended))
+        self.flow.end_round()
         self._received = 0
 
     def _or_refuse(self, step: Callable[[], int]) -> int:

@@ -1,7 +1,8 @@
 """From a frame to its handler and back (RocketMQ: NettyRemotingAbstract).
 
-A handler is registered with the codes it serves. It returns an answer, a hold, or None (no answer now); what it
-raises becomes an answer here and nowhere else. A oneway request is never answered.
+A handler is registered with the codes it serves; a code that has none goes to the default processor. It returns an
+answer, a hold, or None (no answer now); what it raises becomes an answer here and nowhere else. A oneway request is
+never answered. Before it is served, `flow` may tell it to come again; hooks stand around what is served.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wheelmq.broker.connection import Connection, peer_text
@@ -42,20 +44,37 @@ def serves(*codes: RequestCode) -> Callable[[Handler], Handler]:
     return register
 
 
+def not_supported(request: Request, broker: Broker) -> Answer:
+    """The default processor: nobody serves the code."""
+    code = request.command.code
+    broker.dispatch.counts["unsupported"] += 1
+    return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+
+
 class Dispatch:
     """Hands frames to handlers and answers to connections."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.default_processor: Handler = not_supported
+        """Serves the codes that no handler is registered for."""
         self.counts: Counter[str] = Counter()
-        """Requests by what became of them: `served`, `failed`, `unsupported`, `late_answer`."""
+        """Requests by what became of them: `served`, `failed`, `unsupported` (served by the default processor); told to
+        come again: `rejected`, `overloaded`, `timed_out`."""
 
     def take(self, connection: Connection, command: Command) -> None:
         """Serve one command."""
         if command.is_response:
             self._broker.calls.answered(connection, command)
             return
-        answer = self._serve(Request(command, connection))
+        refusal = self._broker.flow.refusal(connection, command.code)
+        if refusal is not None:
+            self.counts[refusal.kind] += 1
+            if not command.is_oneway:
+                self.answer(connection, command.opaque, Command(code=ResponseCode.SYSTEM_BUSY, remark=refusal.remark))
+            return
+        serve = self._serve_with_hooks if self._broker.hooks.rpc else self._serve
+        answer = serve(Request(command, connection))
         if command.is_oneway or answer is None:
             return
         if isinstance(answer, Hold):
@@ -77,13 +96,47 @@ class Dispatch:
 
     def _serve(self, request: Request) -> Answer:
         code = request.command.code
-        handler = HANDLERS.get(code)
-        if handler is None:
-            self.counts["unsupported"] += 1
-            return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+        handler = HANDLERS.get(code, self.default_processor)
         answer, failed = self._try(request.connection, code, lambda: handler(request, self._broker))
-        self.counts["failed" if failed else "served"] += 1
+        if code in HANDLERS or failed:
+            self.counts["failed" if failed else "served"] += 1
         return answer
+
+    def _serve_with_hooks(self, request: Request) -> Answer:
+        """As `_serve`, between the RPC hooks. What one of them raises is the answer; the others are told of that."""
+        connection, command, hooks = request.connection, request.command, self._broker.hooks.rpc
+        address = peer_text(connection)
+
+        def before() -> None:
+            for hook in hooks:
+                hook.before_request(address, command)
+
+        def after(response: Command | None) -> Command | None:
+            found = response
+            for hook in hooks:
+                told, failed = self._try(
+                    connection, command.code, partial(hook.after_response, address, command, found)
+                )
+                found = told if failed else found
+            return found
+
+        refused, failed = self._try(connection, command.code, before)
+        if failed:
+            return after(refused)
+        answer = self._serve(request)
+        if answer is None or isinstance(answer, Command):
+            return after(answer)
+        if isinstance(answer, Hold):
+            again = self._guard_again(connection, command.code, answer.again)
+
+            def again_with_hooks(last: bool) -> Command | None:
+                found = again(last)
+                return after(found) if found is not None or last else None
+
+            answer.again = again_with_hooks
+            return answer
+        told = after(answer.reply)
+        return answer if told is answer.reply else told
 
     def _guard_again(
         self, connection: Connection, code: int, again: Callable[[bool], Command | None]

@@ -205,6 +205,35 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     """A frame that has begun must be whole within this time."""
     connection_buffer_bytes_max: Positive = 16 << 20
     """Answers waiting for one peer; past it the broker stops reading from that peer."""
+    send_thread_pool_queue_capacity: Positive = 10_000
+    """Requests of this group that a round of reading may serve; the next are told to come again. So with each group."""
+    pull_thread_pool_queue_capacity: Positive = 100_000
+    lite_pull_thread_pool_queue_capacity: Positive = 100_000
+    reply_thread_pool_queue_capacity: Positive = 10_000
+    query_thread_pool_queue_capacity: Positive = 20_000
+    heartbeat_thread_pool_queue_capacity: Positive = 50_000
+    client_manager_thread_pool_queue_capacity: Positive = 1_000_000
+    consumer_manager_thread_pool_queue_capacity: Positive = 1_000_000
+    end_transaction_pool_queue_capacity: Positive = 100_000
+    admin_broker_thread_pool_queue_capacity: Positive = 10_000
+    broker_fast_failure_enable: bool = True
+    """Tell requests to come again that have waited for too long: their clients may have sent them again already."""
+    wait_time_mills_in_send_queue: Count = 200
+    """Milliseconds that a request of this group may wait to be served. So with each group."""
+    wait_time_mills_in_pull_queue: Count = 5000
+    wait_time_mills_in_lite_pull_queue: Count = 5000
+    wait_time_mills_in_heartbeat_queue: Count = 31_000
+    wait_time_mills_in_transaction_queue: Count = 3000
+    wait_time_mills_in_admin_broker_queue: Count = 5000
+    server_channel_max_idle_time_seconds: Count = 120
+    """Seconds without a byte to or from a connection after which it is closed; 0 keeps it."""
+    fast_port_enable: bool = True
+    """Listen on `listen_port` - 2 as well, as clients with a VIP channel expect; it serves the same."""
+    connections_max: Positive = 50_000
+    """Connections beyond it are closed at once; fewer are taken where the process may open fewer files."""
+    bytes_in_flight_max: Annotated[int, Meta(ge=64 << 20)] = 512 << 20
+    """Bytes in memory for all connections: frames that have begun, and answers that are not read. Past it those are
+    closed that hold most."""
 
     @property
     def holds_dequeue(self) -> bool:

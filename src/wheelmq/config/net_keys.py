@@ -18,13 +18,7 @@ SERVER_KEYS: Final = (
     no_effect("serverSelectorThreads", INT, "3", _NETTY),
     no_effect("serverOnewaySemaphoreValue", INT, "256", _NETTY),
     no_effect("serverAsyncSemaphoreValue", INT, "64", _NETTY),
-    no_effect(
-        "serverChannelMaxIdleTimeSeconds",
-        INT,
-        "120",
-        "connections without a heartbeat are closed by channelExpiredTimeout",
-        "s",
-    ),
+    honoured("serverChannelMaxIdleTimeSeconds", INT, "120", "server_channel_max_idle_time_seconds", "s"),
     honoured("serverSocketSndBufSize", INT, "0", "socket_send_bytes", "B"),
     honoured("serverSocketRcvBufSize", INT, "0", "socket_receive_bytes", "B"),
     no_effect(

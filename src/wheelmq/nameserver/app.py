@@ -5,9 +5,11 @@ from __future__ import annotations
 from wheelmq.config.changes import Origin
 from wheelmq.nameserver.nameserver import NameServer
 from wheelmq.nameserver.settings import NameServerSettings
-from wheelmq.net.server import Server, SocketOptions
+from wheelmq.net.limits import Limits, SocketOptions
+from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
+from wheelmq.system.open_files import connections_possible
 
 
 class NameServerApp:
@@ -27,7 +29,11 @@ class NameServerApp:
         """Listen; `port` is then the real one."""
         settings = self.settings
         sockets = SocketOptions(settings.listen_backlog, settings.socket_send_bytes, settings.socket_receive_bytes)
-        self._server = Server(self._core, sockets=sockets)
+        limits = Limits(
+            connections_max=connections_possible(settings.connections_max),
+            idle_s=settings.server_channel_max_idle_time_seconds,
+        )
+        self._server = Server(self._core, limits=limits, sockets=sockets)
         settings.listen_port = await self._server.listen(settings.listen_host, settings.listen_port)
 
     async def stop(self) -> None:

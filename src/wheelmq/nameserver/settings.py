@@ -27,6 +27,10 @@ class NameServerSettings(msgspec.Struct, kw_only=True):
     socket_send_bytes: Count = 0
     """Buffer of a connection in the system; 0 leaves it to the system."""
     socket_receive_bytes: Count = 0
+    server_channel_max_idle_time_seconds: Count = 120
+    """Seconds without a byte to or from a connection after which it is closed; 0 keeps it."""
+    connections_max: Positive = 50_000
+    """Connections beyond it are closed at once; fewer are taken where the process may open fewer files."""
     scan_interval_ms: Positive = 5000
     """How often brokers are looked for that registered too long ago."""
     order_message_enable: bool = True

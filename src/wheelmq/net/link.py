@@ -49,11 +49,25 @@ class Link:
             self._socket = None
 
     def _connect(self) -> socket.socket:
+        if self._socket is not None and self._was_closed(self._socket):
+            self.close()
         if self._socket is None:
             host, _, port = self.address.rpartition(":")
             self._socket = socket.create_connection((host, int(port)), self.timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._socket
+
+    def _was_closed(self, connection: socket.socket) -> bool:
+        """Whether the server has closed a connection over which nothing is asked, as it does with idle ones."""
+        connection.settimeout(0)
+        try:
+            return connection.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            connection.settimeout(self.timeout_s)
 
     def _read(self, connection: socket.socket) -> Command:
         head = self._exactly(connection, 4)

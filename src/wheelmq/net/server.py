@@ -1,7 +1,8 @@
 """The server shell: sockets in, a core behind them, one tick after each round of reading.
 
-Each connection reads into its own buffer; whole frames are served as soon as they are there. The first bytes of a
-round schedule the tick that ends it. Answers queue up per connection and leave with one write at the tick's end.
+All connections read into one buffer; whole frames are served as soon as they are there, and a connection keeps what is
+left of a frame that has begun. The first bytes of a round schedule the tick that ends it. Answers queue up per
+connection and leave with one write at the tick's end. `Limits` bound what peers can have of all that.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, cast
 
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
+from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
+from wheelmq.net.relief import Relief
+from wheelmq.system.thinned import ThinnedLog
 
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
-BUFFER_BYTES_MAX = 16 << 20
+"""The buffer that connections read into."""
+SMALL_BYTES = 16 << 10
+"""So much of a frame that has begun is copied to that buffer's front for the next read; more has one of its own."""
+ROOM_BYTES = 4096
+"""Room that a read needs."""
 FAILED_TICK_MS = 100
-CLOSE_S = 5.0
-"""How long a peer may take to read what is still sent to it when its connection is closed."""
 
 
 class Core(Protocol):
@@ -51,9 +56,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._buffer = bytearray()
-        self._view = memoryview(self._buffer)
+        self._rest: bytearray | None = None
+        """What has come of a frame that has begun, and room for more of it if it is large."""
         self._filled = 0
+        """Bytes of `_rest` that are filled; of the server's buffer while that is served."""
+        self._is_large = False
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._frame_timer: asyncio.TimerHandle | None = None
@@ -62,37 +69,57 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._stalled = False
         """Reading rests, and frames may be left in the buffer, until what is queued has drained."""
         self._queued_bytes = 0
+        self._written_bytes = 0
+        self._has_moved = True
+        """Whether something came, or left for a peer that had to read, since the last look at who is idle."""
+        self._drained_bytes = 0
+        """At that look."""
+        self._idle_looks = 0
         self.peer = Host(b"\0\0\0\0", 0)
         self.is_open = False
         self.sends = True
+        self.waiting_since: float | None = None
 
     # asyncio's side ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=self._server.buffer_bytes_max)
+        peer = transport.get_extra_info("peername")
+        if peer is None or self._server.is_crowded():
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=self._server.limits.buffer_bytes_max)
         with contextlib.suppress(OSError):
             self._server.sockets.apply(transport.get_extra_info("socket"))
-        address, port = transport.get_extra_info("peername")[:2]
+        address, port = peer[:2]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.peer = Host(socket.inet_pton(family, address.partition("%")[0]), port)
         self.is_open = True
         self._server.connections.add(self)
+        if self._server.relief.is_on:
+            self.rest()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if len(self._buffer) - self._filled < 4096:
-            self._grow()
-        return self._view[self._filled :]
+        rest = self._rest
+        if rest is None:
+            return self._server.buffer
+        if not self._is_large:
+            self._server.buffer[: self._filled] = rest
+            return self._server.buffer[self._filled :]
+        if len(rest) - self._filled < ROOM_BYTES:
+            rest = self._grow(rest)
+        return memoryview(rest)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._has_moved = True
         self._filled += nbytes
-        self.serve()
+        self._serve(self._server.buffer if self._rest is None or not self._is_large else memoryview(self._rest))
 
-    def serve(self) -> None:
-        """Serve the whole frames that are there; keep the rest."""
+    def _serve(self, view: memoryview) -> None:
+        """Serve the whole frames that are in view[:filled]; keep the rest."""
         self._server.schedule_tick()
         try:
-            taken = self._server.core.receive(self, self._view, self._filled)
+            taken = self._server.core.receive(self, view, self._filled)
         except Exception as error:
             if isinstance(error, FrameError):
                 log.info("closing %s: %s", self.peer, error)
@@ -101,31 +128,27 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.bad_frames += 1
             self.close()
             return
-        rest = self._filled - taken
-        if taken and rest:
-            self._view[:rest] = self._view[taken : self._filled]
-        self._filled = rest
-        self._watch_frame(begun=rest > 0, moved=taken > 0)
-        if not rest and len(self._buffer) > RECEIVE_BYTES:
-            self._set_buffer(RECEIVE_BYTES)
+        self._keep(view, taken)
+        self._watch_frame(begun=self._filled > 0, moved=taken > 0)
         if self.is_full:
-            self._stall()
+            self.rest()
 
     def pause_writing(self) -> None:
         """The peer does not read: stop reading from it until it does."""
         self._paused = True
-        self._stall()
+        self.rest()
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._go_on()
+        self.go_on()
 
-    def _stall(self) -> None:
-        if self._transport is not None and not self._stalled:
+    def rest(self) -> None:
+        """Stop reading, until what is queued has drained."""
+        if self._transport is not None and not self._stalled and not self._transport.is_closing():
             self._stalled = True
             self._transport.pause_reading()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Serve on, once what is queued has drained."""
         if self._transport is None or self._transport.is_closing():
             return
@@ -136,7 +159,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _serve_rest(self) -> None:
         if self.is_open and not self._stalled:
-            self.serve()
+            if self._rest is not None:
+                self._serve(memoryview(self._rest))
+            else:
+                self._server.schedule_tick()
 
     def eof_received(self) -> bool:
         return False
@@ -146,16 +172,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._watch_frame(begun=False, moved=True)
         if self._close_timer is not None:
             self._close_timer.cancel()
-        self._server.connections.discard(self)
-        self._server.core.connection_lost(self)
-        self._server.schedule_tick()
+        self._hold(None)
+        if self in self._server.connections:
+            self._server.connections.discard(self)
+            self._server.core.connection_lost(self)
+            self._server.schedule_tick()
 
     # The core's side -----------------------------------------------------------------------------------------------
 
     @property
     def is_full(self) -> bool:
         """Whether so much is queued for the peer that nothing more should be served to it for now."""
-        return self._paused or self._queued_bytes > self._server.buffer_bytes_max
+        server = self._server
+        return self._paused or self._queued_bytes > server.limits.buffer_bytes_max or server.relief.is_on
 
     def send(self, frame: bytes) -> None:
         """Queue a frame; it leaves at the end of the tick."""
@@ -164,39 +193,92 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._server.dirty.append(self)
             self._out.append(frame)
             self._queued_bytes += len(frame)
+            self._server.relief.charge(len(frame))
 
     def flush(self) -> None:
         """Write what was queued."""
         if self._transport is not None and self._out:
             if not self._transport.is_closing():
+                self._written_bytes += self._queued_bytes
                 self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
             self._out.clear()
             self._queued_bytes = 0
-            self._go_on()
+            self.go_on()
 
     def close(self) -> None:
-        """Close; what was queued is still sent, to a peer that reads it within CLOSE_S."""
+        """Close; what was queued is still sent, to a peer that reads it in time."""
         if self.is_open and self._transport is not None:
             self.flush()
             self.is_open = False
+            self._hold(None)
             self._transport.close()
-            self._close_timer = self._server.loop.call_later(self._server.close_s, self._transport.abort)
+            self._close_timer = self._server.loop.call_later(self._server.limits.close_s, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close at once; what was queued is lost."""
+        self.is_open = False
+        self._out.clear()
+        self._queued_bytes = 0
+        self._hold(None)
+        if self._transport is not None:
+            self._transport.abort()
 
     # The buffer ----------------------------------------------------------------------------------------------------
 
-    def _grow(self) -> None:
-        """Room for the frame that has begun, or for the first bytes."""
-        wanted = RECEIVE_BYTES
-        if self._filled >= 4:
-            announced = int.from_bytes(self._view[:4], "big", signed=True)
-            wanted = max(wanted, min(announced, FRAME_BYTES_MAX) + 4 + 4096)
-        self._set_buffer(max(wanted, len(self._buffer)))
+    def _keep(self, view: memoryview, taken: int) -> None:
+        """Keep view[taken:filled], what is left of what was served."""
+        left = self._filled - taken
+        if self._is_large and not taken:
+            return  # more of the frame that it is there for
+        if not self.is_open or not left:
+            if self._rest is not None:
+                self._hold(None)
+            self._filled = 0
+            return
+        if left <= SMALL_BYTES:
+            self._hold(bytearray(view[taken : taken + left]))
+        else:
+            large = bytearray(max(left, min(_frame_bytes(view[taken : taken + 4]), 2 * left)))
+            large[:left] = view[taken : taken + left]
+            self._hold(large, is_large=True)
+            self._server.relief.begin_frame(self)
+        self._filled = left
 
-    def _set_buffer(self, size: int) -> None:
-        fresh = bytearray(size)
-        fresh[: self._filled] = self._view[: self._filled]
-        self._buffer = fresh
-        self._view = memoryview(fresh)
+    def _grow(self, rest: bytearray) -> bytearray:
+        """Room for more of a frame: as much again as has come, and no more than the frame needs."""
+        wanted = min(_frame_bytes(rest[:4]), 2 * self._filled)
+        large = bytearray(max(wanted, self._filled + ROOM_BYTES))
+        large[: self._filled] = rest[: self._filled]
+        self._hold(large, is_large=True)
+        return large
+
+    def _hold(self, rest: bytearray | None, *, is_large: bool = False) -> None:
+        """Hold `rest` in place of what was held."""
+        if self._is_large and not is_large:
+            self._server.relief.end_frame(self)
+        change = (0 if rest is None else len(rest)) - (0 if self._rest is None else len(self._rest))
+        self._rest, self._is_large = rest, is_large
+        if rest is None:
+            self._filled = 0
+        if change:
+            self._server.relief.charge(change)
+
+    @property
+    def bytes_unread(self) -> int:
+        """Answers that were written and have not left."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def bytes_drained(self) -> int:
+        """Answers that have left, of all there ever were."""
+        return self._written_bytes - self.bytes_unread
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes in memory for this peer."""
+        return self.bytes_unread + self._queued_bytes + (0 if self._rest is None else len(self._rest))
+
+    # Time ----------------------------------------------------------------------------------------------------------
 
     def _watch_frame(self, *, begun: bool, moved: bool) -> None:
         """A frame that has begun must be whole in time; each frame has its own deadline."""
@@ -204,67 +286,90 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._frame_timer.cancel()
             self._frame_timer = None
         if begun and self._frame_timer is None and self.is_open:
-            self._frame_timer = self._server.loop.call_later(self._server.frame_deadline_s, self._frame_too_slow)
+            deadline_s = self._server.limits.frame_deadline_s
+            self._frame_timer = self._server.loop.call_later(deadline_s, self._frame_too_slow)
 
     def _frame_too_slow(self) -> None:
-        log.info("closing %s: a frame has begun and is not whole after %s s", self.peer, self._server.frame_deadline_s)
+        deadline_s = self._server.limits.frame_deadline_s
+        log.info("closing %s: a frame has begun and is not whole after %s s", self.peer, deadline_s)
         self._server.slow_frames += 1
         self.close()
 
+    def look(self) -> bool:
+        """Look whether anything has moved; whether nothing has for so long that the connection is idle.
 
-@dataclass(frozen=True, slots=True)
-class SocketOptions:
-    """Connections that wait to be accepted; buffers of a connection in bytes, 0 leaves them to the system."""
+        A peer that has answers to read must read: what it sends does not count meanwhile.
+        """
+        drained = self.bytes_drained
+        must_read = self.bytes_unread > 0
+        if drained != self._drained_bytes or (self._has_moved and not must_read):
+            self._idle_looks = 0
+        else:
+            self._idle_looks += 1
+        self._has_moved, self._drained_bytes = False, drained
+        return self._idle_looks >= IDLE_LOOKS
 
-    backlog: int = 1024
-    send_bytes: int = 0
-    receive_bytes: int = 0
 
-    def apply(self, connection: socket.socket) -> None:
-        """Set what is set of a connection. Raises OSError."""
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for option, size in ((socket.SO_SNDBUF, self.send_bytes), (socket.SO_RCVBUF, self.receive_bytes)):
-            if size:
-                connection.setsockopt(socket.SOL_SOCKET, option, size)
+def _frame_bytes(prefix: memoryview | bytearray) -> int:
+    """Bytes of the frame that begins with `prefix`, its length among them."""
+    announced = int.from_bytes(prefix, "big", signed=True) if len(prefix) == 4 else 0
+    return min(max(announced, 0), FRAME_BYTES_MAX) + 4
 
 
 class Server:
     """Listens, and ticks the core."""
 
-    def __init__(
-        self,
-        core: Core,
-        *,
-        frame_deadline_s: float = 30.0,
-        close_s: float = CLOSE_S,
-        buffer_bytes_max: int = BUFFER_BYTES_MAX,
-        sockets: SocketOptions | None = None,
-    ) -> None:
+    def __init__(self, core: Core, *, limits: Limits | None = None, sockets: SocketOptions | None = None) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
-        self.frame_deadline_s = frame_deadline_s
-        self.close_s = close_s
+        self.limits = limits or Limits()
         self.sockets = sockets or SocketOptions()
-        self.buffer_bytes_max = buffer_bytes_max
-        """Answers waiting for one peer; past it the peer is served on when it has read."""
+        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        """What connections read into, one after another."""
         self.connections: set[ServerConnection] = set()
         self.dirty: list[ServerConnection] = []
+        self.relief = Relief(self)
         self.bad_frames = 0
         """Connections closed for what they sent: no frame, or one that could not be served."""
         self.slow_frames = 0
+        self.refused = 0
+        """Connections closed as they were made: there were too many."""
+        self.idle = 0
+        """Connections closed because nothing moved over them."""
         self.failed_ticks = 0
         self.on_tick: Callable[[], None] | None = None
         """Called after each tick."""
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._tick_scheduled = False
         self._alarm: asyncio.TimerHandle | None = None
+        self._idle_alarm: asyncio.TimerHandle | None = None
+        self._log = ThinnedLog(log, self.loop.time)
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen on `host`; the port, which `port` 0 leaves to the system."""
+        """Listen on `host`, beside what is listened on already; the port, which `port` 0 leaves to the system."""
         backlog = self.sockets.backlog
-        self._listener = await self.loop.create_server(lambda: ServerConnection(self), host, port, backlog=backlog)
+        listener = await self.loop.create_server(lambda: ServerConnection(self), host, port, backlog=backlog)
+        self._listeners.append(listener)
+        if self._idle_alarm is None and self.limits.idle_s:
+            self._look_for_idle()
         self.schedule_tick()
-        return int(self._listener.sockets[0].getsockname()[1])
+        return int(listener.sockets[0].getsockname()[1])
+
+    def is_crowded(self) -> bool:
+        """Whether a connection is one too many."""
+        if len(self.connections) < self.limits.connections_max:
+            return False
+        self.refused += 1
+        self._log.warn("crowded", "a connection is refused: there are %d already", self.limits.connections_max)
+        return True
+
+    def _look_for_idle(self) -> None:
+        self._idle_alarm = self.loop.call_later(self.limits.idle_s / IDLE_LOOKS, self._look_for_idle)
+        for connection in [one for one in self.connections if one.look()]:
+            if connection.is_open:
+                self.idle += 1
+                log.info("closing %s: nothing moved over it for %g s", connection.peer, self.limits.idle_s)
+                connection.close()
 
     def schedule_tick(self) -> None:
         """Tick after the round of reading that runs now."""
@@ -285,14 +390,14 @@ class Server:
         self._tick_scheduled = False
         wait_ms: int | None = FAILED_TICK_MS
         if self.core.is_behind():
-            self._write()
+            self.write()
         try:
             self.core.tick()
             wait_ms = self.core.next_tick_ms()
         except Exception:
             self.failed_ticks += 1
             log.exception("a tick failed; the next one is in %d ms", FAILED_TICK_MS)
-        self._write()
+        self.write()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -303,7 +408,7 @@ class Server:
         if self.on_tick is not None:
             self.on_tick()
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Hand what is queued for connections to their sockets."""
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
@@ -315,15 +420,19 @@ class Server:
             "connections": len(self.connections),
             "bad_frames": self.bad_frames,
             "slow_frames": self.slow_frames,
+            "refused_connections": self.refused,
+            "idle_connections": self.idle,
+            "relieved_connections": self.relief.closed,
             "failed_ticks": self.failed_ticks,
         }
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for connection in list(self.connections):
             connection.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for alarm in (self._alarm, self._idle_alarm):
+            if alarm is not None:
+                alarm.cancel()
         await asyncio.sleep(0)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.broker import test_transactions
+from tests.unit.broker.test_flow import ALL
 from tests.unit.broker.test_handlers import beat, told
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.registration import Registration, register_command
@@ -24,7 +25,7 @@ from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import PERM_INHERIT
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.server import SocketOptions
+from wheelmq.net.limits import SocketOptions
 from wheelmq.store.expiry import HOUR_MS
 from wheelmq.system.disk import MappedFile
 from wheelmq.testing.harness import SMALL, BrokerHarness
@@ -33,6 +34,7 @@ UNIT: Final = Path(__file__).parents[1]
 ELSEWHERE: Final = {
     "autoCreateSubscriptionGroup": "broker/test_pull.py",
     "autoCreateTopicEnable": "broker/test_send.py",
+    "brokerFastFailureEnable": "broker/test_flow.py",
     "brokerPermission": "broker/test_config.py",
     "deleteWhen": "delay/blocks/test_lane.py",
     "diskSpaceWarningLevelRatio": "broker/test_put_statuses.py",
@@ -55,6 +57,7 @@ ELSEWHERE: Final = {
     "namesrvAddr": "client/conftest.py",
     "osPageCacheBusyTimeOutMills": "broker/test_put_statuses.py",
     "recallMessageEnable": "delay/test_cancel.py",
+    "serverChannelMaxIdleTimeSeconds": "broker/test_listening.py",
     "startAcceptSendRequestTimeStamp": "broker/test_put_statuses.py",
     "storePathRootDir": "client/conftest.py",
     "syncFlushTimeout": "broker/test_flush.py",
@@ -348,7 +351,7 @@ def listening(folder: Path) -> None:
         loop.create_server = create_server  # type: ignore[method-assign]
         await app.start()
         try:
-            assert app.exporter is not None and backlogs == [7]
+            assert app.exporter is not None and backlogs == [7, 7]  # the fast port too
             for host, port in (("127.0.0.2", app.settings.listen_port), ("127.0.0.3", app.exporter.port)):
                 socket.create_connection((host, port), 30).close()
                 with pytest.raises(ConnectionRefusedError):
@@ -399,7 +402,8 @@ def test_it_has_an_effect(test: Callable[[Path], None], tmp_path: Path, caplog: 
 
 def test_every_key_that_is_honoured_is_shown() -> None:
     keys = {key.name: key.ours for key in BROKER.apaches().values()}
-    assert set(keys) == set(HERE) | set(ELSEWHERE)
+    queues = {key for key, field in keys.items() if any(field in (group.capacity, group.wait_ms) for group in ALL)}
+    assert set(keys) == set(HERE) | set(ELSEWHERE) | queues
     for name, file in ELSEWHERE.items():
         text = (UNIT / file).read_text()
         assert keys[name] in text or name in text, f"{name} is not set in {file}"

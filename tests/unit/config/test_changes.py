@@ -111,9 +111,9 @@ def test_what_is_so_already_changes_nothing(conf: Running) -> None:
         ("namesrvAddr=h:1", ResponseCode.NO_PERMISSION, "namesrvAddr does not change"),
         ("brokerConfigPath=/x", ResponseCode.NO_PERMISSION, "brokerConfigPath has no effect: the file is the one"),
         (
-            "waitTimeMillsInSendQueue=1",
+            "waitTimeMillsInAckQueue=1",
             ResponseCode.NO_PERMISSION,
-            "waitTimeMillsInSendQueue has no effect: nothing waits",
+            "waitTimeMillsInAckQueue has no effect: belongs to",
         ),
         ("aclEnable=true", ResponseCode.NO_PERMISSION, "aclEnable is refused: there are no access lists"),
         ("fileReservdTime=1", ResponseCode.INVALID_PARAMETER, "did you mean fileReservedTime?"),

@@ -10,6 +10,7 @@ import pytest
 
 from wheelmq.formats.wire import frame
 from wheelmq.net import server as shell
+from wheelmq.net.limits import Limits
 from wheelmq.net.server import Server, ServerConnection
 
 LIMIT_S = 10.0
@@ -53,7 +54,7 @@ def serve(core: FakeCore, play: Callable[[Server, Peer], Awaitable[None]], **set
     """Play against a server over `core` with one peer; the server afterwards."""
 
     async def run() -> Server:
-        server = Server(core, **settings)
+        server = Server(core, limits=Limits(**settings))
         port = await server.listen("127.0.0.1", 0)
         peer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(LIMIT_S):
@@ -121,7 +122,7 @@ def test_what_cannot_be_served_closes_its_connection() -> None:
         await until(lambda: core.lost == 1)
 
     found = serve(core, play).figures()
-    assert found == {"connections": 0, "bad_frames": 1, "slow_frames": 0, "failed_ticks": 0}
+    assert found == dict.fromkeys(found, 0) | {"bad_frames": 1}
 
 
 def test_a_header_nested_too_deep_closes_its_connection() -> None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from wheelmq.broker.dispatch import serves
+from wheelmq.broker.hook_contexts import pull_context
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.broker.subscriptions import EVERYTHING, MessageFilter, filter_of
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
@@ -83,6 +84,8 @@ def pull(request: Request, broker: Broker) -> Answer:
         if found.status == Status.NO_MATCHED_MESSAGE and found.next_offset == found.end and is_held and not last:
             header.queue_offset = found.next_offset
             return None
+        if broker.hooks.consume:
+            broker.hooks.before_consume(pull_context(request, broker, header, found.status, found.body))
         return _answer(found, code, topic, group)
 
     now = attempt(False)

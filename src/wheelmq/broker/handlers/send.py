@@ -17,6 +17,7 @@ from wheelmq.broker.handlers.put import (
     put_in_block,
     recall_handle,
 )
+from wheelmq.broker.hook_contexts import send_context
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, DurableInBlock, PeerError, Request
 from wheelmq.broker.transactions.halves import half_of
@@ -24,16 +25,16 @@ from wheelmq.delay.blocks.park import SecondsRefused, asked_due_ms
 from wheelmq.delay.park import LevelUnreadable
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.message import SYS_MULTI_TAGS, SYS_TRANSACTION, Message
 from wheelmq.formats.disk.message_id import offset_message_id
 from wheelmq.formats.disk.origin import block_stream, origin_of
 from wheelmq.formats.java import java_boolean, java_int
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
-from wheelmq.formats.wire.bodies import PERM_WRITE, TopicConfig
+from wheelmq.formats.wire.bodies import PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import SendHeader
+from wheelmq.formats.wire.headers import VERSION_WITH_MAX_TIMES, SendHeader
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -48,12 +49,32 @@ def send(request: Request, broker: Broker) -> Answer:
     header = (
         request.header(SendHeader) if code == RequestCode.SEND_MESSAGE else headers.read_send_v2(request.command.ext)
     )
+    if broker.hooks.send or broker.hooks.authorities:
+        return _send_with_hooks(request, broker, header)
+    return _send(request, broker, header)
+
+
+def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> Answer:
+    hooks, context = broker.hooks, send_context(request, broker, header)
+    answer: Answer = None
+    try:
+        hooks.before_send(context)
+        hooks.check_topic(context.born_host, context.producer_group, context.topic)
+        answer = _send(request, broker, header)
+    except PeerError as refusal:
+        answer = Command(code=refusal.code, remark=refusal.remark)
+    finally:
+        hooks.after_send(context, answer)
+    return answer
+
+
+def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
     try:
         too_early = broker.admission.before_opening()
         if too_early is not None:
             raise too_early
         topic = check_topic(request, broker, header)
-        if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+        if header.batch:
             return _send_batch(request, broker, header, topic)
         return _send_one(request, broker, header, topic)
     except PeerError as refusal:
@@ -73,14 +94,16 @@ def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicCo
     if header.topic in names.NOT_FOR_SENDING:
         raise PeerError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
     topic = known
+    is_retry = header.topic.startswith(names.RETRY_PREFIX)
+    sys_flag = (TOPIC_UNIT_SUB if is_retry else TOPIC_UNIT) if header.unit_mode else 0
     if topic is None:
         try:
             queues = header.default_topic_queue_nums
-            topic = broker.topics.create_for_send(header.topic, header.default_topic, queues, 0)
+            topic = broker.topics.create_for_send(header.topic, header.default_topic, queues, sys_flag)
         except ValueError as error:
             raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    if topic is None and header.topic.startswith(names.RETRY_PREFIX):
-        topic = broker.topics.create_for_group(header.topic, 1)
+    if topic is None and is_retry:
+        topic = broker.topics.create_for_group(header.topic, 1, sys_flag)
     if topic is None:
         remark = f"topic[{header.topic}] not exist, apply first please!"
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, remark)
@@ -183,6 +206,11 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
     body = request.body
     _check_body(broker, body)
     shared = props.parse(header.properties)
+    level = java_int(shared.get(props.DELAY, "0"))
+    if level is None:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"{props.DELAY} is {shared[props.DELAY]!r}: write a whole number")
+    if level > 0 or header.sys_flag & SYS_TRANSACTION:
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, "a batch is neither delayed nor part of a transaction")
     queue_id = _pick_queue(broker, header, topic)
     messages = []
     try:
@@ -238,7 +266,7 @@ def _message(
     settings = broker.settings
     properties[props.MSG_REGION] = settings.region_id
     properties[props.TRACE_ON] = "true" if settings.trace_on else "false"
-    if props.UNIQ_KEY not in properties:
+    if not properties.get(props.UNIQ_KEY):
         properties[props.UNIQ_KEY] = broker.unique_ids.next()
     properties[props.CLUSTER] = settings.cluster
     return Message(
@@ -247,7 +275,7 @@ def _message(
         body=body,
         properties=properties,
         flag=header.flag,
-        sys_flag=header.sys_flag,
+        sys_flag=header.sys_flag | (SYS_MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0),
         born_ms=Millis(header.born_timestamp),
         born_host=request.connection.peer,
         reconsume_times=header.reconsume_times,
@@ -265,7 +293,9 @@ def _redirect_if_spent(request: Request, broker: Broker, header: SendHeader, mes
     if group is None:
         remark = f"subscription group not exist, {group_name}"
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    most = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+    most = group.retry_max_times
+    if request.command.version >= VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
+        most = header.max_reconsume_times
     in_order = broker.locks.any_held(group_name, broker.now_monotonic_ms())
     if header.reconsume_times > most or in_order:
         dead = broker.topics.create_for_group(names.dead_letter_topic(group_name), 1)

@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
+from wheelmq.broker.hook_contexts import send_back_context
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message_id import offset_message_id
 from wheelmq.formats.units import LogPosition
-from wheelmq.formats.wire.bodies import PERM_WRITE
+from wheelmq.formats.wire.bodies import PERM_WRITE, TOPIC_UNIT_SUB
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
-from wheelmq.formats.wire.headers import SendBackHeader
+from wheelmq.formats.wire.headers import VERSION_WITH_MAX_TIMES, SendBackHeader
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 _FIRST_LEVEL = 3
-_VERSION_WITH_MAX_TIMES = 121
-"""V3_4_9: older clients send no maxReconsumeTimes that counts."""
 
 
 @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -34,7 +33,8 @@ def send_back(request: Request, broker: Broker) -> Answer:
     check_writable(broker)
     if group.retry_queue_nums <= 0:
         return reply()
-    topic = broker.topics.create_for_group(names.retry_topic(header.group), group.retry_queue_nums)
+    sys_flag = TOPIC_UNIT_SUB if header.unit_mode else 0
+    topic = broker.topics.create_for_group(names.retry_topic(header.group), group.retry_queue_nums, sys_flag)
     if not topic.perm & PERM_WRITE:
         remark = f"the topic[{topic.topic_name}] sending message is forbidden"
         raise PeerError(ResponseCode.NO_PERMISSION, remark)
@@ -48,7 +48,7 @@ def send_back(request: Request, broker: Broker) -> Answer:
     for name in (props.TIMER_OUT_MS, *props.TIMER_REQUESTS):
         properties.pop(name, None)  # they asked for the delivery that has been
     most = group.retry_max_times
-    if request.command.version >= _VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
+    if request.command.version >= VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
     queue_id = broker.randomness.randrange(group.retry_queue_nums)
     if old.reconsume_times >= most or header.delay_level < 0:
@@ -59,9 +59,14 @@ def send_back(request: Request, broker: Broker) -> Answer:
         properties[props.DELAY] = str(header.delay_level or _FIRST_LEVEL + old.reconsume_times)
     message = old.again(topic.topic_name, queue_id, properties)
     message.reconsume_times += 1
+    is_stored = False
     try:
         appended, _ = put(broker, message)
+        is_stored = True
     except PutFailed as failed:
         raise PeerError(ResponseCode.SYSTEM_ERROR, failed.status) from None
+    finally:
+        if broker.hooks.consume:
+            broker.hooks.after_consume(send_back_context(request, broker, header, topic.topic_name, is_stored))
     late = reply(ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT)
     return answer_when_stored(broker, message, reply(), LogPosition(appended.position + appended.size), late=late)

@@ -44,6 +44,7 @@ SECTOR_BYTES: Final = 512
 """The least that a disk writes whole."""
 
 SYS_COMPRESSED: Final = 0x1
+SYS_MULTI_TAGS: Final = 0x2
 SYS_TRANSACTION: Final = 0xC
 SYS_TRANSACTION_COMMIT: Final = 0x8
 SYS_BORN_HOST_V6: Final = 0x10

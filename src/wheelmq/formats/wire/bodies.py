@@ -21,6 +21,10 @@ PERM_INHERIT = 1
 PERM_WRITE = 2
 PERM_READ = 4
 
+TOPIC_UNIT = 1
+TOPIC_UNIT_SUB = 2
+"""Bits of a topic's system flag: it is of a unit; a unit's consumers subscribe to it (RocketMQ: TopicSysFlag)."""
+
 
 class BodyError(ValueError):
     """A request's body is not the JSON that its code asks for; the message says where."""

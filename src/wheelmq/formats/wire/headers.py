@@ -40,10 +40,15 @@ def write(header: Header) -> dict[str, str]:
     return texts(**msgspec.to_builtins(header))
 
 
-class SendHeader(Header):
-    """SEND_MESSAGE; SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE say the same in letters."""
+VERSION_WITH_MAX_TIMES: Final = 121
+"""V3_4_9: older clients send no maxReconsumeTimes that counts."""
 
-    producer_group: str
+
+class SendHeader(Header, kw_only=True):
+    """SEND_MESSAGE; SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE say the same in letters. Apache's broker does not miss the
+    group, though it has it as one that must be there."""
+
+    producer_group: str = ""
     topic: str
     default_topic: str
     default_topic_queue_nums: Int32

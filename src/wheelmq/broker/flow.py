@@ -1,0 +1,135 @@
+"""Which requests are told to come again (RocketMQ: rejectRequest, RequestTask, BrokerFastFailure).
+
+Apache's broker has a pool of threads and a bounded queue for each group of request codes. Here one loop serves all, and
+what a request waits for is the loop. So the queue of a group is its part of a round of reading, from the first bytes of
+the round to the tick that ends it: whoever comes later in the round has those served before it ahead of it, and has
+waited as long as the round is old. A peer that does not read its answers has its requests wait longer: those that were
+read already, and are served once it has. docs/adr/0022-a-queue-is-a-round.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.formats.wire.codes import RequestCode as Code
+from wheelmq.system.thinned import ThinnedLog
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+class Group(NamedTuple):
+    """Requests that share a queue: the settings that bound it, and how long a request may wait in it."""
+
+    name: str
+    capacity: str
+    wait_ms: str | None = None
+    """None: however long."""
+
+
+SEND: Final = Group("send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
+PULL: Final = Group("pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
+LITE_PULL: Final = Group("lite pull", "lite_pull_thread_pool_queue_capacity", "wait_time_mills_in_lite_pull_queue")
+REPLY: Final = Group("reply", "reply_thread_pool_queue_capacity")
+QUERY: Final = Group("query", "query_thread_pool_queue_capacity")
+HEARTBEAT: Final = Group("heartbeat", "heartbeat_thread_pool_queue_capacity", "wait_time_mills_in_heartbeat_queue")
+CLIENTS: Final = Group("client manager", "client_manager_thread_pool_queue_capacity")
+CONSUMERS: Final = Group("consumer manager", "consumer_manager_thread_pool_queue_capacity")
+ENDS: Final = Group("end transaction", "end_transaction_pool_queue_capacity", "wait_time_mills_in_transaction_queue")
+ADMIN: Final = Group("admin", "admin_broker_thread_pool_queue_capacity", "wait_time_mills_in_admin_broker_queue")
+"""Every code that is in no other, those that nobody serves as well."""
+
+GROUPS: Final[dict[int, Group]] = {
+    Code.SEND_MESSAGE: SEND,
+    Code.SEND_MESSAGE_V2: SEND,
+    Code.SEND_BATCH_MESSAGE: SEND,
+    Code.CONSUMER_SEND_MSG_BACK: SEND,
+    Code.RECALL_MESSAGE: SEND,
+    Code.PULL_MESSAGE: PULL,
+    Code.LITE_PULL_MESSAGE: LITE_PULL,
+    Code.SEND_REPLY_MESSAGE: REPLY,
+    Code.SEND_REPLY_MESSAGE_V2: REPLY,
+    Code.QUERY_MESSAGE: QUERY,
+    Code.VIEW_MESSAGE_BY_ID: QUERY,
+    Code.HEART_BEAT: HEARTBEAT,
+    Code.UNREGISTER_CLIENT: CLIENTS,
+    Code.CHECK_CLIENT_CONFIG: CLIENTS,
+    Code.GET_CONSUMER_LIST_BY_GROUP: CONSUMERS,
+    Code.UPDATE_CONSUMER_OFFSET: CONSUMERS,
+    Code.QUERY_CONSUMER_OFFSET: CONSUMERS,
+    Code.END_TRANSACTION: ENDS,
+}
+"""As Apache's BrokerController registers its processors."""
+
+
+class Refusal(NamedTuple):
+    """Why a request is told to come again: what it counts as, and the remark of its answer."""
+
+    kind: str
+    remark: str
+
+
+class Flow:
+    """Asked before each request is served, and before the kernel serves sends."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._taken: dict[Group, int] = {}
+        """Requests of this round, by group."""
+        self._log = ThinnedLog(log, broker.clock.monotonic)
+
+    def refusal(self, connection: Connection, code: int) -> Refusal | None:
+        """Why a request is not served now; None when it is, and it counts as taken then."""
+        group = GROUPS.get(code, ADMIN)
+        found = self._refusal(connection, group)
+        if found is None:
+            self._taken[group] = self._taken.get(group, 0) + 1
+        else:
+            text = "a request of the group %s from %s is told to come again: %s"
+            self._log.warn(found.kind + group.name, text, group.name, peer_text(connection), found.remark)
+        return found
+
+    def sends_left(self, connection: Connection) -> int:
+        """How many sends of `connection` may be served in this round."""
+        if self._refusal(connection, SEND) is not None:
+            return 0
+        return self._capacity(SEND) - self._taken.get(SEND, 0)
+
+    def took_sends(self, count: int) -> None:
+        """The kernel has served `count` of them."""
+        self._taken[SEND] = self._taken.get(SEND, 0) + count
+
+    def end_round(self) -> None:
+        """The next request comes in another round."""
+        self._taken.clear()
+
+    def _refusal(self, connection: Connection, group: Group) -> Refusal | None:
+        if self._broker.failure is not None:
+            return None  # it stops: sends are told so
+        settings = self._broker.settings
+        round_ms = round(1000 * self._broker.ticks.elapsed_s)
+        if group is SEND and round_ms > settings.os_page_cache_busy_time_out_mills:
+            return Refusal("rejected", "[REJECTREQUEST]system busy, start flow control for a while")
+        ahead = self._taken.get(group, 0)
+        if ahead >= self._capacity(group):
+            return Refusal("overloaded", "[OVERLOAD]system busy, start flow control for a while")
+        if group.wait_ms is None or not settings.broker_fast_failure_enable:
+            return None
+        waited_ms = round_ms
+        if connection.waiting_since is not None:
+            waited_ms = max(waited_ms, round(1000 * (self._broker.clock.monotonic() - connection.waiting_since)))
+        if waited_ms < getattr(settings, group.wait_ms):
+            return None
+        return Refusal(
+            "timed_out",
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {waited_ms}ms, size of queue: {ahead}",
+        )
+
+    def _capacity(self, group: Group) -> int:
+        found: int = getattr(self._broker.settings, group.capacity)
+        return found

@@ -1,0 +1,92 @@
+"""What hooks are told of requests, made from them when there is a hook that wants it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.connection import peer_text
+from wheelmq.broker.hooks import ConsumeMessageContext, MessageKind, SendMessageContext
+from wheelmq.broker.request import Request
+from wheelmq.formats import names
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.java import java_boolean
+from wheelmq.formats.wire.headers import PullHeader, SendBackHeader, SendHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+_DELAYS = (props.DELAY, props.DELAY_IN_SECONDS, props.TIMER_DELIVER_MS, props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS)
+
+
+def send_context(request: Request, broker: Broker, header: SendHeader) -> SendMessageContext:
+    """A send before it is served."""
+    properties = props.parse(header.properties)
+    return SendMessageContext(
+        producer_group=header.producer_group,
+        topic=header.topic,
+        queue_id=header.queue_id,
+        properties=header.properties,
+        unique_key=properties.get(props.UNIQ_KEY, ""),
+        kind=_kind(properties),
+        is_batch=header.batch,
+        body_bytes=len(request.command.body),
+        born_host=peer_text(request.connection),
+        born_ms=header.born_timestamp,
+        request_ms=broker.clock.now_ms(),
+        broker_address=_address(broker),
+        region=broker.settings.region_id,
+    )
+
+
+def pull_context(
+    request: Request, broker: Broker, header: PullHeader, status: str, body: bytes
+) -> ConsumeMessageContext:
+    """A pull that is about to be answered with the records of `body`."""
+    count = at = 0
+    while at < len(body):
+        at += int.from_bytes(body[at : at + 4], "big")
+        count += 1
+    return ConsumeMessageContext(
+        consumer_group=header.consumer_group,
+        topic=header.topic,
+        queue_id=header.queue_id,
+        client_host=peer_text(request.connection),
+        store_host=_address(broker),
+        status=status,
+        message_count=count,
+        body_bytes=len(body),
+        is_success=count > 0,
+    )
+
+
+def send_back_context(
+    request: Request, broker: Broker, header: SendBackHeader, goes_to: str, is_stored: bool
+) -> ConsumeMessageContext:
+    """A message that was handed back, for the topic `goes_to`."""
+    is_dead = goes_to.startswith(names.DEAD_LETTER_PREFIX)
+    return ConsumeMessageContext(
+        consumer_group=header.group,
+        topic=request.ext.get("originTopic", ""),
+        queue_id=None,
+        client_host=peer_text(request.connection),
+        store_host=_address(broker),
+        status="SEND_BACK_TO_DLQ" if is_dead else "SEND_BACK",
+        message_count=1,
+        body_bytes=0,
+        is_success=is_stored,
+    )
+
+
+def _kind(properties: dict[str, str]) -> MessageKind:
+    """In this order, as Apache's AbstractSendMessageProcessor."""
+    if props.SHARDING_KEY in properties:
+        return MessageKind.ORDER
+    if any(name in properties for name in _DELAYS):
+        return MessageKind.DELAY
+    if java_boolean(properties.get(props.TRAN_MSG)):
+        return MessageKind.HALF
+    return MessageKind.NORMAL
+
+
+def _address(broker: Broker) -> str:
+    return f"{broker.settings.broker_ip}:{broker.host.port}"

@@ -1,0 +1,37 @@
+"""The page on hooks: its example runs, and it names every way to register one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from wheelmq.broker.hooks import Hooks
+
+PAGE = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text()
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    play = """
+async def play():
+    from wheelmq.net.caller import Caller
+    small = {"log_file_bytes": 1 << 20, "message_index_enable": False}
+    settings = BrokerSettings(store_path=Path("store"), listen_port=0, **small)
+    app = BrokerApp(settings)
+    hook = Counting()
+    app.hooks.register_rpc_hook(hook)
+    await app.start()
+    caller = Caller(f"127.0.0.1:{app.settings.listen_port}")
+    await caller.call(Command(code=28))
+    await caller.close()
+    await app.stop()
+    assert hook.codes == [28]
+
+asyncio.run(play())
+"""
+    exec(compile((example + play).replace('Path("store")', f"Path({str(tmp_path)!r})"), "hooks.md", "exec"), {})
+
+
+def test_every_way_to_register_is_named() -> None:
+    ways = {name for name in vars(Hooks) if name.startswith("register_")}
+    assert set(re.findall(r"^\| `(register_\w+)`", PAGE, re.MULTILINE)) == ways

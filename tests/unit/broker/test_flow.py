@@ -1,0 +1,167 @@
+"""Requests that are told to come again: groups and their bounds, how long a request may wait, what is said of it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheelmq.broker import flow
+from wheelmq.broker.dispatch import HANDLERS
+from wheelmq.broker.flow import ADMIN, GROUPS, SEND, Group
+from wheelmq.broker.schema import BROKER
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.system.thinned import EVERY_S
+from wheelmq.testing.harness import BrokerHarness
+
+ALL = {value for value in vars(flow).values() if isinstance(value, Group)}
+BUSY = ResponseCode.SYSTEM_BUSY
+OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
+REJECT = "[REJECTREQUEST]system busy, start flow control for a while"
+ONE_OF = {group: code for code, group in GROUPS.items() if code in HANDLERS} | {
+    ADMIN: RequestCode.GET_BROKER_RUNTIME_INFO
+}
+"""A code that is served, of each group that has one."""
+
+
+def request(group: Group) -> Command:
+    """A request of `group`, whatever it is answered."""
+    return Command(code=ONE_OF[group], version=479)
+
+
+def told(answer: Command | None) -> tuple[int, str | None]:
+    assert answer is not None
+    return answer.code, answer.remark
+
+
+def hang(harness: BrokerHarness, ms: int) -> None:
+    """The round that begins now takes `ms` for its first request."""
+    harness.broker.ticks.begin()
+    harness.clock.advance(ms)
+
+
+@pytest.mark.parametrize("group", sorted(ONE_OF), ids=lambda group: group.name)
+class TestGroups:
+    def test_its_queue_is_bounded(self, tmp_path: Path, group: Group) -> None:
+        with BrokerHarness(tmp_path, **{group.capacity: 2}) as harness:
+            asked = [harness.submit(request(group), harness.connect()) for _ in range(4)]
+            harness.tick()
+            remarks = [told(one.answer)[1] for one in asked]
+            assert OVERLOAD not in remarks[:2]
+            assert [told(one.answer) for one in asked[2:]] == [(BUSY, OVERLOAD)] * 2
+            assert harness.broker.dispatch.counts["overloaded"] == 2
+            asked_anew = harness.submit(request(group))  # another round
+            harness.tick()
+            assert told(asked_anew.answer)[1] != OVERLOAD
+
+    def test_it_does_not_wait_for_long(self, tmp_path: Path, group: Group) -> None:
+        chosen: dict[str, Any] = {} if group.wait_ms is None else {group.wait_ms: 300}
+        with BrokerHarness(tmp_path, **chosen) as harness:
+            for waits_ms in (299, 300):
+                hang(harness, waits_ms)
+                asked = harness.submit(request(group))
+                harness.tick()
+                remark = (
+                    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+                    "period in queue: 300ms, size of queue: 0"
+                )
+                is_told = told(asked.answer) == (BUSY, remark)
+                assert is_told == (group.wait_ms is not None and waits_ms == 300)
+                assert harness.broker.dispatch.counts["timed_out"] == is_told
+
+    def test_groups_do_not_share_a_queue(self, tmp_path: Path, group: Group) -> None:
+        with BrokerHarness(tmp_path, **{other.capacity: 1 for other in ALL - {group}}) as harness:
+            for other in set(ONE_OF) - {group}:
+                harness.submit(request(other))
+            asked = [harness.submit(request(group)) for _ in range(3)]
+            harness.tick()
+            assert all(told(one.answer)[1] != OVERLOAD for one in asked)
+
+
+def test_every_group_is_of_settings() -> None:
+    fields = set(BROKER.shape.__struct_fields__)
+    assert all({group.capacity, group.wait_ms or group.capacity} <= fields for group in ALL)
+
+
+def test_unknown_codes_are_of_the_default_processor_s_group(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, admin_broker_thread_pool_queue_capacity=1) as harness:
+        asked = [harness.submit(Command(code=987_654)) for _ in range(2)]
+        harness.tick()
+        assert [told(one.answer) for one in asked] == [
+            (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 987654 not supported"),
+            (BUSY, OVERLOAD),
+        ]
+        assert harness.broker.dispatch.counts == {"unsupported": 1, "overloaded": 1}
+
+
+def test_another_default_processor(harness: BrokerHarness) -> None:
+    harness.broker.dispatch.default_processor = lambda request, broker: Command(code=0, remark="mine")
+    assert told(harness.ask(Command(code=987_654))) == (0, "mine")
+
+
+def test_oneway_requests_are_told_nothing(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, send_thread_pool_queue_capacity=1) as harness:
+        for _ in range(3):
+            harness.submit(harness.send_command("T"), oneway=True)
+        harness.tick()  # an answer to one of them would be an error of the connection
+        assert harness.bodies("T") == [b"body"]
+        assert harness.broker.dispatch.counts["overloaded"] == 2
+
+
+def test_sends_behind_a_put_that_hangs_are_rejected(harness: BrokerHarness) -> None:
+    """Only sends: others do not write."""
+    hang(harness, 1001)
+    asked = [harness.submit(request(group)) for group in (SEND, ADMIN)]
+    harness.tick()
+    assert told(asked[0].answer) == (BUSY, REJECT)
+    assert told(asked[1].answer)[0] == 0
+    assert harness.broker.dispatch.counts["rejected"] == 1
+
+
+def test_nobody_waits_too_long_without_fast_failure(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, broker_fast_failure_enable=False) as harness:
+        hang(harness, 999)
+        assert harness.send("T").code == 0
+
+
+def test_requests_of_a_peer_that_does_not_read_wait(harness: BrokerHarness) -> None:
+    """They were read, and are served when it has read its answers; by then its sends are too old."""
+    connection = harness.connect()
+    harness.send("T")
+    connection.is_full = True
+    late = harness.send_command("T", b"late")
+    late.opaque = connection.next_opaque()
+    harness.feed(frame.encode(late), connection)
+    harness.tick()
+    harness.clock.advance(250)
+    connection.is_full = False
+    harness.feed(b"", connection)
+    harness.tick()
+    assert harness.broker.dispatch.counts["timed_out"] == 1
+    assert harness.bodies("T") == [b"body"]
+    asked = harness.submit(harness.send_command("T", b"anew"), connection)
+    harness.tick()
+    assert told(asked.answer) == (0, None)
+
+
+def test_the_log_is_thinned(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+
+    def reject(count: int) -> None:
+        hang(harness, 1001)
+        for _ in range(count):
+            harness.submit(harness.send_command("T"))
+        harness.tick()
+
+    reject(5)
+    reject(3)
+    harness.clock.advance(int(EVERY_S * 1000))
+    reject(2)
+    said = [record.getMessage() for record in caplog.records if record.name == flow.log.name]
+    assert len(said) == 2
+    assert REJECT in said[0] and "10.0.0.1" in said[0] and "times" not in said[0]
+    assert said[1].endswith("(and 7 times since this was said last)")

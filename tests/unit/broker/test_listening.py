@@ -1,0 +1,216 @@
+"""A broker and real sockets: the fast port, limits, and what peers that misbehave do to others."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import tracemalloc
+import zlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheelmq.broker.app import FAST_PORT_BELOW, BrokerApp
+from wheelmq.broker.settings import BrokerSettings
+from wheelmq.formats.disk.message import SYS_COMPRESSED
+from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.caller import Caller
+from wheelmq.system import open_files
+from wheelmq.testing.harness import SMALL
+
+LIMIT_S = 20.0
+Play = Callable[[BrokerApp], Awaitable[None]]
+
+
+def run(folder: Path, play: Play, **chosen: Any) -> None:
+    """Play against a broker that listens."""
+
+    async def played() -> None:
+        settings = {**SMALL, "message_index_enable": False, "listen_port": 0, **chosen}
+        app = BrokerApp(BrokerSettings(store_path=folder, **settings))
+        await app.start()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await play(app)
+        finally:
+            await app.stop()
+
+    asyncio.run(played())
+
+
+def send(topic: str = "T", body: bytes = b"body", **letters: Any) -> Command:
+    fields = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": "k\x01v\x02"}
+    return Command(code=310, ext=fields | letters, body=body)
+
+
+def pull(expression: str = "*", kind: str = "TAG") -> Command:
+    """A pull of queue 0 of T from its beginning."""
+    header = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32"}
+    flags = {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
+    return Command(code=11, ext=header | flags | {"subscription": expression, "expressionType": kind})
+
+
+async def send_over(port: int, command: Command | None = None) -> int:
+    caller = Caller(f"127.0.0.1:{port}")
+    try:
+        return (await caller.call(command or send(), LIMIT_S)).code
+    finally:
+        await caller.close()
+
+
+def pair_of_ports() -> int:
+    """A free port whose fast port is free too."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            try:
+                two.bind(("127.0.0.1", port - FAST_PORT_BELOW))
+            except OSError:
+                continue
+            return port
+
+
+def test_the_fast_port_serves_the_same(tmp_path: Path) -> None:
+    async def play(app: BrokerApp) -> None:
+        port = app.settings.listen_port
+        assert [await send_over(one) for one in (port, port - FAST_PORT_BELOW)] == [0, 0]
+
+    run(tmp_path, play, listen_port=pair_of_ports())
+
+
+def test_no_fast_port(tmp_path: Path) -> None:
+    port = pair_of_ports()
+
+    async def play(app: BrokerApp) -> None:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port - FAST_PORT_BELOW), LIMIT_S)
+
+    run(tmp_path, play, listen_port=port, fast_port_enable=False)
+
+
+def test_a_fast_port_that_is_taken_ends_the_start(tmp_path: Path) -> None:
+    port = pair_of_ports()
+    taken = socket.create_server(("127.0.0.1", port - FAST_PORT_BELOW))
+    with taken, pytest.raises(OSError, match=rf"the fast port, {port - 2}, .*fast_port_enable=false"):
+        run(tmp_path, lambda app: asyncio.sleep(0), listen_port=port)
+
+
+def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
+    async def play(app: BrokerApp) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.settings.listen_port)
+        assert await reader.read() == b""
+        writer.close()
+        assert app.broker is not None and app.broker.shell_figures()["idle_connections"] == 1
+
+    run(tmp_path, play, server_channel_max_idle_time_seconds=1)
+
+
+def test_no_more_connections_than_are_allowed(tmp_path: Path) -> None:
+    async def play(app: BrokerApp) -> None:
+        port = app.settings.listen_port
+        first = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await send_over_until_counted(app, 3)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()
+        first[0][1].close()
+        await send_over_until_counted(app, 2)
+        assert await send_over(port) == 0
+        for _, one in first:
+            one.close()
+
+    run(tmp_path, play, connections_max=3)
+
+
+async def send_over_until_counted(app: BrokerApp, count: int) -> None:
+    assert app.broker is not None
+    while app.broker.shell_figures()["connections"] != count:
+        await asyncio.sleep(0.001)
+
+
+def test_files_bound_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(100, 400)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limit: limits.append(limit))
+    assert open_files.connections_possible(1000) == 300
+    assert limits == [(100, 400), (400, 400)]
+    assert open_files.connections_possible(200) == 200
+
+
+def test_a_bomb_is_a_body_as_any_other(tmp_path: Path) -> None:
+    """Nothing in the broker inflates a body: 64 MiB stay 64 KiB."""
+    bomb = zlib.compress(bytes(64 << 20))
+
+    async def play(app: BrokerApp) -> None:
+        port = app.settings.listen_port
+        tracemalloc.start()
+        try:
+            assert await send_over(port, send(body=bomb, f=str(SYS_COMPRESSED))) == 0
+            assert await send_over(port, pull("TAGS = 'A'", "SQL92")) == ResponseCode.PULL_RETRY_IMMEDIATELY
+            assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        finally:
+            tracemalloc.stop()
+
+    run(tmp_path, play, enable_property_filter=True)
+
+
+def test_answers_for_a_peer_that_never_reads_are_not_made(tmp_path: Path) -> None:
+    """Of a hundred megabytes that it asks for; whoever reads is served beside it."""
+    asked = 400
+
+    async def play(app: BrokerApp) -> None:
+        assert app.broker is not None and app._server is not None
+        port = app.settings.listen_port
+        caller = Caller(f"127.0.0.1:{port}")
+        for _ in range(3):
+            assert (await caller.call(send(body=bytes(100_000)), LIMIT_S)).code == 0
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(frame.encode(pull()) * asked)
+        while not any(one.is_full for one in app._server.connections):
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            assert len((await caller.call(pull(), LIMIT_S)).body) > 200_000
+        made = app.broker.dispatch.counts["served"] - 3 - 20
+        assert 0 < made < asked / 4
+        await caller.close()
+        writer.transport.abort()
+
+    run(tmp_path, play, connection_buffer_bytes_max=1 << 20)
+
+
+@pytest.mark.parametrize("count", [40])
+def test_others_are_served_beside_a_crowd_that_misbehaves(tmp_path: Path, count: int) -> None:
+    """Half-open ones, a byte at a time, and frames that are announced and never come."""
+
+    async def play(app: BrokerApp) -> None:
+        port = app.settings.listen_port
+        crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+        whole = frame.encode(send())
+        for number, (_, writer) in enumerate(crowd):
+            if number % 3 == 1:
+                writer.write((16 << 20).to_bytes(4, "big") + b"x" * 70_000)
+        caller = Caller(f"127.0.0.1:{port}")
+        for i in range(20):
+            for number, (_, writer) in enumerate(crowd):
+                if number % 3 == 2:
+                    writer.write(whole[i : i + 1])
+            assert (await caller.call(send(), LIMIT_S)).code == 0
+        assert app.broker is not None
+        slow = app.broker.shell_figures()
+        assert slow["connections"] == count + 1
+        await caller.close()
+        for reader, writer in crowd[1::3] + crowd[2::3]:
+            assert await reader.read() == b""  # none of them was whole in time
+            writer.close()
+        assert app.broker.shell_figures()["slow_frames"] == len(crowd[1::3]) + len(crowd[2::3])
+        for _, writer in crowd[::3]:
+            writer.close()
+
+    run(tmp_path, play, frame_deadline_ms=1500)

@@ -1,0 +1,312 @@
+"""The bounds of the server shell over real sockets, on the loop of the standard library and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+import uvloop
+
+from tests.unit.net.test_server import LIMIT_S, FakeCore, Peer, until
+from wheelmq.net import server as shell
+from wheelmq.net.limits import Limits
+from wheelmq.net.server import RECEIVE_BYTES, SMALL_BYTES, Server, ServerConnection
+from wheelmq.system import open_files
+
+MIB = 1 << 20
+IS_WHOLE = os.environ.get("CONNECTIONS") == "whole"
+CONNECTIONS = 10_000 if IS_WHOLE else 300
+"""With CONNECTIONS=whole, as many as a broker is to stand."""
+
+Connect = Callable[[], Awaitable[Peer]]
+Play = Callable[[Server, Connect], Awaitable[None]]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def serve(request: pytest.FixtureRequest) -> Callable[..., Server]:
+    """Plays against a server over a core, with as many peers as the play connects; the server afterwards."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def serve(core: FakeCore, play: Play, limit_s: float = LIMIT_S, **limits: Any) -> Server:
+        async def run() -> Server:
+            server = Server(core, limits=Limits(**limits))
+            port = await server.listen("127.0.0.1", 0)
+            peers: list[Peer] = []
+
+            async def connect() -> Peer:
+                peers.append(await asyncio.open_connection("127.0.0.1", port))
+                return peers[-1]
+
+            try:
+                async with asyncio.timeout(limit_s):
+                    await play(server, connect)
+            finally:
+                for _, writer in peers:
+                    writer.transport.abort()
+                await server.close()
+            return server
+
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(run())
+
+    return serve
+
+
+def frame(size: int, fill: bytes = b"x") -> bytes:
+    """A length, and so many bytes."""
+    return size.to_bytes(4, "big") + (fill * size)[:size]
+
+
+class Frames(FakeCore):
+    """Takes whole frames; answers each by what `answer` makes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bytes] = []
+        self.answer: Callable[[bytes], bytes] = lambda body: b""
+        self.on_bytes = self.take
+
+    def take(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        at = 0
+        while end - at >= 4 and not connection.is_full:
+            stop = at + 4 + int.from_bytes(buffer[at : at + 4], "big")
+            if stop > end:
+                break
+            body = bytes(buffer[at + 4 : stop])
+            self.seen.append(body)
+            connection.send(self.answer(body))
+            at = stop
+        return at
+
+
+SIZES = (0, 1, 100, 5000, SMALL_BYTES - 4, SMALL_BYTES, 40_000, RECEIVE_BYTES - 4, RECEIVE_BYTES, 700_000, 3 * MIB)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_frames_of_all_sizes_come_whole_however_they_are_cut(serve: Callable[..., Server], seed: int) -> None:
+    """And those of several peers do not mix in the buffer that they share."""
+    core, chance = Frames(), random.Random(seed)
+
+    def bodies(fill: bytes) -> Iterator[bytes]:
+        for _ in range(12):
+            yield frame(chance.choice(SIZES), fill)
+
+    async def play(server: Server, connect: Connect) -> None:
+        streams = [b"".join(bodies(fill)) for fill in (b"ab", b"cd", b"ef")]
+        peers = [await connect() for _ in streams]
+        while any(streams):
+            for number, (_, writer) in enumerate(peers):
+                cut = chance.choice((1, 3, 900, 20_000, 300_000, 2 * MIB))
+                writer.write(streams[number][:cut])
+                streams[number] = streams[number][cut:]
+            await asyncio.sleep(0)
+        await until(lambda: len(core.seen) == 36)
+        assert all(one.bytes_held == 0 for one in server.connections)
+
+    serve(core, play)
+    for body in core.seen:
+        assert body == (body[:2] * len(body))[: len(body)]
+
+
+def test_a_connection_that_rests_holds_no_buffer(serve: Callable[..., Server]) -> None:
+    core = Frames()
+
+    async def play(server: Server, connect: Connect) -> None:
+        _, writer = await connect()
+        writer.write(frame(3 * MIB))
+        await until(lambda: len(core.seen) == 1)
+        writer.write(frame(10)[:9])
+        await until(lambda: sum(one.bytes_held for one in server.connections) == 9)
+
+    serve(core, play)
+
+
+def test_a_frame_that_is_announced_takes_memory_as_it_comes(serve: Callable[..., Server]) -> None:
+    async def play(server: Server, connect: Connect) -> None:
+        _, writer = await connect()
+        writer.write((16 * MIB - 4).to_bytes(4, "big") + bytes(100_000))
+        await until(lambda: sum(one.bytes_held for one in server.connections) >= 100_000)
+        (connection,) = server.connections
+        assert connection.bytes_held <= 600_000
+
+    serve(Frames(), play)
+
+
+def test_peers_that_never_read_make_room_for_those_that_do(serve: Callable[..., Server]) -> None:
+    """Each asks for megabytes and reads none; what they hold stays below the bound, and others have their answers."""
+    core, most = Frames(), 0
+    core.answer = lambda body: frame(MIB) if body == b"much" else frame(5)
+
+    async def play(server: Server, connect: Connect) -> None:
+        nonlocal most
+
+        def measure() -> None:
+            nonlocal most
+            most = max(most, sum(one.bytes_held for one in server.connections))
+
+        core.on_tick = measure
+        reader, writer = await connect()
+        for _ in range(12):
+            deaf = await connect()
+            deaf[0]._transport.pause_reading()  # type: ignore[attr-defined]
+            deaf[1].write(frame(4, b"much") * 20)
+            writer.write(frame(6, b"little"))
+            assert await reader.readexactly(9) == frame(5)
+        await until(lambda: server.relief.closed > 0)
+        writer.write(frame(6, b"little"))
+        assert await reader.readexactly(9) == frame(5)
+
+    bound = 16 * MIB
+    found = serve(core, play, bytes_in_flight_max=bound, buffer_bytes_max=4 * MIB)
+    assert found.relief.closed < 12  # no more than had to
+    assert bound / 4 < most <= bound + 4 * MIB
+
+
+def test_frames_that_never_end_make_room_for_those_that_do(serve: Callable[..., Server]) -> None:
+    core = Frames()
+    core.answer = lambda body: frame(5)
+
+    async def play(server: Server, connect: Connect) -> None:
+        reader, writer = await connect()
+        for _ in range(12):
+            _, slow = await connect()
+            slow.write((16 * MIB - 4).to_bytes(4, "big") + bytes(MIB))
+            writer.write(frame(MIB))
+            assert await reader.readexactly(9) == frame(5)
+        await until(lambda: server.relief.closed > 0)
+        assert len(core.seen) == 12
+
+    found = serve(core, play, bytes_in_flight_max=6 * MIB)
+    assert 0 < found.relief.closed < 12
+
+
+def test_all_rest_while_there_is_too_much_and_go_on(serve: Callable[..., Server]) -> None:
+    """Peers that do read lose nothing."""
+    core, rested = Frames(), False
+    core.answer = lambda body: frame(MIB)
+
+    async def play(server: Server, connect: Connect) -> None:
+        def look() -> None:
+            nonlocal rested
+            rested = rested or server.relief.is_on
+
+        core.on_tick = look
+        peers = [await connect() for _ in range(6)]
+        for _, writer in peers:
+            writer.write(frame(4) * 10)
+        await asyncio.gather(*(reader.readexactly(10 * (MIB + 4)) for reader, _ in peers))
+        assert server.relief.closed == 0
+
+    serve(core, play, bytes_in_flight_max=10 * MIB, buffer_bytes_max=8 * MIB)
+    assert rested
+
+
+class TestIdle:
+    def test_one_that_says_nothing(self, serve: Callable[..., Server]) -> None:
+        async def play(server: Server, connect: Connect) -> None:
+            reader, _ = await connect()
+            assert await reader.read() == b""
+
+        found = serve(Frames(), play, idle_s=0.05)
+        assert found.figures()["idle_connections"] == 1
+
+    def test_one_that_sends_and_never_reads(self, serve: Callable[..., Server]) -> None:
+        """It sends on, and its connection does not look idle from outside."""
+        core = Frames()
+        core.answer = lambda body: frame(16 * MIB)
+
+        async def play(server: Server, connect: Connect) -> None:
+            reader, writer = await connect()
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(frame(4))
+            while not server.idle:
+                writer.write(b"\0\0\0\1" if core.lost == 0 else b"")
+                await asyncio.sleep(0.005)
+            await until(lambda: core.lost == 1)
+
+        serve(core, play, idle_s=0.1, close_s=0.05)
+
+    def test_one_that_reads_slowly(self, serve: Callable[..., Server]) -> None:
+        """As long as it reads, it may take its time."""
+        core = Frames()
+        core.answer = lambda body: frame(24 * MIB)
+
+        async def play(server: Server, connect: Connect) -> None:
+            reader, writer = await connect()
+            writer.write(frame(4))
+            left = 24 * MIB + 4
+            while left:
+                left -= len(await reader.read(left))
+                await asyncio.sleep(0.002)
+            assert server.idle == 0
+
+        serve(core, play, idle_s=0.4)
+
+    def test_a_look_now_and_then(self) -> None:
+        """Closed after four looks at nothing new."""
+
+        async def looks() -> list[bool]:
+            connection = ServerConnection(Server(FakeCore()))
+            return [connection.look() for _ in range(5)]
+
+        assert asyncio.run(looks()) == [False, False, False, False, True]
+
+
+CROWD = """
+import socket, sys
+peers = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+for peer in peers[::2]:
+    peer.send(b"x" * 8)
+sys.stdin.read()
+"""
+"""Half of them say nothing, half the beginning of a frame. A process of its own: two files for each are too many."""
+
+
+def test_a_crowd_costs_little_and_harms_nobody(serve: Callable[..., Server]) -> None:
+    core = Frames()
+    core.answer = lambda body: frame(5)
+    if open_files.connections_possible(CONNECTIONS) < CONNECTIONS:
+        pytest.skip(f"{CONNECTIONS} connections are more than the process may have")
+    process = psutil.Process()
+
+    async def play(server: Server, connect: Connect) -> None:
+        before = process.memory_info().rss
+        port = await server.listen("127.0.0.1", 0)
+        crowd = subprocess.Popen([sys.executable, "-c", CROWD, str(port), str(CONNECTIONS)], stdin=subprocess.PIPE)
+        try:
+            await until(lambda: sum(one.bytes_held for one in server.connections) == 8 * (CONNECTIONS // 2))
+            reader, writer = await connect()
+            writer.write(frame(4))
+            assert await reader.readexactly(9) == frame(5)
+            assert len(server.connections) == CONNECTIONS + 1
+            assert process.memory_info().rss - before < 16 * MIB + 16_384 * CONNECTIONS
+        finally:
+            crowd.communicate()
+
+    serve(core, play, limit_s=120.0)
+
+
+def test_one_too_many_is_closed(serve: Callable[..., Server], caplog: pytest.LogCaptureFixture) -> None:
+    core = Frames()
+
+    async def play(server: Server, connect: Connect) -> None:
+        first = await connect()
+        await until(lambda: len(server.connections) == 1)
+        for _ in range(3):
+            reader, _ = await connect()
+            assert await reader.read() == b""
+        first[1].close()
+        await until(lambda: not server.connections)
+        await connect()
+        await until(lambda: len(server.connections) == 1)
+
+    assert serve(core, play, connections_max=1).figures()["refused_connections"] == 3
+    assert core.lost == 2  # the core never heard of the other three
+    assert len([record for record in caplog.records if record.name == shell.log.name]) == 1
