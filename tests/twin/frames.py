@@ -80,9 +80,8 @@ def property_blocks(draw: st.DrawFn) -> str:
 
 
 @st.composite
-def headers(draw: st.DrawFn) -> bytes:
-    """A JSON header of a send."""
-    style = draw(st.sampled_from(["plain"] * 6 + ["raw", "ascii"]))
+def send_fields(draw: st.DrawFn) -> dict[str, str]:
+    """The fields of a send, by letter; at times one is missing."""
     number = st.sampled_from(["0", "1", "3", "4", "7"])
     fields = {
         "a": draw(st.sampled_from(["group", "g", ""])),
@@ -104,6 +103,14 @@ def headers(draw: st.DrawFn) -> bytes:
     for name in draw(st.sets(st.sampled_from(sorted(fields)), max_size=2)):
         if name not in "i" or draw(st.booleans()):
             fields.pop(name)
+    return fields
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> bytes:
+    """A JSON header of a send."""
+    style = draw(st.sampled_from(["plain"] * 6 + ["raw", "ascii"]))
+    fields = draw(send_fields())
     entries = [f'"{name}":"{escape(value, style)}"' for name, value in fields.items()]
     if draw(st.integers(0, 9)) == 0:
         entries.append(draw(st.sampled_from(['"e":3', '"m":false', '"e":"1"', '"b":"Beta"', '"x":null', '"x":[1]'])))
@@ -132,12 +139,37 @@ def headers(draw: st.DrawFn) -> bytes:
     return ("{" + ",".join(top) + "}").encode("utf-8", "surrogatepass")
 
 
+def pair(name: bytes, value: bytes) -> bytes:
+    """A field of a binary header."""
+    return len(name).to_bytes(2, "big") + name + len(value).to_bytes(4, "big") + value
+
+
+@st.composite
+def binary_headers(draw: st.DrawFn) -> bytes:
+    """A binary header of a send."""
+    fields = list(draw(send_fields()).items())
+    if draw(st.integers(0, 9)) == 0:
+        odd = [("e", "3"), ("b", "Beta"), ("", ""), ("o", ""), ("A", "1"), ("é", "é"), ("x", "\x00"), ("i", 'q"q')]
+        fields.append(draw(st.sampled_from(odd)))
+    if draw(st.integers(0, 4)) == 0:
+        fields = draw(st.permutations(fields))
+    pairs = b"".join(pair(name.encode(), value.encode("utf-8", "surrogatepass")) for name, value in fields)
+    code = draw(st.sampled_from([310] * 9 + [10, 320, 35, -1]))
+    flag = draw(st.sampled_from([0] * 8 + [2, 1, 3, -1, -(1 << 31)]))
+    opaque = draw(st.integers(-1, 2**31 - 1))
+    remark = draw(st.sampled_from([b""] * 9 + [b"r"]))
+    fixed = struct.pack(">hbhiii", code, draw(st.sampled_from([0, 9, -1])), 479, opaque, flag, len(remark))
+    behind = draw(st.sampled_from([b""] * 19 + [b"\0"]))
+    return fixed + remark + struct.pack(">i", len(pairs)) + pairs + behind
+
+
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
     """One frame, its lengths right."""
-    header = draw(headers())
+    is_binary = draw(st.sampled_from([False, False, True]))
+    header = draw(binary_headers() if is_binary else headers())
+    serialize = int(is_binary) if draw(st.integers(0, 19)) else draw(st.sampled_from([0, 1, 2]))
     body = draw(st.binary(max_size=40)) + b"b" * draw(st.sampled_from([0, 0, 0, 300, 5000]))
-    serialize = draw(st.sampled_from([0] * 19 + [1]))
     return struct.pack(">ii", 4 + len(header) + len(body), serialize << 24 | len(header)) + header + body
 
 

@@ -16,7 +16,7 @@ from tests.twin.frames import streams
 from wheelmq.broker.broker import Broker
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
-from wheelmq.formats.wire.frame import FrameError
+from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 
@@ -43,6 +43,7 @@ class Peer:
         self.is_open = True
         self.is_full = False
         self.sends = True
+        self.waiting_since: float | None = None
         self.sent = b""
 
     def send(self, frame: bytes) -> None:
@@ -76,6 +77,15 @@ class Twins:
     def sent(self) -> bytes:
         """What was answered to the last stream."""
         return self._peers[0].sent
+
+    @property
+    def codes(self) -> list[int]:
+        """Of the answers to the last stream."""
+        found, at, sent = [], 0, self.sent
+        while (stop := frame.frame_end(sent, at, len(sent))) is not None:
+            found.append(frame.decode(sent, at, stop).code)
+            at = stop
+        return found
 
     def receive(self, stream: bytes) -> None:
         outcomes = []
@@ -217,7 +227,8 @@ def test_timers_that_are_off_are_refused_alike(tmp_path: Path, asked: str, code:
         twins.close()
 
 
-def test_the_kernel_serves_plain_sends_and_timers(twins: Twins) -> None:
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_the_kernel_serves_plain_sends_and_timers(twins: Twins, is_binary: bool) -> None:
     """What it is there for does not fall back."""
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
@@ -229,11 +240,54 @@ def test_the_kernel_serves_plain_sends_and_timers(twins: Twins) -> None:
         "TIMER_DELAY_MS\\u000150\\u0002",
         "TIMER_DELIVER_MS\\u00011700000009000\\u0002",
     ):
-        twins.receive(_frame("Alpha", properties) * 3)
+        twins.receive(_frame("Alpha", properties, is_binary=is_binary) * 3)
     assert kernel.fast_send.served == served + 12
     released = kernel.releaser.counts["released"]
     twins.advance(60)
     assert kernel.releaser.counts["released"] == released + 3
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_the_kernel_keeps_the_bound_of_a_round(tmp_path: Path, is_binary: bool) -> None:
+    twins = Twins(tmp_path, send_thread_pool_queue_capacity=5)
+    try:
+        kernel, _ = twins.brokers
+        assert kernel.fast_send is not None
+        twins.receive(_frame("Alpha", "", is_binary=is_binary))
+        served = kernel.fast_send.served
+        twins.receive(_frame("Alpha", "", is_binary=is_binary) * 8)
+        assert kernel.fast_send.served == served + 5
+        assert twins.codes == [ResponseCode.SUCCESS] * 5 + [ResponseCode.SYSTEM_BUSY] * 3
+    finally:
+        twins.close()
+
+
+def test_no_send_goes_past_a_hook(twins: Twins) -> None:
+    seen: list[str] = []
+
+    def authority(address: str, group: str, topic: str) -> str | None:
+        seen.append(topic)
+        return None
+
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))
+    for broker in twins.brokers:
+        broker.hooks.register_topic_authority(authority)
+    served = kernel.fast_send.served
+    twins.receive(_frame("Alpha", "") * 3)
+    assert kernel.fast_send.served == served and seen == ["Alpha"] * 6
+
+
+@pytest.mark.parametrize("text", ['q"q', "back\\slash", "TAGS\x01a\x07\x02", "k\x01é\x02", ""])
+def test_odd_properties_in_a_binary_header(twins: Twins, text: str) -> None:
+    """What would have to be escaped in an answer is left to the plain code."""
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", "", is_binary=True))
+    served = kernel.fast_send.served
+    twins.receive(_binary_frame("Alpha", f"UNIQ_KEY\x01{text}\x02{text}"))
+    assert kernel.fast_send.served == served
 
 
 def test_the_kernel_releases_messages_of_blocks(twins: Twins) -> None:
@@ -249,10 +303,19 @@ def test_the_kernel_releases_messages_of_blocks(twins: Twins) -> None:
     assert kernel.releaser.counts["released"] == 3
 
 
-def _frame(topic: str, properties: str) -> bytes:
+def _frame(topic: str, properties: str, *, is_binary: bool = False) -> bytes:
+    if is_binary:
+        text = f"UNIQ_KEY\x01{'0A' * 16}\x02{properties}"
+        return _binary_frame(topic, text.replace("\\u0001", "\x01").replace("\\u0002", "\x02"))
     header = (
         f'{{"code":310,"extFields":{{"a":"g","b":"{topic}","c":"TBW102","d":"4","e":"1","f":"0","g":"1700000000000",'
         f'"h":"0","i":"UNIQ_KEY\\u0001{"0A" * 16}\\u0002{properties}","j":"0","k":"false","m":"false"}},"flag":0,'
         f'"language":"JAVA","opaque":5,"serializeTypeCurrentRPC":"JSON","version":479}}'
     ).encode()
     return (4 + len(header) + 3).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + b"abc"
+
+
+def _binary_frame(topic: str, properties: str) -> bytes:
+    fields = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0"}
+    ext = fields | {"i": properties, "j": "0", "k": "false", "m": "false"}
+    return frame.encode_binary(Command(code=310, opaque=5, ext=ext, body=b"abc", language="JAVA"))

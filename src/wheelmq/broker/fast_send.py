@@ -85,7 +85,10 @@ class FastSend:
         has_room = log.files.has_room(log.end)
         if not has_room or len(connection.peer.address) != 4:
             return at
-        if broker.admission.problem() is not None or broker.admission.before_opening() is not None:
+        if broker.admission.refusal() is not None or broker.admission.before_opening() is not None:
+            return at
+        left = 0 if broker.hooks.see_sends else broker.flow.sends_left(connection)
+        if left <= 0:
             return at
         self._arrays.refresh()
         state, parameters, journal = self._state, self._parameters, broker.store.journal
@@ -100,6 +103,8 @@ class FastSend:
         parameters[fields.PEER_IP] = int.from_bytes(connection.peer.address, "big")
         parameters[fields.PEER_PORT] = connection.peer.port
         parameters[fields.LOG_BASE] = base
+        served = self.served
+        parameters[fields.SERVED_MAX] = served + left
         while True:
             outcome = self._call(buffer, end, file.array)
             log.advance(LogPosition(base + int(state[send.LOG_AT])), store_ms)
@@ -110,6 +115,7 @@ class FastSend:
                 break
             state[send.OUT] = 0
         self.left += outcome == send.NOT_MINE
+        broker.flow.took_sends(self.served - served)
         return int(state[send.AT])
 
     def _call(self, buffer: Bytes, end: int, log: Bytes) -> int:

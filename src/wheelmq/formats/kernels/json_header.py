@@ -26,6 +26,8 @@ ESCAPED: Final = FIELDS + 2 * LETTERS
 """From here on: 1 when the value of the letter holds an escape."""
 HEADER: Final = ESCAPED + LETTERS
 """Entries of the array that `read_header` fills."""
+PROPERTIES_LETTER: Final = 8
+"""`i`, whose value may hold the separators of properties."""
 
 _CODE = literal("code")
 _FLAG = literal("flag")
@@ -43,11 +45,11 @@ _OPEN: Final = 123
 _CLOSE: Final = 125
 
 
-_STOPS = np.zeros(256, np.uint8)
+STOPS = np.zeros(256, np.uint8)
 """1 for the bytes at which the scan of a string stops: the quote, the backslash, controls, and what is not ASCII."""
-_STOPS[:32] = 1
-_STOPS[128:] = 1
-_STOPS[[_QUOTE, _BACKSLASH]] = 1
+STOPS[:32] = 1
+STOPS[128:] = 1
+STOPS[[_QUOTE, _BACKSLASH]] = 1
 
 
 @part
@@ -60,7 +62,7 @@ def _string_end(a: Bytes, start: int, end: int) -> int:
     p = np.uint64(start)  # an unsigned index spares the check for a negative one
     stop = np.uint64(end)
     while True:
-        while p < stop and _STOPS[a[p]] == 0:
+        while p < stop and STOPS[a[p]] == 0:
             p += np.uint64(1)
         if p >= stop:
             return np.int64(-1)

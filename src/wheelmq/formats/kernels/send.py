@@ -33,6 +33,7 @@ from wheelmq.formats.kernels.send_fields import (
     PROPERTIES_END,
     QUEUE,
     QUEUE_ROW,
+    SERVED_MAX,
     SLOT_LIMIT,
     STOP,
     STORE_MS,
@@ -117,7 +118,7 @@ def accept_sends(
         stop = p + 4 + length
         if stop > end:
             return DONE
-        if not read_request(a, p, stop, h, f):
+        if state[SERVED] >= parameters[SERVED_MAX] or not read_request(a, p, stop, h, f):
             return NOT_MINE
         if not _find_queue(a, slots, topics, names, queue_rows, parameters[BODY_MAX], f):
             return NOT_MINE

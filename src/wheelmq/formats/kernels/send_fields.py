@@ -21,7 +21,9 @@ LOG_BASE: Final = 11
 TIMER_ROW: Final = 12
 SLOT_LIMIT: Final = 13
 """Messages in a slot past which the plain code decides about the next; -1 for no limit."""
-PARAMETERS: Final = 14
+SERVED_MAX: Final = 14
+"""How many sends may have been served since the start; the plain code answers the next."""
+PARAMETERS: Final = 15
 
 # Fields of one send: what is read from its frame, and what placing its properties adds.
 TOPIC: Final = 0
@@ -44,4 +46,6 @@ BLOCK_END: Final = 15
 DUE_MS: Final = 16
 OUT_MS: Final = 17
 TAG: Final = 18
-FIELDS: Final = 19
+RAW: Final = 19
+"""1 when the header is binary, where nothing is escaped."""
+FIELDS: Final = 20

@@ -1,6 +1,6 @@
 """Read a send from its frame: the strict shape that the send kernel takes.
 
-Twin: `formats.wire.frame.decode`, `formats.wire.headers.read_send_v2`.
+Twin: `formats.wire.frame.decode`, `formats.wire.headers.read_send_v2`. The header may be JSON or binary.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from wheelmq.formats.kernels import json_header as header
+from wheelmq.formats.kernels.binary_header import read_binary_header
 from wheelmq.formats.kernels.jit import inline, part
 from wheelmq.formats.kernels.numbers import Bytes, decimal, equals, get32, literal
 from wheelmq.formats.kernels.send_fields import (
@@ -20,6 +21,7 @@ from wheelmq.formats.kernels.send_fields import (
     PROPERTIES,
     PROPERTIES_END,
     QUEUE,
+    RAW,
     RECONSUME,
     STOP,
     SYS_FLAG,
@@ -70,7 +72,13 @@ def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
     """Fill `f` from the frame a[p:stop]; False when it is no plain send of the strict shape."""
     word = get32(a, p + 4)
     body = p + 8 + (word & 0xFFFFFF)
-    if (word >> 24) != 0 or body > stop or not header.read_header(a, p + 8, body, h):
+    if body > stop:
+        return False
+    f[RAW] = word >> 24
+    if f[RAW] == 0:
+        if not header.read_header(a, p + 8, body, h):
+            return False
+    elif f[RAW] != 1 or not read_binary_header(a, p + 8, body, h):
         return False
     flag = h[header.FLAG]
     if h[header.CODE] != _SEND_V2 or h[header.OPAQUE] < 0 or (flag != 0 and flag != -1 and flag != 2):

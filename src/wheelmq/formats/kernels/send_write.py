@@ -46,6 +46,7 @@ from wheelmq.formats.kernels.send_fields import (
     PROPERTIES,
     PROPERTIES_END,
     QUEUE,
+    RAW,
     RECONSUME,
     STOP,
     STORE_IP,
@@ -143,7 +144,8 @@ def _for_the_plain_code(log: Bytes, spans: Integers, sync: int) -> bool:
     if sync != 0 and spans[2 * prop.WAIT] >= 0:
         return not equals(log, spans[2 * prop.WAIT], spans[2 * prop.WAIT + 1], _TRUE)
     key = spans[2 * prop.UNIQ_KEY]
-    return key < 0 or spans[2 * prop.UNIQ_KEY + 1] - key > UNIQ_KEY_BYTES_MAX
+    key_bytes = spans[2 * prop.UNIQ_KEY + 1] - key
+    return key < 0 or key_bytes == 0 or key_bytes > UNIQ_KEY_BYTES_MAX
 
 
 @part
@@ -181,7 +183,10 @@ def place(
     False when a property is for the plain code; what was written lies behind the log's end and counts for nothing.
     """
     block = at + rec.FIXED + (f[STOP] - f[BODY]) + 1 + (f[TOPIC_END] - f[TOPIC]) + 2
-    end = _unescape(a, f[PROPERTIES], f[PROPERTIES_END], log, block)
+    if f[RAW] != 0:
+        end = copy(a, f[PROPERTIES], f[PROPERTIES_END], log, block)
+    else:
+        end = _unescape(a, f[PROPERTIES], f[PROPERTIES_END], log, block)
     if end < 0 or prop.scan(log, block, end, spans, seen) != prop.REGULAR:
         return False
     if _for_the_plain_code(log, spans, parameters[SYNC]):
