@@ -18,6 +18,7 @@ from pathlib import Path
 
 from compat.frames.cases import CASES, CLOSED, Case, Expected, send
 from compat.frames.filter_cases import FILTER_CASES
+from compat.frames.send_cases import MORE_SEND_CASES
 from compat.frames.wire import Outcome, Peer
 
 CONFIG = {"recallMessageEnable": "true", "enablePropertyFilter": "true"}
@@ -58,7 +59,7 @@ def check(address: str, case: Case, expected: Expected) -> Checked:
 
 def run_cases(address: str, *, ours: bool, only: str = "") -> Iterator[Checked]:
     """Check every case; `ours` takes the expectations for WheelMQ where they differ."""
-    for case in (*CASES, *FILTER_CASES):
+    for case in (*CASES, *FILTER_CASES, *MORE_SEND_CASES):
         if re.search(only, case.name):
             expected = case.ours if ours and case.ours is not None else case.expected
             yield check(address, case, expected)

@@ -237,7 +237,7 @@ class TestRefusals:
         assert harness.send("T", delay_ms=1000).code == ResponseCode.SYSTEM_ERROR
         assert harness.send("T").code == 0
 
-    @pytest.mark.parametrize("letter", "abcdefgh")
+    @pytest.mark.parametrize("letter", "bcdefgh")
     def test_a_field_that_must_be_there(self, harness: BrokerHarness, letter: str) -> None:
         assert harness.send("T", **{letter: None}).code == ResponseCode.SYSTEM_ERROR
 

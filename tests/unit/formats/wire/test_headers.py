@@ -40,7 +40,7 @@ def test_letters_are_no_names_and_names_no_letters() -> None:
         headers.read_send_v2(SEND)
 
 
-@pytest.mark.parametrize("name", SEND)
+@pytest.mark.parametrize("name", sorted(SEND.keys() - {"producerGroup"}))
 def test_a_field_that_must_be_there(name: str) -> None:
     with pytest.raises(HeaderError, match=f"SendHeader.*{name}"):
         headers.read({key: value for key, value in SEND.items() if key != name}, SendHeader)
