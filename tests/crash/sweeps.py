@@ -145,6 +145,7 @@ def build(folder: Path) -> int:
                 seconds = {props.DELAY_IN_SECONDS: str(8 + i // 8)}
                 harness.send(TOPICS[0], b"waits in a block %d" % i, properties=seconds)
         code = RequestCode.UPDATE_CONSUMER_OFFSET
+        harness.broker.groups.get(GROUP)
         harness.ask_code(code, consumerGroup=GROUP, topic=TOPICS[0], queueId=0, commitOffset=7)
         harness.advance(5500, model.work, 500)
         harness.send(TOPICS[0], b"after the checkpoint", queue_id=0)

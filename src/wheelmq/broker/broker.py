@@ -11,12 +11,14 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import numpy as np
 
 from wheelmq.broker import part_settings
 from wheelmq.broker.admission import Admission
+from wheelmq.broker.arrivals import Arrivals
 from wheelmq.broker.calls import Calls
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
@@ -261,6 +263,7 @@ class Broker:
     def connection_lost(self, connection: Connection) -> None:
         """The peer is gone."""
         self.holds.drop(connection)
+        self.calls.drop(connection)
         self.note_left(self.clients.lose(connection))
 
     def tick(self) -> None:
@@ -310,8 +313,9 @@ class Broker:
         rows, grown = self.store.dispatch()
         self.timer.take_journal(rows)
         self.block_lane.take_settled(rows)
+        arrivals = Arrivals(rows)
         for queue_row in grown:
-            self.holds.wake(queue_row)
+            self.holds.wake(queue_row, partial(arrivals.first_by_code, queue_row))
         return len(rows)
 
     def _index_waits(self, index: MessageIndex) -> bool:
@@ -335,6 +339,7 @@ class Broker:
                 waits.append(wall_ms - now_ms)
         for mono_ms in (
             self.holds.next_deadline_ms(),
+            self.calls.next_deadline_ms(),
             self.flush.next_ms(),
             self.pipeline.next_ms(monotonic_ms),
             self.timer_chores.next_ms(),
@@ -402,12 +407,13 @@ class Broker:
         if "broker_permission" in fields:
             self.topics.tell_anew()
 
-    def note_left(self, groups: list[str]) -> None:
-        """Each of the groups has lost a member, perhaps its last."""
+    def note_left(self, groups: list[str], *, tell: bool = True) -> None:
+        """Each of the groups has lost a member, perhaps its last; tell the others, if there are any."""
         for group in groups:
             if group not in self.clients.consumers:
                 self.consumer_filters.unregister(group)
-            self.tell_members_changed(group)
+            if tell:
+                self.tell_members_changed(group)
 
     # Chores --------------------------------------------------------------------------------------------------------
 
@@ -462,6 +468,7 @@ class Broker:
             log.error("what the broker does to its files beside serving could not be done: %s", result)
 
     def _expire_clients(self) -> None:
+        self.locks.drop_lapsed(self.now_monotonic_ms())
         connections, groups = self.clients.expire(self.now_monotonic_ms() - self.settings.client_expiry_ms)
         for connection in connections:
             connection.close()

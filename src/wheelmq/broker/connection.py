@@ -33,7 +33,12 @@ class Connection(Protocol):
 
 def peer_text(connection: Connection) -> str:
     """The peer as ip:port."""
-    address, port = connection.peer
+    return host_text(connection.peer)
+
+
+def host_text(host: Host) -> str:
+    """A host as ip:port."""
+    address, port = host
     if len(address) == 4:
         return f"{'.'.join(map(str, address))}:{port}"
     groups = (address[i : i + 2].hex() for i in range(0, 16, 2))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wheelmq.broker.connection import Connection, peer_text
-from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, PeerError, Request
+from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, Later, PeerError, Request
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -74,10 +74,15 @@ class Dispatch:
                 self.answer(connection, command.opaque, Command(code=ResponseCode.SYSTEM_BUSY, remark=refusal.remark))
             return
         serve = self._serve_with_hooks if self._broker.hooks.rpc else self._serve
-        answer = serve(Request(command, connection))
-        if command.is_oneway or answer is None:
+        self._give(connection, command, serve(Request(command, connection)))
+
+    def _give(self, connection: Connection, command: Command, answer: Answer) -> None:
+        """Answer the request `command`, now or once it can be."""
+        if isinstance(answer, Later):
+            answer.begin(lambda make: self._give(connection, command, self._try(connection, command.code, make)[0]))
+        elif command.is_oneway or answer is None:
             return
-        if isinstance(answer, Hold):
+        elif isinstance(answer, Hold):
             answer.again = self._guard_again(connection, command.code, answer.again)
             self._broker.holds.add(connection, command.opaque, answer, self._broker.now_monotonic_ms())
         elif isinstance(answer, Durable):
@@ -149,7 +154,7 @@ class Dispatch:
         try:
             return ask(), False
         except PeerError as refusal:
-            return Command(code=refusal.code, remark=refusal.remark), True
+            return Command(code=refusal.code, remark=refusal.remark, ext=refusal.ext), True
         except (HeaderError, BodyError) as error:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error)), True
         except DiskFull as error:

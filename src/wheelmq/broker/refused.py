@@ -12,8 +12,6 @@ from wheelmq.formats.wire.codes import RequestCode as Code
 _UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and serves it no more"
 _ADMIN: Final = "an administrator's question or command, none that a client needs"
 _STATS: Final = "reads statistics by topic and group, which are not kept"
-_CALLS: Final = "is passed on to a client, and the broker calls none yet"
-_REPLIES: Final = "belongs to request and reply over the broker"
 _POP: Final = "belongs to consumption by POP"
 _STATIC: Final = "belongs to static topics"
 _UNITS: Final = "belongs to units, a deployment of Apache's own that nobody documents"
@@ -41,7 +39,6 @@ REFUSED: Final[dict[Code, str]] = {
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _ADMIN,
     Code.GET_ALL_TOPIC_CONFIG: _ADMIN,
     Code.GET_TOPIC_CONFIG: _ADMIN,
-    Code.GET_EARLIEST_MSG_STORETIME: _ADMIN,
     Code.GET_ALL_CONSUMER_OFFSET: _ADMIN,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _ADMIN,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _ADMIN,
@@ -67,10 +64,6 @@ REFUSED: Final[dict[Code, str]] = {
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _ADMIN,
     Code.VIEW_BROKER_STATS_DATA: _STATS,
     Code.GET_BROKER_CONSUME_STATS: _STATS,
-    Code.INVOKE_BROKER_TO_RESET_OFFSET: _CALLS,
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _CALLS,
-    Code.SEND_REPLY_MESSAGE: _REPLIES,
-    Code.SEND_REPLY_MESSAGE_V2: _REPLIES,
     Code.QUERY_ASSIGNMENT: _POP,
     Code.SET_MESSAGE_REQUEST_MODE: _POP,
     Code.GET_ALL_MESSAGE_REQUEST_MODE: _POP,

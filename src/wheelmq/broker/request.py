@@ -41,10 +41,12 @@ class Request:
 class PeerError(Exception):
     """The request cannot be granted: `code` and text are the answer."""
 
-    def __init__(self, code: ResponseCode, remark: str) -> None:
+    def __init__(self, code: ResponseCode, remark: str, **fields: object) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
+        self.ext = headers.texts(**fields)
+        """Header of the answer, where more than code and text are told."""
 
 
 @dataclass(slots=True)
@@ -75,9 +77,32 @@ class Hold:
     timeout_ms: int
     again: Callable[[bool], Command | None]
     """Called with whether it is the last time; None goes on waiting (the last time it means no answer at all)."""
+    tags: TagWait | None = None
+    """Of a pull by tags, whose key is a queue."""
 
 
-Answer = Command | Durable | DurableInBlock | Hold | None
+@dataclass(slots=True)
+class TagWait:
+    """What a hold wants of its queue: it is asked again only when that has come."""
+
+    codes: frozenset[int]
+    go_to: Callable[[int | None], None]
+    """Called before it is asked again, with the queue offset of the first message it may want; None: of all that was
+    appended to the queue since it is held, it wants nothing."""
+
+
+Give = Callable[[Callable[[], "Answer"]], None]
+"""Takes what makes an answer; what that raises becomes the answer, as with a handler."""
+
+
+@dataclass(slots=True)
+class Later:
+    """An answer that depends on what somebody else says: `begin` is called once, with what takes the answer once."""
+
+    begin: Callable[[Give], None]
+
+
+Answer = Command | Durable | DurableInBlock | Hold | Later | None
 Handler = Callable[[Request, "Broker"], Answer]
 
 

@@ -132,6 +132,18 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     """Messages that a query by a unique key gives, whatever it asks for."""
     notify_members_changed: bool = True
     """Tell the members of a group when one comes or goes; else they find out by themselves."""
+    lite_pull_message_enable: bool = True
+    """Whether lite pull consumers are served."""
+    reject_pull_consumer_enable: bool = False
+    """Serve consumers that push alone: whoever pulls by itself is not registered, and its pulls are refused."""
+    use_server_side_reset_offset: bool = True
+    """Keep resets of offsets for the groups' next pulls; else their clients are told, as clients before 5.0 expect."""
+    slave_read_enable: bool = False
+    """Send those far behind to the broker id that their group names for it: one of a replica of Apache's."""
+    access_message_in_memory_max_ratio: Percent = 40
+    """Share of the machine's memory that the end of the log is taken to have; who reads before it is far behind."""
+    store_reply_message_enable: bool = True
+    """Keep replies to requests in the topic of the cluster for them, as well as passing them on."""
     recall_enable: bool = True
 
     reject_transaction_message: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from wheelmq.broker.request import PeerError
@@ -24,6 +25,21 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
+
+
+class Forbidden(IntEnum):
+    """What forbids a pull (RocketMQ: ForbiddenType)."""
+
+    BROKER = 1
+    GROUP = 2
+    TOPIC = 3
+    BROADCASTING = 4
+    SUBSCRIPTION = 5
+
+
+def forbidden(kind: Forbidden, remark: str) -> PeerError:
+    """The answer to a pull that may not be."""
+    return PeerError(ResponseCode.NO_PERMISSION, remark, forbiddenType=int(kind))
 
 
 class MessageFilter(NamedTuple):
@@ -84,7 +100,10 @@ def _told(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscriptio
         raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
     if members.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
         remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
-        raise PeerError(ResponseCode.NO_PERMISSION, remark)
+        raise forbidden(Forbidden.BROADCASTING, remark)
+    if broker.groups.is_forbidden(header.consumer_group, header.topic):
+        remark = f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]"
+        raise forbidden(Forbidden.SUBSCRIPTION, remark)
     known = members.subscriptions.get(header.topic)
     if known is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")

@@ -17,7 +17,6 @@ _STATS: Final = "belongs to statistics that are not kept"
 _OTHER_METRICS: Final = "metrics are fetched by Prometheus alone"
 _TICK: Final = "one loop does it, in slices of a tick"
 _RECOVERY: Final = "a start recovers by its own snapshot and walk"
-_LOCKS: Final = "nothing is locked while it is appended"
 _NETTY: Final = "there is no Netty"
 _UNREAD: Final = "Apache does not read it either"
 
@@ -93,7 +92,7 @@ BROKER_KEYS: Final = (
     honoured("regionId", TEXT, "DefaultRegion", "region_id"),
     honoured("registerBrokerTimeoutMills", INT, "24000", "register_timeout_ms", "ms"),
     no_effect("sendHeartbeatTimeoutMillis", INT, "1000", _REPLICAS, "ms"),
-    no_effect("slaveReadEnable", BOOLEAN, "false", _REPLICAS),
+    honoured("slaveReadEnable", BOOLEAN, "false", "slave_read_enable"),
     no_effect("disableConsumeIfConsumerReadSlowly", BOOLEAN, "false", "whoever reads slowly is served"),
     no_effect("consumerFallbehindThreshold", LONG, "17179869184", "whoever reads slowly is served", "B"),
     honoured("brokerFastFailureEnable", BOOLEAN, "true", "broker_fast_failure_enable"),
@@ -107,7 +106,7 @@ BROKER_KEYS: Final = (
     honoured("startAcceptSendRequestTimeStamp", LONG, "0", "start_accept_send_request_time_stamp", "ms since 1970"),
     honoured("traceOn", BOOLEAN, "true", "trace_on"),
     no_effect("enableCalcFilterBitMap", BOOLEAN, "false", _FILTERS),
-    no_effect("rejectPullConsumerEnable", BOOLEAN, "false", "consumers that pull are served"),
+    honoured("rejectPullConsumerEnable", BOOLEAN, "false", "reject_pull_consumer_enable"),
     no_effect("expectConsumerNumUseFilter", INT, "32", _FILTERS),
     no_effect("maxErrorRateOfBloomFilter", INT, "20", _FILTERS, "%"),
     honoured("filterDataCleanTimeSpan", LONG, "86400000", "filter_data_clean_time_span", "ms"),
@@ -157,7 +156,7 @@ BROKER_KEYS: Final = (
     no_effect("popReviveMaxReturnSizePerRead", INT, "16384", _POP),
     no_effect("popReviveMaxAttemptTimes", INT, "16", _POP),
     no_effect("realTimeNotifyConsumerChange", BOOLEAN, "true", "members are told at once"),
-    no_effect("litePullMessageEnable", BOOLEAN, "true", "consumers that pull are served"),
+    honoured("litePullMessageEnable", BOOLEAN, "true", "lite_pull_message_enable"),
     no_effect("syncBrokerMemberGroupPeriod", INT, "1000", _REPLICAS, "ms"),
     no_effect("loadBalancePollNameServerInterval", LONG, "30000", _POP, "ms"),
     no_effect("cleanOfflineBrokerInterval", INT, "30000", _REPLICAS, "ms"),
@@ -176,9 +175,7 @@ BROKER_KEYS: Final = (
         "false",
         "there are no access lists, and all would be open: keep others out by the network, then remove it",
     ),
-    no_effect(
-        "storeReplyMessageEnable", BOOLEAN, "true", "belongs to request and reply over the broker, which is refused"
-    ),
+    honoured("storeReplyMessageEnable", BOOLEAN, "true", "store_reply_message_enable"),
     no_effect("enableDetailStat", BOOLEAN, "true", _STATS),
     no_effect("autoDeleteUnusedStats", BOOLEAN, "true", _STATS),
     no_effect("isolateLogEnable", BOOLEAN, "false", "each broker is a process with its own log"),
@@ -187,10 +184,10 @@ BROKER_KEYS: Final = (
     refused("enableRemoteEscape", BOOLEAN, "false", "there is no replication: remove it"),
     no_effect("skipPreOnline", BOOLEAN, "false", _REPLICAS),
     no_effect("asyncSendEnable", BOOLEAN, "true", _TICK),
-    no_effect("useServerSideResetOffset", BOOLEAN, "true", "resets of offsets on the broker are refused"),
+    honoured("useServerSideResetOffset", BOOLEAN, "true", "use_server_side_reset_offset"),
     no_effect("consumerOffsetUpdateVersionStep", LONG, "500", _REPLICAS),
     no_effect("delayOffsetUpdateVersionStep", LONG, "200", _REPLICAS),
-    no_effect("lockInStrictMode", BOOLEAN, "false", _LOCKS),
+    no_effect("lockInStrictMode", BOOLEAN, "false", _REPLICAS),
     no_effect("compatibleWithOldNameSrv", BOOLEAN, "true", _REPLICAS),
     refused("enableControllerMode", BOOLEAN, "false", "there is no replication, and no master to elect: remove it"),
     no_effect("controllerAddr", TEXT, "", _REPLICAS),

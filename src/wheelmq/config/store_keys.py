@@ -118,7 +118,7 @@ STORE_KEYS: Final = (
         "maxTransferBytesOnMessageInDisk", INT, "65536", "what a pull gives does not depend on where it lies", "B"
     ),
     no_effect("maxTransferCountOnMessageInDisk", INT, "8", "what a pull gives does not depend on where it lies"),
-    no_effect("accessMessageInMemoryMaxRatio", INT, "40", "all is read from the mapped files"),
+    honoured("accessMessageInMemoryMaxRatio", INT, "40", "access_message_in_memory_max_ratio", "%"),
     honoured("messageIndexEnable", BOOLEAN, "true", "message_index_enable"),
     honoured("maxHashSlotNum", INT, "5000000", "max_hash_slot_num"),
     honoured("maxIndexNum", INT, "20000000", "max_index_num"),

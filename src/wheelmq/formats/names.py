@@ -25,6 +25,20 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group under whose name it is kept how far the queues of transactions are done with."""
+_PULL_ALWAYS: Final = frozenset(
+    (
+        "DEFAULT_CONSUMER",
+        "TOOLS_CONSUMER",
+        "SCHEDULE_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "__MONITOR_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+    )
+)
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 SYSTEM_PREFIX: Final = "rmq_sys_"
@@ -80,6 +94,16 @@ def group_problem(group: str) -> str | None:
     if not _NAME.fullmatch(group):
         return "the specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return None
+
+
+def may_always_pull(group: str) -> bool:
+    """Whether a group is one of tools, which may pull where others have to push (isSysConsumerGroupPullMessage)."""
+    return group in _PULL_ALWAYS or group.startswith("CID_RMQ_SYS_")
+
+
+def reply_topic(cluster: str) -> str:
+    """Where a cluster keeps the replies to requests (RocketMQ: MixAll.getReplyTopic)."""
+    return f"{cluster}_REPLY_TOPIC"
 
 
 def is_system_topic(topic: str) -> bool:

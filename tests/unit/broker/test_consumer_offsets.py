@@ -15,6 +15,7 @@ from wheelmq.testing.harness import BrokerHarness
 
 
 def commit(harness: BrokerHarness, offset: int) -> None:
+    harness.broker.groups.get("g")
     harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=offset)
 
 

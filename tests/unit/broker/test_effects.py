@@ -34,6 +34,7 @@ UNIT: Final = Path(__file__).parents[1]
 ELSEWHERE: Final = {
     "autoCreateSubscriptionGroup": "broker/test_pull.py",
     "autoCreateTopicEnable": "broker/test_send.py",
+    "accessMessageInMemoryMaxRatio": "broker/test_pull.py",
     "brokerFastFailureEnable": "broker/test_flow.py",
     "brokerPermission": "broker/test_config.py",
     "deleteWhen": "delay/blocks/test_lane.py",
@@ -46,6 +47,7 @@ ELSEWHERE: Final = {
     "flushCommitLogLeastPages": "broker/test_flush.py",
     "flushCommitLogThoroughInterval": "broker/test_flush.py",
     "flushDiskType": "broker/test_flush.py",
+    "litePullMessageEnable": "broker/test_pull.py",
     "longPollingEnable": "broker/test_pull.py",
     "mappedFileSizeCommitLog": "store/test_expiry.py",
     "mappedFileSizeConsumeQueue": "broker/test_pull.py",
@@ -57,9 +59,12 @@ ELSEWHERE: Final = {
     "namesrvAddr": "client/conftest.py",
     "osPageCacheBusyTimeOutMills": "broker/test_put_statuses.py",
     "recallMessageEnable": "delay/test_cancel.py",
+    "rejectPullConsumerEnable": "broker/test_pull.py",
+    "slaveReadEnable": "broker/test_pull.py",
     "serverChannelMaxIdleTimeSeconds": "broker/test_listening.py",
     "startAcceptSendRequestTimeStamp": "broker/test_put_statuses.py",
     "storePathRootDir": "client/conftest.py",
+    "storeReplyMessageEnable": "broker/test_replies.py",
     "syncFlushTimeout": "broker/test_flush.py",
     "timerCheckMetricsWhen": "broker/test_metrics_check.py",
     "timerCongestNumEachSlot": "broker/test_timer_settings.py",
@@ -74,6 +79,7 @@ ELSEWHERE: Final = {
     "transactionCheckMax": "broker/test_transactions.py",
     "transactionOpMsgMaxSize": "broker/test_transactions.py",
     "rejectTransactionMessage": "broker/test_transactions.py",
+    "useServerSideResetOffset": "broker/test_resets.py",
 }
 """The tests that set the field of a key."""
 
@@ -197,6 +203,7 @@ def expiry_of_clients(folder: Path) -> None:
 def offsets(folder: Path) -> None:
     with BrokerHarness(folder, offsets_persist_ms=70) as harness:
         harness.send("T")
+        harness.broker.groups.get("g")
         fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
         assert harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, **fields).code == 0
         harness.advance(70)

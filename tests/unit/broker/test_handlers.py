@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from wheelmq.broker.calls import Calls, Unanswered
+from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.delay.listing import END
+from wheelmq.formats.disk.message import Host
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -49,6 +52,7 @@ class TestConsumerOffsets:
         return harness.ask_code(RequestCode.QUERY_CONSUMER_OFFSET, **{**self.FIELDS, **fields})
 
     def update(self, harness: BrokerHarness, **fields: object) -> Command:
+        harness.broker.groups.get("g")
         return harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, **{**self.FIELDS, "commitOffset": 5, **fields})
 
     def test_what_was_committed_is_found(self, harness: BrokerHarness) -> None:
@@ -63,10 +67,22 @@ class TestConsumerOffsets:
         assert self.query(harness).ext == {"offset": "0"}
         assert self.query(harness, setZeroIfNotFound=True).ext == {"offset": "0"}
         answer = self.query(harness, setZeroIfNotFound=False)
-        assert (answer.code, answer.remark) == (22, "Not found, maybe this group consumer boot first")
+        assert (answer.code, answer.remark) == (
+            22,
+            "Not found, do not set to zero, maybe this group consumer boot first",
+        )
 
     @pytest.mark.parametrize(
-        ("fields", "code"), [({"consumerGroup": "no group!"}, 26), ({"topic": "nowhere"}, 17), ({"queueId": None}, 1)]
+        ("fields", "code"),
+        [
+            ({"consumerGroup": "no group!"}, 26),
+            ({"consumerGroup": "unheardOf"}, 26),
+            ({"topic": "nowhere"}, 17),
+            ({"queueId": None}, 29),
+            ({"commitOffset": None}, 29),
+            ({"queueId": -1}, 29),
+            ({"queueId": 8192}, 29),
+        ],
     )
     def test_refused(self, harness: BrokerHarness, fields: dict[str, object], code: int) -> None:
         harness.send("T")
@@ -74,6 +90,7 @@ class TestConsumerOffsets:
 
     def test_oneway(self, harness: BrokerHarness) -> None:
         harness.send("T")
+        harness.broker.groups.get("g")
         ext = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "9"}
         asked = harness.submit(Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext), oneway=True)
         harness.tick()
@@ -304,6 +321,27 @@ class TestLocks:
         harness.send("%RETRY%g", b"x", j=1)
         assert harness.bodies("%DLQ%g") == [b"x"]
 
+    def test_given_up_oneway(self, harness: BrokerHarness) -> None:
+        self.lock(harness, "a", 0)
+        names = [{"brokerName": "broker-a", "queueId": 0, "topic": "T"}]
+        body = bodies.write({"clientId": "a", "consumerGroup": "g", "mqSet": names})
+        asked = harness.submit(Command(code=RequestCode.UNLOCK_BATCH_MQ, body=body), oneway=True)
+        assert self.lock(harness, "b", 0) == [0]
+        assert asked.answer is None
+
+    def test_those_that_lapsed_are_cleared_away(self, harness: BrokerHarness) -> None:
+        self.lock(harness, "a", 0, 1, 2)
+        harness.advance(75_000)
+        assert len(harness.broker.locks) == 0 and not harness.broker.locks._locks
+
+    def test_no_more_than_so_many(self) -> None:
+        locks = QueueLocks(1000, count_max=3)
+        queues = [bodies.QueueName(broker_name="b", queue_id=i, topic="T") for i in range(5)]
+        assert locks.lock("g", queues, "a", 0) == queues[:3]
+        assert locks.lock("other", queues[:1], "b", 1000) == [] and len(locks._locks) == 1
+        assert locks.lock("other", queues, "b", 1001) == queues[:3]
+        assert len(locks) == 3
+
 
 class TestTopics:
     def create(self, harness: BrokerHarness, **fields: object) -> Command:
@@ -460,7 +498,7 @@ class TestCalls:
     def test_an_answer(self, harness: BrokerHarness) -> None:
         from wheelmq.formats.wire import frame
 
-        connection, got = harness.connect(), list[Command | None]()
+        connection, got = harness.connect(), list[Command | Unanswered]()
         deadline_ms = harness.broker.now_monotonic_ms() + 10_000
         for _ in range(2):
             harness.broker.calls.ask(connection, Command(code=307), deadline_ms, got.append)
@@ -468,14 +506,49 @@ class TestCalls:
         first, second = connection.requests
         assert first.opaque != second.opaque and not first.is_oneway
         harness.feed(frame.encode(Command(code=0, opaque=second.opaque, flag=FLAG_RESPONSE, body=b"2")), connection)
-        assert [answer and answer.body for answer in got] == [b"2"]
+        assert [isinstance(answer, Command) and answer.body for answer in got] == [b"2"]
         harness.feed(frame.encode(Command(code=0, opaque=first.opaque, flag=FLAG_RESPONSE)), harness.connect())
         assert len(got) == 1  # of another connection
         harness.advance(10_000)
-        assert got[1] is None
+        assert got[1] is Unanswered.LATE
         assert harness.broker.calls.counts == {"unknown": 1, "late": 1}
         harness.feed(frame.encode(Command(code=0, opaque=first.opaque, flag=FLAG_RESPONSE)), connection)
         assert len(got) == 2
+
+    def test_a_connection_that_is_gone(self, harness: BrokerHarness) -> None:
+        connection, got = harness.connect(), list[Command | Unanswered]()
+        calls = harness.broker.calls
+        for _ in range(2):
+            calls.ask(connection, Command(code=307), 1 << 40, got.append)
+        harness.lose(connection)
+        assert got == [Unanswered.GONE] * 2
+        calls.ask(connection, Command(code=307), 1 << 40, got.append)
+        assert got == [Unanswered.GONE] * 3 and len(calls) == 0
+
+    def test_no_more_than_so_many(self) -> None:
+        calls, connection = Calls(count_max=2), FakeConnection(Host(bytes(4), 1))
+        got: list[Command | Unanswered] = []
+        for _ in range(3):
+            calls.ask(connection, Command(code=307), 1000, got.append)
+        assert got == [Unanswered.BUSY]
+        calls.expire(1000)
+        assert got == [Unanswered.BUSY, Unanswered.LATE, Unanswered.LATE]
+
+    def test_a_client_that_does_not_read_is_asked_nothing(self) -> None:
+        calls, connection = Calls(), FakeConnection(Host(bytes(4), 1))
+        connection.is_full = True
+        got: list[Command | Unanswered] = []
+        calls.ask(connection, Command(code=307), 1000, got.append)
+        assert got == [Unanswered.BUSY] and len(calls) == 0
+
+    def test_what_was_answered_leaves_nothing_behind(self) -> None:
+        calls, connection = Calls(), FakeConnection(Host(bytes(4), 1))
+        got: list[Command | Unanswered] = []
+        for opaque in range(1, 1001):
+            calls.ask(connection, Command(code=307), 1 << 40, got.append)
+            calls.answered(connection, Command(code=0, opaque=opaque))
+        assert len(got) == 1000 and len(calls) == 0
+        assert len(calls._deadlines) < 100 and not calls._waiting
 
 
 class TestRuntime:

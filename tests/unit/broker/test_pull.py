@@ -11,19 +11,28 @@ from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from wheelmq.system import memory
 from wheelmq.testing.harness import Ask, BrokerHarness
 
 
-def beat(harness: BrokerHarness, *subscriptions: dict[str, Any], model: str = "CLUSTERING") -> None:
+def beat(
+    harness: BrokerHarness, *subscriptions: dict[str, Any], model: str = "CLUSTERING", **consumer_fields: Any
+) -> None:
     """A heartbeat of group `consumers` on the usual connection."""
     consumer = {
         "groupName": "consumers",
         "consumeType": "CONSUME_PASSIVELY",
         "messageModel": model,
         "subscriptionDataSet": list(subscriptions),
+        **consumer_fields,
     }
     body = bodies.write({"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []})
     assert harness.ask(Command(code=RequestCode.HEART_BEAT, body=body)).code == 0
+
+
+def refusal(answer: Command) -> tuple[int, str | None]:
+    """Code, and what forbids it."""
+    return answer.code, answer.ext.get("forbiddenType")
 
 
 def numbers(answer: Command) -> tuple[int, int, int]:
@@ -59,6 +68,23 @@ class TestStatus:
         assert answer.code == code
         assert answer.remark in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE")
         assert numbers(answer) == (0, 0, 0)
+
+    def test_messages_that_are_gone_from_the_log(self, tmp_path: Path) -> None:
+        """What the queue still names is passed over; then the queue begins behind it, and who asks for it is moved."""
+        size = 4096
+        with BrokerHarness(tmp_path, log_file_bytes=size) as harness:
+            for i in range(30):
+                harness.send("T", b"%02d" % i * 100)
+            log, queues = harness.broker.store.log, harness.broker.store.queues
+            assert log.files.drop_before(size) is not None
+            alone = harness.pull("T", maxMsgNums=1)
+            assert (alone.answer.code, alone.answer.remark, alone.next_offset) == (20, "MESSAGE_WAS_REMOVING", 1)
+            first = harness.pull("T").records[0].queue_offset
+            assert 1 < first < 20
+            assert sum(job is not None for job in queues.drop_before(log.start)) == 0
+            moved = harness.pull("T")
+            assert (moved.answer.code, moved.answer.remark) == (21, "OFFSET_TOO_SMALL")
+            assert numbers(moved.answer) == (first, first, 30)
 
     def test_records_are_as_they_stand_in_the_log(self, harness: BrokerHarness) -> None:
         harness.send("T", b"a")
@@ -211,7 +237,14 @@ class TestSubscriptionOfTheHeartbeat:
         group = harness.broker.groups.get("consumers")
         assert group is not None and self.pull(harness).code == 0
         group.consume_broadcast_enable = False
-        assert self.pull(harness).code == ResponseCode.NO_PERMISSION
+        assert refusal(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "4")
+
+    def test_a_topic_that_is_forbidden_to_the_group(self, harness: BrokerHarness) -> None:
+        beat(harness, {"topic": "T", "subString": "*"})
+        harness.broker.groups._table.forbidden_table["consumers"] = {"T": 1 << 2}
+        assert refusal(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "5")
+        harness.broker.groups._table.forbidden_table["consumers"] = {"T": 1 << 1, "U": 1 << 2}
+        assert self.pull(harness).code == 0
 
 
 class TestRefusals:
@@ -225,14 +258,39 @@ class TestRefusals:
 
     def test_a_topic_that_may_not_be_read(self, harness: BrokerHarness) -> None:
         harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1, perm=2)
-        assert harness.pull("T").answer.code == ResponseCode.NO_PERMISSION
+        assert refusal(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "3")
 
     def test_a_group_that_may_not_consume(self, harness: BrokerHarness) -> None:
         harness.send("T")
         group = harness.broker.groups.get("consumers")
         assert group is not None
         group.consume_enable = False
-        assert harness.pull("T").answer.code == ResponseCode.NO_PERMISSION
+        assert refusal(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "2")
+
+    def test_a_broker_that_lets_nobody_read(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, broker_permission=2) as harness:
+            harness.send("T")
+            assert refusal(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "1")
+
+    def test_lite_pulls_where_they_are_off(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, lite_pull_message_enable=False) as harness:
+            harness.send("T")
+            command = harness.pull_command("T")
+            command.code = RequestCode.LITE_PULL_MESSAGE
+            assert refusal(harness.ask(command)) == (ResponseCode.NO_PERMISSION, "1")
+            assert harness.pull("T").answer.code == 0
+
+    def test_who_pulls_where_only_pushing_is_served(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, reject_pull_consumer_enable=True) as harness:
+            harness.send("T")
+            answer = harness.pull("T").answer
+            assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+            assert harness.pull("T", consumerGroup="TOOLS_CONSUMER").answer.code == 0
+            beat(harness, {"topic": "T", "subString": "*"}, consumeType="CONSUME_ACTIVELY")
+            assert "consumers" not in harness.broker.clients.consumers
+            beat(harness, {"topic": "T", "subString": "*"})
+            assert harness.pull("T").answer.code == 0
+            assert harness.pull("T", connection=harness.connect()).answer.code == 0
 
     def test_no_group(self, harness: BrokerHarness) -> None:
         harness.send("T")
@@ -244,6 +302,36 @@ class TestRefusals:
         command = harness.pull_command("T")
         del command.ext["queueOffset"]
         assert harness.ask(command).code == ResponseCode.SYSTEM_ERROR
+
+
+class TestSuggestedBroker:
+    def suggested(self, harness: BrokerHarness, offset: int = 0, **fields: Any) -> str:
+        return harness.pull("T", 0, offset, **fields).answer.ext["suggestWhichBrokerId"]
+
+    def group(self, harness: BrokerHarness) -> None:
+        group = harness.broker.groups.get("consumers")
+        assert group is not None
+        group.broker_id, group.which_broker_when_consume_slowly = 2, 3
+
+    def test_this_one(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        self.group(harness)
+        assert self.suggested(harness) == self.suggested(harness, 1) == "0"
+
+    def test_that_of_the_group_where_replicas_may_be_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(memory, "PHYSICAL_BYTES", 10_000)
+        with BrokerHarness(tmp_path, slave_read_enable=True, access_message_in_memory_max_ratio=30) as harness:
+            self.group(harness)
+            harness.send("T", bytes(2000))
+            assert self.suggested(harness) == "2"
+            for _ in range(3):
+                harness.send("T", bytes(2000))
+            assert self.suggested(harness, maxMsgNums=1) == "3"
+            assert self.suggested(harness) == "2"  # by the last one that it got
+            assert self.suggested(harness, maxMsgNums=1, subscription="none") == "2"  # all four were looked at
+            assert self.suggested(harness, 4) == self.suggested(harness, 99) == "2"
 
 
 class TestCommit:

@@ -31,6 +31,8 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
         last_seen_ms=broker.now_monotonic_ms(),
     )
     for consumer in beat.consumer_data_set:
+        if broker.settings.reject_pull_consumer_enable and consumer.consume_type == "CONSUME_ACTIVELY":
+            continue
         group = broker.groups.get(consumer.group_name)
         if group is None:
             continue
@@ -51,7 +53,9 @@ def unregister_client(request: Request, broker: Broker) -> Answer:
     left = broker.clients.leave(
         header.client_id, request.connection, producer=header.producer_group, consumer=header.consumer_group
     )
-    broker.note_left(left)
+    for name in left:
+        config = broker.groups.get(name)
+        broker.note_left([name], tell=config is None or config.notify_consumer_ids_changed_enable)
     return reply()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.state.topics import QUEUES_MAX
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import (
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 
-IN_MEMORY_SHARE: Final = 0.4
-"""Share of the machine's memory that the end of the log is taken to have (RocketMQ: accessMessageInMemoryMaxRatio)."""
-
-
 @serves(RequestCode.QUERY_CONSUMER_OFFSET)
 def query_consumer_offset(request: Request, broker: Broker) -> Answer:
     """How far a group has come in a queue."""
@@ -35,7 +32,8 @@ def query_consumer_offset(request: Request, broker: Broker) -> Answer:
     queue = broker.store.queues.find(header.topic, header.queue_id)
     if header.set_zero_if_not_found is not False and _begins_in_memory(broker, queue):
         return reply(offset=0)
-    raise PeerError(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+    why = "V3_0_6_SNAPSHOT" if header.set_zero_if_not_found is not False else "do not set to zero,"
+    raise PeerError(ResponseCode.QUERY_NOT_FOUND, f"Not found, {why} maybe this group consumer boot first")
 
 
 def _begins_in_memory(broker: Broker, queue: ConsumeQueue | None) -> bool:
@@ -49,18 +47,32 @@ def _begins_in_memory(broker: Broker, queue: ConsumeQueue | None) -> bool:
     if queue.skip_blanks(queue.start) > 0:
         return False
     position = int(queue.read(QueueOffset(0), 1)[0]["position"])
-    return broker.store.log.end - position < memory.PHYSICAL_BYTES * IN_MEMORY_SHARE
+    return is_in_memory(broker, position)
+
+
+def is_in_memory(broker: Broker, position: int) -> bool:
+    """Whether what stands at a log position is near enough to the end of the log to be taken for in memory."""
+    share = broker.settings.access_message_in_memory_max_ratio / 100
+    return broker.store.log.end - position <= memory.PHYSICAL_BYTES * share
 
 
 @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
 def update_consumer_offset(request: Request, broker: Broker) -> Answer:
     """A group has come further."""
     header = request.header(UpdateConsumerOffsetHeader)
-    if broker.groups.get(header.consumer_group) is None:
+    if broker.groups.known(header.consumer_group) is None:
         remark = f"Group {header.consumer_group} not exist!"
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if header.topic not in broker.topics:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+    if header.queue_id is None or header.commit_offset is None:
+        missing = "QueueId" if header.queue_id is None else "Offset"
+        raise PeerError(ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {header.topic}")
+    if not 0 <= header.queue_id < QUEUES_MAX:
+        remark = f"queueId is {header.queue_id}: no topic has a queue of more than {QUEUES_MAX - 1}"
+        raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
+    if broker.consumer_offsets.has_reset(header.consumer_group, header.topic, header.queue_id):
+        return reply(remark="Offset has been previously reset")
     broker.consumer_offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     return reply()
 
@@ -81,24 +93,53 @@ def get_min_offset(request: Request, broker: Broker) -> Answer:
     return reply(offset=queue.skip_blanks(queue.start) if queue else 0)
 
 
+@serves(RequestCode.GET_EARLIEST_MSG_STORETIME)
+def get_earliest_store_time(request: Request, broker: Broker) -> Answer:
+    """When the first message of a queue was stored that is still there; -1 when there is none."""
+    header = request.header(QueueHeader)
+    return reply(timestamp=earliest_ms(broker, header.topic, header.queue_id))
+
+
 @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
 def search_offset(request: Request, broker: Broker) -> Answer:
     """The first message of a queue stored at or after a time (UPPER: the last one at or before it)."""
     header = request.header(SearchOffsetHeader)
-    queue = broker.store.queues.find(header.topic, header.queue_id)
+    upper = header.boundary_type.upper() == "UPPER"
+    return reply(offset=offset_at(broker, header.topic, header.queue_id, header.timestamp, upper=upper))
+
+
+def offset_at(broker: Broker, topic: str, queue_id: int, at_ms: int, *, upper: bool = False) -> int:
+    """The queue offset of the first message of a queue stored at or after a time; its end when all are older.
+
+    `upper` asks for the last one stored at or before it; the first of the queue when all are younger.
+    """
+    queue = broker.store.queues.find(topic, queue_id)
     if queue is None or queue.start == queue.end:
-        return reply(offset=0)
-    upper = header.boundary_type == "UPPER"
+        return 0
     first = oldest = queue.skip_blanks(queue.start)
     behind = queue.end
-    while first < behind:  # the first message stored at or after the time, for UPPER after it
+    while first < behind:  # the first message stored at or after the time, for `upper` after it
         middle = QueueOffset((first + behind) // 2)
         stored_ms = _store_ms(broker, queue, middle)
-        if stored_ms < header.timestamp or (upper and stored_ms == header.timestamp):
+        if stored_ms < at_ms or (upper and stored_ms == at_ms):
             first = QueueOffset(middle + 1)
         else:
             behind = middle
-    return reply(offset=max(oldest, first - 1) if upper else first)
+    return max(oldest, first - 1) if upper else first
+
+
+def earliest_ms(broker: Broker, topic: str, queue_id: int) -> int:
+    """When the first message of a queue was stored that is still there, in epoch milliseconds; -1 without any."""
+    queue = broker.store.queues.find(topic, queue_id)
+    return -1 if queue is None else store_ms_at(broker, topic, queue_id, queue.skip_blanks(queue.start))
+
+
+def store_ms_at(broker: Broker, topic: str, queue_id: int, offset: int) -> int:
+    """When the message at a queue offset was stored, in epoch milliseconds; -1 when there is none."""
+    queue = broker.store.queues.find(topic, queue_id)
+    if queue is None or not queue.start <= offset < queue.end:
+        return -1
+    return _store_ms(broker, queue, QueueOffset(offset)) or -1
 
 
 def _store_ms(broker: Broker, queue: ConsumeQueue, offset: QueueOffset) -> int:

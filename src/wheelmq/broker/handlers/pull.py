@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wheelmq.broker.arrivals import is_of_a_tag
 from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.offsets import is_in_memory
 from wheelmq.broker.hook_contexts import pull_context
-from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
-from wheelmq.broker.subscriptions import EVERYTHING, MessageFilter, filter_of
+from wheelmq.broker.request import Answer, Hold, PeerError, Request, TagWait, reply
+from wheelmq.broker.subscriptions import EVERYTHING, Forbidden, MessageFilter, filter_of, forbidden
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
+from wheelmq.formats.names import may_always_pull
 from wheelmq.formats.units import LogPosition, QueueOffset
-from wheelmq.formats.wire.bodies import PERM_READ, GroupConfig, TopicConfig
+from wheelmq.formats.wire.bodies import MASTER_ID, PERM_READ, GroupConfig, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullHeader
@@ -23,10 +26,6 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
-
-
-TAG_CODES_END = 1 << 31
-"""A code beyond 32 bits stands for something else than a tag, and passes (RocketMQ: CqUnit.isTagsCodeValid)."""
 
 
 class Status(StrEnum):
@@ -40,6 +39,7 @@ class Status(StrEnum):
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
 
 
 _CODES = {
@@ -49,6 +49,7 @@ _CODES = {
     Status.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     Status.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     Status.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    Status.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 
 
@@ -60,6 +61,8 @@ class Read(NamedTuple):
     start: int
     end: int
     body: bytes = b""
+    is_behind: bool = False
+    """Whether it read before what the machine has in memory."""
 
 
 @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -69,15 +72,19 @@ def pull(request: Request, broker: Broker) -> Answer:
     A held pull has passed over the messages that its filter does not want: its last answer names where it stands.
     """
     header = request.header(PullHeader)
-    group, topic = _check(header, broker)
+    group, topic = _check(request, header, broker)
     wanted = filter_of(header, broker, group)
-    if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
-        broker.consumer_offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    _check_is_registered(request, header, broker)
+    offsets = broker.consumer_offsets
+    queue = header.consumer_group, header.topic, header.queue_id
+    if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0 and not offsets.has_reset(*queue):
+        offsets.commit(*queue, header.commit_offset)
 
     is_held = False
 
     def attempt(last: bool) -> Command | None:
-        found = read_queue(broker, header, wanted)
+        reset = offsets.take_reset(*queue)
+        found = read_queue(broker, header, wanted) if reset is None else _reset_to(broker, header, reset)
         code = _code(found.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and not last:
             return None
@@ -86,7 +93,7 @@ def pull(request: Request, broker: Broker) -> Answer:
             return None
         if broker.hooks.consume:
             broker.hooks.before_consume(pull_context(request, broker, header, found.status, found.body))
-        return _answer(found, code, topic, group)
+        return _answer(found, code, topic, group, broker)
 
     now = attempt(False)
     if now is not None:
@@ -96,26 +103,41 @@ def pull(request: Request, broker: Broker) -> Answer:
     timeout_ms = header.suspend_timeout_millis if broker.settings.long_polling else broker.settings.short_polling_ms
     row = broker.store.queues.row(header.topic, header.queue_id)
     is_held = True
-    return Hold(row, max(0, timeout_ms), attempt)
+    return Hold(row, max(0, timeout_ms), attempt, _tag_wait(broker, header, wanted, row))
 
 
-def _check(header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
+def _tag_wait(broker: Broker, header: PullHeader, wanted: MessageFilter, row: int) -> TagWait | None:
+    """What a held pull waits for, if that is tags alone."""
+    if wanted.codes is None or wanted.matches is not None:
+        return None
+
+    def go_to(offset: int | None) -> None:
+        if offset is not None:
+            header.queue_offset = max(header.queue_offset, offset)
+        elif not broker.store.journal.count:  # else units may be there that nobody was asked again for
+            header.queue_offset = max(header.queue_offset, broker.store.queues[row].end)
+
+    return TagWait(wanted.codes, go_to)
+
+
+def _check(request: Request, header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
+    """The group and the topic, which may be read. Raises PeerError."""
     if not broker.settings.broker_permission & PERM_READ:
-        raise PeerError(
-            ResponseCode.NO_PERMISSION, f"the broker[{broker.settings.broker_ip}] pulling message is forbidden"
-        )
+        raise forbidden(Forbidden.BROKER, f"the broker[{broker.settings.broker_ip}] pulling message is forbidden")
+    if request.command.code == RequestCode.LITE_PULL_MESSAGE and not broker.settings.lite_pull_message_enable:
+        remark = f"the broker[{broker.settings.broker_ip}] for lite pull consumer is forbidden"
+        raise forbidden(Forbidden.BROKER, remark)
     group = broker.groups.get(header.consumer_group)
     if group is None:
         remark = f"subscription group [{header.consumer_group}] does not exist"
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not group.consume_enable:
-        remark = f"subscription group no permission, {header.consumer_group}"
-        raise PeerError(ResponseCode.NO_PERMISSION, remark)
+        raise forbidden(Forbidden.GROUP, f"subscription group no permission, {header.consumer_group}")
     topic = broker.topics.get(header.topic)
     if topic is None:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
     if not topic.perm & PERM_READ:
-        raise PeerError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+        raise forbidden(Forbidden.TOPIC, f"the topic[{header.topic}] pulling message is forbidden")
     if not 0 <= header.queue_id < topic.read_queue_nums:
         remark = (
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
@@ -123,6 +145,25 @@ def _check(header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig
         )
         raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
     return group, topic
+
+
+def _check_is_registered(request: Request, header: PullHeader, broker: Broker) -> None:
+    """Refuse who pulls by itself, where only consumers that push are served. Raises PeerError."""
+    if not broker.settings.reject_pull_consumer_enable or may_always_pull(header.consumer_group):
+        return
+    members = broker.clients.consumers.get(header.consumer_group)
+    if members is not None and members.consume_type != "CONSUME_ACTIVELY":
+        return
+    if members is None or all(client.connection is not request.connection for client in members.clients.values()):
+        remark = "the consumer's group info not exist, or the pull consumer is rejected by server."
+        raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+
+
+def _reset_to(broker: Broker, header: PullHeader, offset: int) -> Read:
+    """The answer that sends a client to the offset its group was reset to."""
+    queue = broker.store.queues.find(header.topic, header.queue_id)
+    start, end = (queue.start, queue.end) if queue else (0, 0)
+    return Read(Status.OFFSET_RESET, offset, start, end)
 
 
 def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Read:
@@ -149,21 +190,27 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
     taken, body = log.gather_units(units, count_max, bytes_max) if wanted == EVERYTHING else (0, b"")
     if taken:
         broker.transferred += taken
-        return Read(Status.FOUND, asked + taken, start, end, body)
+        return Read(Status.FOUND, asked + taken, start, end, body, _is_behind(broker, units[taken - 1]))
     found, looked_at, removed = _select(log, units, wanted, count_max, bytes_max)
     next_offset = asked + looked_at
+    is_behind = _is_behind(broker, units[looked_at - 1])
     if not found:
         status = Status.MESSAGE_WAS_REMOVING if removed else Status.NO_MATCHED_MESSAGE
-        return Read(status, next_offset, start, end)
+        return Read(status, next_offset, start, end, is_behind=is_behind)
     try:
         body = log.gather(found)
     except NoRecord:
         found = _told(log, header, found)
         if not found:
-            return Read(Status.NO_MATCHED_MESSAGE, next_offset, start, end)
+            return Read(Status.NO_MATCHED_MESSAGE, next_offset, start, end, is_behind=is_behind)
         body = log.gather(found)
     broker.transferred += len(found)
-    return Read(Status.FOUND, next_offset, start, end, body)
+    return Read(Status.FOUND, next_offset, start, end, body, is_behind)
+
+
+def _is_behind(broker: Broker, unit: Any) -> bool:
+    """Whether what was looked at last stands before what is in memory; asked only where it matters."""
+    return broker.settings.slave_read_enable and not is_in_memory(broker, int(unit["position"]))
 
 
 def _units_max(broker: Broker, wanted: MessageFilter, count_max: int) -> int:
@@ -186,7 +233,7 @@ def _select(
         if size == BLANK_SIZE or (found and (size_total + size > bytes_max or len(found) == count_max)):
             break
         looked_at += 1
-        if codes is not None and code not in codes and -TAG_CODES_END <= code < TAG_CODES_END:
+        if codes is not None and code not in codes and is_of_a_tag(code):
             continue
         if position < log_start:
             removed = True
@@ -222,12 +269,15 @@ def _code(status: Status, asked: int) -> ResponseCode:
     return _CODES[status]
 
 
-def _answer(found: Read, code: ResponseCode, topic: TopicConfig, group: GroupConfig) -> Command:
+def _answer(found: Read, code: ResponseCode, topic: TopicConfig, group: GroupConfig, broker: Broker) -> Command:
+    broker_id = MASTER_ID
+    if broker.settings.slave_read_enable:
+        broker_id = group.which_broker_when_consume_slowly if found.is_behind else group.broker_id
     return reply(
         code,
         found.status.value,
         found.body,
-        suggestWhichBrokerId=0,
+        suggestWhichBrokerId=broker_id,
         nextBeginOffset=found.next_offset,
         minOffset=found.start,
         maxOffset=found.end,

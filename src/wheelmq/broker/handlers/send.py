@@ -79,7 +79,7 @@ def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
         return _send_one(request, broker, header, topic)
     except PeerError as refusal:
         answer = Command(code=refusal.code, remark=refusal.remark)
-        answer.ext = _marks(broker)
+        answer.ext = marks(broker)
         return answer
 
 
@@ -133,7 +133,7 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
         return _send_to_block(broker, message, due_ms)
     appended, cancelled = put(broker, message)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = _marks(broker) | headers.texts(
+    answer.ext = marks(broker) | headers.texts(
         msgId=offset_message_id(broker.host, appended.position),
         queueId=asked_queue,
         queueOffset=appended.queue_offset,
@@ -163,7 +163,7 @@ def _send_half(broker: Broker, message: Message) -> Answer:
     check_delay(broker, message)
     appended = put_half(broker, half)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = _marks(broker) | headers.texts(
+    answer.ext = marks(broker) | headers.texts(
         msgId=offset_message_id(broker.host, appended.position),
         queueId=message.queue_id,
         queueOffset=appended.queue_offset,
@@ -190,7 +190,7 @@ def _send_to_block(broker: Broker, message: Message, due_ms: Millis) -> Answer:
     asked_queue = message.queue_id
     stored = put_in_block(broker, message, due_ms)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = _marks(broker) | headers.texts(
+    answer.ext = marks(broker) | headers.texts(
         msgId=offset_message_id(broker.host, LogPosition(origin_of(block_stream(stored.number), stored.index))),
         queueId=asked_queue,
         queueOffset=stored.index,
@@ -226,7 +226,7 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
         messages.append(message)
     appended = put_batch(broker, messages)
     answer = Command(code=ResponseCode.SUCCESS)
-    answer.ext = _marks(broker) | headers.texts(
+    answer.ext = marks(broker) | headers.texts(
         msgId=",".join(offset_message_id(broker.host, one.position) for one in appended),
         queueId=queue_id,
         queueOffset=appended[0].queue_offset,
@@ -310,7 +310,7 @@ def _check_body(broker: Broker, body: bytes) -> None:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
 
 
-def _marks(broker: Broker) -> dict[str, str]:
+def marks(broker: Broker) -> dict[str, str]:
     """What every send answer carries in its header."""
     return {
         props.MSG_REGION: broker.settings.region_id,

@@ -34,6 +34,10 @@ class ConsumerGroup:
     def client_ids(self) -> list[str]:
         return sorted({client.client_id for client in self.clients.values()})
 
+    def find(self, client_id: str) -> Client | None:
+        """The client of an id; of several connections with one id the last."""
+        return next((one for one in reversed(self.clients.values()) if one.client_id == client_id), None)
+
 
 class Clients:
     """Members of consumer and producer groups. A key is client id and connection, so a client may come twice."""
@@ -41,6 +45,8 @@ class Clients:
     def __init__(self) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[tuple[str, int], Client]] = {}
+        self._groups_produced_for: dict[str, dict[int, tuple[Connection, set[str]]]] = {}
+        """By client id and connection."""
 
     def consumer_beat(self, client: Client, data: ConsumerData) -> bool:
         """Take a consumer's heartbeat; whether the group's members or subscriptions changed by it."""
@@ -71,6 +77,13 @@ class Clients:
 
     def producer_beat(self, client: Client, group: str) -> None:
         self.producers.setdefault(group, {})[client.client_id, id(client.connection)] = client
+        mine = self._groups_produced_for.setdefault(client.client_id, {})
+        mine.setdefault(id(client.connection), (client.connection, set()))[1].add(group)
+
+    def find_producer(self, client_id: str) -> Connection | None:
+        """The connection that a producer of this id beats on; of several the last."""
+        found = self._groups_produced_for.get(client_id)
+        return next(reversed(found.values()))[0] if found else None
 
     def available_producer(self, group: str, turn: int) -> Connection | None:
         """A connection of a producer of `group`, each in its turn, one that takes something now if there is one."""
@@ -126,6 +139,14 @@ class Clients:
 
     def _drop_producer(self, name: str, key: tuple[str, int]) -> None:
         members = self.producers.get(name, {})
-        members.pop(key, None)
+        if members.pop(key, None) is None:
+            return
         if not members:
-            self.producers.pop(name, None)
+            del self.producers[name]
+        client_id, connection = key
+        mine = self._groups_produced_for[client_id]
+        mine[connection][1].discard(name)
+        if not mine[connection][1]:
+            del mine[connection]
+        if not mine:
+            del self._groups_produced_for[client_id]

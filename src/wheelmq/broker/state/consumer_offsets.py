@@ -31,6 +31,8 @@ class ConsumerOffsets:
         self._dirty = False
         self._clamp(queue_end)
 
+        self._resets: dict[str, dict[int, int]] = {}
+
     def get(self, group: str, topic: str, queue_id: int) -> QueueOffset | None:
         found = self._table.offset_table.get(f"{topic}@{group}", {}).get(queue_id)
         return None if found is None else QueueOffset(found)
@@ -41,6 +43,26 @@ class ConsumerOffsets:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._dirty = True
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Have `group` go on at `offset`. Its next pull of the queue takes the reset; until then nothing is to be
+        committed, as clients that do not know yet say where they were."""
+        self.commit(group, topic, queue_id, offset)
+        self._resets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset waits for the group's next pull of the queue."""
+        return bool(self._resets) and queue_id in self._resets.get(f"{topic}@{group}", {})
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Take the reset that waits for the group's next pull of the queue; None when none does."""
+        if not self.has_reset(group, topic, queue_id):
+            return None
+        resets = self._resets[f"{topic}@{group}"]
+        offset = resets.pop(queue_id)
+        if not resets:
+            del self._resets[f"{topic}@{group}"]
+        return offset
 
     def save_job(self) -> Callable[[], None] | None:
         """What writes the table to disk, if it has changed; may run off the loop. What fails is tried again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import Final
 
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.paths import StorePaths
@@ -31,6 +32,10 @@ BUILT_IN = (
 log = logging.getLogger(__name__)
 
 
+_FORBIDDEN_TO_READ: Final = 1 << 2
+"""Of the bits that a group is forbidden in a topic (RocketMQ: PermName.INDEX_PERM_READ)."""
+
+
 class GroupTable(Body):
     """subscriptionGroup.json."""
 
@@ -50,6 +55,14 @@ class Groups:
         self._table = config_file.load(disk, self._path, GroupTable) or GroupTable()
         for name in BUILT_IN:
             self._table.subscription_group_table.setdefault(name, GroupConfig(group_name=name))
+
+    def known(self, name: str) -> GroupConfig | None:
+        """The group, if there is one."""
+        return self._table.subscription_group_table.get(name)
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group may not read the topic."""
+        return bool(self._table.forbidden_table.get(group, {}).get(topic, 0) & _FORBIDDEN_TO_READ)
 
     def get(self, name: str) -> GroupConfig | None:
         """The group, made if that is allowed and the name is one; else None."""

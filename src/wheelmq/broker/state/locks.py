@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from wheelmq.formats.wire.bodies import QueueName
+
+LOCKS_MAX: Final = 1_000_000
+"""Locks at once: clients name the queues, which need not be there."""
 
 
 class QueueLocks:
     """Locks by group and queue; each lapses when it is not renewed. Times are monotonic milliseconds."""
 
-    def __init__(self, expiry_ms: int) -> None:
+    def __init__(self, expiry_ms: int, count_max: int = LOCKS_MAX) -> None:
         self._expiry_ms = expiry_ms
+        self._count_max = count_max
         self._locks: dict[str, dict[QueueName, tuple[str, int]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Locks, with those that have lapsed and were not cleared away yet."""
+        return self._count
 
     def lock(self, group: str, queues: list[QueueName], client_id: str, now_ms: int) -> list[QueueName]:
         """Lock or renew; the queues that the client holds now."""
+        if self._count + len(queues) > self._count_max:
+            self.drop_lapsed(now_ms)
         locks = self._locks.setdefault(group, {})
         held = []
         for queue in queues:
-            owner, renewed_ms = locks.get(queue, (client_id, now_ms))
-            if owner == client_id or now_ms - renewed_ms > self._expiry_ms:
-                locks[queue] = (client_id, now_ms)
-                held.append(queue)
+            known = locks.get(queue)
+            if known is None:
+                if self._count >= self._count_max:
+                    continue
+                self._count += 1
+            elif known[0] != client_id and not self._has_lapsed(known, now_ms):
+                continue
+            locks[queue] = (client_id, now_ms)
+            held.append(queue)
+        if not locks:
+            del self._locks[group]
         return held
 
     def unlock(self, group: str, queues: list[QueueName], client_id: str) -> None:
@@ -29,7 +49,23 @@ class QueueLocks:
         for queue in queues:
             if locks.get(queue, ("", 0))[0] == client_id:
                 del locks[queue]
+                self._count -= 1
+        if not locks:
+            self._locks.pop(group, None)
 
     def any_held(self, group: str, now_ms: int) -> bool:
         """Whether the group consumes in order: it holds a lock that has not lapsed."""
-        return any(now_ms - renewed_ms <= self._expiry_ms for _, renewed_ms in self._locks.get(group, {}).values())
+        return any(not self._has_lapsed(lock, now_ms) for lock in self._locks.get(group, {}).values())
+
+    def drop_lapsed(self, now_ms: int) -> None:
+        """Clear away the locks that nobody renewed."""
+        for group, locks in list(self._locks.items()):
+            kept = {queue: lock for queue, lock in locks.items() if not self._has_lapsed(lock, now_ms)}
+            self._count -= len(locks) - len(kept)
+            if kept:
+                self._locks[group] = kept
+            else:
+                del self._locks[group]
+
+    def _has_lapsed(self, lock: tuple[str, int], now_ms: int) -> bool:
+        return now_ms - lock[1] > self._expiry_ms

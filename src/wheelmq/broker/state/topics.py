@@ -51,6 +51,7 @@ class Topics:
             settings.cluster: (16, PERM_INHERIT | (READ_WRITE if settings.cluster_topic_enable else 0)),
             settings.broker_name: (1, PERM_INHERIT | (READ_WRITE if settings.broker_topic_enable else 0)),
             names.OFFSET_MOVED_EVENT: (1, READ_WRITE),
+            names.reply_topic(settings.cluster): (1, READ_WRITE),
             names.SCHEDULE_TOPIC: (18, READ_WRITE),
             names.HALF_TOPIC: (1, READ_WRITE),
             names.OP_HALF_TOPIC: (1, READ_WRITE),

@@ -142,8 +142,8 @@ class UpdateConsumerOffsetHeader(Header):
 
     consumer_group: str
     topic: str
-    queue_id: Int32
-    commit_offset: Int64
+    queue_id: Int32 | None = None
+    commit_offset: Int64 | None = None
 
 
 class QueueHeader(Header):
@@ -186,6 +186,35 @@ class ConsumerGroupHeader(Header):
     """GET_CONSUMER_LIST_BY_GROUP and others that name a group."""
 
     consumer_group: str
+
+
+class ClientOfGroupHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY: a client of a consumer group."""
+
+    consumer_group: str
+    client_id: str | None = None
+    topic: str | None = None
+    msg_id: str | None = None
+
+
+class ConsumerStatusHeader(Header):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS; `client_addr` is the id of a client, none asks all of the group."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class ResetOffsetHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET: to the first message stored at or after a time, a negative time to the end; or of
+    one queue to a queue offset. Without `is_force` nothing goes forward."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False
+    queue_id: Int32 = -1
+    offset: Int64 | None = None
 
 
 class RecallHeader(Header):

@@ -1,0 +1,144 @@
+"""GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, INVOKE_BROKER_TO_GET_CONSUMER_STATUS: an administrator asks the
+clients of a group, and the broker passes question and answer on (RocketMQ: AdminBrokerProcessor.callConsumer).
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from wheelmq.broker.calls import Unanswered
+from wheelmq.broker.connection import peer_text
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, Give, Later, PeerError, Request, reply
+from wheelmq.broker.state.clients import Client
+from wheelmq.formats.disk.message_id import parse_offset_message_id
+from wheelmq.formats.wire import bodies, offset_maps
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import ClientOfGroupHeader, ConsumerStatusHeader, texts
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_VERSION_ASKED: Final = 62
+"""V3_1_8_SNAPSHOT: older clients know neither question."""
+VERSION_WITH_OFFSETS: Final = 28
+"""V3_0_7_SNAPSHOT: older clients neither tell their offsets nor reset them."""
+
+
+@serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
+def get_running_info(request: Request, broker: Broker) -> Answer:
+    """What a client says of itself."""
+    header = request.header(ClientOfGroupHeader)
+    return _pass_on(request, broker, header, Command(code=request.command.code, ext=dict(request.ext)))
+
+
+@serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
+def consume_directly(request: Request, broker: Broker) -> Answer:
+    """Have a client consume the message of an offset message id now, and say how that went."""
+    header = request.header(ClientOfGroupHeader)
+    ext = {**request.ext, "brokerName": broker.settings.broker_name}
+    topic = broker.topics.get(header.topic or "")
+    if topic is not None:
+        ext["topicSysFlag"] = str(topic.topic_sys_flag)
+    group = broker.groups.get(header.consumer_group)
+    if group is not None:
+        ext["groupSysFlag"] = str(group.group_sys_flag)
+    command = Command(code=request.command.code, ext=ext, body=_record(broker, header.msg_id))
+    return _pass_on(request, broker, header, command)
+
+
+def _record(broker: Broker, msg_id: str | None) -> bytes:
+    """The record that an offset message id names. Raises PeerError."""
+    try:
+        _, position = parse_offset_message_id(msg_id or "")
+    except ValueError as error:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"msgId is {msg_id!r}: {error}") from None
+    record = broker.store.log.record_at(position)
+    if record is None:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"there is no message at the position that {msg_id} names")
+    return broker.store.log.gather([(position, record.size)])
+
+
+def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, command: Command) -> Answer:
+    """Ask the client, and answer with its answer."""
+    name = f"<{header.consumer_group}> <{header.client_id}>"
+    group = broker.clients.consumers.get(header.consumer_group)
+    client = None if group is None else group.find(header.client_id or "")
+    if client is None:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
+    if client.version < _VERSION_ASKED:
+        remark = (
+            f"The Consumer {name} Version <{client.version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
+        )
+        raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
+    log.info("%s asks the client %s for code %d", peer_text(request.connection), name, command.code)
+    waits_ms = broker.settings.response_timeout_ms
+
+    def relayed(outcome: Command | Unanswered) -> Answer:
+        if outcome is Unanswered.LATE:
+            raise PeerError(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {name} Timeout: no answer in {waits_ms} ms")
+        if outcome is Unanswered.GONE:
+            raise PeerError(ResponseCode.SYSTEM_ERROR, f"invoke consumer {name} Exception: its connection is closed")
+        if outcome is Unanswered.BUSY:
+            remark = f"invoke consumer {name} Exception: too much waits to be sent to it, or for answers: try again"
+            raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
+        return Command(code=outcome.code, remark=outcome.remark, ext=dict(outcome.ext), body=bytes(outcome.body))
+
+    def begin(give: Give) -> None:
+        deadline_ms = broker.now_monotonic_ms() + waits_ms
+        broker.calls.ask(client.connection, command, deadline_ms, lambda outcome: give(lambda: relayed(outcome)))
+
+    return Later(begin)
+
+
+@serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
+def get_consumer_status(request: Request, broker: Broker) -> Answer:
+    """How far the clients of a group, or one of them, say they are in each queue of a topic."""
+    header = request.header(ConsumerStatusHeader)
+    group = broker.clients.consumers.get(header.group)
+    if group is None:
+        remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+        raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
+    asked = [one for one in group.clients.values() if not header.client_addr or one.client_id == header.client_addr]
+    check_versions(asked, VERSION_WITH_OFFSETS)
+    tables: dict[str, object] = {}
+
+    def begin(give: Give) -> None:
+        waiting = len(asked)
+
+        def done(client: Client, outcome: Command | Unanswered) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS and outcome.body:
+                try:
+                    table = offset_maps.read(outcome.body, "messageQueueTable")
+                    tables[client.client_id] = offset_maps.write(table)
+                except bodies.BodyError as error:
+                    log.warning("the client %s of group %s tells no offsets: %s", client.client_id, header.group, error)
+            if waiting == 0:
+                give(lambda: reply(body=msgspec.json.encode({"consumerTable": tables})))
+
+        if not asked:
+            give(lambda: reply(body=msgspec.json.encode({"consumerTable": tables})))
+        ext = texts(topic=header.topic, group=header.group)
+        deadline_ms = broker.now_monotonic_ms() + broker.settings.response_timeout_ms
+        for client in asked:
+            command = Command(code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ext)
+            broker.calls.ask(client.connection, command, deadline_ms, partial(done, client))
+
+    return Later(begin)
+
+
+def check_versions(clients: list[Client], least: int) -> None:
+    """Refuse when a client is too old. Raises PeerError."""
+    for client in clients:
+        if client.version < least:
+            remark = f"the client does not support this feature. version={client.version}"
+            raise PeerError(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,0 +1,149 @@
+"""SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: the reply to a request goes to the producer that waits for it (RocketMQ:
+ReplyMessageProcessor).
+
+Request and reply are messages; the reply is passed on at once by PUSH_REPLY_MESSAGE_TO_CLIENT, to the client that the
+request named, and stored besides. The sender of the reply hears how the passing on went.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from wheelmq.broker.calls import Unanswered
+from wheelmq.broker.connection import Connection, host_text, peer_text
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.put import answer_when_stored, put
+from wheelmq.broker.handlers.send import check_topic, marks
+from wheelmq.broker.put_status import PutFailed, PutStatus
+from wheelmq.broker.request import Answer, Durable, Give, Later, PeerError, Request
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import SYS_TRANSACTION, Message
+from wheelmq.formats.disk.message_id import offset_message_id
+from wheelmq.formats.units import LogPosition, Millis
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import SendHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_NO_ID: Final = "0"
+"""In place of a message id when nothing is stored: clients decode what stands there."""
+
+
+@dataclass(slots=True)
+class _Reply:
+    """A reply on its way."""
+
+    header: SendHeader
+    message: Message
+
+
+@serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+def send_reply(request: Request, broker: Broker) -> Answer:
+    """Pass a reply on, store it, and say whether the client that waits for it took it."""
+    if request.command.code == RequestCode.SEND_REPLY_MESSAGE:
+        header = request.header(SendHeader)
+    else:
+        header = headers.read_send_v2(request.command.ext)
+    try:
+        too_early = broker.admission.before_opening()
+        if too_early is not None:
+            raise too_early
+        reply = _Reply(header, _message(request, broker, header))
+    except PeerError as refusal:
+        return Command(code=refusal.code, remark=refusal.remark, ext=marks(broker))
+    client_id = reply.message.properties.get(props.REPLY_TO_CLIENT)
+    if client_id is None:
+        return _answer(broker, reply, f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
+    connection = broker.clients.find_producer(client_id)
+    if connection is None:
+        return _answer(broker, reply, f"push reply message fail, channel of <{client_id}> not found.")
+    return _passed_on(broker, reply, connection, _push(request, broker, reply), client_id)
+
+
+def _message(request: Request, broker: Broker, header: SendHeader) -> Message:
+    topic = check_topic(request, broker, header)
+    body = request.body
+    if len(body) > broker.settings.body_bytes_max:
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
+    queue_id = header.queue_id
+    if queue_id < 0:
+        queue_id = broker.randomness.randrange(max(1, topic.write_queue_nums))
+    return Message(
+        topic=header.topic,
+        queue_id=queue_id,
+        body=body,
+        properties={**props.parse(header.properties), **marks(broker)},
+        flag=header.flag,
+        sys_flag=header.sys_flag & ~SYS_TRANSACTION,
+        born_ms=Millis(header.born_timestamp),
+        born_host=request.connection.peer,
+        reconsume_times=header.reconsume_times,
+    )
+
+
+def _push(request: Request, broker: Broker, reply: _Reply) -> Command:
+    """The reply as the client that waits for it gets it."""
+    header, message = reply.header, reply.message
+    properties = {**message.properties, props.PUSH_REPLY_TIME: str(broker.clock.now_ms())}
+    ext = headers.texts(
+        producerGroup=header.producer_group,
+        topic=header.topic,
+        defaultTopic=header.default_topic,
+        defaultTopicQueueNums=header.default_topic_queue_nums,
+        queueId=header.queue_id,
+        sysFlag=header.sys_flag,
+        bornTimestamp=header.born_timestamp,
+        flag=header.flag,
+        properties=props.encode(properties).decode(),
+        reconsumeTimes=header.reconsume_times,
+        unitMode=header.unit_mode,
+        bornHost=peer_text(request.connection),
+        storeHost=host_text(broker.host),
+        storeTimestamp=broker.clock.now_ms(),
+    )
+    return Command(code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=ext, body=message.body)
+
+
+def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Command, client_id: str) -> Later:
+    def done(outcome: Command | Unanswered) -> Answer:
+        if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
+            return _answer(broker, reply, None)
+        why = outcome if isinstance(outcome, Unanswered) else f"code {outcome.code}: {outcome.remark}"
+        log.warning("the client %s did not take a reply: %s", client_id, why)
+        return _answer(broker, reply, f"push reply message to {client_id}fail.")
+
+    def begin(give: Give) -> None:
+        deadline_ms = broker.now_monotonic_ms() + broker.settings.response_timeout_ms
+        broker.calls.ask(connection, push, deadline_ms, lambda outcome: give(lambda: done(outcome)))
+
+    return Later(begin)
+
+
+def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
+    """Store the reply, if that is wanted; the answer to its sender. What is not stored is passed on all the same."""
+    message = reply.message
+    answer = Command(code=ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR, remark=failure)
+    answer.ext = marks(broker)
+    if failure is None:
+        answer.ext |= headers.texts(msgId=_NO_ID, queueId=message.queue_id, queueOffset=0)
+    if not broker.settings.store_reply_message_enable:
+        return answer
+    try:
+        appended, _ = put(broker, message)
+    except PeerError as refusal:
+        log.warning("a reply is not stored: %s", refusal.remark)
+        return answer
+    answer.ext |= headers.texts(
+        msgId=offset_message_id(broker.host, appended.position),
+        queueId=message.queue_id,
+        queueOffset=appended.queue_offset,
+    )
+    stored = answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))
+    return Durable(answer, stored.position, late=answer) if isinstance(stored, Durable) else stored

@@ -1,0 +1,121 @@
+"""INVOKE_BROKER_TO_RESET_OFFSET: a group goes on elsewhere in a topic (RocketMQ: AdminBrokerProcessor.resetOffset).
+
+As Apache RocketMQ 5 does it by default, the broker notes the new offsets: a client that pulls is sent to them by the
+answer to its pull, and what it commits before is not taken; one that comes later finds them. With
+useServerSideResetOffset=false the clients are told, as those before 5.0 expect it; then some must be connected.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from wheelmq.broker.connection import peer_text
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.offsets import offset_at
+from wheelmq.broker.handlers.relay import VERSION_WITH_OFFSETS, check_versions
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.formats.wire import offset_maps
+from wheelmq.formats.wire.bodies import QueueName, TopicConfig
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import ResetOffsetHeader, texts
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+@serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+def reset_offset(request: Request, broker: Broker) -> Answer:
+    """Reset a group's offsets; the answer names those it has now."""
+    header = request.header(ResetOffsetHeader)
+    log.info("%s resets offsets: %s", peer_text(request.connection), header)
+    topic = broker.topics.get(header.topic)
+    if topic is None:
+        raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
+    if broker.settings.use_server_side_reset_offset:
+        offsets = _reset_here(broker, header, topic)
+    else:
+        offsets = _tell_clients(broker, header, topic, in_cpp=request.command.language == "CPP")
+    name = broker.settings.broker_name
+    table = {QueueName(broker_name=name, queue_id=i, topic=header.topic): offset for i, offset in offsets.items()}
+    return reply(body=msgspec.json.encode({"offsetTable": offset_maps.write(table)}))
+
+
+def _reset_here(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:
+    if broker.groups.known(header.group) is None:
+        raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
+    if header.queue_id >= topic.read_queue_nums:
+        remark = f"queueId is {header.queue_id}: the topic {header.topic} has {topic.read_queue_nums} queues to read"
+        raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
+    if header.queue_id < 0:
+        offsets = {i: _offset_by_time(broker, header, i) for i in range(topic.read_queue_nums)}
+    elif header.offset in (None, -1):
+        offsets = {header.queue_id: _offset_by_time(broker, header, header.queue_id)}
+    else:
+        offsets = {header.queue_id: _checked(broker, header)}
+    if not offsets:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+    for queue_id, offset in offsets.items():
+        broker.consumer_offsets.reset(header.group, header.topic, queue_id, offset)
+        broker.holds.wake(broker.store.queues.row(header.topic, queue_id))
+    return offsets
+
+
+def _checked(broker: Broker, header: ResetOffsetHeader) -> int:
+    """The queue offset that is asked for. Raises PeerError when the queue has none such."""
+    offset = header.offset or 0
+    queue = broker.store.queues.find(header.topic, header.queue_id)
+    first, end = (queue.skip_blanks(queue.start), queue.end) if queue else (0, 0)
+    if not first <= offset <= end:
+        remark = f"Target offset {offset} not in consume queue range [{first}-{end}]"
+        raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
+    return offset
+
+
+def _offset_by_time(broker: Broker, header: ResetOffsetHeader, queue_id: int) -> int:
+    if header.timestamp < 0:
+        return broker.store.queues.end(header.topic, queue_id)
+    return offset_at(broker, header.topic, queue_id, header.timestamp)
+
+
+def _tell_clients(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig, *, in_cpp: bool) -> dict[int, int]:
+    """Have the clients of the group set their offsets; the answer does not wait for them."""
+    offsets = {}
+    for queue_id in range(topic.write_queue_nums):
+        committed = broker.consumer_offsets.get(header.group, header.topic, queue_id)
+        if committed is None:
+            raise PeerError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
+        wanted = _offset_by_time(broker, header, queue_id)
+        offsets[queue_id] = wanted if header.is_force else min(wanted, committed)
+    group = broker.clients.consumers.get(header.group)
+    if group is None:
+        remark = (
+            f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic} "
+            f"Timestamp: {header.timestamp}"
+        )
+        raise PeerError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+    clients = list(group.clients.values())
+    check_versions(clients, VERSION_WITH_OFFSETS)
+    ext = texts(topic=header.topic, group=header.group, timestamp=header.timestamp, queueId=-1, isForce=False)
+    body = _body(broker, header.topic, offsets, in_cpp=in_cpp)
+    for connection in {id(client.connection): client.connection for client in clients}.values():
+        broker.calls.tell(connection, Command(code=RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext=dict(ext), body=body))
+    return offsets
+
+
+def _body(broker: Broker, topic: str, offsets: dict[int, int], *, in_cpp: bool) -> bytes:
+    """The offsets as clients read them; those in C++ a list (RocketMQ: ResetOffsetBodyForC)."""
+    name = broker.settings.broker_name
+    if in_cpp:
+        listed = [
+            {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}
+            for queue_id, offset in offsets.items()
+        ]
+        return msgspec.json.encode({"offsetTable": listed})
+    table = {QueueName(broker_name=name, queue_id=i, topic=topic): offset for i, offset in offsets.items()}
+    return msgspec.json.encode({"offsetTable": offset_maps.write(table)})

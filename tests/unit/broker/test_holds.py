@@ -1,0 +1,225 @@
+"""Ten thousand pulls that are held: a message wakes those it concerns, and costs no more than those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.unit.broker.test_handlers import beat
+from wheelmq.broker.handlers import pull as pulls
+from wheelmq.formats.kernels.journal import TAG_CODE
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION, PULL_SUSPEND
+from wheelmq.testing.harness import Ask, BrokerHarness
+
+HOLDS = 10_000
+CONNECTIONS = 100
+QUEUES = 100
+HOLD_MS = 30_000
+
+
+@pytest.fixture
+def reads() -> Iterator[mock.Mock]:
+    """How often a queue is read for a pull."""
+    with mock.patch.object(pulls, "read_queue", wraps=pulls.read_queue) as counted:
+        yield counted
+
+
+class Crowd:
+    """Pulls that are held, spread over connections; `answered` are those with an answer since it was last asked."""
+
+    def __init__(self, harness: BrokerHarness) -> None:
+        self.harness = harness
+        self.connections = [harness.connect() for _ in range(CONNECTIONS)]
+        self.asked: list[Ask] = []
+        self._open: list[int] = []
+
+    def pull(self, topic: str, queue_id: int, offset: int = 0, *, hold_ms: int = HOLD_MS, **fields: object) -> None:
+        command = self.harness.pull_command(topic, queue_id, offset, hold_ms=hold_ms, **fields)
+        self._open.append(len(self.asked))
+        self.asked.append(self.harness.submit(command, self.connections[len(self.asked) % CONNECTIONS]))
+
+    def answered(self) -> list[int]:
+        done = [i for i in self._open if self.asked[i].answer is not None]
+        self._open = [i for i in self._open if self.asked[i].answer is None]
+        return done
+
+    def codes(self, numbers: list[int]) -> set[int]:
+        answers = [self.asked[i].answer for i in numbers]
+        return {answer.code for answer in answers if answer is not None}
+
+
+def test_one_message_wakes_those_of_its_queue(harness: BrokerHarness, reads: mock.Mock) -> None:
+    harness.broker.topics.create_for_group("T", QUEUES)
+    crowd = Crowd(harness)
+    for i in range(HOLDS):
+        crowd.pull("T", i % QUEUES)
+    harness.tick()
+    assert len(harness.broker.holds) == HOLDS
+    reads.reset_mock()
+    harness.send("T", b"one", queue_id=7)
+    woken = crowd.answered()
+    assert woken == list(range(7, HOLDS, QUEUES)) and crowd.codes(woken) == {0}
+    assert reads.call_count == len(woken)
+    assert len(harness.broker.holds) == HOLDS - len(woken)
+    reads.reset_mock()
+    harness.advance(HOLD_MS)
+    assert crowd.codes(crowd.answered()) == {ResponseCode.PULL_NOT_FOUND}
+    assert reads.call_count == HOLDS - len(woken) and len(harness.broker.holds) == 0
+
+
+def test_one_message_wakes_those_of_its_tag(harness: BrokerHarness, reads: mock.Mock) -> None:
+    """All at one queue, each for two of a hundred tags; some for any, some by tags that came before they were held."""
+    harness.broker.topics.create_for_group("T", 1)
+    harness.send("T", properties={"TAGS": "tag7"})
+    crowd = Crowd(harness)
+    for i in range(HOLDS):
+        wanted = "*" if i % 1000 == 999 else f"tag{i % 100} || other{i % 10}"
+        crowd.pull("T", 0, 1, subscription=wanted)
+    harness.tick()
+    reads.reset_mock()
+    harness.send("T", b"one", properties={"TAGS": "tag7"})
+    woken = crowd.answered()
+    assert woken == [i for i in range(HOLDS) if i % 100 == 7 or i % 1000 == 999] and crowd.codes(woken) == {0}
+    assert reads.call_count == len(woken)
+    reads.reset_mock()
+    harness.send("T", b"nobody's", properties={"TAGS": "unheard-of"})
+    assert crowd.answered() == [] and reads.call_count == 0
+    harness.send("T", b"two", properties={"TAGS": "other5"})
+    woken = crowd.answered()
+    assert woken == [i for i in range(HOLDS) if i % 10 == 5] and reads.call_count == len(woken)
+    answer = crowd.asked[woken[0]].answer
+    assert answer is not None and (answer.ext["nextBeginOffset"], answer.code) == ("4", 0)
+
+
+class TestByTags:
+    def hold(self, harness: BrokerHarness, offset: int, wanted: str = "A", **fields: object) -> Ask:
+        command = harness.pull_command("T", 0, offset, hold_ms=HOLD_MS, subscription=wanted, **fields)
+        asked = harness.submit(command, harness.connect())
+        harness.tick()
+        return asked
+
+    def send(self, harness: BrokerHarness, *tags: str) -> None:
+        """All of them in one tick."""
+        for tag in tags:
+            harness.submit(harness.send_command("T", tag.encode(), properties={"TAGS": tag}))
+        harness.tick()
+
+    def found(self, asked: Ask) -> tuple[int, int, bytes]:
+        """Code, next offset, and the bytes of what was found."""
+        assert asked.answer is not None
+        return asked.answer.code, int(asked.answer.ext["nextBeginOffset"]), bytes(asked.answer.body)
+
+    def test_what_a_thousand_others_left_behind_is_not_looked_at_again(
+        self, harness: BrokerHarness, reads: mock.Mock
+    ) -> None:
+        self.send(harness, "B")
+        asked = self.hold(harness, 1)
+        for _ in range(4):
+            self.send(harness, *["B"] * 300)
+        self.send(harness, *["B"] * 5, "A", "B", "A")
+        code, next_offset, body = self.found(asked)
+        assert (code, next_offset) == (0, 1209)
+        assert body.count(b"TAGS\x01A") == 2
+
+    def test_at_the_deadline_it_stands_behind_all_that_came(self, harness: BrokerHarness) -> None:
+        self.send(harness, "B")
+        asked = self.hold(harness, 1)
+        for _ in range(4):
+            self.send(harness, *["B"] * 300)
+        harness.advance(HOLD_MS)
+        assert self.found(asked)[:2] == (ResponseCode.PULL_NOT_FOUND, 1201)
+
+    def test_one_that_was_passed_over_misses_nothing(self, harness: BrokerHarness) -> None:
+        self.send(harness, "B")
+        asked = self.hold(harness, 1)
+        asked.connection.is_full = True
+        self.send(harness, "A", "B", "A")
+        assert asked.answer is None
+        self.send(harness, "A")
+        asked.connection.is_full = False
+        harness.tick()
+        code, next_offset, body = self.found(asked)
+        assert (code, next_offset, body.count(b"TAGS\x01A")) == (0, 5, 3)
+
+    def test_one_that_was_passed_over_to_its_deadline(self, harness: BrokerHarness) -> None:
+        self.send(harness, "B")
+        asked = self.hold(harness, 1)
+        asked.connection.is_full = True
+        self.send(harness, "A")
+        harness.advance(HOLD_MS)
+        assert self.found(asked)[:2] == (0, 2)
+
+    def test_at_a_queue_that_is_still_empty(self, harness: BrokerHarness) -> None:
+        harness.broker.topics.create_for_group("T", 1)
+        asked = self.hold(harness, 0)
+        self.send(harness, "B", "A")
+        assert self.found(asked)[:2] == (0, 2)
+
+    def test_units_on_disk_that_nobody_was_woken_for(self, harness: BrokerHarness) -> None:
+        """The deadline falls between the write of the units and the news of them: none is skipped."""
+        self.send(harness, "B")
+        asked = self.hold(harness, 1)
+        store = harness.broker.store
+        harness.submit(harness.send_command("T", b"A", properties={"TAGS": "A"}))
+        store.queues.write(store.journal.rows())
+        harness.broker.holds.expire(harness.broker.now_monotonic_ms() + HOLD_MS)
+        harness.tick()
+        assert self.found(asked)[:2] == (0, 2)
+
+    def test_a_code_that_is_none_of_a_tag_wakes_all(self, harness: BrokerHarness) -> None:
+        harness.broker.topics.create_for_group("T", 1)
+        asked = self.hold(harness, 0)
+        row = harness.broker.store.queues.row("T", 0)
+        harness.submit(harness.send_command("T", b"x"))
+        harness.broker.store.journal.rows()[0, TAG_CODE] = 1 << 40
+        harness.tick()
+        assert row == harness.broker.store.queues.row("T", 0)
+        assert self.found(asked)[:2] == (0, 1)
+
+    def test_of_a_heartbeat(self, harness: BrokerHarness) -> None:
+        connection = harness.connect()
+        beat(harness, connection, messageModel="BROADCASTING", subscriptionDataSet=[
+            {"topic": "T", "subString": "A", "tagsSet": ["A"], "codeSet": [65]}
+        ])  # fmt: skip
+        self.send(harness, "B")
+        asked = self.hold(harness, 1, consumerGroup="g", sysFlag=PULL_SUSPEND)
+        self.send(harness, "B")
+        assert asked.answer is None
+        self.send(harness, "A")
+        assert self.found(asked)[:2] == (0, 3)
+
+    def test_what_was_answered_or_lost_leaves_nothing_behind(self, harness: BrokerHarness) -> None:
+        self.send(harness, "B")
+        holds = harness.broker.holds
+        for wanted in ("A", "A || C", "*"):
+            self.hold(harness, 1, wanted)
+        left = self.hold(harness, 1, "D || E")
+        self.send(harness, "A")
+        assert len(holds) == 1
+        harness.lose(left.connection)
+        assert len(holds) == 0 and not holds._by_key and not holds._by_connection
+
+    def test_by_sql_each_message_is_looked_at(self, tmp_path: Path, reads: mock.Mock) -> None:
+        with BrokerHarness(tmp_path, enable_property_filter=True) as harness:
+            harness.broker.topics.create_for_group("T", 1)
+            asked = self.hold(harness, 0, "n > 5", expressionType="SQL92", sysFlag=PULL_SUBSCRIPTION | PULL_SUSPEND)
+            reads.reset_mock()
+            harness.send("T", properties={"n": "1"})
+            assert asked.answer is None and reads.call_count == 1
+            harness.send("T", properties={"n": "6"})
+            assert self.found(asked)[:2] == (0, 2)
+
+
+def test_a_reset_wakes_those_of_its_group_alone(harness: BrokerHarness) -> None:
+    harness.send("T")
+    crowd = Crowd(harness)
+    for i in range(100):
+        crowd.pull("T", 0, 1, consumerGroup=f"g{i}", subscription="A" if i % 2 else "*")
+    harness.tick()
+    fields = {"group": "g41", "topic": "T", "timestamp": 0, "isForce": True, "queueId": 0, "offset": 0}
+    assert harness.ask_code(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields).code == 0
+    assert crowd.answered() == [41] and crowd.codes([41]) == {ResponseCode.PULL_OFFSET_MOVED}
