@@ -10,8 +10,8 @@ import base64
 import json
 import struct
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from compat.frames.wire import frame
@@ -20,17 +20,23 @@ CLOSED = "closed"
 SILENT: list[int] = []
 
 Expected = list[int] | str
+Part = bytes | Callable[[list[dict[str, Any]]], bytes]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case; `data` is made anew for each run, for a topic of its own: bytes, or parts each of which is answered."""
+    """One case; `data` is made anew for each run, for a topic of its own: bytes, or parts each of which is answered.
+
+    A part may be made of the answers so far. What the broker asks of its own accord counts as an answer, by its code.
+    """
 
     name: str
-    data: Callable[[str], bytes | list[bytes]]
+    data: Callable[[str], bytes | Sequence[Part]]
     expected: Expected
     answers: int = 1
     ours: Expected | None = None
+    says: Mapping[str, str] = field(default_factory=dict)
+    """Header fields of the last answer; `remark` is how its remark begins, `body` a pattern found in its body."""
 
 
 def send_ext(topic: str, **changed: Any) -> dict[str, Any]:

@@ -12,11 +12,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compat.frames.cases import CASES, CLOSED, Case, Expected, send
+from compat.frames.client_cases import CLIENT_CASES
+from compat.frames.consume_cases import CONSUME_CASES
 from compat.frames.filter_cases import FILTER_CASES
 from compat.frames.send_cases import MORE_SEND_CASES
 from compat.frames.wire import Outcome, Peer
@@ -46,20 +49,39 @@ def check(address: str, case: Case, expected: Expected) -> Checked:
     with Peer(address) as peer:
         data = case.data(topic)
         outcome = Outcome()
-        for part in data if isinstance(data, list) else [data]:
-            peer.send(part)
-            more = peer.outcome(wait_s=ANSWER_S) if isinstance(data, list) else peer.outcome(answers=case.answers)
+        for part in [data] if isinstance(data, bytes) else data:
+            peer.send(part(outcome.answers) if callable(part) else part)
+            more = peer.outcome(answers=case.answers) if isinstance(data, bytes) else peer.outcome(wait_s=ANSWER_S)
             outcome = Outcome(outcome.answers + more.answers, more.closed)
     agrees = outcome.closed and not outcome.answers if expected == CLOSED else outcome.codes == expected
+    agrees = agrees and _says(outcome, case.says)
     with Peer(address) as other:
         other.send(send("FramesAlive"))
         lives = other.outcome(wait_s=5).codes == [0]
     return Checked(case, outcome, agrees and (expected == CLOSED or not outcome.closed), lives)
 
 
+def _says(outcome: Outcome, said: Mapping[str, str]) -> bool:
+    """Whether the last answer says that."""
+    if not said:
+        return True
+    last = outcome.answers[-1] if outcome.answers else {}
+    fields = last.get("extFields") or {}
+    for name, expected in said.items():
+        if name == "remark":
+            good = str(last.get("remark")).startswith(expected)
+        elif name == "body":
+            good = re.search(expected, last.get("body", b"").decode("latin-1")) is not None
+        else:
+            good = fields.get(name) == expected
+        if not good:
+            return False
+    return True
+
+
 def run_cases(address: str, *, ours: bool, only: str = "") -> Iterator[Checked]:
     """Check every case; `ours` takes the expectations for WheelMQ where they differ."""
-    for case in (*CASES, *FILTER_CASES, *MORE_SEND_CASES):
+    for case in (*CASES, *FILTER_CASES, *MORE_SEND_CASES, *CONSUME_CASES, *CLIENT_CASES):
         if re.search(only, case.name):
             expected = case.ours if ours and case.ours is not None else case.expected
             yield check(address, case, expected)
@@ -81,6 +103,13 @@ def target(name: str) -> Iterator[str]:
         yield broker.address
 
 
+def _told(answer: dict[str, Any]) -> str:
+    """What an answer says besides its code."""
+    body = answer["body"].decode("latin-1")
+    fields = answer.get("extFields") or {}
+    return " ".join(str(part) for part in (answer.get("remark"), fields, body) if part)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True)
@@ -94,10 +123,10 @@ def main() -> int:
             good = checked.agrees and checked.broker_lives
             failed += not good
             if options.show or not good:
-                said = [answer.get("remark") for answer in checked.outcome.answers if answer.get("remark")]
+                said = [told for answer in checked.outcome.answers[-1:] if (told := _told(answer))]
                 print(
                     f"{'ok    ' if good else 'DIFFER'} {checked.case.name}: {checked.outcome.text()}"
-                    f" (expected {checked.case.expected}) {str(said)[:150] if said else ''}"
+                    f" (expected {checked.case.expected}) {' '.join(said)[:700]}"
                     f"{'' if checked.broker_lives else ' AND THE BROKER DOES NOT ANSWER ANY MORE'}",
                     flush=True,
                 )

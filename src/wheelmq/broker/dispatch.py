@@ -140,6 +140,9 @@ class Dispatch:
 
             answer.again = again_with_hooks
             return answer
+        if isinstance(answer, Later):
+            begin = answer.begin
+            return Later(lambda give: begin(lambda make: give(lambda: after(make()))))
         told = after(answer.reply)
         return answer if told is answer.reply else told
 
