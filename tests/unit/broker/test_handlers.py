@@ -198,6 +198,22 @@ class TestMembers:
         beat(harness, two, "b", subscriptionDataSet=wider)
         assert (told(one), told(two)) == (["g"], ["g"])
 
+    def test_a_group_that_does_not_want_to_hear(self, harness: BrokerHarness) -> None:
+        """Of who joins or leaves; of who is lost its members hear all the same, as with Apache."""
+        one, two, three = (harness.connect() for _ in range(3))
+        beat(harness, one, "a")
+        group = harness.broker.groups.get("g")
+        assert group is not None
+        group.notify_consumer_ids_changed_enable = False
+        told(one)
+        beat(harness, two, "b")
+        beat(harness, three, "c")
+        harness.ask_code(RequestCode.UNREGISTER_CLIENT, connection=two, clientID="b", consumerGroup="g")
+        assert told(one) == told(three) == []
+        harness.lose(three)
+        harness.tick()
+        assert told(one) == ["g"]
+
     def test_nobody_hears_of_broadcasting(self, harness: BrokerHarness) -> None:
         one, two = harness.connect(), harness.connect()
         for connection, client in ((one, "a"), (two, "b")):

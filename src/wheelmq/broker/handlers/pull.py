@@ -85,7 +85,7 @@ def pull(request: Request, broker: Broker) -> Answer:
     def attempt(last: bool) -> Command | None:
         reset = offsets.take_reset(*queue)
         found = read_queue(broker, header, wanted) if reset is None else _reset_to(broker, header, reset)
-        code = _code(found.status, header.queue_offset)
+        code = code_of(found.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and not last:
             return None
         if found.status == Status.NO_MATCHED_MESSAGE and found.next_offset == found.end and is_held and not last:
@@ -263,7 +263,8 @@ def _told(log: CommitLog, header: PullHeader, units: list[tuple[LogPosition, int
     return good
 
 
-def _code(status: Status, asked: int) -> ResponseCode:
+def code_of(status: Status, asked: int) -> ResponseCode:
+    """The code that a status is answered with; of a queue without messages it tells where was asked."""
     if status in (Status.NO_MATCHED_LOGIC_QUEUE, Status.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_NOT_FOUND if asked == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]
