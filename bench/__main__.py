@@ -40,6 +40,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "sends_raw_sync": ("bench.sends_raw", "--flush", "SYNC_FLUSH"),
     "sends_java_sync": ("bench.sends_java", "--flush", "SYNC_FLUSH"),
     "queues": ("bench.queues",),
+    "holds": ("bench.holds",),
     "first_after_idle": ("bench.first_after_idle",),
 }
 SHORT_DEADLINE_S = 600.0
