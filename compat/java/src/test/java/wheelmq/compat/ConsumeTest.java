@@ -77,6 +77,26 @@ class ConsumeTest extends Suite {
         }
     }
 
+    /** The client keeps its offsets itself, in a file. */
+    @Test
+    void broadcastGoesOnWhereItWas() throws Exception {
+        String topic = newTopic(2);
+        String group;
+        String instance = fresh("instance");
+        send(topic, List.of("early"));
+        try (Inbox before = Inbox.of(topic).model(MessageModel.BROADCASTING).instance(instance).open()) {
+            group = before.group();
+            before.fence();
+            assertEquals(List.of("early"), before.ids());
+            before.awaitDone();
+        }
+        send(topic, List.of("later"));
+        try (Inbox after = Inbox.of(topic).model(MessageModel.BROADCASTING).instance(instance).group(group).open()) {
+            after.fence();
+            assertEquals(List.of("later"), after.ids());
+        }
+    }
+
     @Test
     void offsetsSurviveARestartOfTheGroup() throws Exception {
         String topic = newTopic(4);

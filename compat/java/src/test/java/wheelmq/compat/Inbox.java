@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.common.MixAll;
@@ -84,6 +85,18 @@ final class Inbox implements AutoCloseable {
         return this;
     }
 
+    /** With the same name a consumer that broadcasts finds the offsets it kept. */
+    Inbox instance(String name) {
+        consumer.setInstanceName(name);
+        return this;
+    }
+
+    /** Tells in RMQ_SYS_TRACE_TOPIC what becomes of each message. */
+    Inbox traced() {
+        consumer.setEnableTrace(true);
+        return this;
+    }
+
     Inbox model(MessageModel model) {
         consumer.setMessageModel(model);
         return this;
@@ -99,6 +112,12 @@ final class Inbox implements AutoCloseable {
         return this;
     }
 
+    /** In order, and those that {@code takes} turns down again at once, before what stands behind them. */
+    Inbox orderlyTaking(Predicate<MessageExt> takes, int attemptsMax) {
+        consumer.setSuspendCurrentQueueTimeMillis(10);
+        return taking(takes, 0, attemptsMax).orderly();
+    }
+
     /** Asks for those that {@code takes} turns down again, after the given delay level (0: the broker's choice). */
     Inbox taking(Predicate<MessageExt> takes, int retryLevel, int attemptsMax) {
         this.takes = takes;
@@ -112,7 +131,9 @@ final class Inbox implements AutoCloseable {
         if (orderly) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 note(messages);
-                return ConsumeOrderlyStatus.SUCCESS;
+                return messages.stream().allMatch(takes)
+                    ? ConsumeOrderlyStatus.SUCCESS
+                    : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -233,6 +254,20 @@ final class Inbox implements AutoCloseable {
 
     private static String fenceOf(Arrival arrival) {
         return arrival.message().getUserProperty(FENCE);
+    }
+
+    /** What administrators' tools ask a broker with. */
+    MQClientAPIImpl api() {
+        return inside().getmQClientFactory().getMQClientAPIImpl();
+    }
+
+    String clientId() {
+        return inside().getmQClientFactory().getClientId();
+    }
+
+    /** The broker that has the topic. */
+    String broker() throws Exception {
+        return api().getTopicRouteInfoFromNameServer(topic, Suite.PATIENCE_MS).getBrokerDatas().get(0).selectBrokerAddr();
     }
 
     private DefaultMQPushConsumerImpl inside() {

@@ -7,6 +7,8 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.junit.jupiter.api.Test;
 
@@ -39,6 +41,40 @@ class OrderTest extends Suite {
         try (Inbox second = Inbox.of(topic).group(group).orderly().open()) {
             second.fence();
             assertEquals(sent, byQueue(second));
+        }
+    }
+
+    @Test
+    void whatIsTurnedDownHoldsUpItsQueue() throws Exception {
+        String topic = newTopic(1);
+        AtomicInteger refusals = new AtomicInteger(2);
+        try (Inbox inbox = Inbox.of(topic)
+                .orderlyTaking(message -> !"second".equals(message.getKeys()) || refusals.getAndDecrement() <= 0, 16)
+                .open()) {
+            for (String id : List.of("first", "second", "third")) {
+                producer.send(message(topic, id));
+            }
+            inbox.awaitCount(5);
+            assertEquals(List.of("first", "second", "second", "second", "third"), inbox.ids());
+        }
+    }
+
+    /** The client sends it to the retry topic; the broker sees that the group has locks, and buries it at once. */
+    @Test
+    void whatIsTurnedDownTooOftenIsADeadLetter() throws Exception {
+        String topic = newTopic(1);
+        try (Inbox inbox = Inbox.of(topic)
+                .orderlyTaking(message -> !"bad".equals(message.getKeys()), 1).open()) {
+            for (String id : List.of("bad", "good")) {
+                producer.send(message(topic, id));
+            }
+            inbox.awaitCount(3);
+            assertEquals(List.of("bad", "bad", "good"), inbox.ids());
+            String deadLetters = MixAll.getDLQTopic(inbox.group());
+            awaitRoute(deadLetters);
+            try (Inbox morgue = Inbox.of(deadLetters).open()) {
+                assertEquals("bad", new String(morgue.awaitOnly("bad").message().getBody()));
+            }
         }
     }
 
