@@ -22,7 +22,6 @@ class ClientCallsTest extends Suite {
     private static final long TO_THE_BEGINNING = 0;
     private static final long TO_THE_END = -1;
 
-    /** A reset is asked for until the broker knows the group, whose first heartbeat may be on its way. */
     private static Map<MessageQueue, Long> reset(Inbox inbox, long timestamp) throws Exception {
         return inbox.api().invokeBrokerToResetOffset(
             inbox.broker(), inbox.topic, inbox.group(), timestamp, true, PATIENCE_MS);
@@ -80,7 +79,7 @@ class ClientCallsTest extends Suite {
             Map<String, Map<MessageQueue, Long>> told = inbox.api().invokeBrokerToGetConsumerStatus(
                 inbox.broker(), topic, inbox.group(), null, PATIENCE_MS);
             assertEquals(Set.of(inbox.clientId()), told.keySet());
-            told.get(inbox.clientId()).forEach((queue, offset) -> assertEquals(queue.getQueueId() + 1, offset));
+            told.get(inbox.clientId()).forEach((queue, offset) -> assertEquals(queue.getQueueId() + 1L, offset));
             assertEquals(inbox.queues(), told.get(inbox.clientId()).keySet());
         }
     }
