@@ -32,12 +32,14 @@ from wheelmq.broker.pipeline_desk import PipelineDesk
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.slices import Slices
 from wheelmq.broker.state.clients import Clients
 from wheelmq.broker.state.consumer_filters import ConsumerFilters
 from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
 from wheelmq.broker.state.groups import Groups
 from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
+from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.timer_chores import TimerChores
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.evidence import Evidence
@@ -157,6 +159,7 @@ class Broker:
         self._checkpoint_from_ms = 0
         self._every: list[tuple[int, int, Callable[[], None]]] = []
         self._keep_house()
+        self.stats, self.slices = self._open_administration()
         self.timer_chores, self.transactions = TimerChores(self), Transactions(self, evidence)
 
     def _recover(self) -> Evidence:
@@ -190,6 +193,9 @@ class Broker:
             return None, None
         arrays = TopicArrays(self)
         return FastSend(self, arrays), FastRelease(self, arrays)
+
+    def _open_administration(self) -> tuple[BrokerStats, Slices]:
+        return BrokerStats(self), Slices(self.clock, self.holds.wake, lambda: self.settings.response_timeout_ms)
 
     def _open_snapshots(self) -> Snapshots:
         settings = part_settings.snapshot_settings(self.settings)
@@ -285,6 +291,7 @@ class Broker:
         released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s, share_s))
         appended = self._or_refuse(self._dispatch)
         self.pipeline.tick(now_ms, monotonic_ms)
+        self.slices.tick()
         self.holds.expire(monotonic_ms)
         self.calls.expire(monotonic_ms)
         self.flush.tick(monotonic_ms)
@@ -311,6 +318,7 @@ class Broker:
         if not self.store.journal.count:
             return 0
         rows, grown = self.store.dispatch()
+        self.stats.note_puts(rows)
         self.timer.take_journal(rows)
         self.block_lane.take_settled(rows)
         arrivals = Arrivals(rows)
@@ -332,6 +340,8 @@ class Broker:
             return RETRY_MS
         if self.releaser.has_more() or self.store.journal.count:
             return 0 if self.refusal is None else RETRY_MS
+        if self.slices.has_more():
+            return 0
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
         waits = [chore[0] - monotonic_ms for chore in self._every]
         for wall_ms in (self.timer.next_near_ms(), self.block_lane.next_ms(), self.timer.armed.next_fire_ms()):

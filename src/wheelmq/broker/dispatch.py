@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.broker.refused import REASONS
 from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, Later, PeerError, Request
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
@@ -48,7 +49,7 @@ def not_supported(request: Request, broker: Broker) -> Answer:
     """The default processor: nobody serves the code."""
     code = request.command.code
     broker.dispatch.counts["unsupported"] += 1
-    return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+    return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_unsupported(code))
 
 
 class Dispatch:
@@ -168,6 +169,13 @@ class Dispatch:
             log.exception("request %s from %s", code, peer_text(connection))
             remark = f"{type(error).__name__}: {error}"[:1024]
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=remark), True
+
+
+def _unsupported(code: int) -> str:
+    """Apache's remark for what it does not know; and why we do not serve what Apache does."""
+    remark = f" request type {code} not supported"
+    reason = REASONS.get(code)
+    return remark if reason is None else f"{remark}: {reason}"
 
 
 def encode_answer(opaque: int, answer: Command) -> bytes:

@@ -47,6 +47,7 @@ class PutFailed(PeerError):
     def __init__(self, broker: Broker, status: PutStatus, detail: object = "") -> None:
         remark = _remark(broker, status)
         super().__init__(CODES[status], f"{remark} ({detail})" if detail else remark)
+        broker.stats.failed_puts += 1
         self.status = status
 
 

@@ -11,16 +11,13 @@ from wheelmq.formats.wire.codes import RequestCode as Code
 
 _UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and serves it no more"
 _ADMIN: Final = "an administrator's question or command, none that a client needs"
-_STATS: Final = "reads statistics by topic and group, which are not kept"
 _POP: Final = "belongs to consumption by POP"
 _STATIC: Final = "belongs to static topics"
-_UNITS: Final = "belongs to units, a deployment of Apache's own that nobody documents"
 _REPLICAS: Final = "belongs to replication between brokers, of which each stands alone"
 _CONTROLLER: Final = "belongs to the controller, which elects masters of replicated brokers"
 _COLD: Final = "belongs to cold data: there is no tiered storage"
 _ROCKSDB: Final = "belongs to queues in RocksDB: ours are files"
 _ACCESS: Final = "belongs to users and access lists, which do not exist"
-_NAMES: Final = "for the name server: a command of an administrator's tool"
 
 REFUSED: Final[dict[Code, str]] = {
     Code.QUERY_BROKER_OFFSET: _UNSERVED,
@@ -36,34 +33,6 @@ REFUSED: Final[dict[Code, str]] = {
     Code.WHO_CONSUME_THE_MESSAGE: _UNSERVED,
     Code.REGISTER_FILTER_SERVER: _UNSERVED,
     Code.REGISTER_MESSAGE_FILTER_CLASS: _UNSERVED,
-    Code.UPDATE_AND_CREATE_TOPIC_LIST: _ADMIN,
-    Code.GET_ALL_TOPIC_CONFIG: _ADMIN,
-    Code.GET_TOPIC_CONFIG: _ADMIN,
-    Code.GET_ALL_CONSUMER_OFFSET: _ADMIN,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _ADMIN,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _ADMIN,
-    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _ADMIN,
-    Code.GET_SUBSCRIPTIONGROUP_CONFIG: _ADMIN,
-    Code.DELETE_SUBSCRIPTIONGROUP: _ADMIN,
-    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _ADMIN,
-    Code.GET_TOPIC_STATS_INFO: _ADMIN,
-    Code.GET_CONSUMER_CONNECTION_LIST: _ADMIN,
-    Code.GET_PRODUCER_CONNECTION_LIST: _ADMIN,
-    Code.GET_ALL_PRODUCER_INFO: _ADMIN,
-    Code.GET_CONSUME_STATS: _ADMIN,
-    Code.QUERY_TOPIC_CONSUME_BY_WHO: _ADMIN,
-    Code.QUERY_CONSUME_TIME_SPAN: _ADMIN,
-    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _ADMIN,
-    Code.CLEAN_EXPIRED_CONSUMEQUEUE: _ADMIN,
-    Code.CLEAN_UNUSED_TOPIC: _ADMIN,
-    Code.DELETE_EXPIRED_COMMITLOG: _ADMIN,
-    Code.QUERY_CORRECTION_OFFSET: _ADMIN,
-    Code.CLONE_GROUP_OFFSET: _ADMIN,
-    Code.QUERY_CONSUME_QUEUE: _ADMIN,
-    Code.QUERY_TOPICS_BY_CONSUMER: _ADMIN,
-    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _ADMIN,
-    Code.VIEW_BROKER_STATS_DATA: _STATS,
-    Code.GET_BROKER_CONSUME_STATS: _STATS,
     Code.QUERY_ASSIGNMENT: _POP,
     Code.SET_MESSAGE_REQUEST_MODE: _POP,
     Code.GET_ALL_MESSAGE_REQUEST_MODE: _POP,
@@ -76,20 +45,10 @@ REFUSED: Final[dict[Code, str]] = {
     Code.POLLING_INFO: _POP,
     Code.POP_ROLLBACK: _POP,
     Code.UPDATE_AND_CREATE_STATIC_TOPIC: _STATIC,
-    Code.GET_UNIT_TOPIC_LIST: _UNITS,
-    Code.GET_HAS_UNIT_SUB_TOPIC_LIST: _UNITS,
-    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _UNITS,
-    Code.REGISTER_TOPIC_IN_NAMESRV: _NAMES,
-    Code.GET_TOPICS_BY_CLUSTER: _NAMES,
-    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: _NAMES,
-    Code.QUERY_DATA_VERSION: "for the name server: brokers of ours register in full each time",
-    Code.GET_BROKER_MEMBER_GROUP: _REPLICAS,
     Code.ADD_BROKER: _REPLICAS,
     Code.REMOVE_BROKER: _REPLICAS,
-    Code.BROKER_HEARTBEAT: _REPLICAS,
     Code.NOTIFY_MIN_BROKER_ID_CHANGE: _REPLICAS,
     Code.EXCHANGE_BROKER_HA_INFO: _REPLICAS,
-    Code.GET_BROKER_HA_STATUS: _REPLICAS,
     Code.RESET_MASTER_FLUSH_OFFSET: _REPLICAS,
     Code.CONTROLLER_ALTER_SYNC_STATE_SET: _CONTROLLER,
     Code.CONTROLLER_ELECT_MASTER: _CONTROLLER,
@@ -121,3 +80,6 @@ REFUSED: Final[dict[Code, str]] = {
     Code.AUTH_GET_ACL: _ACCESS,
     Code.AUTH_LIST_ACL: _ACCESS,
 }
+
+REASONS: Final[dict[int, str]] = {int(code): reason for code, reason in REFUSED.items() if reason != _UNSERVED}
+"""What a client is told: of the codes that Apache serves and we do not."""

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wheelmq.formats.wire import bodies, headers
@@ -26,62 +27,80 @@ RETRY_S = 0.5
 
 
 class Registration:
-    """Keeps every name server told."""
+    """Keeps every name server told, each at its own pace: one that is down, or hangs, holds up no other."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._wanted = asyncio.Event()
-        self._callers = [Caller(address, on_lost=self._wanted.set) for address in broker.settings.namesrv]
-        self._task: asyncio.Task[None] | None = None
+        self._servers = [_NameServer(broker, address, self._look_at_all) for address in broker.settings.namesrv]
         self.registered = asyncio.Event()
         """Set once every name server took a registration."""
 
     def start(self) -> None:
-        if self._callers:
-            self._task = asyncio.create_task(self._run())
-        else:
-            self.registered.set()
+        for server in self._servers:
+            server.start()
+        self._look_at_all()
 
     def look(self) -> None:
         """Register soon if a topic has changed."""
         if self._broker.topics.changed:
             self._broker.topics.changed = False
-            self._wanted.set()
+            for server in self._servers:
+                server.wanted.set()
 
     async def stop(self) -> None:
         """Leave the name servers."""
+        await asyncio.gather(*(server.stop() for server in self._servers))
+
+    def _look_at_all(self) -> None:
+        if all(server.is_told for server in self._servers):
+            self.registered.set()
+
+
+class _NameServer:
+    """One name server, and whether it knows the broker."""
+
+    def __init__(self, broker: Broker, address: str, told: Callable[[], None]) -> None:
+        self._broker = broker
+        self._told = told
+        self.wanted = asyncio.Event()
+        """It should hear of the broker before the period is over."""
+        self.is_told = False
+        """Whether it took a registration."""
+        self._caller = Caller(address, on_lost=self.wanted.set)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        for caller in self._callers:
-            try:
-                ext = _header(self._broker)
-                await caller.ask(Command(code=RequestCode.UNREGISTER_BROKER, ext=ext), 1.0)
-            except (CallError, Refused) as error:
-                log.info("name server %s was not told of the stop: %s", caller.address, error)
-            await caller.close()
+        try:
+            await self._caller.ask(Command(code=RequestCode.UNREGISTER_BROKER, ext=_header(self._broker)), 1.0)
+        except (CallError, Refused) as error:
+            log.info("name server %s was not told of the stop: %s", self._caller.address, error)
+        await self._caller.close()
 
     async def _run(self) -> None:
         await asyncio.sleep(max(0, self._broker.settings.disappear_time_after_start) / 1000)
         while True:
-            self._wanted.clear()
-            period_s = self._broker.settings.register_period_ms / 1000
-            results = await asyncio.gather(*map(self._register, self._callers))
-            if all(results):
-                self.registered.set()
+            self.wanted.clear()
+            succeeded = await self._register()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(period_s if all(results) else RETRY_S):
-                    await self._wanted.wait()
-            if not all(results):
-                await asyncio.sleep(RETRY_S)  # a name server that closes each connection is not asked in a hurry
+                async with asyncio.timeout(self._broker.settings.register_period_ms / 1000 if succeeded else RETRY_S):
+                    await self.wanted.wait()
+            if not succeeded:
+                await asyncio.sleep(RETRY_S)  # one that closes each connection is not asked in a hurry
 
-    async def _register(self, caller: Caller) -> bool:
+    async def _register(self) -> bool:
         try:
-            timeout_s = self._broker.settings.register_timeout_ms / 1000
-            await caller.ask(register_command(self._broker), timeout_s)
-            return True
+            await self._caller.ask(register_command(self._broker), self._broker.settings.register_timeout_ms / 1000)
         except (CallError, Refused) as error:
-            log.warning("not registered at name server %s: %s", caller.address, error)
+            log.warning("not registered at name server %s: %s", self._caller.address, error)
             return False
+        self.is_told = True
+        self._told()
+        return True
 
 
 def register_command(broker: Broker) -> Command:

@@ -31,7 +31,7 @@ NAMESRV_KEYS: Final = (
     no_effect("unRegisterBrokerQueueCapacity", INT, "3000", _POOLS),
     no_effect("supportActingMaster", BOOLEAN, "false", _REPLICAS),
     honoured("enableAllTopicList", BOOLEAN, "true", "enable_all_topic_list"),
-    no_effect("enableTopicList", BOOLEAN, "true", "those lists are refused"),
+    honoured("enableTopicList", BOOLEAN, "true", "enable_topic_list"),
     no_effect("notifyMinBrokerIdChanged", BOOLEAN, "false", _REPLICAS),
     refused("enableControllerInNamesrv", BOOLEAN, "false", "there is no controller: remove it, or run Apache's beside"),
     honoured("needWaitForService", BOOLEAN, "false", "waits_for_service"),

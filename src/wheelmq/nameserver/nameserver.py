@@ -15,6 +15,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
+from wheelmq.nameserver.listings import Listings
 from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, Routes
 from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings
 from wheelmq.net.server import ServerConnection
@@ -56,6 +57,8 @@ class NameServer:
             RequestCode.GET_NAMESRV_CONFIG: self._config,
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
         }
+        listings = Listings(self.routes, lambda: settings.enable_topic_list, self._now_ms)
+        self._handlers |= {code: _for_anyone(serve) for code, serve in listings.handlers().items()}
 
     @property
     def codes(self) -> frozenset[int]:
@@ -234,6 +237,15 @@ class NameServer:
         except ChangeRefused as refusal:
             return Command(code=refusal.code, remark=refusal.remark)
         return Command(code=ResponseCode.SUCCESS)
+
+
+def _for_anyone(serve: Callable[[Command], Command]) -> Callable[[Command, ServerConnection], Command]:
+    """A handler that does not look at who asks."""
+
+    def handler(request: Command, connection: ServerConnection) -> Command:
+        return serve(request)
+
+    return handler
 
 
 def _inflate(raw: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wheelmq.formats.wire.bodies import (
@@ -157,6 +158,28 @@ class Routes:
     def topics(self) -> list[str]:
         """Every topic that some broker registered."""
         return sorted(self._queues)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """The topics that some broker of the cluster registered."""
+        names = {name for name, group in self._groups.items() if group.cluster == cluster}
+        return sorted(topic for topic, queues in self._queues.items() if names & queues.keys())
+
+    def topics_with_flag(self, wanted: Callable[[int], bool]) -> list[str]:
+        """The topics of whose system flag `wanted` is true."""
+        first = {topic: next(iter(queues.values())) for topic, queues in self._queues.items()}
+        return sorted(topic for topic, data in first.items() if wanted(data.topic_sys_flag))
+
+    def add_topic(self, topic: str, queues: list[QueueData]) -> bool:
+        """Take queues of a topic that some broker has; False, with nothing taken, when one is of no broker."""
+        if not queues or any(data.broker_name not in self._groups for data in queues):
+            return False
+        self._queues.setdefault(topic, {}).update({data.broker_name: data for data in queues})
+        return True
+
+    def version_of(self, address: str) -> DataVersion | None:
+        """The version of the topics that the broker at `address` registered last."""
+        live = self._live.get(address)
+        return live.version if live else None
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forget a topic, on the brokers of one cluster or on all."""

@@ -39,6 +39,8 @@ class NameServerSettings(msgspec.Struct, kw_only=True):
     """Tell a broker that registers the same of all topics."""
     enable_all_topic_list: bool = True
     """Tell the names of all topics to whoever asks."""
+    enable_topic_list: bool = True
+    """Tell the names of a cluster's topics, or a unit's."""
     waits_for_service: bool = False
     """Tell no routes until brokers had time to register."""
     wait_for_service_seconds: Count = 45
@@ -53,6 +55,7 @@ NAME_SERVER: Final = Schema(
     mutable=frozenset(
         {
             "enable_all_topic_list",
+            "enable_topic_list",
             "order_message_enable",
             "return_order_topic_config",
             "scan_interval_ms",

@@ -83,14 +83,14 @@ class Expiry:
             self._free_to = self._noted[0]
             self._noted = (self._needed_from(), self._store.log.end)
 
-    def look(self) -> None:
-        """Remove files if it is time to."""
+    def look(self, *, at_once: bool = False) -> None:
+        """Remove files if it is time to, or if `at_once` says so: then whatever the hour and the disk."""
         self.note()
         store = self._store
         used = 100 * store.disk.used_share(store.paths.root)
         forcibly = used > self._settings.forcibly_ratio and self._settings.cleans_forcibly
         is_hour = time.localtime(store.clock.now_ms() // 1000).tm_hour in self._settings.hours
-        if not (forcibly or is_hour or used > self._settings.used_ratio):
+        if not (at_once or forcibly or is_hour or used > self._settings.used_ratio):
             return
         upto = self._expired_to(regardless_of_age=forcibly)
         if upto > store.log.start:

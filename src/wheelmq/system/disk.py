@@ -303,6 +303,11 @@ class Disk:
         usage = shutil.disk_usage(folder)
         return usage.used / usage.total
 
+    def space(self, folder: Path) -> tuple[int, int]:
+        """Bytes of the file system that holds `folder`, and how many of them are free."""
+        usage = shutil.disk_usage(folder)
+        return usage.total, usage.free
+
     def sync_new(self, handle: int) -> None:
         """Make a new file durable, its size and what is in it, before it gets its name."""
         os.fsync(handle)

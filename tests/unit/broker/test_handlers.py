@@ -446,7 +446,7 @@ class TestTimers:
 
 
 class TestDispatch:
-    @pytest.mark.parametrize("code", [0, -1, 13, 47, 9999, 200_050, 1 << 40])
+    @pytest.mark.parametrize("code", [0, -1, 13, 47, 9999, 1 << 40])
     def test_a_code_that_nobody_serves(self, harness: BrokerHarness, code: int) -> None:
         answer = harness.ask(Command(code=code))
         assert (answer.code, answer.remark) == (3, f" request type {code} not supported")

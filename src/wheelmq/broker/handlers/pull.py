@@ -86,6 +86,8 @@ def pull(request: Request, broker: Broker) -> Answer:
         reset = offsets.take_reset(*queue)
         found = read_queue(broker, header, wanted) if reset is None else _reset_to(broker, header, reset)
         code = code_of(found.status, header.queue_offset)
+        if found.status != Status.FOUND:
+            broker.stats.note_pull(header.consumer_group, header.topic, 0, 0)
         if code == ResponseCode.PULL_NOT_FOUND and not last:
             return None
         if found.status == Status.NO_MATCHED_MESSAGE and found.next_offset == found.end and is_held and not last:
@@ -93,6 +95,7 @@ def pull(request: Request, broker: Broker) -> Answer:
             return None
         if broker.hooks.consume:
             broker.hooks.before_consume(pull_context(request, broker, header, found.status, found.body))
+        offsets.note_pull(*queue, found.next_offset)
         return _answer(found, code, topic, group, broker)
 
     now = attempt(False)
@@ -190,6 +193,7 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
     taken, body = log.gather_units(units, count_max, bytes_max) if wanted == EVERYTHING else (0, b"")
     if taken:
         broker.transferred += taken
+        broker.stats.note_pull(header.consumer_group, header.topic, taken, len(body))
         return Read(Status.FOUND, asked + taken, start, end, body, _is_behind(broker, units[taken - 1]))
     found, looked_at, removed = _select(log, units, wanted, count_max, bytes_max)
     next_offset = asked + looked_at
@@ -205,6 +209,7 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
             return Read(Status.NO_MATCHED_MESSAGE, next_offset, start, end, is_behind=is_behind)
         body = log.gather(found)
     broker.transferred += len(found)
+    broker.stats.note_pull(header.consumer_group, header.topic, len(found), len(body))
     return Read(Status.FOUND, next_offset, start, end, body, is_behind)
 
 

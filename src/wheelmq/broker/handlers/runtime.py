@@ -1,8 +1,11 @@
-"""GET_BROKER_RUNTIME_INFO: the keys that mqadmin's clusterList and brokerStatus read, and the timer's."""
+"""GET_BROKER_RUNTIME_INFO: every key that mqadmin's brokerStatus prints of a broker of Apache's.
+
+Requests are served as they are read, so nothing waits in a pool's queue, and a put takes as long as the tick it is in.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -10,12 +13,30 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Request, reply
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import VERSION
+from wheelmq.observe.histogram import Histogram
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 VERSION_TEXT = "V5_3_3"
-_POOLS = ("send", "pull", "ack")
+_POOLS: Final = ("send", "pull", "litePull", "query", "ack")
+NO_BUFFERS: Final = (1 << 31) - 1
+"""What Apache tells where no pool of buffers stands before the page cache."""
+_SPANS: Final = (
+    ("[<=0ms]", 0.0),
+    ("[0~10ms]", 0.01),
+    ("[10~50ms]", 0.05),
+    ("[50~100ms]", 0.1),
+    ("[100~200ms]", 0.2),
+    ("[200~500ms]", 0.5),
+    ("[500ms~1s]", 1.0),
+    ("[1~2s]", 2.0),
+    ("[2~3s]", 3.0),
+    ("[3~4s]", 4.0),
+    ("[4~5s]", 5.0),
+    ("[5~10s]", 10.0),
+)
+"""How Apache groups put times, each with its upper end in seconds; behind them comes [10s~]."""
 
 
 @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -27,32 +48,119 @@ def get_runtime_info(request: Request, broker: Broker) -> Answer:
 
 def runtime_info(broker: Broker) -> dict[str, object]:
     """The table, by Apache's keys; times in milliseconds, behind in seconds or messages as Apache says it."""
-    now_ms = broker.clock.now_ms()
-    store, timer = broker.store, broker.timer
-    check = timer.check(broker.releaser.earliest_in_hand_ms())
-    first = store.log.record_at(store.log.start)
+    up_ms = broker.clock.now_ms() - broker.boot_ms
     return {
         "brokerActive": "true",
         "brokerVersion": VERSION,
         "brokerVersionDesc": VERSION_TEXT,
         "bootTimestamp": broker.boot_ms,
-        "runtime": f"[ {(now_ms - broker.boot_ms) // 1000} seconds ]",
-        "startAcceptSendRequestTimeStamp": 0,
+        "runtime": _duration(up_ms),
+        "startAcceptSendRequestTimeStamp": broker.settings.start_accept_send_request_time_stamp,
+        **_store(broker),
+        **_puts(broker),
+        **_gets(broker),
+        **_pools(broker),
+        **_delays(broker),
+    }
+
+
+def _store(broker: Broker) -> dict[str, object]:
+    """The log and the disk under it."""
+    store = broker.store
+    first = store.log.record_at(store.log.start)
+    used = round(broker.disk.used_share(store.paths.root), 4)
+    total, free = broker.disk.space(store.paths.root)
+    return {
         "commitLogMinOffset": store.log.start,
         "commitLogMaxOffset": store.log.end,
-        "commitLogDiskRatio": round(broker.disk.used_share(store.paths.root), 4),
-        "remainHowManyDataToFlush": f"{store.log.end - store.log.synced} Byte",
-        "dispatchBehindBytes": 0,  # queue units are written in the tick that appends
+        "commitLogDirCapacity": f"Total : {_bytes(total)}, Free : {_bytes(free)}.",
+        "commitLogDiskRatio": used,
+        f"commitLogDiskRatio_{store.log.files.folder}": used,
+        "consumeQueueDiskRatio": used,
         "earliestMessageTimeStamp": first.store_ms if first else -1,
+        "remainHowManyDataToFlush": _bytes(store.log.end - store.log.synced),
+        "remainTransientStoreBufferNumbs": NO_BUFFERS,
+        "dispatchBehindBytes": 0,  # queue units are written in the tick that appends
+        "dispatchMaxBuffer": 0,
         "pageCacheLockTimeMills": 0,  # nothing holds a lock while it writes
+    }
+
+
+def _puts(broker: Broker) -> dict[str, object]:
+    stats, ticks, times = broker.stats, broker.ticks.wall, broker.store.appended
+    before, today = stats.put_mornings
+    return {
         "putTps": broker.put_rate.text(),
+        "putMessageTimesTotal": max(1, times),  # as Apache tells it, which divides by it
+        "putMessageSizeTotal": stats.put_bytes,
+        "putMessageAverageSize": stats.put_bytes / max(1, times),
+        "putMessageFailedTimes": stats.failed_puts,
+        "putMessageEntireTimeMax": round(ticks.greatest * 1000),
+        "putMessageDistributeTime": _distribution(ticks),
+        "putLatency99": f"{ticks.percentile(0.99) * 1000:.2f}",
+        "putLatency999": f"{ticks.percentile(0.999) * 1000:.2f}",
+        "msgPutTotalYesterdayMorning": before,
+        "msgPutTotalTodayMorning": today,
+        "msgPutTotalTodayNow": stats.put_total(),
+    }
+
+
+def _gets(broker: Broker) -> dict[str, object]:
+    stats = broker.stats
+    before, today = stats.get_mornings
+    return {
+        "getTotalTps": stats.total_rate.text(),
+        "getFoundTps": stats.found_rate.text(),
+        "getMissTps": stats.missed_rate.text(),
         "getTransferredTps": broker.get_rate.text(),
-        **{f"{pool}ThreadPoolQueueSize": 0 for pool in _POOLS},  # requests are served as they are read
-        **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": 0 for pool in _POOLS},
+        "getMessageEntireTimeMax": round(broker.ticks.wall.greatest * 1000),
+        "msgGetTotalYesterdayMorning": before,
+        "msgGetTotalTodayMorning": today,
+        "msgGetTotalTodayNow": stats.get_total(),
+    }
+
+
+def _pools(broker: Broker) -> dict[str, Any]:
+    """Nothing waits; what may wait is bounded by bytes, and 0 stands for what is not bounded by requests."""
+    found: dict[str, Any] = {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 0}
+    for pool in _POOLS:
+        for figure in ("Size", "Capacity", "HeadWaitTimeMills"):
+            found[f"{pool}ThreadPoolQueue{figure}"] = 0
+    return found
+
+
+def _delays(broker: Broker) -> dict[str, object]:
+    timer = broker.timer
+    check = timer.check(broker.releaser.earliest_in_hand_ms())
+    return {
         **{f"scheduleMessageOffset_{level}": f"{first},{end}" for level, first, end in timer.level_spans()},
-        "timerReadBehind": max(0, now_ms - check.last_read_ms) // 1000,
+        "timerReadBehind": max(0, broker.clock.now_ms() - check.last_read_ms) // 1000,
         "timerOffsetBehind": timer.queue.end - timer.indexed_to,
         "timerCongestNum": int(timer.pending_by_queue.sum()),
         "timerEnqueueTps": f"{broker.enqueue_rate.per_second(60):.6g}",
         "timerDequeueTps": f"{broker.dequeue_rate.per_second(60):.6g}",
     }
+
+
+def _distribution(ticks: Histogram) -> str:
+    """How many ticks took how long, in Apache's groups."""
+    found, before = [], 0
+    for name, bound_s in _SPANS:
+        upto = ticks.count_to(bound_s)
+        found.append(f"{name}:{upto - before}")
+        before = upto
+    return " ".join([*found, f"[10s~]:{ticks.count - before}"]) + " "
+
+
+def _duration(ms: int) -> str:
+    seconds = ms // 1000
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"
+
+
+def _bytes(count: int) -> str:
+    """A number of bytes for people, as Apache writes it."""
+    if count < 1024:
+        return f"{count} B"
+    exponent = (count.bit_length() - 1) // 10
+    return f"{count / (1 << 10 * exponent):.1f} {'KMGTPE'[exponent - 1]}iB"

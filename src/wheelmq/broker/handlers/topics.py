@@ -1,57 +1,125 @@
-"""UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER."""
+"""The table of topics: made, changed, told, forgotten (RocketMQ: TopicConfigManager)."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.state.attributes import MESSAGE_TYPE, BadAttribute, changed, parse
 from wheelmq.broker.state.topics import check_queues
 from wheelmq.formats import names
-from wheelmq.formats.wire.bodies import TopicConfig
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import DataVersion, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import CreateTopicHeader, TopicHeader
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 
 @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
 def create_topic(request: Request, broker: Broker) -> Answer:
-    """Make a topic, or change its queues and permissions."""
+    """Make a topic, or change its queues, permissions and attributes."""
     header = request.header(CreateTopicHeader)
-    _check_name(header.topic)
-    try:
-        for count in (header.read_queue_nums, header.write_queue_nums):
-            check_queues(count)
-    except ValueError as error:
-        raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    broker.topics.put(
-        TopicConfig(
-            topic_name=header.topic,
-            read_queue_nums=header.read_queue_nums,
-            write_queue_nums=header.write_queue_nums,
-            perm=header.perm,
-            topic_filter_type=header.topic_filter_type,
-            topic_sys_flag=header.topic_sys_flag,
-            order=header.order,
-        )
+    config = TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag,
+        order=header.order,
     )
+    _check_name(broker, header.topic)
+    try:
+        changes = parse(header.attributes)
+    except BadAttribute as error:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    _put(request, broker, [msgspec.structs.replace(config, attributes=changes)])
     return reply()
+
+
+@serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
+def create_topics(request: Request, broker: Broker) -> Answer:
+    """Make or change several topics: all of them, or none."""
+    configs = bodies.read(request.body, bodies.TopicConfigList).topic_config_list
+    for config in configs:
+        _check_name(broker, config.topic_name)
+    _put(request, broker, configs)
+    return reply()
+
+
+def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> None:
+    """Take `configs`, whose attributes say what is to change. Raises PeerError."""
+    checked = []
+    for config in configs:
+        name = config.topic_name
+        try:
+            for count in (config.read_queue_nums, config.write_queue_nums):
+                check_queues(count)
+        except ValueError as error:
+            raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        known = broker.topics.get(name)
+        if config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED":
+            raise PeerError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        try:
+            attributes = changed(None if known is None else known.attributes, config.attributes)
+        except BadAttribute as error:
+            raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        config = msgspec.structs.replace(config, attributes=attributes)
+        if config != known:
+            checked.append(config)
+    if checked:
+        log.info("%s makes or changes topics: %s", peer_text(request.connection), [one.topic_name for one in checked])
+        broker.topics.put_all(checked)
 
 
 @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
 def delete_topic(request: Request, broker: Broker) -> Answer:
     """Forget a topic; what is parked for it is still stored in its queues when it is due."""
     topic = request.header(TopicHeader).topic
-    _check_name(topic)
+    _check_name(broker, topic)
+    log.info("%s deletes the topic %s", peer_text(request.connection), topic)
     broker.topics.delete(topic)
+    broker.stats.forget_topic(topic)
     return reply()
 
 
-def _check_name(topic: str) -> None:
+@serves(RequestCode.GET_ALL_TOPIC_CONFIG)
+def get_topics(request: Request, broker: Broker) -> Answer:
+    """All topics, as a broker registers them; none is spread over brokers (static topics)."""
+    table = bodies.TopicConfigTable(data_version=broker.topics.version, topic_config_table=broker.topics.all())
+    mappings = {"mappingDataVersion": DataVersion(), "topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}}
+    return reply(body=bodies.write(msgspec.to_builtins(table) | mappings))
+
+
+@serves(RequestCode.GET_TOPIC_CONFIG)
+def get_topic(request: Request, broker: Broker) -> Answer:
+    """One topic."""
+    topic = request.header(TopicHeader).topic
+    config = broker.topics.get(topic)
+    if config is None:
+        raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+    return reply(body=bodies.write(config))
+
+
+@serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+def get_system_topics(request: Request, broker: Broker) -> Answer:
+    """The topics that only the broker makes and removes."""
+    return reply(body=bodies.write({"topicList": broker.topics.system()}))
+
+
+def _check_name(broker: Broker, topic: str) -> None:
+    """Raises PeerError."""
     problem = names.topic_problem(topic)
-    if problem is None and names.is_system_topic(topic):
+    if problem is None and broker.topics.is_system(topic):
         problem = f"The topic[{topic}] is conflict with system topic."
     if problem is not None:
         raise PeerError(ResponseCode.INVALID_PARAMETER, problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.units import QueueOffset
@@ -29,6 +29,7 @@ class ConsumerOffsets:
         self._path = paths.config_file("consumerOffset.json")
         self._table = config_file.load(disk, self._path, OffsetTable) or OffsetTable()
         self._dirty = False
+        self._pulled: dict[str, dict[int, int]] = {}
         self._clamp(queue_end)
 
         self._resets: dict[str, dict[int, int]] = {}
@@ -63,6 +64,60 @@ class ConsumerOffsets:
         if not resets:
             del self._resets[f"{topic}@{group}"]
         return offset
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note how far `group` has pulled the queue, which is told and not kept."""
+        self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+
+    def pulled(self, group: str, topic: str) -> dict[int, int]:
+        """How far the group has pulled, by queue id, since the broker's start; not to be changed."""
+        return self._pulled.get(f"{topic}@{group}", {})
+
+    def of(self, group: str, topic: str) -> dict[int, int]:
+        """Offsets by queue id; not to be changed."""
+        return self._table.offset_table.get(f"{topic}@{group}", {})
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics in which the group has come anywhere."""
+        return sorted(topic for topic, found in self._pairs() if found == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have come anywhere in the topic."""
+        return sorted(group for found, group in self._pairs() if found == topic)
+
+    def by_group(self) -> dict[str, list[str]]:
+        """The topics of each group."""
+        found: dict[str, list[str]] = {}
+        for topic, group in self._pairs():
+            found.setdefault(group, []).append(topic)
+        return found
+
+    def table(self) -> OffsetTable:
+        """All there is; not to be changed."""
+        return self._table
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Have the group `target` be where `source` is."""
+        offsets = self._table.offset_table.get(f"{topic}@{source}")
+        if offsets is not None:
+            self._table.offset_table[f"{topic}@{target}"] = dict(offsets)
+            self._dirty = True
+
+    def remove(self, wanted: Callable[[str, str], bool]) -> int:
+        """Forget where groups were, of those pairs of group and topic that `wanted` is true of; how many."""
+        keys = [f"{topic}@{group}" for topic, group in self._pairs() if wanted(group, topic)]
+        for key in keys:
+            del self._table.offset_table[key]
+        for key in [key for key in self._pulled if key not in self._table.offset_table]:
+            del self._pulled[key]
+        self._dirty |= bool(keys)
+        return len(keys)
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Topic and group."""
+        for key in self._table.offset_table:
+            topic, _, group = key.partition("@")
+            if "@" not in group:  # else it is of an older broadcast consumer
+                yield topic, group
 
     def save_job(self) -> Callable[[], None] | None:
         """What writes the table to disk, if it has changed; may run off the loop. What fails is tried again."""

@@ -60,9 +60,53 @@ class Groups:
         """The group, if there is one."""
         return self._table.subscription_group_table.get(name)
 
+    def table(self) -> GroupTable:
+        """All there is; not to be changed."""
+        return self._table
+
+    def put_all(self, configs: list[GroupConfig]) -> None:
+        """Add or replace groups, durably, all of them or none. Raises OSError."""
+        self._replace({**self._table.subscription_group_table, **{one.group_name: one for one in configs}})
+
+    def delete(self, name: str) -> bool:
+        """Forget a group and what it is forbidden, durably; whether there was one. Raises OSError."""
+        known = self._table.subscription_group_table
+        if name not in known:
+            return False
+        self._replace({group: config for group, config in known.items() if group != name}, forgiven=name)
+        return True
+
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether the group may not read the topic."""
         return bool(self._table.forbidden_table.get(group, {}).get(topic, 0) & _FORBIDDEN_TO_READ)
+
+    def forbid(self, group: str, topic: str, *, forbidden: bool) -> None:
+        """Let the group read the topic no more, or again; durably. Raises OSError."""
+        table = {name: dict(topics) for name, topics in self._table.forbidden_table.items()}
+        bits = table.setdefault(group, {}).pop(topic, 0)
+        bits = bits | _FORBIDDEN_TO_READ if forbidden else bits & ~_FORBIDDEN_TO_READ
+        if bits:
+            table[group][topic] = bits
+        if not table[group]:
+            del table[group]
+        self._replace(self._table.subscription_group_table, forbidden=table)
+
+    def _replace(
+        self,
+        groups: dict[str, GroupConfig],
+        *,
+        forbidden: dict[str, dict[str, int]] | None = None,
+        forgiven: str | None = None,
+    ) -> None:
+        """Take another table once it is on disk."""
+        forbidden = self._table.forbidden_table if forbidden is None else forbidden
+        table = GroupTable(
+            data_version=DataVersion(timestamp=self._clock.now_ms(), counter=self._table.data_version.counter + 1),
+            forbidden_table={name: topics for name, topics in forbidden.items() if name != forgiven},
+            subscription_group_table=groups,
+        )
+        config_file.save(self._disk, self._path, table)
+        self._table = table
 
     def get(self, name: str) -> GroupConfig | None:
         """The group, made if that is allowed and the name is one; else None."""

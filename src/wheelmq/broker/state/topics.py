@@ -75,10 +75,23 @@ class Topics:
         """Every topic by name; not to be changed."""
         return self._table
 
+    def is_system(self, name: str) -> bool:
+        """Whether only the broker makes and removes the topic: those of its own name and cluster are among them."""
+        return names.is_system_topic(name) or name in (self._settings.cluster, self._settings.broker_name)
+
+    def system(self) -> list[str]:
+        """Those of `is_system` that there are, or may be."""
+        own = (self._settings.cluster, self._settings.broker_name, TIMER_TOPIC, DEAD_LETTER_TOPIC)
+        return sorted({*names.SYSTEM_TOPICS, *own, *(name for name in self._table if names.is_system_topic(name))})
+
     def put(self, config: TopicConfig) -> TopicConfig:
         """Add or replace a topic, durably. Raises OSError with nothing changed."""
-        self._replace({**self._table, config.topic_name: config})
+        self.put_all([config])
         return config
+
+    def put_all(self, configs: list[TopicConfig]) -> None:
+        """Add or replace topics, durably, all of them or none. Raises as `put`."""
+        self._replace({**self._table, **{config.topic_name: config for config in configs}})
 
     def delete(self, name: str) -> bool:
         """Forget a topic, durably; whether there was one. Its messages stay in the log. Raises as `put`."""

@@ -77,7 +77,11 @@ class TopicConfig(Body):
 
 
 class GroupRetryPolicy(Body):
+    """When a group's messages are tried again: kept and told, for proxies go by it and the broker does not."""
+
     type: str = "CUSTOMIZED"
+    exponential_retry_policy: dict[str, Any] | None = None
+    customized_retry_policy: dict[str, Any] | None = None
 
 
 class GroupConfig(Body):
@@ -96,7 +100,20 @@ class GroupConfig(Body):
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
+    subscription_data_set: list[dict[str, Any]] | None = None
     attributes: dict[str, str] = {}
+
+
+class GroupConfigList(Body):
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: list[GroupConfig] = []
+
+
+class TopicConfigList(Body):
+    """UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topic_config_list: list[TopicConfig] = []
 
 
 TAG: Final = "TAG"
@@ -264,6 +281,18 @@ def _quote_key(found: re.Match[bytes]) -> bytes:
 def write(body: Any) -> bytes:
     """`body` as JSON; a field that is None is left out."""
     return msgspec.json.encode(_without_none(msgspec.to_builtins(body, str_keys=True)))
+
+
+def write_with_queues(body: dict[str, Any], **tables: Iterable[tuple[QueueName, Any]]) -> bytes:
+    """`body` as JSON with more fields: tables by queue, of which a key is a bare object.
+
+    That is no JSON, but what Java's clients write and read: fastjson takes text as a key as well, fastjson2 does not.
+    """
+    parts = [write({name: value})[1:-1] for name, value in body.items()]
+    for name, table in tables.items():
+        rows = b",".join(write(queue) + b":" + write(value) for queue, value in table)
+        parts.append(b'"%b":{%b}' % (name.encode(), rows))
+    return b"{" + b",".join(parts) + b"}"
 
 
 def _without_none(value: Any) -> Any:

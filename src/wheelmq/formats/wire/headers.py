@@ -282,6 +282,89 @@ class CreateTopicHeader(Header):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: Int32 = 0
     order: bool = False
+    attributes: str = ""
+
+
+class GroupHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG and others that name a group."""
+
+    group: str
+
+
+class DeleteGroupHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+class ForbiddenHeader(Header):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class ProducerGroupHeader(Header):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+class ConsumeStatsHeader(Header):
+    """GET_CONSUME_STATS: of a topic, of several between semicolons, or of all that the group consumes."""
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+
+class BrokerConsumeStatsHeader(Header):
+    """GET_BROKER_CONSUME_STATS: of all topics, or of those in order."""
+
+    is_order: bool = False
+
+
+class TopicAndGroupHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN, QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    topic: str
+    group: str
+
+
+class CorrectionHeader(Header):
+    """QUERY_CORRECTION_OFFSET; `filter_groups` has commas between groups that do not count."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
+class CloneHeader(Header):
+    """CLONE_GROUP_OFFSET."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class StatsHeader(Header):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+class ConsumeQueueHeader(Header):
+    """QUERY_CONSUME_QUEUE: units of a queue, and whether they pass the filter of a group."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
 
 
 class DeleteTopicHeader(Header):
@@ -295,6 +378,25 @@ class BrokerNameHeader(Header):
     """WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER."""
 
     broker_name: str
+
+
+class ClusterHeader(Header):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+class MemberGroupHeader(Header):
+    """GET_BROKER_MEMBER_GROUP."""
+
+    cluster_name: str
+    broker_name: str
+
+
+class BrokerAddressHeader(Header):
+    """BROKER_HEARTBEAT."""
+
+    broker_addr: str
 
 
 class KvHeader(Header):

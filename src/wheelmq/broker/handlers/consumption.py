@@ -1,0 +1,211 @@
+"""How far groups have come: GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_TOPIC_CONSUME_BY_WHO and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.handlers.queues import bounds, queue_name, stored_ms, topic_of
+from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.broker.slices import Steps
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import QueueName, TopicConfig
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.headers import (
+    BrokerConsumeStatsHeader,
+    CloneHeader,
+    ConsumeStatsHeader,
+    CorrectionHeader,
+    GroupHeader,
+    TopicAndGroupHeader,
+    TopicHeader,
+)
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+NEVER: Final = (1 << 63) - 1
+"""The offset that stands for none that is needed (RocketMQ: Long.MAX_VALUE)."""
+
+Progress = tuple[QueueName, dict[str, int]]
+
+
+@serves(RequestCode.GET_CONSUME_STATS)
+def get_consume_stats(request: Request, broker: Broker) -> Answer:
+    """Where a group is in each queue of a topic, or of all that it consumes."""
+    header = request.header(ConsumeStatsHeader)
+    group = header.consumer_group
+
+    def steps() -> Steps:
+        table: list[Progress] = []
+        tps = 0.0
+        for topic in _topics(broker, header):
+            config = broker.topics.get(topic)
+            if config is not None:
+                table += yield from _progress(broker, group, config, config.read_queue_nums)
+                tps += broker.stats.get_tps(group, topic)
+        return reply(body=bodies.write_with_queues({"consumeTps": tps}, offsetTable=table))
+
+    return broker.slices.answer(steps())
+
+
+def _topics(broker: Broker, header: ConsumeStatsHeader) -> Iterable[str]:
+    """The topics that are asked for: of one that is not named in a list, those that the group subscribes to, if any."""
+    chosen = [topic for topic in (header.topic_list or "").split(";") if topic]
+    if chosen:
+        return chosen
+    topics = [header.topic] if header.topic else broker.consumer_offsets.topics_of(header.consumer_group)
+    return [topic for topic in topics if is_subscribed(broker, header.consumer_group, topic)]
+
+
+def is_subscribed(broker: Broker, group: str, topic: str) -> bool:
+    """Whether the members of a group want the topic; True when none is connected."""
+    members = broker.clients.consumers.get(group)
+    return members is None or not members.subscriptions or topic in members.subscriptions
+
+
+def _progress(broker: Broker, group: str, config: TopicConfig, count: int) -> Generator[None, None, list[Progress]]:
+    """Where the group is in the first `count` queues of a topic."""
+    topic = config.topic_name
+    offsets, pulled = broker.consumer_offsets.of(group, topic), broker.consumer_offsets.pulled(group, topic)
+    found = []
+    for queue_id in range(count):
+        offset = offsets.get(queue_id, 0)
+        figures = {
+            "brokerOffset": broker.store.queues.end(topic, queue_id),
+            "consumerOffset": offset,
+            "lastTimestamp": (stored_ms(broker, topic, queue_id, offset - 1) or 0) if offset else 0,
+            "pullOffset": max(offset, pulled.get(queue_id, 0)),
+        }
+        found.append((queue_name(broker, topic, queue_id), figures))
+        yield
+    return found
+
+
+@serves(RequestCode.GET_BROKER_CONSUME_STATS)
+def get_broker_consume_stats(request: Request, broker: Broker) -> Answer:
+    """Where every group is in every topic that it consumes."""
+    header = request.header(BrokerConsumeStatsHeader)
+
+    def steps() -> Steps:
+        topics = broker.consumer_offsets.by_group()
+        listed: list[bytes] = []
+        behind = in_flight = 0
+        for group in list(broker.groups.table().subscription_group_table):
+            of_group = []
+            for topic in topics.get(group, ()):
+                config = broker.topics.get(topic)
+                if config is None or (header.is_order and not config.order) or not is_subscribed(broker, group, topic):
+                    continue
+                table = yield from _progress(broker, group, config, config.write_queue_nums)
+                behind += sum(figures["brokerOffset"] - figures["consumerOffset"] for _, figures in table)
+                in_flight += sum(figures["pullOffset"] - figures["consumerOffset"] for _, figures in table)
+                tps = {"consumeTps": broker.stats.get_tps(group, topic)}
+                of_group.append(bodies.write_with_queues(tps, offsetTable=table))
+            listed.append(b"{" + bodies.write(group) + b":[" + b",".join(of_group) + b"]}")
+        address = f"{broker.settings.broker_ip}:{broker.settings.listen_port}"
+        head = bodies.write({"brokerAddr": address, "totalDiff": behind, "totalInflightDiff": in_flight})
+        return reply(body=head[:-1] + b',"consumeStatsList":[' + b",".join(listed) + b"]}")
+
+    return broker.slices.answer(steps())
+
+
+@serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
+def query_time_span(request: Request, broker: Broker) -> Answer:
+    """From when the messages of each queue are, and of when a group's last one."""
+    header = request.header(TopicAndGroupHeader)
+    config = topic_of(broker, header.topic)
+
+    def steps() -> Steps:
+        offsets = broker.consumer_offsets.of(header.group, header.topic)
+        spans = []
+        for queue_id in range(config.write_queue_nums):
+            spans.append(_span(broker, header.topic, queue_id, offsets.get(queue_id, -1)))
+            yield
+        return reply(body=bodies.write({"consumeTimeSpanSet": spans}))
+
+    return broker.slices.answer(steps())
+
+
+def _span(broker: Broker, topic: str, queue_id: int, consumed: int) -> dict[str, Any]:
+    """Times of one queue, -1 for those of no message; `consumed` is -1 when the group was never there."""
+    first, end = bounds(broker, topic, queue_id)
+
+    def when(offset: int) -> int:
+        found = stored_ms(broker, topic, queue_id, offset)
+        return -1 if found is None else found
+
+    oldest_ms = when(first)
+    waiting_ms = when(max(consumed, 0)) if consumed < end else -1
+    return {
+        "messageQueue": queue_name(broker, topic, queue_id),
+        "minTimeStamp": oldest_ms,
+        "maxTimeStamp": when(end - 1),
+        "consumeTimeStamp": when(consumed - 1) if consumed > 0 else oldest_ms,
+        "delayTime": 0 if waiting_ms < 0 else broker.clock.now_ms() - waiting_ms,
+    }
+
+
+@serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
+def query_groups(request: Request, broker: Broker) -> Answer:
+    """The groups that consume a topic, or did."""
+    topic = request.header(TopicHeader).topic
+    connected = {name for name, group in broker.clients.consumers.items() if topic in group.subscriptions}
+    return reply(body=bodies.write({"groupList": sorted(connected.union(broker.consumer_offsets.groups_of(topic)))}))
+
+
+@serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
+def query_topics(request: Request, broker: Broker) -> Answer:
+    """The topics in which a group has come anywhere."""
+    topics = broker.consumer_offsets.topics_of(request.header(GroupHeader).group)
+    address = f"{broker.settings.broker_ip}:{broker.settings.listen_port}"
+    return reply(body=bodies.write({"brokerAddr": address, "topicList": topics}))
+
+
+@serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+def query_subscription(request: Request, broker: Broker) -> Answer:
+    """What a group that is connected wants of a topic."""
+    header = request.header(TopicAndGroupHeader)
+    members = broker.clients.consumers.get(header.group)
+    subscription = members.subscriptions.get(header.topic) if members else None
+    body: dict[str, Any] = {"group": header.group, "topic": header.topic}
+    return reply(body=bodies.write(body if subscription is None else body | {"subscriptionData": subscription}))
+
+
+@serves(RequestCode.QUERY_CORRECTION_OFFSET)
+def query_correction(request: Request, broker: Broker) -> Answer:
+    """By queue id the least offset of all groups that count; the greatest there is where one group is ahead of them."""
+    header = request.header(CorrectionHeader)
+    left_out = set((header.filter_groups or "").split(","))
+    offsets = broker.consumer_offsets
+    least: dict[int, int] = {}
+    for group in offsets.groups_of(header.topic):
+        if group not in left_out:
+            for queue_id, offset in offsets.of(group, header.topic).items():
+                end = broker.store.queues.end(header.topic, queue_id)
+                if offset <= end:
+                    least[queue_id] = min(offset, least.get(queue_id, NEVER))
+    for queue_id, offset in offsets.of(header.compare_group, header.topic).items():
+        if least.get(queue_id, NEVER) > offset:
+            least[queue_id] = NEVER
+    return reply(
+        body=bodies.write({"correctionOffsets": {str(queue_id): offset for queue_id, offset in least.items()}})
+    )
+
+
+@serves(RequestCode.CLONE_GROUP_OFFSET)
+def clone_offsets(request: Request, broker: Broker) -> Answer:
+    """Have a group be where another one is, in a topic or in all of them."""
+    header = request.header(CloneHeader)
+    topics = [header.topic] if header.topic else broker.consumer_offsets.topics_of(header.src_group)
+    for topic in topics:
+        if topic in broker.topics and (header.offline or is_subscribed(broker, header.src_group, topic)):
+            broker.consumer_offsets.clone(header.src_group, header.dest_group, topic)
+    return reply()
+
+
+@serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
+def get_all_offsets(request: Request, broker: Broker) -> Answer:
+    """Where every group is, as consumerOffset.json has it."""
+    return reply(body=bodies.write(broker.consumer_offsets.table()))

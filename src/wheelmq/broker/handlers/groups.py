@@ -1,0 +1,92 @@
+"""Settings of consumer groups: made, changed, told, forgotten (RocketMQ: SubscriptionGroupManager)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from wheelmq.broker.connection import peer_text
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.state.attributes import BadAttribute, changed
+from wheelmq.formats import names
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import GroupConfig
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import DeleteGroupHeader, ForbiddenHeader, GroupHeader
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+@serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+def put_group(request: Request, broker: Broker) -> Answer:
+    """Make a group, or change it."""
+    _put(request, broker, [bodies.read(request.body, GroupConfig)])
+    return reply()
+
+
+@serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+def put_groups(request: Request, broker: Broker) -> Answer:
+    """Make or change several groups: all of them, or none."""
+    _put(request, broker, bodies.read(request.body, bodies.GroupConfigList).group_config_list)
+    return reply()
+
+
+def _put(request: Request, broker: Broker, configs: list[GroupConfig]) -> None:
+    """Raises PeerError."""
+    checked = []
+    for config in configs:
+        problem = names.group_problem(config.group_name)
+        if problem is not None:
+            raise PeerError(ResponseCode.INVALID_PARAMETER, f"{config.group_name}: {problem}")
+        known = broker.groups.known(config.group_name)
+        try:
+            attributes = changed(known.attributes if known else None, config.attributes, {})
+        except BadAttribute as error:
+            raise PeerError(ResponseCode.INVALID_PARAMETER, f"{config.group_name}: {error}") from None
+        checked.append(msgspec.structs.replace(config, attributes=attributes))
+    log.info("%s makes or changes groups: %s", peer_text(request.connection), [one.group_name for one in checked])
+    broker.groups.put_all(checked)
+
+
+@serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+def get_groups(request: Request, broker: Broker) -> Answer:
+    """All groups, as subscriptionGroup.json has them."""
+    return reply(body=bodies.write(broker.groups.table()))
+
+
+@serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+def get_group(request: Request, broker: Broker) -> Answer:
+    """One group, which is made if groups are."""
+    config = broker.groups.get(request.header(GroupHeader).group)
+    if config is None:
+        raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+    return reply(body=bodies.write(config))
+
+
+@serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
+def delete_group(request: Request, broker: Broker) -> Answer:
+    """Forget a group, and where it was if that is asked for."""
+    header = request.header(DeleteGroupHeader)
+    log.info("%s deletes the group %s", peer_text(request.connection), header.group_name)
+    broker.groups.delete(header.group_name)
+    if header.clean_offset:
+        broker.consumer_offsets.remove(lambda group, topic: group == header.group_name)
+    broker.stats.forget_group(header.group_name)
+    return reply()
+
+
+@serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
+def forbid(request: Request, broker: Broker) -> Answer:
+    """Whether a group may read a topic, after that was changed if it is asked for."""
+    header = request.header(ForbiddenHeader)
+    if header.readable is not None:
+        log.info("%s lets %s read %s: %s", peer_text(request.connection), header.group, header.topic, header.readable)
+        broker.groups.forbid(header.group, header.topic, forbidden=not header.readable)
+    readable = not broker.groups.is_forbidden(header.group, header.topic)
+    return reply(body=bodies.write({"group": header.group, "topic": header.topic, "readable": readable}))

@@ -1,0 +1,111 @@
+"""GET_TOPIC_STATS_INFO, QUERY_CONSUME_QUEUE: what stands in queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.slices import Steps
+from wheelmq.formats.disk.queue_unit import BLANK_SIZE
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import QueueName, TopicConfig
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import ConsumeQueueHeader, TopicHeader
+from wheelmq.store.consume_queue import ConsumeQueue
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+UNITS_MAX: Final = 1024
+"""Units of a queue that one answer shows, however many are asked for."""
+
+
+def topic_of(broker: Broker, topic: str) -> TopicConfig:
+    """The topic's config. Raises PeerError."""
+    config = broker.topics.get(topic)
+    if config is None:
+        raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    return config
+
+
+def queue_name(broker: Broker, topic: str, queue_id: int) -> QueueName:
+    """The queue as clients name it."""
+    return QueueName(broker_name=broker.settings.broker_name, queue_id=queue_id, topic=topic)
+
+
+def bounds(broker: Broker, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
+    """The offsets of a queue's first message and of its next one."""
+    queue = broker.store.queues.find(topic, queue_id)
+    return (queue.skip_blanks(queue.start), queue.end) if queue else (QueueOffset(0), QueueOffset(0))
+
+
+def stored_ms(broker: Broker, topic: str, queue_id: int, offset: int) -> Millis | None:
+    """When the message at a queue offset was stored; None when it is not there."""
+    queue = broker.store.queues.find(topic, queue_id)
+    if queue is None or not queue.start <= offset < queue.end:
+        return None
+    unit = queue.read(QueueOffset(offset), 1)[0]
+    if unit["size"] == BLANK_SIZE:
+        return None
+    return broker.store.log.record_store_ms(LogPosition(int(unit["position"])))
+
+
+@serves(RequestCode.GET_TOPIC_STATS_INFO)
+def get_topic_stats(request: Request, broker: Broker) -> Answer:
+    """The bounds of each queue of a topic, when it got its last message, and the topic's messages a second."""
+    config = topic_of(broker, request.header(TopicHeader).topic)
+
+    def steps() -> Steps:
+        table = []
+        for queue_id in range(max(config.write_queue_nums, config.read_queue_nums)):
+            first, end = bounds(broker, config.topic_name, queue_id)
+            last_ms = stored_ms(broker, config.topic_name, queue_id, end - 1) or 0
+            figures = {"lastUpdateTimestamp": last_ms, "maxOffset": end, "minOffset": first}
+            table.append((queue_name(broker, config.topic_name, queue_id), figures))
+            yield
+        tps = broker.stats.put_tps(config.topic_name)
+        return reply(body=bodies.write_with_queues({"topicPutTps": tps}, offsetTable=table))
+
+    return broker.slices.answer(steps())
+
+
+@serves(RequestCode.QUERY_CONSUME_QUEUE)
+def query_queue(request: Request, broker: Broker) -> Answer:
+    """Units of a queue from an offset on, and what a group that is connected wants of it."""
+    header = request.header(ConsumeQueueHeader)
+    queue = broker.store.queues.find(header.topic, header.queue_id)
+    if queue is None or header.topic not in broker.topics:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic} is not exist!")
+    body: dict[str, Any] = {"minQueueIndex": queue.skip_blanks(queue.start), "maxQueueIndex": queue.end}
+    if header.consumer_group is not None:
+        body |= _wanted(broker, header.consumer_group, header.topic)
+    remark = None
+    if queue.start <= header.index < queue.end:
+        body["queueData"] = _units(queue, header)
+    else:
+        remark = f"Index {header.index} of {header.queue_id}@{header.topic} is not exist!"
+        if header.index != queue.end:
+            return reply(remark=remark)
+    return reply(remark=remark, body=bodies.write(body))
+
+
+def _wanted(broker: Broker, group: str, topic: str) -> dict[str, Any]:
+    members = broker.clients.consumers.get(group)
+    subscription = members.subscriptions.get(topic) if members else None
+    if subscription is None:
+        return {"filterData": f"{group}@{topic} is not online!"}
+    known = broker.consumer_filters.find(topic, group)
+    data = "null" if known is None else msgspec.json.format(msgspec.json.encode(known.data)).decode()
+    return {"subscriptionData": subscription, "filterData": data}
+
+
+def _units(queue: ConsumeQueue, header: ConsumeQueueHeader) -> list[dict[str, Any]]:
+    count = max(0, min(header.count, UNITS_MAX))
+    return [
+        {"eval": False, "physicOffset": position, "physicSize": size, "tagsCode": code}
+        for position, size, code in queue.read(QueueOffset(header.index), count).tolist()
+    ]

@@ -1,0 +1,26 @@
+"""GET_BROKER_HA_STATUS: a master, to which no replica is connected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, Request, reply
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+
+@serves(RequestCode.GET_BROKER_HA_STATUS)
+def get_ha_status(request: Request, broker: Broker) -> Answer:
+    """How far the log is, and the replicas, of which there are none."""
+    body = {
+        "master": broker.is_master,
+        "masterCommitLogMaxOffset": broker.store.log.end,
+        "inSyncSlaveNums": 0,
+        "haConnectionInfo": [],
+        "haClientRuntimeInfo": {},
+    }
+    return reply(body=bodies.write(body))

@@ -1,0 +1,31 @@
+"""VIEW_BROKER_STATS_DATA: what was counted, over the last minute, hour and day."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wheelmq.broker.dispatch import serves
+from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.headers import StatsHeader
+from wheelmq.observe.stats import Figures
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+
+@serves(RequestCode.VIEW_BROKER_STATS_DATA)
+def view_stats(request: Request, broker: Broker) -> Answer:
+    """The figures of one counter, as Apache samples them (broker.statistics has the names)."""
+    header = request.header(StatsHeader)
+    found = broker.stats.figures(header.stats_name, header.stats_key)
+    if found is None:
+        remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+        raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
+    body = {"statsMinute": found.minute, "statsHour": found.hour, "statsDay": found.day}
+    return reply(body=bodies.write({name: _written(figures) for name, figures in body.items()}))
+
+
+def _written(figures: Figures) -> dict[str, Any]:
+    return {"sum": figures.sum, "tps": figures.tps, "avgpt": figures.average}

@@ -1,0 +1,92 @@
+"""Answers that take long to work out, a slice between ticks: what an administrator asks holds up no send.
+
+A generator yields after each small piece of its work and returns the answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Final
+
+from wheelmq.broker.request import Answer, Hold, PeerError
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.system.clock import Clock
+
+SLICE_S: Final = 0.002
+"""How long a slice is worked on."""
+UNDER_WAY_MAX: Final = 16
+"""Answers that may be under way at once."""
+
+Steps = Generator[None, None, Command]
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """An answer that is under way."""
+
+    steps: Steps
+    key: object = field(default_factory=object)
+    answer: Command | None = None
+    error: Exception | None = None
+    is_wanted: bool = True
+
+    def go_on(self, clock: Clock, until_s: float) -> bool:
+        """Work until then; whether it is done."""
+        try:
+            while True:
+                next(self.steps)
+                if clock.monotonic() >= until_s:
+                    return False
+        except StopIteration as stop:
+            self.answer = stop.value
+        except Exception as error:
+            self.error = error
+        return True
+
+    def attempt(self, last: bool) -> Command | None:
+        """The answer, if there is one."""
+        if self.error is not None:
+            raise self.error
+        if self.answer is None and last:
+            self.is_wanted = False
+            raise PeerError(ResponseCode.SYSTEM_BUSY, "the answer was not worked out in time: ask for less, or again")
+        return self.answer
+
+
+class Slices:
+    """The answers that are under way, each in its turn."""
+
+    def __init__(self, clock: Clock, wake: Callable[[object], None], timeout_ms: Callable[[], int]) -> None:
+        self._clock = clock
+        self._wake = wake
+        self._timeout_ms = timeout_ms
+        self._under_way: deque[_Work] = deque()
+
+    def answer(self, steps: Steps) -> Answer:
+        """The answer that `steps` work out: now, if a slice is enough. Raises what they raise, and PeerError."""
+        if len(self._under_way) >= UNDER_WAY_MAX:
+            raise PeerError(ResponseCode.SYSTEM_BUSY, "answers for others are being worked out: ask again")
+        work = _Work(steps)
+        if work.go_on(self._clock, self._clock.monotonic() + SLICE_S):
+            return work.attempt(False)
+        self._under_way.append(work)
+        return Hold(work.key, self._timeout_ms(), work.attempt)
+
+    def has_more(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._under_way)
+
+    def tick(self) -> None:
+        """Work a slice on the answer whose turn it is."""
+        if not self._under_way:
+            return
+        work = self._under_way.popleft()
+        if not work.is_wanted:
+            work.steps.close()
+        elif work.go_on(self._clock, self._clock.monotonic() + SLICE_S):
+            self._wake(work.key)
+        else:
+            self._under_way.append(work)

@@ -1,0 +1,182 @@
+"""Counters by name and key, with their figures over the last minute, hour and day (RocketMQ: StatsItemSet).
+
+One table for all: a row a counter, and rings of samples of the whole table, so that a sample is one copy however many
+there are. A figure is what lies between the oldest sample of its window and the newest of all: a counter is 10 s old at
+most before it shows. Apache's hours and days end with their own last sample, which may be an hour ago.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+log = logging.getLogger(__name__)
+
+SAMPLE_MS: Final = 10_000
+"""How often `sample` is to be called."""
+COUNTERS_MAX: Final = 1 << 16
+"""Counters that are kept; what has not changed for a day makes room for others."""
+_FIRST_ROOM: Final = 64
+
+
+class _Window(NamedTuple):
+    """Samples `every_ms` apart, so many of them."""
+
+    every_ms: int
+    samples: int
+
+
+_WINDOWS: Final = (_Window(SAMPLE_MS, 7), _Window(600_000, 7), _Window(3_600_000, 25))
+
+
+class Figures(NamedTuple):
+    """What a counter counted within a window."""
+
+    sum: int = 0
+    tps: float = 0.0
+    """A second."""
+    average: float = 0.0
+    """Each time that something was counted."""
+
+
+class Counted(NamedTuple):
+    """The figures of one counter."""
+
+    minute: Figures
+    hour: Figures
+    day: Figures
+
+
+class _Ring:
+    """Samples of the whole table, the oldest first."""
+
+    def __init__(self, window: _Window, now_ms: int) -> None:
+        self.window = window
+        self.next_ms = now_ms
+        self.taken: deque[tuple[int, npt.NDArray[np.int64]]] = deque(maxlen=window.samples)
+        self.first: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        """By row, when its counter began: the samples until then are of another one, or of none."""
+
+    def figures(self, row: int, newest_ms: int, newest: npt.NDArray[np.int64]) -> Figures:
+        """Of what one row counted up to its newest sample."""
+        oldest_ms, oldest = int(self.first[row]), np.zeros(2, np.int64)
+        if len(self.taken) == self.window.samples and self.taken[0][0] > oldest_ms:
+            oldest_ms, oldest = self.taken[0][0], self.taken[0][1][row]
+        total, times = (newest - oldest).tolist()
+        return Figures(total, total * 1000 / (newest_ms - oldest_ms), total / times if times else 0.0)
+
+
+class Stats:
+    """The counters. Times are monotonic milliseconds."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._rows: dict[tuple[str, str], int] = {}
+        self._free: list[int] = []
+        self._used = 0
+        self._is_full = False
+        self._table: npt.NDArray[np.int64] = np.zeros((_FIRST_ROOM, 2), np.int64)
+        self._rings = [_Ring(window, now_ms) for window in _WINDOWS]
+        self._now_ms = now_ms
+
+    def add(self, name: str, key: str, value: int, times: int = 1) -> None:
+        """Count `value`."""
+        row = self._rows.get((name, key))
+        if row is None:
+            row = self._begin(name, key)
+        if row >= 0:
+            self._table[row, 0] += value
+            self._table[row, 1] += times
+
+    def set(self, name: str, key: str, total: int, times: int) -> None:
+        """What was counted from the start on, by someone else."""
+        row = self._rows.get((name, key))
+        if row is None:
+            row = self._begin(name, key)
+        if row >= 0:
+            self._table[row] = total, times
+
+    def total(self, name: str, key: str) -> int:
+        """What was counted from the start on."""
+        row = self._rows.get((name, key))
+        return 0 if row is None else int(self._table[row, 0])
+
+    def figures(self, name: str, key: str) -> Counted | None:
+        """The figures of a counter; None when there is no such."""
+        row = self._rows.get((name, key))
+        return None if row is None else Counted(*(self._figures(row, ring) for ring in self._rings))
+
+    def per_second(self, name: str, key: str) -> float:
+        """The rate of the last minute."""
+        row = self._rows.get((name, key))
+        return 0.0 if row is None else self._figures(row, self._rings[0]).tps
+
+    def _figures(self, row: int, ring: _Ring) -> Figures:
+        newest = self._rings[0].taken
+        if not newest or newest[-1][0] <= ring.first[row]:
+            return Figures()
+        when, table = newest[-1]
+        return ring.figures(row, when, table[row])
+
+    def sample(self, now_ms: int) -> None:
+        """Take the samples that are due."""
+        self._now_ms = now_ms
+        for ring in self._rings:
+            if now_ms >= ring.next_ms:
+                ring.next_ms = now_ms + ring.window.every_ms
+                ring.taken.append((now_ms, self._table[: self._used].copy()))
+                if ring is self._rings[-1]:
+                    self._drop_idle()
+
+    def drop(self, wanted: Callable[[str, str], bool]) -> None:
+        """Forget the counters that `wanted` is true of, by name and key."""
+        for name, key in [pair for pair in self._rows if wanted(*pair)]:
+            self._end(name, key)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _begin(self, name: str, key: str) -> int:
+        """The row of a new counter; -1 when there is no room."""
+        if not self._free and self._used == COUNTERS_MAX:
+            if not self._is_full:
+                log.warning("%d counters are kept, and no more: those of %s %s are not", COUNTERS_MAX, name, key)
+            self._is_full = True
+            return -1
+        if self._free:
+            row = self._free.pop()
+        else:
+            row = self._used
+            self._used += 1
+            self._make_room()
+        self._table[row] = 0
+        for ring in self._rings:
+            ring.first[row] = self._now_ms
+        self._rows[name, key] = row
+        return row
+
+    def _make_room(self) -> None:
+        if self._used > len(self._table):
+            self._table = np.concatenate((self._table, np.zeros_like(self._table)))
+        for ring in self._rings:
+            if len(ring.first) < len(self._table):
+                ring.first = np.concatenate((ring.first, np.zeros(len(self._table) - len(ring.first), np.int64)))
+
+    def _end(self, name: str, key: str) -> None:
+        self._free.append(self._rows.pop((name, key)))
+        self._is_full = False
+
+    def _drop_idle(self) -> None:
+        """Forget what has counted nothing for as long as the day's samples go back."""
+        taken = self._rings[-1].taken
+        if len(taken) < self._rings[-1].window.samples:
+            return
+        oldest_ms, oldest = taken[0]
+        for (name, key), row in list(self._rows.items()):
+            known = row < len(oldest) and self._rings[-1].first[row] < oldest_ms
+            if known and (self._table[row] == oldest[row]).all():
+                self._end(name, key)

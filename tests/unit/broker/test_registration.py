@@ -1,0 +1,110 @@
+"""Several name servers: each is told, and one that is down or hangs holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from wheelmq.broker.registration import Registration
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.nameserver.app import NameServerApp
+from wheelmq.nameserver.settings import NameServerSettings
+from wheelmq.net.caller import Caller
+from wheelmq.testing.harness import BrokerHarness
+
+DEADLINE_S = 20
+
+
+async def started(folder: Path, port: int = 0) -> NameServerApp:
+    app = NameServerApp(NameServerSettings(kv_config_path=folder / f"kv{port}", listen_port=port))
+    await app.start()
+    return app
+
+
+async def knows(app: NameServerApp, topic: str) -> bool:
+    """Whether a client gets a route."""
+    caller = Caller(f"127.0.0.1:{app.port}")
+    try:
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        return (await caller.call(Command(code=code, ext=headers.texts(topic=topic)))).code == 0
+    finally:
+        await caller.close()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def registered(folder: Path, *servers: str) -> AsyncIterator[tuple[BrokerHarness, Registration]]:
+    """A broker that registers at `servers`."""
+    with BrokerHarness(folder / "store", namesrv=servers) as harness:
+        registration = Registration(harness.broker)
+        registration.start()
+        try:
+            yield harness, registration
+        finally:
+            await registration.stop()
+
+
+def test_both_are_told(tmp_path: Path) -> None:
+    async def run() -> None:
+        one, two = await started(tmp_path), await started(tmp_path)
+        async with registered(tmp_path, *(f"127.0.0.1:{app.port}" for app in (one, two))) as (harness, registration):
+            async with asyncio.timeout(DEADLINE_S):
+                await registration.registered.wait()
+            harness.send("New")
+            registration.look()
+            for app in (one, two):
+                await until(lambda app=app: knows(app, "New"))  # type: ignore[misc]
+        for app in (one, two):
+            assert not await knows(app, "New")  # the broker has left
+            await app.stop()
+
+    asyncio.run(run())
+
+
+def test_one_is_down_and_comes_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        one, two = await started(tmp_path), await started(tmp_path)
+        port = two.port
+        await two.stop()
+        async with registered(tmp_path, f"127.0.0.1:{port}", f"127.0.0.1:{one.port}") as (harness, registration):
+            await until(lambda: knows(one, "TBW102"))
+            assert not registration.registered.is_set()
+            harness.send("New")
+            registration.look()
+            await until(lambda: knows(one, "New"))
+            two = await started(tmp_path, port)
+            await until(lambda: knows(two, "New"))
+            assert registration.registered.is_set()
+        await one.stop()
+        await two.stop()
+
+    asyncio.run(run())
+
+
+def test_one_hangs(tmp_path: Path) -> None:
+    """It takes connections and answers nothing."""
+
+    async def run() -> None:
+        silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(0), "127.0.0.1", 0)
+        address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        one = await started(tmp_path)
+        async with registered(tmp_path, address, f"127.0.0.1:{one.port}") as (harness, registration):
+            await until(lambda: knows(one, "TBW102"))
+            for topic in ("First", "Second"):
+                harness.send(topic)
+                registration.look()
+                await until(lambda topic=topic: knows(one, topic))  # type: ignore[misc]
+            assert not registration.registered.is_set()
+        silent.close()
+        await one.stop()
+
+    asyncio.run(run())

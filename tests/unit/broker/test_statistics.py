@@ -1,0 +1,183 @@
+"""Counters by topic and group, and their figures over a minute, an hour and a day."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from wheelmq.broker.handlers.runtime import runtime_info
+from wheelmq.broker.statistics import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.observe import stats
+from wheelmq.observe.stats import SAMPLE_MS, Figures, Stats
+from wheelmq.testing.harness import BrokerHarness
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+
+
+class Sampled:
+    """A table that is sampled as a broker does."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.stats = Stats(self.now_ms)
+        self.stats.sample(self.now_ms)
+
+    def pass_time(self, ms: int, *counts: tuple[str, int]) -> None:
+        """Time passes; each count is made before every sample."""
+        for _ in range(ms // SAMPLE_MS):
+            for key, value in counts:
+                self.stats.add("N", key, value)
+            self.now_ms += SAMPLE_MS
+            self.stats.sample(self.now_ms)
+
+    def figures(self, key: str = "k") -> tuple[Figures, Figures, Figures]:
+        found = self.stats.figures("N", key)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def sampled() -> Sampled:
+    return Sampled()
+
+
+class TestWindows:
+    def test_nothing_before_the_first_sample(self, sampled: Sampled) -> None:
+        assert sampled.stats.figures("N", "k") is None
+        sampled.stats.add("N", "k", 5)
+        assert sampled.figures() == (Figures(), Figures(), Figures())
+
+    def test_a_steady_rate(self, sampled: Sampled) -> None:
+        sampled.pass_time(10 * MINUTE_MS, ("k", 30))
+        minute, hour, day = sampled.figures()
+        assert minute == Figures(180, 3.0, 30.0)
+        assert hour == day == Figures(1800, 3.0, 30.0)
+        sampled.pass_time(50 * MINUTE_MS, ("k", 30))
+        assert sampled.figures()[2] == Figures(10_800, 3.0, 30.0)
+
+    def test_what_is_over_leaves_the_windows(self, sampled: Sampled) -> None:
+        sampled.pass_time(SAMPLE_MS, ("k", 12))
+        assert sampled.figures()[0].sum == 12
+        sampled.pass_time(MINUTE_MS)
+        assert sampled.figures()[0] == Figures(0, 0.0, 0.0)
+        sampled.pass_time(2 * HOUR_MS)
+        assert [one.sum for one in sampled.figures()] == [0, 0, 12]
+        assert sampled.figures()[2].tps == pytest.approx(12 / 7270)
+        sampled.pass_time(25 * HOUR_MS)
+        assert sampled.stats.figures("N", "k") is None  # a day without a count: its place is free
+
+    def test_a_counter_in_the_place_of_another(self, sampled: Sampled) -> None:
+        sampled.pass_time(MINUTE_MS, ("old", 100))
+        sampled.stats.drop(lambda name, key: key == "old")
+        sampled.stats.add("N", "new", 1)
+        assert sampled.figures("new")[0] == Figures()
+        sampled.pass_time(SAMPLE_MS)
+        assert sampled.figures("new")[0] == Figures(1, 0.1, 1.0)
+
+    def test_many(self, sampled: Sampled) -> None:
+        for i in range(1000):
+            sampled.stats.add("N", str(i), i, 2)
+        sampled.pass_time(SAMPLE_MS)
+        assert [sampled.figures(str(i))[0].sum for i in range(1000)] == list(range(1000))
+        assert sampled.figures("10")[0].average == 5.0
+
+    def test_no_more_than_so_many(self, sampled: Sampled, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(stats, "COUNTERS_MAX", 3)
+        for key in "abcd":
+            sampled.stats.add("N", key, 1)
+        assert (len(sampled.stats), sampled.stats.total("N", "d")) == (3, 0)
+        sampled.stats.drop(lambda name, key: key == "a")
+        sampled.stats.add("N", "d", 1)
+        assert sampled.stats.total("N", "d") == 1
+
+
+def view(harness: BrokerHarness, name: str, key: str) -> dict[str, Any] | None:
+    answer = harness.ask_code(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
+    if answer.code:
+        assert (answer.code, answer.remark) == (1, f"The stats <{name}> <{key}> not exist")
+        return None
+    found: dict[str, Any] = json.loads(answer.body)
+    return found
+
+
+class TestBroker:
+    def test_puts(self, harness: BrokerHarness) -> None:
+        assert view(harness, TOPIC_PUT_NUMS, "T") is None
+        for _ in range(6):
+            harness.send("T", b"x" * 100)
+        size = harness.broker.store.log.end
+        harness.advance(SAMPLE_MS)
+        numbers, sizes = view(harness, TOPIC_PUT_NUMS, "T"), view(harness, TOPIC_PUT_SIZE, "T")
+        assert numbers is not None and sizes is not None
+        assert numbers["statsMinute"] == {"sum": 6, "tps": 0.6, "avgpt": 1.0}
+        assert sizes["statsMinute"]["sum"] == size
+        assert numbers["statsDay"]["sum"] == numbers["statsHour"]["sum"] == 6
+        assert harness.broker.stats.put_tps("T") == 0.6
+
+    def test_what_was_there_before_the_start_does_not_count(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.restart()
+        harness.advance(SAMPLE_MS)
+        assert view(harness, TOPIC_PUT_NUMS, "T") is None
+        assert harness.broker.stats.put_total() == 0
+
+    def test_gets(self, harness: BrokerHarness) -> None:
+        for _ in range(3):
+            harness.send("T")
+        pulled = harness.pull("T", consumerGroup="g")
+        harness.pull("T", offset=3, consumerGroup="g")
+        harness.advance(SAMPLE_MS)
+        numbers, sizes = view(harness, GROUP_GET_NUMS, "T@g"), view(harness, GROUP_GET_SIZE, "T@g")
+        assert numbers is not None and sizes is not None
+        assert (numbers["statsMinute"]["sum"], numbers["statsMinute"]["avgpt"]) == (3, 3.0)
+        assert sizes["statsMinute"]["sum"] == len(pulled.answer.body)
+        assert (harness.broker.stats.found, harness.broker.stats.missed > 0) == (1, True)
+
+    def test_sent_back(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        answer = harness.ask_code(RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="g", delayLevel=1)
+        assert answer.code == 0
+        harness.advance(SAMPLE_MS)
+        found = view(harness, SNDBCK_PUT_NUMS, "T@g")
+        assert found is not None and found["statsMinute"]["sum"] == 1
+
+    def test_deleted(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.send("U")
+        for topic in "TU":
+            harness.pull(topic, consumerGroup="g")
+        harness.advance(SAMPLE_MS)
+        harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        assert view(harness, TOPIC_PUT_NUMS, "T") is view(harness, GROUP_GET_NUMS, "T@g") is None
+        assert view(harness, TOPIC_PUT_NUMS, "U") and view(harness, GROUP_GET_NUMS, "U@g")
+        harness.ask_code(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g")
+        assert view(harness, GROUP_GET_NUMS, "U@g") is None
+        harness.send("T")
+        harness.advance(SAMPLE_MS)
+        found = view(harness, TOPIC_PUT_NUMS, "T")
+        assert found is not None and found["statsMinute"]["sum"] == 1
+
+    def test_totals_are_of_users_topics(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.send("T", delay_ms=60_000)
+        harness.pull("T")
+        info = runtime_info(harness.broker)
+        assert (info["msgPutTotalTodayNow"], info["msgGetTotalTodayNow"]) == (1, 1)
+        assert info["putMessageTimesTotal"] == 2
+        assert info["putMessageSizeTotal"] == harness.broker.store.log.end
+
+    def test_mornings(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        for total in (0, 1, 2):
+            assert runtime_info(harness.broker)["msgPutTotalTodayMorning"] == total
+            harness.clock.advance(24 * HOUR_MS)
+            harness.settle()
+            harness.send("T")
+        assert runtime_info(harness.broker)["msgPutTotalYesterdayMorning"] == 2
+
+    def test_failed_puts(self, harness: BrokerHarness) -> None:
+        assert harness.send("T", properties={"K": "v\0"}).code != 0
+        assert runtime_info(harness.broker)["putMessageFailedTimes"] == 1
