@@ -41,6 +41,7 @@ bounds: install ## Run the tests of the kernels with every index checked (5 min)
 compat: install ## Run the suites of compat/ against Apache RocketMQ, then against WheelMQ (needs a JDK and Maven).
 	$(BIN)/python -m compat.frames --target apache
 	$(BIN)/python -m compat.java --target apache
+	$(BIN)/python -m compat.mqadmin --target apache
 	COMPAT=whole $(BIN)/pytest tests/compat
 
 crash: install ## Kill every part 80 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).

@@ -306,6 +306,11 @@ def free_port(beside: Sequence[int] = ()) -> int:
     raise OSError("found no free port in 100 attempts")
 
 
+def java_command(home: Path, heap: str, role: str, options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command up to the main class, and its environment, for who runs a class of these jars."""
+    return _java(home, heap, role, options), _environment(home)
+
+
 def _java(home: Path, heap: str, role: str, options: Sequence[str]) -> list[str]:
     """The command up to the main class; `role` names the logging settings among those in Apache's jars."""
     return [

@@ -195,7 +195,7 @@ class Broker:
         return FastSend(self, arrays), FastRelease(self, arrays)
 
     def _open_administration(self) -> tuple[BrokerStats, Slices]:
-        return BrokerStats(self), Slices(self.clock, self.holds.wake, lambda: self.settings.response_timeout_ms)
+        return BrokerStats(self), Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
 
     def _open_snapshots(self) -> Snapshots:
         settings = part_settings.snapshot_settings(self.settings)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
+from wheelmq.broker.holds import Holds
 from wheelmq.broker.request import Answer, Hold, PeerError
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -31,7 +32,6 @@ class _Work:
     key: object = field(default_factory=object)
     answer: Command | None = None
     error: Exception | None = None
-    is_wanted: bool = True
 
     def go_on(self, clock: Clock, until_s: float) -> bool:
         """Work until then; whether it is done."""
@@ -51,7 +51,6 @@ class _Work:
         if self.error is not None:
             raise self.error
         if self.answer is None and last:
-            self.is_wanted = False
             raise PeerError(ResponseCode.SYSTEM_BUSY, "the answer was not worked out in time: ask for less, or again")
         return self.answer
 
@@ -59,9 +58,9 @@ class _Work:
 class Slices:
     """The answers that are under way, each in its turn."""
 
-    def __init__(self, clock: Clock, wake: Callable[[object], None], timeout_ms: Callable[[], int]) -> None:
+    def __init__(self, clock: Clock, holds: Holds, timeout_ms: Callable[[], int]) -> None:
         self._clock = clock
-        self._wake = wake
+        self._holds = holds
         self._timeout_ms = timeout_ms
         self._under_way: deque[_Work] = deque()
 
@@ -80,13 +79,13 @@ class Slices:
         return bool(self._under_way)
 
     def tick(self) -> None:
-        """Work a slice on the answer whose turn it is."""
+        """Work a slice on the answer whose turn it is; one that nobody waits for any more is given up."""
         if not self._under_way:
             return
         work = self._under_way.popleft()
-        if not work.is_wanted:
+        if not self._holds.has(work.key):
             work.steps.close()
         elif work.go_on(self._clock, self._clock.monotonic() + SLICE_S):
-            self._wake(work.key)
+            self._holds.wake(work.key)
         else:
             self._under_way.append(work)

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -34,6 +35,8 @@ def refusal(harness: BrokerHarness, code: RequestCode, body: object = None, **fi
 
 
 def commit(harness: BrokerHarness, group: str, offset: int, topic: str = "T", queue_id: int = 0) -> None:
+    """Make the group, and have it consume up to `offset`."""
+    ask(harness, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
     fields = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset}
     assert harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, **fields).code == 0
 
@@ -330,6 +333,29 @@ class TestSlices:
         harness.settle()
         answers = [one.answer for one in asked[:-1]]
         assert all(answer is not None and answer.code == 0 for answer in answers)
+        assert not harness.broker.slices.has_more()
+
+    @pytest.mark.parametrize("how", ["lost", "late"])
+    def test_what_nobody_waits_for_is_given_up(self, harness: BrokerHarness, how: str) -> None:
+        make_topic(harness, "T", writeQueueNums=40)
+        client = harness.connect()
+        harness.clock.creep_ms = 3
+        asked = harness.submit(Command(code=RequestCode.GET_TOPIC_STATS_INFO, ext={"topic": "T"}), client)
+        harness.tick()
+        assert asked.answer is None and harness.broker.slices.has_more()
+        if how == "lost":
+            harness.lose(client)
+        else:
+            harness.clock.advance(harness.broker.settings.response_timeout_ms)
+        harness.tick()
+        harness.tick()
+        assert not harness.broker.slices.has_more()
+        assert how == "lost" or (asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_BUSY)
+
+    def test_what_goes_wrong_is_answered(self, harness: BrokerHarness) -> None:
+        make_topic(harness, "T")
+        with mock.patch("wheelmq.broker.handlers.queues.bounds", side_effect=OSError(5, "broken")):
+            assert refusal(harness, RequestCode.GET_TOPIC_STATS_INFO, topic="T")[0] == ResponseCode.SYSTEM_ERROR
 
 
 class TestCleaning:

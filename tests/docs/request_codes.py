@@ -1,0 +1,113 @@
+"""The page on request codes, made from the tables of codes and handlers: `python -m tests.docs.request_codes`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from tests.tidy.test_codes import TO_CLIENTS
+from wheelmq.broker import handlers
+from wheelmq.broker.dispatch import HANDLERS
+from wheelmq.broker.refused import REFUSED
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.nameserver.nameserver import NameServer
+from wheelmq.nameserver.settings import NameServerSettings
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+
+assert handlers
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "request-codes.md"
+BY_HARNESS: Final = {
+    RequestCode.SEND_MESSAGE: "tests/unit/broker/test_send.py",
+    RequestCode.SEND_BATCH_MESSAGE: "tests/unit/broker/test_send.py",
+}
+"""Codes that tests send without naming them."""
+
+HEAD: Final = """# Request codes
+
+Every request code of Apache RocketMQ 5.3.3 and of our own, who serves it, and a test that asks for it. Made from the
+tables of codes and handlers with `python -m tests.docs.request_codes`; a test holds the page to them. What a broker
+does not serve is answered REQUEST_CODE_NOT_SUPPORTED (3), with the reason if Apache RocketMQ serves it.
+
+Beside the tests that are named here, the suites of compat/ ask both brokers: mqadmin's commands those of
+administration, the Java client those of clients, compat/frames every code there is.
+"""
+
+
+def files_by_code() -> dict[RequestCode, str]:
+    """A test file that names the code: the one that the page has, as long as it does; else that with most of it."""
+    named: dict[str, Counter[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if path.parent.name not in ("docs", "tidy"):
+            for name, count in Counter(re.findall(r"RequestCode\.([A-Z_0-9]+)", path.read_text())).items():
+                named.setdefault(name, Counter())[path.relative_to(ROOT).as_posix()] = count
+    known = dict(re.findall(r"^\| \d+ \| (\w+) \|.* (tests/\S+) \|$", PAGE.read_text() if PAGE.exists() else "", re.M))
+    found = dict(BY_HARNESS)
+    for code in RequestCode:
+        files = named.get(code.name, Counter())
+        if known.get(code.name) in files:
+            found[code] = known[code.name]
+        elif files and code not in found:
+            found[code] = max(files, key=lambda file: ("/unit/" in file, files[file], file))
+    return found
+
+
+def served_by_name_server() -> frozenset[int]:
+    """The codes that a name server serves."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = NameServerSettings(kv_config_path=Path(folder) / "kv")
+        server = NameServer(settings, disk=SimulatedDisk(), clock=ManualClock())
+        return server.codes
+
+
+def page() -> str:
+    """The page's text."""
+    tests, name_server = files_by_code(), served_by_name_server()
+    broker = [
+        _row(code, _what(HANDLERS[code]), _module(HANDLERS[code]), tests.get(code, ""))
+        for code in RequestCode
+        if code in HANDLERS
+    ]
+    names = [_row(code, tests.get(code, "")) for code in RequestCode if code in name_server]
+    clients = [_row(code) for code in RequestCode if code in TO_CLIENTS and code not in HANDLERS]
+    refused = [_row(code, reason) for code, reason in REFUSED.items()]
+    return "\n".join(
+        [
+            HEAD,
+            _table("The broker", ("code", "name", "what", "handlers/", "test"), broker),
+            _table("The name server", ("code", "name", "test"), names),
+            _table("What a broker sends to its clients", ("code", "name"), clients),
+            _table("Refused", ("code", "name", "why"), sorted(refused, key=lambda row: int(row.split("|")[1]))),
+        ]
+    )
+
+
+def _row(code: RequestCode, *cells: str) -> str:
+    return "| " + " | ".join((str(code.value), code.name, *(cell.replace("|", "\\|") for cell in cells))) + " |"
+
+
+def _table(title: str, columns: tuple[str, ...], rows: list[str]) -> str:
+    head = "| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|"
+    return f"## {title}\n{head}\n" + "\n".join(rows) + "\n"
+
+
+def _what(handler: object) -> str:
+    """The first sentence of the handler's docstring."""
+    text = inspect.getdoc(handler) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _module(handler: object) -> str:
+    module = inspect.getmodule(handler)
+    assert module is not None
+    return module.__name__.rpartition(".")[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
