@@ -64,6 +64,7 @@ class ConsumerOffsets:
         if not resets:
             del self._resets[f"{topic}@{group}"]
         return offset
+
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note how far `group` has pulled the queue, which is told and not kept."""
         self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset
