@@ -26,7 +26,7 @@ def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: 
 
     Exit code 1 says that nothing was cancelled: it has left already, or there is none with this key.
     """
-    from wheelmq.client.producer import CancelResult
+    from wheelmq.client.results import CancelResult
     from wheelmq.client.sync import SyncProducer
     from wheelmq.system.clock import SystemClock
 

@@ -39,7 +39,7 @@ def command(topic: str, group: str, count: int | None, tags: str, namesrv: str, 
 
 
 async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv: str, *, as_json: bool) -> None:
-    from wheelmq.client.consumer import ConsumerSettings, PushConsumer
+    from wheelmq.client import ConsumerSettings, PushConsumer
 
     consumer = PushConsumer(namesrv, group, ConsumerSettings(concurrency=1))
     over = asyncio.Event()

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wheelmq.cli.stack import Stack
-from wheelmq.client.consumer import ConsumerSettings, PushConsumer
+from wheelmq.client import ConsumerSettings, PushConsumer
 from wheelmq.client.message import ReceivedMessage
-from wheelmq.client.producer import CancelResult, Producer
+from wheelmq.client.producer import Producer
+from wheelmq.client.results import CancelResult
 from wheelmq.system.clock import Clock
 
 TOPIC: Final = "Demo"

@@ -13,7 +13,7 @@ from wheelmq.cli.times import Duration, duration_text, parse_time, time_text
 from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
-    from wheelmq.client.producer import SendResult
+    from wheelmq.client.results import SendResult
     from wheelmq.net.errors import Refused
 
 _TOO_FAR = re.compile(r"max delay (\d+)ms")

@@ -1,31 +1,64 @@
-"""Our own client: async, with a thin sync face. It speaks to WheelMQ and to Apache RocketMQ alike."""
+"""Our own client: async, with a thin sync face. It speaks to WheelMQ and to Apache RocketMQ alike.
 
-from wheelmq.client.consumer import Consumed, ConsumerSettings, PushConsumer, StartFrom
+docs/client.md shows what can be done with it.
+"""
+
+from wheelmq.client.admin import Admin, Span
+from wheelmq.client.allocation import allocate, allocate_in_turn
+from wheelmq.client.consumer_settings import Consumed, ConsumerSettings, Later, Model, PullSettings, StartFrom
 from wheelmq.client.message import MessageError, ReceivedMessage
-from wheelmq.client.outgoing import OutgoingMessage
-from wheelmq.client.producer import CancelResult, Producer, ProducerSettings, SendResult, SendStatus
+from wheelmq.client.outgoing import MessageOptions, OutgoingMessage
+from wheelmq.client.producer import Producer, ProducerSettings
+from wheelmq.client.pull_consumer import PullConsumer
+from wheelmq.client.push_consumer import PushConsumer
+from wheelmq.client.results import CancelResult, SendResult, SendStatus, TransactionResult, TransactionState
 from wheelmq.client.routes import NoBroker, NoNameServer, TopicUnknown
-from wheelmq.client.sync import SyncProducer
+from wheelmq.client.sync import (
+    SyncAdmin,
+    SyncProducer,
+    SyncPullConsumer,
+    SyncPushConsumer,
+    SyncTransactionProducer,
+)
+from wheelmq.client.transactions import TransactionProducer
+from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.net.errors import CallError, Refused, Unreachable
 
 __all__ = [
+    "Admin",
     "CallError",
     "CancelResult",
     "Consumed",
     "ConsumerSettings",
+    "Later",
     "MessageError",
+    "MessageOptions",
+    "Model",
     "NoBroker",
     "NoNameServer",
     "OutgoingMessage",
     "Producer",
     "ProducerSettings",
+    "PullConsumer",
+    "PullSettings",
     "PushConsumer",
+    "QueueName",
     "ReceivedMessage",
     "Refused",
     "SendResult",
     "SendStatus",
+    "Span",
     "StartFrom",
+    "SyncAdmin",
     "SyncProducer",
+    "SyncPullConsumer",
+    "SyncPushConsumer",
+    "SyncTransactionProducer",
     "TopicUnknown",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "Unreachable",
+    "allocate",
+    "allocate_in_turn",
 ]

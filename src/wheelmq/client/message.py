@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import Final
-
 import msgspec
 
+from wheelmq.client.compression import CompressionError, expand
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.message import SYS_COMPRESSED, Record, decode_record
+from wheelmq.formats.disk.message import Record, decode_record
 from wheelmq.formats.disk.message_id import offset_message_id
 from wheelmq.formats.java import java_long
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
-
-_COMPRESSION: Final = 0x700
-_ZLIB: Final = (0, 0x300)
-"""Old clients name no compression; theirs is zlib."""
-_OTHER_COMPRESSIONS: Final = {0x100: "LZ4", 0x200: "Zstandard"}
 
 
 class MessageError(ValueError):
@@ -101,15 +94,10 @@ def _body(record: Record) -> bytes:
     message = record.message
     if not record.body_is_intact:
         raise MessageError("the body has not the checksum that it was stored with")
-    if not message.sys_flag & SYS_COMPRESSED:
-        return message.body
-    kind = message.sys_flag & _COMPRESSION
-    if kind not in _ZLIB:
-        raise MessageError(f"the body is compressed by {_OTHER_COMPRESSIONS.get(kind, hex(kind))}; zlib is known")
     try:
-        return zlib.decompress(message.body)
-    except zlib.error as error:
-        raise MessageError(f"the body does not inflate: {error}") from None
+        return expand(message.body, message.sys_flag)
+    except CompressionError as error:
+        raise MessageError(str(error)) from None
 
 
 def _due_ms(properties: dict[str, str], born_ms: Millis) -> Millis | None:

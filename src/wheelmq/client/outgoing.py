@@ -3,23 +3,73 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypedDict
 
 import msgspec
 
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
+from wheelmq.formats.wire.bodies import QueueName
 
 _INNER_HEAD = struct.Struct(">iiiii")  # size, magic, body crc, flag, body size; magic and crc are not looked at
 
+DELAY_LEVELS: Final = 18
+"""Levels that a broker has by default: 1 s, 5 s, 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h."""
+
+Selector = Callable[[Sequence[QueueName]], QueueName]
+"""Picks one of a topic's queues, which come in the order that every client of RocketMQ has them in."""
+
+
+class MessageOptions(TypedDict, total=False):
+    """What may be said of a message beside its topic and its body.
+
+    - `keys`: what names it in a business sense, one or several; `tags`: one word by which consumers filter;
+    - `properties`: the sender's own;
+    - `queue_id`: of any broker; `order_key`: all messages with this key go to one queue, whose consumers see them in
+      order; `select`: any other choice of a queue;
+    - one of `delay_level` (1 to 18), `delay_ms`, `deliver_at_ms`, which Apache RocketMQ and WheelMQ have, and
+      `delay_in_seconds` (up to a year, of WheelMQ's brokers alone: others deliver at once).
+    """
+
+    keys: str | Sequence[str]
+    tags: str | None
+    properties: Mapping[str, str] | None
+    queue_id: int | None
+    order_key: str | None
+    select: Selector | None
+    delay_level: int | None
+    delay_ms: int | None
+    deliver_at_ms: int | None
+    delay_in_seconds: int | None
+
 
 class OutgoingMessage(msgspec.Struct, kw_only=True):
-    """A body and what goes with it. A key names the message in a business sense; several are given as a list."""
+    """A body and what goes with it, as MessageOptions has it."""
 
     body: bytes
     keys: str | Sequence[str] = ()
     tags: str | None = None
-    properties: Mapping[str, str] = {}
+    properties: Mapping[str, str] | None = None
+    queue_id: int | None = None
+    order_key: str | None = None
+    select: Selector | None = None
+    delay_level: int | None = None
+    delay_ms: int | None = None
+    deliver_at_ms: int | None = None
+    delay_in_seconds: int | None = None
+
+    @property
+    def asked_delay_ms(self) -> int | None:
+        """The relative delay in milliseconds; None without one, and for a level, which the broker knows."""
+        if self.delay_ms is not None:
+            return self.delay_ms
+        return None if self.delay_in_seconds is None else 1000 * self.delay_in_seconds
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether only one queue will do."""
+        return self.order_key is not None or self.select is not None
 
 
 def properties_of(message: OutgoingMessage, unique_key: str) -> dict[str, str]:
@@ -31,34 +81,39 @@ def properties_of(message: OutgoingMessage, unique_key: str) -> dict[str, str]:
     if message.tags:
         found[props.TAGS] = message.tags
     found[props.UNIQ_KEY] = unique_key
-    found.update(message.properties)
+    found.update(message.properties or {})
     for name, value in found.items():
         if not name or not value:
             raise ValueError(f"property {name!r} is {value!r}: brokers drop a property without a name or a value")
         if any(sign in name or sign in value for sign in (props.NAME_END, props.PAIR_END)):
             raise ValueError(f"property {name!r}: the characters \\x01 and \\x02 stand between properties")
+    _add_delay(found, message)
     return found
 
 
-def add_delay(
-    properties: dict[str, str], delay_ms: int | None, deliver_at_ms: int | None, delay_in_seconds: int | None = None
-) -> None:
-    """Ask for a later delivery: after a delay, which the broker counts, or at a time. Raises ValueError.
-
-    `delay_in_seconds` is granted by WheelMQ's brokers alone: others deliver at once.
-    """
-    if sum(asked is not None for asked in (delay_ms, deliver_at_ms, delay_in_seconds)) > 1:
+def _add_delay(properties: dict[str, str], message: OutgoingMessage) -> None:
+    """Ask for a later delivery: after a delay, which the broker counts, or at a time. Raises ValueError."""
+    asked = {
+        props.DELAY: message.delay_level,
+        props.TIMER_DELAY_MS: message.delay_ms,
+        props.TIMER_DELIVER_MS: message.deliver_at_ms,
+        props.DELAY_IN_SECONDS: message.delay_in_seconds,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    if len(given) > 1:
         raise ValueError("a message has a delay or a time of delivery, not both")
-    if delay_in_seconds is not None and delay_in_seconds < 0:
-        raise ValueError(f"a delay of {delay_in_seconds} s lies in the past")
-    if delay_ms is not None and delay_ms < 0:
-        raise ValueError(f"a delay of {delay_ms} ms lies in the past")
-    if delay_ms:
-        properties[props.TIMER_DELAY_MS] = str(delay_ms)
-    elif deliver_at_ms is not None:
-        properties[props.TIMER_DELIVER_MS] = str(deliver_at_ms)
-    elif delay_in_seconds:
-        properties[props.DELAY_IN_SECONDS] = str(delay_in_seconds)
+    for name, value in given.items():
+        if name == props.DELAY and not 0 <= value <= DELAY_LEVELS:
+            raise ValueError(f"there is no delay level {value}: 1 to {DELAY_LEVELS}, or 0 for none")
+        if name != props.TIMER_DELIVER_MS and value < 0:
+            raise ValueError(f"a delay of {value} {'s' if name == props.DELAY_IN_SECONDS else 'ms'} lies in the past")
+        if value or name == props.TIMER_DELIVER_MS:
+            properties[name] = str(value)
+
+
+def is_delayed(properties: Mapping[str, str]) -> bool:
+    """Whether properties ask for a later delivery, by whichever name."""
+    return any(name in properties for name in (*props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS))
 
 
 def check_topic(topic: str) -> None:
@@ -76,12 +131,18 @@ def check_group(group: str) -> None:
 
 
 def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
-    """The body of a batch, from bodies and properties (RocketMQ: MessageDecoder.encodeMessages)."""
+    """The body of a batch, from bodies and properties (RocketMQ: MessageDecoder.encodeMessages). Raises ValueError."""
     parts = []
     for body, properties in messages:
-        block = props.encode(properties)
-        if len(block) > props.PROPERTIES_BYTES_MAX:
-            raise ValueError(f"{len(block)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
+        block = encode_properties(properties)
         size = _INNER_HEAD.size + len(body) + 2 + len(block)
         parts += [_INNER_HEAD.pack(size, 0, 0, 0, len(body)), body, len(block).to_bytes(2, "big"), block]
     return b"".join(parts)
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The block of `properties`. Raises ValueError when a message cannot hold it."""
+    block = props.encode(properties)
+    if len(block) > props.PROPERTIES_BYTES_MAX:
+        raise ValueError(f"{len(block)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
+    return block

@@ -2,83 +2,48 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import zlib
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Final, Self
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, Self, Unpack
 
 import msgspec
 
-from wheelmq.client.outgoing import OutgoingMessage, add_delay, check_topic, encode_batch, properties_of
-from wheelmq.client.routes import NoBroker, TopicRoute
+from wheelmq.client import outgoing, results
+from wheelmq.client.compression import compress
+from wheelmq.client.message import ReceivedMessage
+from wheelmq.client.outgoing import MessageOptions, OutgoingMessage, Selector, check_group, check_topic
+from wheelmq.client.placing import Placing
+from wheelmq.client.replies import Replies, reply_to
+from wheelmq.client.results import STATUS, CancelResult, SendResult
 from wheelmq.client.session import Session
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.java import java_long
 from wheelmq.formats.units import Millis, QueueOffset
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.bodies import Heartbeat, ProducerData, QueueName
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
-from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, Command
 from wheelmq.formats.wire.headers import SendHeader
 from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.system.clock import Clock, SystemClock
 
-SLOT_MS: Final = 1000
-"""What Apache RocketMQ floors a due time to, and so what a recall handle tells."""
-
 CANCEL_AHEAD_MS: Final = 1000
 """A cancel must name a time ahead, though what it cancels may be just out."""
 
+HEADER_BYTES_MAX: Final = 256 << 10
+"""What a frame keeps free beside a body; properties come to 32 KiB, in JSON to six times that."""
+
 _NOT_STORED: Final = frozenset(
-    (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.TOPIC_NOT_EXIST)
+    (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    )
 )
 """Answers after which another broker may be asked: the message is certainly not stored."""
-
-
-class SendStatus(StrEnum):
-    """How safe a stored message is."""
-
-    OK = "SEND_OK"
-    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
-    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-
-
-_STATUS: Final[dict[int, SendStatus]] = {
-    ResponseCode.SUCCESS: SendStatus.OK,
-    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
-    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
-}
-
-
-class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a send."""
-
-    status: SendStatus
-    message_id: str
-    unique_key: str
-    queue: QueueName
-    """The queue that it is meant for."""
-    queue_offset: QueueOffset
-    """Where it is stored: in that queue, or while it waits in the queue of the waiting."""
-    due_ms: Millis | None = None
-    """When it is due; None when it is delivered at once. For a delay it is reckoned from the time of sending, kept
-    within the second that the broker named."""
-    recall_handle: str | None = None
-
-
-class CancelResult(StrEnum):
-    """What came of a cancel; of what several brokers say, the first in this order."""
-
-    CANCELLED = "cancelled"
-    ALREADY_SETTLED = "already delivered or cancelled"
-    ACCEPTED = "accepted"
-    """The broker took it and does not tell what came of it: so does Apache RocketMQ."""
-    NOT_FOUND = "not found"
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,28 +51,52 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str = "WHEELMQ_PRODUCER"
     timeout_ms: int = 3000
+    """Of each try."""
     retries: int = 2
-    """More tries after one that certainly stored nothing. A send without an answer is not tried again: it may be
-    stored, and its unique key tells whether it is."""
+    """More tries, on another broker where there is one, after one that certainly stored nothing."""
+    resend_unanswered: bool = False
+    """Whether a send without an answer counts as one that stored nothing. It may be stored, so its consumers may get it
+    twice, then with the same unique key."""
     new_topic_queues: int = 4
+    body_bytes_max: int = 4 << 20
+    """A longer body, or batch, is not sent: brokers take no more by default."""
+    compress_over_bytes: int | None = 4096
+    """Longer bodies are sent as zlib, if that makes them shorter; None sends all as they are. Not those of a batch."""
+
+
+class Parcel(NamedTuple):
+    """A request that is ready to be sent to whichever queue `message` is placed in."""
+
+    code: RequestCode
+    header: SendHeader
+    body: bytes
+    message: OutgoingMessage
+    unique_key: str
 
 
 class Producer:
-    """`async with Producer("127.0.0.1:9876") as producer: await producer.send("T", b"...", delay_ms=5000)`"""
+    """`async with Producer("127.0.0.1:9876") as producer: await producer.send("T", b"...", delay_ms=5000)`
+
+    Raises ValueError for what is no address of a name server, or no group.
+    """
 
     def __init__(
         self, namesrv: str | Sequence[str], settings: ProducerSettings | None = None, *, clock: Clock | None = None
     ) -> None:
         self.settings = settings or ProducerSettings()
+        check_group(self.settings.group)
         self._clock = clock or SystemClock()
         self._timeout_s = self.settings.timeout_ms / 1000
-        self._session = Session(namesrv, clock=self._clock, beat=self._heartbeat, timeout_s=self._timeout_s)
-        self._turn = 0
+        self._session = Session(
+            namesrv, clock=self._clock, beat=self._heartbeat, on_request=self._asked, timeout_s=self._timeout_s
+        )
+        self._placing = Placing(self._clock)
+        self._replies = Replies(self._clock)
 
     async def start(self) -> None:
         """Begin to keep alive; no server is spoken to before the first send."""
         await self._session.start()
-        self._turn = zlib.crc32(self._session.client_id.encode())  # not every producer begins with the same queue
+        self._placing.begin_at(zlib.crc32(self._session.client_id.encode()))
 
     async def stop(self) -> None:
         """Leave the brokers; sends that wait for an answer fail."""
@@ -122,19 +111,7 @@ class Producer:
 
     # Sending -------------------------------------------------------------------------------------------------------
 
-    async def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        keys: str | Sequence[str] = (),
-        tags: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue_id: int | None = None,
-        delay_ms: int | None = None,
-        deliver_at_ms: int | None = None,
-        delay_in_seconds: int | None = None,
-    ) -> SendResult:
+    async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
         """Send a message, to be delivered at once, after a delay, or at a time.
 
         A delay in milliseconds is a timer's, as Apache RocketMQ has them; one in seconds goes by way of a block, for up
@@ -143,70 +120,45 @@ class Producer:
         Raises ValueError for what cannot be sent, Refused when the broker will not have it, CallError when there is
         no answer: then it may be stored.
         """
-        check_topic(topic)
-        block = self._properties(OutgoingMessage(body=body, keys=keys, tags=tags, properties=properties or {}))
-        add_delay(block, delay_ms, deliver_at_ms, delay_in_seconds)
-        header = self._header(topic, block)
-        queue, answer = await self._call(RequestCode.SEND_MESSAGE_V2, header, body, queue_id)
-        handle = answer.ext.get("recallHandle")
-        asked_ms = delay_ms or 1000 * (delay_in_seconds or 0)
-        return SendResult(
-            status=_STATUS[answer.code],
-            message_id=answer.ext.get("msgId", ""),
-            unique_key=block[props.UNIQ_KEY],
-            queue=queue,
-            queue_offset=QueueOffset(int(answer.ext.get("queueOffset", "0"))),
-            due_ms=_due_ms(header.born_timestamp + asked_ms, handle) if asked_ms else _millis(deliver_at_ms),
-            recall_handle=handle,
-        )
+        parcel = self._pack(topic, OutgoingMessage(body=body, **options))
+        return self._result(parcel, *await self._deliver(parcel))
 
-    async def send_oneway(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        keys: str | Sequence[str] = (),
-        tags: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue_id: int | None = None,
-        delay_ms: int | None = None,
-        deliver_at_ms: int | None = None,
-        delay_in_seconds: int | None = None,
-    ) -> str:
+    async def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
         """As `send`, but nobody hears what became of it; the unique key."""
-        check_topic(topic)
-        block = self._properties(OutgoingMessage(body=body, keys=keys, tags=tags, properties=properties or {}))
-        add_delay(block, delay_ms, deliver_at_ms, delay_in_seconds)
-        header = self._header(topic, block)
+        parcel = self._pack(topic, OutgoingMessage(body=body, **options))
         route = await self._session.routes.get(topic, new_topic_queues=self.settings.new_topic_queues)
-        queue = self._pick(route, queue_id, ())
-        header.queue_id = queue.queue_id
-        ext = headers.write_send_v2(header)
-        await self._session.connections.to(route.masters[queue.broker_name]).tell(
-            Command(code=RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
-        )
-        return block[props.UNIQ_KEY]
+        queue = self._placing.pick(route, parcel.message)
+        request = self._request(parcel, queue)
+        await self._session.connections.to(route.masters[queue.broker_name]).tell(request, self._timeout_s)
+        return parcel.unique_key
 
     async def send_batch(
-        self, topic: str, messages: Sequence[OutgoingMessage], *, queue_id: int | None = None
+        self,
+        topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        queue_id: int | None = None,
+        order_key: str | None = None,
+        select: Selector | None = None,
     ) -> list[SendResult]:
-        """Send messages to one queue, in order, all or none; one result for each. A batch cannot be delayed."""
+        """Send messages to one queue, in order, all or none; one result for each. A batch cannot be delayed, and the
+        queue is that of the batch, whatever its messages say. Raises as `send`."""
         check_topic(topic)
         if not messages:
             return []
-        blocks = [self._properties(message) for message in messages]
-        asks = (*props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS)
-        if any(name in block for block in blocks for name in asks):
+        blocks = [outgoing.properties_of(message, self._session.unique_ids.next()) for message in messages]
+        if any(map(outgoing.is_delayed, blocks)):
             raise ValueError("a batch cannot be delayed: send delayed messages one by one")
-        body = encode_batch([(message.body, block) for message, block in zip(messages, blocks, strict=True)])
-        header = self._header(topic, {})
-        header.batch = True
-        queue, answer = await self._call(RequestCode.SEND_BATCH_MESSAGE, header, body, queue_id)
+        body = outgoing.encode_batch([(message.body, block) for message, block in zip(messages, blocks, strict=True)])
+        header = self._header(topic, {}, batch=True)
+        whole = OutgoingMessage(body=body, queue_id=queue_id, order_key=order_key, select=select)
+        parcel = self._checked(Parcel(RequestCode.SEND_BATCH_MESSAGE, header, body, whole, ""))
+        queue, answer = await self._deliver(parcel)
         ids = answer.ext.get("msgId", "").split(",")
         first = int(answer.ext.get("queueOffset", "0"))
         return [
             SendResult(
-                status=_STATUS[answer.code],
+                status=STATUS[answer.code],
                 message_id=ids[i] if i < len(ids) else "",
                 unique_key=block[props.UNIQ_KEY],
                 queue=queue,
@@ -214,6 +166,13 @@ class Producer:
             )
             for i, block in enumerate(blocks)
         ]
+
+    async def queues(self, topic: str) -> tuple[QueueName, ...]:
+        """The queues of `topic` that take messages, in the order in which `select` gets them. Raises as `send`."""
+        check_topic(topic)
+        return (await self._session.routes.get(topic, new_topic_queues=self.settings.new_topic_queues)).writable
+
+    # Cancelling ----------------------------------------------------------------------------------------------------
 
     async def cancel(
         self, topic: str, unique_key: str, deliver_at_ms: int, *, broker_name: str | None = None
@@ -231,16 +190,52 @@ class Producer:
             raise ValueError(f"broker {broker_name} has no queue of {topic}; {', '.join(route.masters)} have")
         outcomes = set()
         for name in [broker_name] if broker_name is not None else route.masters:
-            block = self._properties(OutgoingMessage(body=b"0"))
+            block = outgoing.properties_of(OutgoingMessage(body=b"0"), self._session.unique_ids.next())
             block[props.TIMER_DEL_UNIQKEY] = delete_key(topic, unique_key)
             block[props.TIMER_DELIVER_MS] = str(max(deliver_at_ms, self._clock.now_ms() + CANCEL_AHEAD_MS))
             header = self._header(topic, block)
             request = Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.write_send_v2(header), body=b"0")
             answer = await self._session.connections.to(route.masters[name]).call(request, self._timeout_s)
-            if answer.code not in _STATUS:
+            if answer.code not in STATUS:
                 raise Refused(answer)
             outcomes.add(answer.ext.get("cancelResult", CancelResult.ACCEPTED))
         return next((result for result in CancelResult if result in outcomes), CancelResult.ACCEPTED)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Cancel the message of which a send's result has the `recall_handle`; its unique key. Raises as `send`."""
+        check_topic(topic)
+        words = results.handle_words(handle)
+        route = await self._session.routes.get(topic)
+        if words is None or words[2] not in route.masters:
+            raise ValueError(f"{handle!r} is no recall handle of a broker that has {topic}")
+        header = headers.RecallHeader(topic=topic, recall_handle=handle, producer_group=self.settings.group)
+        request = Command(code=RequestCode.RECALL_MESSAGE, ext=headers.write(header))
+        answer = await self._session.connections.to(route.masters[words[2]]).ask(request, self._timeout_s)
+        return answer.ext.get("msgId", words[4])
+
+    # Asking and replying -------------------------------------------------------------------------------------------
+
+    async def request(
+        self, topic: str, body: bytes, *, reply_within_ms: int = 3000, **options: Unpack[MessageOptions]
+    ) -> ReceivedMessage:
+        """Send a message and wait for the reply of who consumes it. Raises as `send`, and CallError when none comes
+        within `reply_within_ms`."""
+        for address in (await self._session.routes.brokers()).values():
+            await self._session.greet(address)  # the reply comes through whichever broker the consumer picks
+        own = self._replies.properties(self._session.unique_ids.next(), self._session.client_id, reply_within_ms)
+        message = OutgoingMessage(body=body, **options)
+        message.properties = {**(message.properties or {}), **own}
+        parcel = self._pack(topic, message)
+        with self._replies.awaited(own) as reply:
+            await self._deliver(parcel)
+            return await self._replies.wait(reply, reply_within_ms, topic)
+
+    async def reply(self, request: ReceivedMessage, body: bytes) -> SendResult:
+        """Answer a message that came of `request`. Raises ValueError when it did not, else as `send`."""
+        topic, own = reply_to(request)
+        parcel = self._pack(topic, OutgoingMessage(body=body, properties=own))
+        parcel = parcel._replace(code=RequestCode.SEND_REPLY_MESSAGE_V2)
+        return self._result(parcel, *await self._deliver(parcel))
 
     # How -----------------------------------------------------------------------------------------------------------
 
@@ -248,10 +243,28 @@ class Producer:
         producers = [ProducerData(group_name=self.settings.group)]
         return Heartbeat(client_id=self._session.client_id, producer_data_set=producers)
 
-    def _properties(self, message: OutgoingMessage) -> dict[str, str]:
-        return properties_of(message, self._session.unique_ids.next())
+    def _asked(self, address: str, request: Command) -> Command | Awaitable[Command | None] | None:
+        """What a broker asks of its own accord."""
+        if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self._replies.arrived(request)
+        remark = f" request type {request.code} not supported"
+        return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
-    def _header(self, topic: str, properties: dict[str, str]) -> SendHeader:
+    def _pack(self, topic: str, message: OutgoingMessage, extra: dict[str, str] | None = None) -> Parcel:
+        """Raises ValueError for what cannot be sent."""
+        check_topic(topic)
+        block = outgoing.properties_of(message, self._session.unique_ids.next()) | (extra or {})
+        header = self._header(topic, block)
+        body, header.sys_flag = compress(message.body, self.settings.compress_over_bytes)
+        return self._checked(Parcel(RequestCode.SEND_MESSAGE_V2, header, body, message, block[props.UNIQ_KEY]))
+
+    def _checked(self, parcel: Parcel) -> Parcel:
+        most = min(self.settings.body_bytes_max, FRAME_BYTES_MAX - HEADER_BYTES_MAX)
+        if len(parcel.message.body) > most:
+            raise ValueError(f"a body of {len(parcel.message.body)} bytes: {most} are sent (body_bytes_max)")
+        return parcel
+
+    def _header(self, topic: str, properties: dict[str, str], *, batch: bool = False) -> SendHeader:
         return SendHeader(
             producer_group=self.settings.group,
             topic=topic,
@@ -261,75 +274,58 @@ class Producer:
             sys_flag=0,
             born_timestamp=self._clock.now_ms(),
             flag=0,
-            properties=props.encode(properties).decode(),
+            properties=outgoing.encode_properties(properties).decode(),
+            batch=batch,
         )
 
-    async def _call(
-        self, code: RequestCode, header: SendHeader, body: bytes, queue_id: int | None
-    ) -> tuple[QueueName, Command]:
-        """Send to one queue after another until one has taken it; that queue, and the answer."""
-        routes = self._session.routes
-        avoid: list[str] = []
+    def _request(self, parcel: Parcel, queue: QueueName) -> Command:
+        parcel.header.queue_id, parcel.header.born_timestamp = queue.queue_id, self._clock.now_ms()
+        return Command(code=parcel.code, ext=headers.write_send_v2(parcel.header), body=parcel.body)
+
+    async def _deliver(self, parcel: Parcel) -> tuple[QueueName, Command]:
+        """Send to one queue after another until one has taken it; that queue, and the answer.
+
+        A message whose queue is named stays with it: elsewhere it would be out of its order.
+        """
+        topic, routes = parcel.header.topic, self._session.routes
+        tried: list[str] = []
         problem: Exception | None = None
         for _ in range(1 + self.settings.retries):
-            route = await routes.get(header.topic, new_topic_queues=self.settings.new_topic_queues)
-            queue = self._pick(route, queue_id, avoid)
+            route = await routes.get(topic, new_topic_queues=self.settings.new_topic_queues)
+            queue = self._placing.pick(route, parcel.message, tried)
             address = route.masters[queue.broker_name]
-            header.queue_id, header.born_timestamp = queue.queue_id, self._clock.now_ms()
-            request = Command(code=code, ext=headers.write_send_v2(header), body=body)
             try:
-                answer = await self._session.connections.to(address).call(request, self._timeout_s)
-                if answer.code in _STATUS:
+                answer = await self._session.connections.to(address).call(self._request(parcel, queue), self._timeout_s)
+                self._placing.worked(queue.broker_name)
+                if answer.code in STATUS:
                     await self._session.greet(address)
                     return queue, answer
                 problem = Refused(answer)
                 if answer.code not in _NOT_STORED:
                     break
-            except Unreachable as error:
+            except CallError as error:
                 problem = error
-            avoid.append(queue.broker_name)
-            await routes.refresh(header.topic)
+                self._placing.failed(queue.broker_name)
+                if not isinstance(error, Unreachable) and not self.settings.resend_unanswered:
+                    break
+            tried.append(queue.broker_name)
+            await routes.refresh(topic)
         assert problem is not None
         raise problem
 
-    def _pick(self, route: TopicRoute, queue_id: int | None, avoid: Sequence[str]) -> QueueName:
-        """The next queue in turn, of a broker that is not to be avoided if there is one."""
-        queues = [queue for queue in route.writable if queue_id in (None, queue.queue_id)]
-        if not queues and route.writable:
-            raise ValueError(f"{route.topic} has no queue {queue_id}: its queues are 0 to {_highest(route)}")
-        if not queues:
-            raise NoBroker(f"no broker takes messages for {route.topic}: its queues may not be written to")
-        better = [queue for queue in queues if queue.broker_name not in avoid] or queues
-        self._turn += 1
-        return better[self._turn % len(better)]
-
-
-def _highest(route: TopicRoute) -> int:
-    return max(queue.queue_id for queue in route.writable)
-
-
-def _millis(time_ms: int | None) -> Millis | None:
-    return None if time_ms is None else Millis(time_ms)
-
-
-def _due_ms(reckoned_ms: int, handle: str | None) -> Millis:
-    """A due time reckoned here, brought into the second that the broker's recall handle names.
-
-    The handle says 1 ms more than the time of the slot, and the slot holds the SLOT_MS behind its time.
-    """
-    slot_ms = _handle_ms(handle) if handle else None
-    if slot_ms is None:
-        return Millis(reckoned_ms)
-    return Millis(min(max(reckoned_ms, slot_ms), slot_ms + SLOT_MS - 1))
-
-
-def _handle_ms(handle: str) -> int | None:
-    """The time in a recall handle: URL-safe base64 of `v1 topic broker time key`; None when it is another one."""
-    try:
-        words = base64.urlsafe_b64decode(handle.encode()).decode().split(" ")
-    except (binascii.Error, ValueError):
-        return None
-    return java_long(words[3]) if len(words) == 5 and words[0] == "v1" else None
-
-
-__all__ = ["CallError", "CancelResult", "Producer", "ProducerSettings", "SendResult", "SendStatus"]
+    def _result(self, parcel: Parcel, queue: QueueName, answer: Command) -> SendResult:
+        handle, message = answer.ext.get("recallHandle"), parcel.message
+        asked_ms = message.asked_delay_ms
+        due_ms = None if message.deliver_at_ms is None else Millis(message.deliver_at_ms)
+        if asked_ms:
+            due_ms = results.due_ms(parcel.header.born_timestamp + asked_ms, handle)
+        return SendResult(
+            status=STATUS[answer.code],
+            message_id=answer.ext.get("msgId", ""),
+            unique_key=parcel.unique_key,
+            queue=queue,
+            queue_offset=QueueOffset(int(answer.ext.get("queueOffset", "0"))),
+            due_ms=due_ms,
+            recall_handle=handle,
+            transaction_id=answer.ext.get("transactionId"),
+        )

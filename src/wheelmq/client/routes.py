@@ -6,14 +6,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from wheelmq.client.connections import Connections
 from wheelmq.formats import names
 from wheelmq.formats.wire import bodies
-from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, ClusterInfo, QueueName, Route
+from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, BodyError, ClusterInfo, QueueName, Route
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
+
+B = TypeVar("B")
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +85,10 @@ class Routes:
         except (TopicUnknown, CallError, Refused) as error:
             log.info("the route of %s was not refreshed: %s", topic, error)
 
+    async def ask_anew(self, topic: str) -> TopicRoute:
+        """The route of `topic` as the name server has it now. Raises TopicUnknown, NoNameServer, Refused."""
+        return await self._ask(topic, 0)
+
     async def refresh_all(self) -> None:
         """Refresh the route of every topic in use."""
         for topic in list(self._known):
@@ -96,8 +103,7 @@ class Routes:
         answer = await self.ask_servers(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(answer)
-        table = bodies.read(answer.body, ClusterInfo).broker_addr_table
-        return bodies.masters(table.values())
+        return bodies.masters(_read(answer, ClusterInfo).broker_addr_table.values())
 
     async def ask_servers(self, command: Command) -> Command:
         """The answer of the first name server that gives one. Raises NoNameServer."""
@@ -133,7 +139,7 @@ class Routes:
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(answer)
-        return bodies.read(answer.body, Route)
+        return _read(answer, Route)
 
     def _keep(self, topic: str, route: Route, *, borrowed_queues: int = 0) -> TopicRoute:
         masters = bodies.masters(route.broker_datas)
@@ -154,6 +160,14 @@ class Routes:
         )
         self._known[topic] = made
         return made
+
+
+def _read(answer: Command, body: type[B]) -> B:
+    """Raises CallError for a body that does not read."""
+    try:
+        return bodies.read(answer.body, body)
+    except BodyError as error:
+        raise CallError(f"what the name server answers does not read: {error}") from None
 
 
 def order(queue: QueueName) -> tuple[str, str, int]:

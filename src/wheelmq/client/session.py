@@ -12,13 +12,14 @@ import socket
 from collections.abc import Callable, Sequence
 from random import Random
 
-from wheelmq.client.connections import Connections
+from wheelmq.client.connections import Answering, Connections
 from wheelmq.client.routes import Routes
-from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import Heartbeat
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.caller import Caller
+from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.system.clock import Clock
 from wheelmq.system.unique_ids import UniqueIds
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 30.0
 """How often routes are refreshed and heartbeats sent, as the Java client does."""
+UNREGISTER_S = 1.0
+"""How long a client that stops waits for a broker to hear of it."""
 
 
 def server_list(text: str | Sequence[str]) -> tuple[str, ...]:
@@ -46,7 +49,10 @@ def check_address(address: str, whose: str, usual_port: int) -> None:
 
 
 class Session:
-    """One client as brokers see it. `beat` says what its heartbeats tell."""
+    """One client as brokers see it. `beat` says what its heartbeats tell.
+
+    With an `instance` its id is the same at each start: this machine's address, `@`, and that name.
+    """
 
     def __init__(
         self,
@@ -54,14 +60,16 @@ class Session:
         *,
         clock: Clock,
         beat: Callable[[], Heartbeat],
-        on_request: Callable[[Command], Command | None] | None = None,
+        on_request: Answering | None = None,
+        instance: str | None = None,
         timeout_s: float = 3.0,
         randomness: Random | None = None,
     ) -> None:
         self.clock = clock
         self.randomness = randomness or Random()
         self.timeout_s = timeout_s
-        self.connections = Connections(on_request)
+        self.connections = Connections(on_request, self._lost)
+        self._instance = instance
         self.routes = Routes(server_list(servers), self.connections, timeout_s=timeout_s)
         self.client_id = ""
         self.unique_ids = UniqueIds(b"\x7f\0\0\1", clock, os.getpid(), self.randomness)
@@ -74,7 +82,7 @@ class Session:
         address = await asyncio.to_thread(_own_address, self.routes.servers[0])
         self.unique_ids = UniqueIds(address, self.clock, os.getpid(), self.randomness)
         family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
-        self.client_id = f"{socket.inet_ntop(family, address)}@{self.unique_ids.next()}"
+        self.client_id = f"{socket.inet_ntop(family, address)}@{self._instance or self.unique_ids.next()}"
         self._task = asyncio.create_task(self._keep_alive())
 
     async def stop(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
@@ -83,20 +91,27 @@ class Session:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        ext = {"clientID": self.client_id}
-        if producer_group is not None:
-            ext["producerGroup"] = producer_group
-        if consumer_group is not None:
-            ext["consumerGroup"] = consumer_group
-        for address in sorted(self._told):
-            with contextlib.suppress(CallError):
-                await self.connections.to(address).call(Command(code=RequestCode.UNREGISTER_CLIENT, ext=ext), 1.0)
+        header = headers.UnregisterClientHeader(
+            client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+        await asyncio.gather(*(self._unregister(address, header) for address in sorted(self._told)))
         await self.connections.close()
+
+    async def _unregister(self, address: str, header: headers.UnregisterClientHeader) -> None:
+        with contextlib.suppress(CallError):
+            request = Command(code=RequestCode.UNREGISTER_CLIENT, ext=headers.write(header))
+            await self.connections.to(address).call(request, UNREGISTER_S)
+
+    def caller(self, broker_name: str) -> Caller:
+        """The connection to a broker of the routes in use. Raises CallError when it is in none."""
+        address = self.routes.masters().get(broker_name)
+        if address is None:
+            raise CallError(f"broker {broker_name} is not known any more")
+        return self.connections.to(address)
 
     async def beat(self) -> None:
         """Tell every broker of the routes in use that this client is there."""
-        for address in sorted(set(self.routes.masters().values())):
-            await self._beat_to(address)
+        await asyncio.gather(*(self._beat_to(address) for address in sorted(set(self.routes.masters().values()))))
 
     async def greet(self, address: str) -> None:
         """Tell the broker at `address`, if it was not told yet."""
@@ -109,7 +124,13 @@ class Session:
         try:
             await self.connections.to(address).ask(request, self.timeout_s)
         except (CallError, Refused) as error:
+            if isinstance(error, Unreachable):
+                self._told.discard(address)
             log.info("no heartbeat to %s: %s", address, error)
+
+    def _lost(self, address: str) -> None:
+        """A broker forgets its clients with their connections: the next call greets it again."""
+        self._told.discard(address)
 
     async def _keep_alive(self) -> None:
         while True:

@@ -1,81 +1,279 @@
-"""The producer for code that has no event loop: scripts, the command line, tasks of other frameworks."""
+"""The client for code that has no event loop: scripts, threads of a web server, tasks of other frameworks.
+
+Each class here is the async one of the same name behind one thread with a loop: a method does there what it does in its
+own loop, and returns when that is done. So heartbeats go on while nobody calls, and any thread may call. Callbacks are
+plain functions and run in threads of their own, as they do with the async classes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Self
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from wheelmq.client.outgoing import OutgoingMessage
-from wheelmq.client.producer import CancelResult, Producer, ProducerSettings, SendResult
+from wheelmq.client.admin import Admin
+from wheelmq.client.consumer_settings import ConsumerSettings, PullSettings
+from wheelmq.client.producer import Producer, ProducerSettings
+from wheelmq.client.pull_consumer import PullConsumer
+from wheelmq.client.push_consumer import PushConsumer
+from wheelmq.client.transactions import Check, TransactionProducer
+from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.system.clock import Clock
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-class SyncProducer:
-    """`with SyncProducer("127.0.0.1:9876") as producer: producer.send("T", b"...", delay_ms=5000)`
 
-    Its loop runs only while a call does, so heartbeats rest in between: a broker forgets it after two idle minutes,
-    and the next call makes a new connection. For one thread.
-    """
+class _Client(Protocol):
+    async def start(self) -> None: ...
 
-    def __init__(
-        self, namesrv: str | Sequence[str], settings: ProducerSettings | None = None, *, clock: Clock | None = None
-    ) -> None:
-        self._producer = Producer(namesrv, settings, clock=clock)
-        self._runner = asyncio.Runner()
+    async def stop(self) -> None: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=_Client, covariant=True)
+S = TypeVar("S", bound=Producer, covariant=True)
+D = TypeVar("D", bound=_Client)
+
+
+class Loop:
+    """A loop in a thread of its own, from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._loop is not None
 
     def start(self) -> None:
-        self._runner.run(self._producer.start())
+        """Begin; raises RuntimeError when it runs already."""
+        if self._loop is not None:
+            raise RuntimeError("it was started already")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, args=(self._loop,), name="wheelmq-client", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        """Do `work` there. Raises RuntimeError when it does not run, or when it is called from there."""
+        if self._loop is None or threading.current_thread() is self._thread:
+            work.close()
+            what = "the client is not started" if self._loop is None else "the loop's own thread cannot wait for it"
+            raise RuntimeError(f"{what}: use it between start and stop, or in `with`")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
-        """Leave the brokers."""
+        """End it, and wait for that."""
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = self._thread = None
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+class Blocking(Generic[C]):
+    """An async client behind a loop of its own."""
+
+    def __init__(self, client: C) -> None:
+        self._client = client
+        self._loop = Loop()
+
+    def start(self) -> None:
+        """As the async one. Raises what that raises."""
+        self._loop.start()
         try:
-            self._runner.run(self._producer.stop())
-        finally:
-            self._runner.close()
+            self._loop.submit(self._client.start()).result()
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def stop(self) -> None:
+        """As the async one; a client that was never started, or is stopped already, has nothing to stop."""
+        self._end(None, None, None)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(kind, error, trace)
 
-    def send(
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._loop.is_running:
+            return
+        try:
+            self._loop.submit(self._client.__aexit__(kind, error, trace)).result()
+        finally:
+            self._loop.stop()
+
+
+def waits(method: Callable[Concatenate[D, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Blocking[D], P], R]:
+    """The method that waits until the async `method` is done."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[D], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._loop.submit(method(self._client, *args, **kwargs)).result()
+
+    return call
+
+
+def begins(
+    method: Callable[Concatenate[D, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Blocking[D], P], Future[R]]:
+    """The method that begins the async `method` and returns what will hear of its end."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[D], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        return self._loop.submit(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def at_once(method: Callable[Concatenate[D, P], R]) -> Callable[Concatenate[Blocking[D], P], R]:
+    """The method that does there what the plain `method` does; before the start and after the stop, here."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[D], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        async def run() -> R:
+            return method(self._client, *args, **kwargs)
+
+        if not self._loop.is_running:
+            return method(self._client, *args, **kwargs)
+        return self._loop.submit(run()).result()
+
+    return call
+
+
+class _Sending(Blocking[S]):
+    """What every producer can do."""
+
+    send = waits(Producer.send)
+    send_async = begins(Producer.send)
+    send_oneway = waits(Producer.send_oneway)
+    send_batch = waits(Producer.send_batch)
+    queues = waits(Producer.queues)
+    cancel = waits(Producer.cancel)
+    recall = waits(Producer.recall)
+    request = waits(Producer.request)
+    reply = waits(Producer.reply)
+
+
+class SyncProducer(_Sending[Producer]):
+    """`with SyncProducer("127.0.0.1:9876") as producer: producer.send("T", b"...", delay_ms=5000)`"""
+
+    def __init__(
+        self, namesrv: str | Sequence[str], settings: ProducerSettings | None = None, *, clock: Clock | None = None
+    ) -> None:
+        super().__init__(Producer(namesrv, settings, clock=clock))
+
+
+class SyncTransactionProducer(_Sending[TransactionProducer]):
+    """As TransactionProducer."""
+
+    def __init__(
         self,
-        topic: str,
-        body: bytes,
+        namesrv: str | Sequence[str],
+        check: Check,
+        settings: ProducerSettings | None = None,
         *,
-        keys: str | Sequence[str] = (),
-        tags: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue_id: int | None = None,
-        delay_ms: int | None = None,
-        deliver_at_ms: int | None = None,
-        delay_in_seconds: int | None = None,
-    ) -> SendResult:
-        """As Producer.send."""
-        sending = self._producer.send(
-            topic,
-            body,
-            keys=keys,
-            tags=tags,
-            properties=properties,
-            queue_id=queue_id,
-            delay_ms=delay_ms,
-            deliver_at_ms=deliver_at_ms,
-            delay_in_seconds=delay_in_seconds,
-        )
-        return self._runner.run(sending)
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(TransactionProducer(namesrv, check, settings, clock=clock))
 
-    def send_batch(
-        self, topic: str, messages: Sequence[OutgoingMessage], *, queue_id: int | None = None
-    ) -> list[SendResult]:
-        """As Producer.send_batch."""
-        return self._runner.run(self._producer.send_batch(topic, messages, queue_id=queue_id))
+    send_in_transaction = waits(TransactionProducer.send_in_transaction)
 
-    def cancel(
-        self, topic: str, unique_key: str, deliver_at_ms: int, *, broker_name: str | None = None
-    ) -> CancelResult:
-        """As Producer.cancel."""
-        return self._runner.run(self._producer.cancel(topic, unique_key, deliver_at_ms, broker_name=broker_name))
+
+class SyncPushConsumer(Blocking[PushConsumer]):
+    """As PushConsumer; it consumes between start and stop, while the caller does what it likes."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        group: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(PushConsumer(namesrv, group, settings, clock=clock))
+
+    subscribe = at_once(PushConsumer.subscribe)
+    end = at_once(PushConsumer.end)
+
+
+class SyncPullConsumer(Blocking[PullConsumer]):
+    """As PullConsumer."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        group: str,
+        settings: PullSettings | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(PullConsumer(namesrv, group, settings, clock=clock))
+
+    subscribe = at_once(PullConsumer.subscribe)
+    unsubscribe = at_once(PullConsumer.unsubscribe)
+    assign = at_once(PullConsumer.assign)
+    queues_of = waits(PullConsumer.queues_of)
+    poll = waits(PullConsumer.poll)
+    commit = waits(PullConsumer.commit)
+    seek = waits(PullConsumer.seek)
+    seek_to_begin = waits(PullConsumer.seek_to_begin)
+    seek_to_end = waits(PullConsumer.seek_to_end)
+    offset_at = waits(PullConsumer.offset_at)
+    committed = waits(PullConsumer.committed)
+    position = at_once(PullConsumer.position)
+    pause = at_once(PullConsumer.pause)
+    resume = at_once(PullConsumer.resume)
+
+    @property
+    def queues(self) -> list[QueueName]:
+        """The queues that are this member's now."""
+        return self._client.queues
+
+
+class SyncAdmin(Blocking[Admin]):
+    """As Admin."""
+
+    def __init__(self, namesrv: str | Sequence[str], *, timeout_ms: int = 5000, clock: Clock | None = None) -> None:
+        super().__init__(Admin(namesrv, timeout_ms=timeout_ms, clock=clock))
+
+    brokers = waits(Admin.brokers)
+    clusters = waits(Admin.clusters)
+    runtime_info = waits(Admin.runtime_info)
+    broker_config = waits(Admin.broker_config)
+    topics = waits(Admin.topics)
+    create_topic = waits(Admin.create_topic)
+    delete_topic = waits(Admin.delete_topic)
+    route = waits(Admin.route)
+    topic_stats = waits(Admin.topic_stats)
+    spans = waits(Admin.spans)
+    offset_at = waits(Admin.offset_at)
+    create_group = waits(Admin.create_group)
+    delete_group = waits(Admin.delete_group)
+    consumer_progress = waits(Admin.consumer_progress)
+    consumers = waits(Admin.consumers)
+    running_info = waits(Admin.running_info)
+    consume_directly = waits(Admin.consume_directly)
+    reset_offsets = waits(Admin.reset_offsets)
+    find = waits(Admin.find)
+    find_unique = waits(Admin.find_unique)
+    view = waits(Admin.view)

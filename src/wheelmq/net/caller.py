@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.net.errors import CallError, Refused, Unreachable
 
+log = logging.getLogger(__name__)
+
 READ_BYTES = 256 << 10
+ASKED_MAX: Final = 1000
+"""Requests of the server's own accord that are worked on at once; more are refused, and oneway ones dropped."""
+
+OnRequest = Callable[[Command], Command | Awaitable[Command | None] | None]
 
 
 class Caller:
     """One connection, made at the first call and again after it was lost.
 
-    `on_request` gets what the server asks of its own accord; what it returns is the answer. `on_lost` is told when the
-    connection breaks.
+    `on_request` gets what the server asks of its own accord; what it returns is the answer, at once or when it is
+    awaited. `on_lost` is told when the connection breaks.
     """
 
     def __init__(
         self,
         address: str,
-        on_request: Callable[[Command], Command | None] | None = None,
+        on_request: OnRequest | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
         self.address = address
@@ -36,6 +44,7 @@ class Caller:
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
         self._task: asyncio.Task[None] | None = None
+        self._asked: set[asyncio.Task[None]] = set()
         self._connecting = asyncio.Lock()
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
@@ -61,16 +70,25 @@ class Caller:
             raise Refused(answer)
         return answer
 
-    async def tell(self, command: Command) -> None:
-        """Send a oneway request."""
-        await self._connect(3.0)
+    async def tell(self, command: Command, timeout_s: float = 3.0) -> None:
+        """Send a oneway request; waits while the server does not read. Raises CallError."""
+        await self._connect(timeout_s)
         self._opaque = (self._opaque + 1) & 0x7FFF_FFFF
         command.opaque = self._opaque
         command.flag |= frame.FLAG_ONEWAY
         self._write(command)
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._writer is not None:
+                    await self._writer.drain()
+        except (OSError, TimeoutError) as error:
+            raise CallError(f"{self.address} does not read: {error or 'too long'}") from None
 
     async def close(self) -> None:
-        """Close the connection; waiting calls fail."""
+        """Close the connection; waiting calls fail, and what the server asked is not answered any more."""
+        for task in self._asked:
+            task.cancel()
+        await asyncio.gather(*self._asked, return_exceptions=True)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -117,8 +135,37 @@ class Caller:
             if future is not None and not future.done():
                 future.set_result(command)
             return
-        answer = self._on_request(command) if self._on_request is not None else None
-        if answer is not None and not command.is_oneway:
+        if len(self._asked) >= ASKED_MAX:
+            self._answer(command, Command(code=ResponseCode.SYSTEM_BUSY, remark=f"{ASKED_MAX} requests are worked on"))
+            return
+        try:
+            answer = self._on_request(command) if self._on_request is not None else None
+        except Exception as error:
+            answer = self._failed(command, error)
+        if isinstance(answer, Command):
+            self._answer(command, answer)
+        elif answer is not None:
+            self._answer_later(command, answer)
+
+    def _answer_later(self, command: Command, answer: Awaitable[Command | None]) -> None:
+        async def work() -> None:
+            try:
+                found = await answer
+            except Exception as error:
+                found = self._failed(command, error)
+            if found is not None:
+                self._answer(command, found)
+
+        task = asyncio.create_task(work())
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    def _failed(self, command: Command, error: Exception) -> Command:
+        log.error("request %s of %s", command.code, self.address, exc_info=error)
+        return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def _answer(self, command: Command, answer: Command) -> None:
+        if not command.is_oneway and self._writer is not None:
             answer.opaque, answer.flag = command.opaque, frame.FLAG_RESPONSE
             self._write(answer)
 

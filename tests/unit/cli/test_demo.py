@@ -11,7 +11,7 @@ import pytest
 from wheelmq.cli.demo_run import Planned, Run
 from wheelmq.cli.demo_view import PlainView, outcome, parts, summary
 from wheelmq.cli.stack import Stack, StackSettings
-from wheelmq.client.producer import CancelResult
+from wheelmq.client.results import CancelResult
 from wheelmq.testing.clock import ManualClock
 
 DUE = 1_800_000_000_000

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from wheelmq.broker.handlers.send import split_batch
-from wheelmq.client.outgoing import OutgoingMessage, add_delay, check_topic, encode_batch, properties_of
+from wheelmq.client.outgoing import (
+    OutgoingMessage,
+    check_topic,
+    encode_batch,
+    encode_properties,
+    is_delayed,
+    properties_of,
+)
 
 
 def test_keys_tags_and_own_properties() -> None:
@@ -25,30 +32,44 @@ def test_properties_that_would_not_arrive_are_refused(properties: dict[str, str]
         properties_of(OutgoingMessage(body=b"", properties=properties), "U")
 
 
-def test_a_delay_or_a_time() -> None:
-    for delay_ms, deliver_at_ms, expected in ((5, None, {"TIMER_DELAY_MS": "5"}), (None, 7, {"TIMER_DELIVER_MS": "7"})):
-        properties: dict[str, str] = {}
-        add_delay(properties, delay_ms, deliver_at_ms)
-        assert properties == expected
-    at_once: dict[str, str] = {}
-    add_delay(at_once, 0, None)
-    assert at_once == {}
-    with pytest.raises(ValueError, match="not both"):
-        add_delay({}, 1, 1)
-    with pytest.raises(ValueError, match="past"):
-        add_delay({}, -1, None)
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (OutgoingMessage(body=b"", delay_level=3), {"DELAY": "3"}),
+        (OutgoingMessage(body=b"", delay_ms=5), {"TIMER_DELAY_MS": "5"}),
+        (OutgoingMessage(body=b"", deliver_at_ms=7), {"TIMER_DELIVER_MS": "7"}),
+        (OutgoingMessage(body=b"", delay_in_seconds=90), {"delayInSeconds": "90"}),
+        (OutgoingMessage(body=b"", delay_level=0), {}),
+        (OutgoingMessage(body=b"", delay_ms=0), {}),
+        (OutgoingMessage(body=b"", delay_in_seconds=0), {}),
+    ],
+)
+def test_a_delay_or_a_time(message: OutgoingMessage, expected: dict[str, str]) -> None:
+    found = properties_of(message, "U")
+    assert found == {"UNIQ_KEY": "U", **expected}
+    assert is_delayed(found) == bool(expected)
 
 
-def test_a_delay_in_seconds() -> None:
-    for seconds, expected in ((90, {"delayInSeconds": "90"}), (0, {}), (None, {})):
-        properties: dict[str, str] = {}
-        add_delay(properties, None, None, seconds)
-        assert properties == expected
-    for delay_ms, deliver_at_ms in ((1, None), (None, 1)):
-        with pytest.raises(ValueError, match="not both"):
-            add_delay({}, delay_ms, deliver_at_ms, 1)
-    with pytest.raises(ValueError, match="past"):
-        add_delay({}, None, None, -1)
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (OutgoingMessage(body=b"", delay_ms=1, deliver_at_ms=1), "not both"),
+        (OutgoingMessage(body=b"", delay_level=1, delay_in_seconds=1), "not both"),
+        (OutgoingMessage(body=b"", delay_ms=-1), "-1 ms lies in the past"),
+        (OutgoingMessage(body=b"", delay_in_seconds=-1), "-1 s lies in the past"),
+        (OutgoingMessage(body=b"", delay_level=19), "no delay level 19: 1 to 18"),
+        (OutgoingMessage(body=b"", delay_level=-1), "no delay level -1"),
+    ],
+)
+def test_delays_that_cannot_be(message: OutgoingMessage, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        properties_of(message, "U")
+
+
+def test_properties_have_room_for_so_much() -> None:
+    with pytest.raises(ValueError, match="32767 fit"):
+        encode_properties({"a": "x" * 32_765})
+    assert len(encode_properties({"a": "x" * 32_764})) == 32_767
 
 
 def test_the_broker_reads_a_batch_back() -> None:

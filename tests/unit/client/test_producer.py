@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.client.conftest import Start, until
 from wheelmq.client.outgoing import OutgoingMessage
-from wheelmq.client.producer import CancelResult, Producer, ProducerSettings, SendStatus, _due_ms
+from wheelmq.client.producer import Producer, ProducerSettings
+from wheelmq.client.results import CancelResult, SendStatus, due_ms
 from wheelmq.client.routes import NoBroker
 from wheelmq.client.sync import SyncProducer
 from wheelmq.delay.cancel import Cancelled
@@ -86,9 +87,9 @@ def test_a_delay_in_seconds_goes_by_way_of_a_block(servers: Start) -> None:
 
 def test_a_reckoned_due_time_is_kept_in_the_second_of_the_recall_handle() -> None:
     handle = base64.urlsafe_b64encode(b"v1 T broker 5001 KEY").decode()  # the slot of 5000 holds 5001 to 6000
-    assert [_due_ms(reckoned, handle) for reckoned in (4000, 5001, 5500, 6000, 6001)] == [5001, 5001, 5500, 6000, 6000]
+    assert [due_ms(reckoned, handle) for reckoned in (4000, 5001, 5500, 6000, 6001)] == [5001, 5001, 5500, 6000, 6000]
     for unknown in (None, "", "no base64 \x00", base64.urlsafe_b64encode(b"v2 a b c").decode()):
-        assert _due_ms(1234, unknown) == Millis(1234)
+        assert due_ms(1234, unknown) == Millis(1234)
 
 
 def test_cancel_tells_the_truth(servers: Start) -> None:
@@ -148,7 +149,10 @@ def test_refusals_and_absences_are_told_apart(servers: Start) -> None:
                 await producer.send("T", b"x")
             with pytest.raises(ValueError, match="is no topic"):
                 await producer.send("a/b", b"x")
-        async with servers() as running, Producer(running.namesrv) as producer:
+        eager = ProducerSettings(body_bytes_max=8 << 20, compress_over_bytes=None)
+        async with servers() as running, Producer(running.namesrv, eager) as producer:
+            with pytest.raises(ValueError, match="8388608 are sent"):
+                await producer.send("T", bytes(9 << 20))
             with pytest.raises(Refused, match="illegal"):
                 await producer.send("T", bytes(5 << 20))
             await producer.send("T", b"x")

@@ -13,7 +13,7 @@ QUEUE = QueueName(topic="T", broker_name="b", queue_id=0)
 def test_only_what_is_done_without_a_gap_may_be_committed() -> None:
     held = HeldQueue(QUEUE, 10, 100)
     assert held.committable == 10
-    held.take([10, 11, 13], 14)
+    held.take([(10, 1), (11, 1), (13, 1)], 14)
     assert held.committable == 10
     held.done(11)
     assert held.committable == 10
@@ -32,7 +32,7 @@ def test_what_a_filter_left_out_needs_no_doing() -> None:
 def test_no_more_is_pulled_while_too_much_is_in_hand() -> None:
     async def scenario() -> None:
         held = HeldQueue(QUEUE, 0, 2)
-        held.take([0, 1], 2)
+        held.take([(0, 1), (1, 1)], 2)
         waiting = asyncio.create_task(held.room())
         await asyncio.sleep(0)
         assert not waiting.done()

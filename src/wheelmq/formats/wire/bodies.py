@@ -1,7 +1,8 @@
 """JSON bodies (RocketMQ: remoting.protocol.body, .heartbeat, .route).
 
-Readers ignore unknown keys and default missing ones. Java writes maps with number keys unquoted; the readers here
-take both forms, the writers quote (every client takes that, see the route's note in docs/protocol.md).
+Readers ignore unknown keys and default missing ones. Java writes maps with number keys unquoted, and with queues as
+keys as bare objects; the readers here take both forms, and give such a key as the text of its object. The writers quote
+numbers (every client takes that, see the route's note in docs/protocol.md); maps by queue: queue_tables.
 """
 
 from __future__ import annotations
@@ -257,8 +258,8 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, list[str]] = {}
 
 
-_TEXT_OR_BARE_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
-"""A text is matched whole, so that nothing is looked for inside it."""
+_TEXT_OR_BARE_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([{,]\s*)(-?\d+|\{[^{}]*+\})(\s*:)', re.DOTALL)
+"""A text is matched whole, so that nothing is looked for inside it. An object that stands as a key is flat."""
 
 
 def read(raw: Buffer, body: type[B]) -> B:
@@ -275,7 +276,10 @@ def read(raw: Buffer, body: type[B]) -> B:
 
 
 def _quote_key(found: re.Match[bytes]) -> bytes:
-    return found[0] if found[2] is None else b'%b"%b"%b' % (found[1], found[2], found[3])
+    if found[2] is None:
+        return found[0]
+    key = re.sub(rb"\s+", b" ", found[2]).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    return b'%b"%b"%b' % (found[1], key, found[3])
 
 
 def write(body: Any) -> bytes:

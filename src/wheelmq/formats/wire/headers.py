@@ -106,6 +106,7 @@ class PullHeader(Header):
 PULL_COMMIT_OFFSET: Final = 0x1
 PULL_SUSPEND: Final = 0x2
 PULL_SUBSCRIPTION: Final = 0x4
+PULL_LITE: Final = 0x10
 
 
 class QueryMessageHeader(Header):
@@ -234,6 +235,10 @@ class EndTransactionHeader(Header):
     commit_or_rollback: Int32
     producer_group: str | None = None
     from_transaction_check: bool = False
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    bname: str | None = None
 
 
 class ResumeCheckHeader(Header):

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.unit.client.conftest import Servers, Start, until
-from wheelmq.client import consumer as module
-from wheelmq.client.consumer import Consumed, ConsumerSettings, PushConsumer, StartFrom
+from wheelmq.client import Consumed, ConsumerSettings, PushConsumer, StartFrom
+from wheelmq.client import group as module
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.producer import Producer
 from wheelmq.formats.java import java_hash

@@ -1,0 +1,335 @@
+"""Administration: topics, groups, messages, brokers (RocketMQ: DefaultMQAdminExt)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from wheelmq.client import offsets
+from wheelmq.client.message import ReceivedMessage, read_records, received
+from wheelmq.client.outgoing import check_group, check_topic
+from wheelmq.client.routes import NoBroker, TopicRoute, TopicUnknown
+from wheelmq.client.session import Session
+from wheelmq.formats import names
+from wheelmq.formats.disk.message_id import parse_offset_message_id
+from wheelmq.formats.wire import administration, bodies, client_calls, headers, queue_tables
+from wheelmq.formats.wire.administration import Connected, QueueProgress, QueueSpan
+from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, GroupConfig, Heartbeat, QueueName
+from wheelmq.formats.wire.client_calls import DirectlyConsumed, RunningInfo
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import Header
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.clock import Clock, SystemClock
+
+B = TypeVar("B")
+
+FOUND_MAX: Final = 64
+SEEN_S: Final = 0.05
+"""How often a name server is asked whether it knows a new topic."""
+TIME_MS_MAX: Final = (1 << 63) - 1
+
+
+class Span(NamedTuple):
+    """What a queue holds: from one queue offset to before another."""
+
+    start: int
+    end: int
+
+
+class Admin:
+    """`async with Admin("127.0.0.1:9876") as admin: await admin.create_topic("Orders", queues=8)`
+
+    Each method raises CallError when a server does not answer, Refused when one says no.
+    """
+
+    def __init__(self, namesrv: str | Sequence[str], *, timeout_ms: int = 5000, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._timeout_s = timeout_ms / 1000
+        self._session = Session(namesrv, clock=self._clock, beat=self._heartbeat, timeout_s=self._timeout_s)
+
+    async def start(self) -> None:
+        """Nothing is spoken to before the first question."""
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self._session.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # Brokers -------------------------------------------------------------------------------------------------------
+
+    async def brokers(self) -> dict[str, str]:
+        """Address of the master by broker name."""
+        return await self._session.routes.brokers()
+
+    async def clusters(self) -> dict[str, list[str]]:
+        """Names of brokers by cluster."""
+        answer = await self._session.routes.ask_servers(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
+        return _read(answer, bodies.ClusterInfo).cluster_addr_table
+
+    async def runtime_info(self, broker_name: str) -> dict[str, str]:
+        """What a broker tells of itself, by Apache's keys."""
+        request = Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)
+        return _read(await self._ask_broker(broker_name, request), administration.NameTable).table
+
+    async def broker_config(self, broker_name: str) -> dict[str, str]:
+        """The settings of a broker."""
+        answer = await self._ask_broker(broker_name, Command(code=RequestCode.GET_BROKER_CONFIG))
+        lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
+        return {name: value for name, _, value in (line.partition("=") for line in lines) if name}
+
+    # Topics --------------------------------------------------------------------------------------------------------
+
+    async def topics(self) -> list[str]:
+        """Every topic that the name server knows, the system's own among them."""
+        answer = await self._session.routes.ask_servers(Command(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        return sorted(_read(answer, administration.TopicList).topic_list)
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
+        broker_name: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make `topic` at each broker, or at one, or change it; returns when the name server knows it.
+
+        `queues` for each broker; `perm` is the sum of 2 (may be written) and 4 (may be read). Raises ValueError.
+        """
+        check_topic(topic)
+        if not 0 < queues < 1 << 16:
+            raise ValueError(f"{queues} queues: a topic has 1 to 65,535 at each broker")
+        header = headers.CreateTopicHeader(
+            topic=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm,
+            default_topic=names.AUTO_CREATE_TOPIC,
+            order=order,
+        )
+        text = ",".join(f"+{name}={value}" for name, value in (attributes or {}).items())
+        ext = headers.write(header) | ({"attributes": text} if text else {})
+        chosen = await self._chosen(broker_name)
+        for address in chosen.values():
+            await self._ask(address, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext=dict(ext)))
+        async with asyncio.timeout(self._timeout_s):
+            while not await self._is_known(topic, chosen):
+                await asyncio.sleep(SEEN_S)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete `topic` at every broker and name server, and its messages with it. Raises ValueError."""
+        check_topic(topic)
+        ext = headers.write(headers.TopicHeader(topic=topic))
+        for address in (await self.brokers()).values():
+            await self._ask(address, Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext=dict(ext)))
+        for server in self._session.routes.servers:
+            await self._ask(server, Command(code=RequestCode.DELETE_TOPIC_IN_NAMESRV, ext=dict(ext)))
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Which broker has which queues. Raises TopicUnknown."""
+        check_topic(topic)
+        return await self._session.routes.ask_anew(topic)
+
+    async def topic_stats(self, topic: str) -> dict[QueueName, QueueSpan]:
+        """What each queue of `topic` holds, and when it got its last message. Raises TopicUnknown."""
+        found: dict[QueueName, QueueSpan] = {}
+        for address in (await self.route(topic)).masters.values():
+            answer = await self._ask(
+                address, _request(RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader(topic=topic))
+            )
+            found |= queue_tables.by_queue(_read(answer, administration.TopicStats).offset_table)
+        return found
+
+    async def spans(self, topic: str) -> dict[QueueName, Span]:
+        """The first queue offset of each queue, and the one behind its last message. Raises TopicUnknown."""
+        found = {}
+        await self._session.routes.get(topic)
+        for queue in (await self.route(topic)).readable:
+            start = await offsets.end_offset(self._session, queue, is_last=False)
+            found[queue] = Span(start, await offsets.end_offset(self._session, queue, is_last=True))
+        return found
+
+    async def offset_at(self, queue: QueueName, time_ms: int) -> int:
+        """The queue offset of the first message stored at a time or later."""
+        await self._session.routes.get(queue.topic)
+        return await offsets.offset_at(self._session, queue, time_ms)
+
+    # Groups --------------------------------------------------------------------------------------------------------
+
+    async def create_group(self, group: str, config: GroupConfig | None = None) -> None:
+        """Make a consumer group at every broker, or change it. Raises ValueError."""
+        check_group(group)
+        chosen = msgspec.structs.replace(config or GroupConfig(), group_name=group)
+        for address in (await self.brokers()).values():
+            body = bodies.write(chosen)
+            await self._ask(address, Command(code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
+
+    async def delete_group(self, group: str, *, offsets_too: bool = True) -> None:
+        """Delete a consumer group at every broker. Raises ValueError."""
+        check_group(group)
+        header = administration.GroupHeader(group_name=group, clean_offset=offsets_too)
+        for address in (await self.brokers()).values():
+            await self._ask(address, _request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header))
+
+    async def consumer_progress(self, group: str, topic: str | None = None) -> dict[QueueName, QueueProgress]:
+        """How far a group is in each queue of `topic`, or of all that it consumes."""
+        header = administration.ConsumeStatsHeader(consumer_group=group, topic=topic)
+        found: dict[QueueName, QueueProgress] = {}
+        for address in (await self.brokers()).values():
+            answer = await self._ask(address, _request(RequestCode.GET_CONSUME_STATS, header))
+            found |= queue_tables.by_queue(_read(answer, administration.ConsumeStats).offset_table)
+        return found
+
+    async def consumers(self, group: str) -> list[Connected]:
+        """The members of a group that are connected; none when no broker has one."""
+        found: dict[str, Connected] = {}
+        header = headers.ConsumerGroupHeader(consumer_group=group)
+        for address in (await self.brokers()).values():
+            answer = await self._call(address, _request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header))
+            if answer.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                connected = _read(answer, administration.GroupConnections).connection_set
+                found |= {one.client_id: one for one in connected}
+        return [found[client_id] for client_id in sorted(found)]
+
+    async def running_info(self, group: str, client_id: str) -> RunningInfo:
+        """What one member of a group tells of itself, through the first broker that knows it. Raises Refused."""
+        header = client_calls.RunningInfoHeader(consumer_group=group, client_id=client_id)
+        return _read(await self._of_member(RequestCode.GET_CONSUMER_RUNNING_INFO, header), RunningInfo)
+
+    async def consume_directly(self, group: str, client_id: str, message: ReceivedMessage) -> DirectlyConsumed:
+        """Have one member of a group consume a message now, wherever the group stands. Raises Refused."""
+        header = client_calls.ConsumeDirectlyHeader(
+            consumer_group=group,
+            client_id=client_id,
+            msg_id=message.message_id,
+            broker_name=message.broker_name,
+            topic=message.topic,
+        )
+        request = _request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        return _read(await self._ask_broker(message.broker_name, request), DirectlyConsumed)
+
+    async def reset_offsets(self, group: str, topic: str, time_ms: int) -> dict[QueueName, int]:
+        """Have a group go on with what was stored at a time or later; where it then stands. Raises TopicUnknown."""
+        header = client_calls.ResetOffsetHeader(topic=topic, group=group, timestamp=time_ms, offset=-1, is_force=True)
+        found: dict[QueueName, int] = {}
+        for address in (await self.route(topic)).masters.values():
+            answer = await self._ask(address, _request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header))
+            found |= queue_tables.by_queue(_read(answer, administration.QueueOffsets).texts())
+        return found
+
+    # Messages ------------------------------------------------------------------------------------------------------
+
+    async def find(
+        self, topic: str, key: str, *, count: int = 32, begin_ms: int = 0, end_ms: int = TIME_MS_MAX
+    ) -> list[ReceivedMessage]:
+        """The messages of `topic` with a key, stored within a span of time, oldest first: up to `count` of each broker.
+
+        Raises TopicUnknown, MessageError.
+        """
+        found = await self._find(topic, key, count, begin_ms, end_ms, {})
+        return [message for message in found if key in message.keys]
+
+    async def find_unique(self, topic: str, unique_key: str) -> list[ReceivedMessage]:
+        """The messages of `topic` with a unique key; several are copies of one. Raises TopicUnknown, MessageError."""
+        ext = {headers.UNIQUE_KEY_QUERY: "true"}
+        found = await self._find(topic, unique_key, FOUND_MAX, 0, TIME_MS_MAX, ext)
+        return [message for message in found if message.unique_key == unique_key]
+
+    async def view(self, message_id: str) -> ReceivedMessage:
+        """The message with the id that a send's result has; the id names its broker. Raises ValueError for none."""
+        host, position = parse_offset_message_id(message_id)
+        family = socket.AF_INET if len(host.address) == 4 else socket.AF_INET6
+        address = f"{socket.inet_ntop(family, host.address)}:{host.port}"
+        request = _request(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessageHeader(offset=position))
+        answer = await self._ask(address, request)
+        names_by_address = {where: name for name, where in (await self.brokers()).items()}
+        [record] = read_records(answer.body)
+        return received(record, names_by_address.get(address, ""), self._clock.now_ms())
+
+    async def _find(
+        self, topic: str, key: str, count: int, begin_ms: int, end_ms: int, more: Mapping[str, str]
+    ) -> list[ReceivedMessage]:
+        header = headers.QueryMessageHeader(
+            topic=topic, key=key, max_num=count, begin_timestamp=begin_ms, end_timestamp=end_ms
+        )
+        found: list[ReceivedMessage] = []
+        for name, address in (await self.route(topic)).masters.items():
+            request = Command(code=RequestCode.QUERY_MESSAGE, ext={**headers.write(header), **more})
+            answer = await self._call(address, request)
+            if answer.code == ResponseCode.QUERY_NOT_FOUND:
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                raise Refused(answer)
+            now_ms = self._clock.now_ms()
+            found += [received(record, name, now_ms) for record in read_records(answer.body)]
+        return sorted(found, key=lambda message: message.stored_ms)
+
+    # How -----------------------------------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(client_id=self._session.client_id)
+
+    async def _chosen(self, broker_name: str | None) -> dict[str, str]:
+        brokers = await self.brokers()
+        if not brokers:
+            raise NoBroker(f"no broker is registered at {', '.join(self._session.routes.servers)}")
+        if broker_name is None:
+            return brokers
+        return {broker_name: self._address(broker_name, brokers)}
+
+    def _address(self, broker_name: str, brokers: Mapping[str, str]) -> str:
+        if broker_name not in brokers:
+            raise ValueError(f"there is no broker {broker_name}: {', '.join(brokers) or 'none is registered'}")
+        return brokers[broker_name]
+
+    async def _is_known(self, topic: str, brokers: Mapping[str, str]) -> bool:
+        try:
+            return set(brokers) <= set((await self.route(topic)).masters)
+        except TopicUnknown:
+            return False
+
+    async def _of_member(self, code: RequestCode, header: Header) -> Command:
+        problem: Refused | None = None
+        for address in (await self._chosen(None)).values():
+            answer = await self._call(address, _request(code, header), more_s=10.0)  # the broker waits for it so long
+            if answer.code == ResponseCode.SUCCESS:
+                return answer
+            problem = Refused(answer)
+        assert problem is not None
+        raise problem
+
+    async def _ask_broker(self, broker_name: str, request: Command) -> Command:
+        return await self._ask(self._address(broker_name, await self.brokers()), request)
+
+    async def _ask(self, address: str, request: Command) -> Command:
+        return await self._session.connections.to(address).ask(request, self._timeout_s)
+
+    async def _call(self, address: str, request: Command, *, more_s: float = 0.0) -> Command:
+        return await self._session.connections.to(address).call(request, self._timeout_s + more_s)
+
+
+def _request(code: RequestCode, header: Header) -> Command:
+    return Command(code=code, ext=headers.write(header))
+
+
+def _read(answer: Command, body: type[B]) -> B:
+    """Raises Refused, and CallError for a body that does not read."""
+    if answer.code != ResponseCode.SUCCESS:
+        raise Refused(answer)
+    try:
+        return bodies.read(answer.body, body)
+    except bodies.BodyError as error:
+        raise CallError(f"the answer does not read: {error}") from None

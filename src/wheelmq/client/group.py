@@ -1,0 +1,324 @@
+"""A member of a consumer group: which queues are its own, and how far it is in each (RocketMQ: RebalanceImpl).
+
+What happens to queues happens here, in one task: they are taken, given up, begun anew elsewhere. `gained` starts what
+pulls and consumes a queue; `lost` ends its consumption, and says False while a callback still runs that must not run
+beside another member's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from wheelmq.client.consumer_settings import GroupSettings, Model
+from wheelmq.client.locks import LOCK_LASTS_S, LOCK_RENEW_S, QueueLocks
+from wheelmq.client.offsets import OffsetStore, first_offset
+from wheelmq.client.routes import TopicUnknown, order
+from wheelmq.client.session import Session
+from wheelmq.client.share import HeldQueue
+from wheelmq.formats.wire import bodies, headers
+from wheelmq.formats.wire.bodies import BodyError, QueueName, Subscription
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+
+log = logging.getLogger(__name__)
+
+REBALANCE_S: Final = 20.0
+SETTLE_S: Final = 1.0
+"""Until the next look when a topic or a member list was not there yet."""
+COMMIT_S: Final = 1.0
+
+_FAILURES = (TopicUnknown, CallError, Refused, BodyError, KeyError)
+"""What servers that are away, or talk nonsense, come to: it is tried again."""
+
+
+class Group:
+    """The queues of one member."""
+
+    def __init__(
+        self,
+        name: str,
+        session: Session,
+        settings: GroupSettings,
+        offsets: OffsetStore,
+        *,
+        gained: Callable[[HeldQueue], None],
+        lost: Callable[[HeldQueue], Awaitable[bool]],
+        locks: QueueLocks | None = None,
+        make: type[HeldQueue] = HeldQueue,
+    ) -> None:
+        self.name = name
+        self.session = session
+        self.settings = settings
+        self.offsets = offsets
+        self.subscriptions: dict[str, Subscription] = {}
+        self.assigned: dict[str, list[QueueName]] | None = None
+        """Queues that the user chose; None while the group shares them out."""
+        self.held: dict[QueueName, HeldQueue] = {}
+        self._gained = gained
+        self._lost = lost
+        self._locks = locks
+        self._make = make
+        self._look = asyncio.Event()
+        """Set when the queues should be shared out anew."""
+        self._routes_are_old = False
+        self._moves: dict[QueueName, int] = {}
+        self._changing = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to share out queues, and to store how far they are."""
+        self._tasks = [asyncio.create_task(self._keep_share()), asyncio.create_task(self._keep_committing())]
+        if self._locks is not None:
+            self._tasks.append(asyncio.create_task(self._keep_locks(self._locks)))
+
+    def look(self, *, routes_are_old: bool = False) -> None:
+        """Share the queues out soon: the group has changed, or a broker was lost."""
+        self._routes_are_old |= routes_are_old
+        self._look.set()
+
+    async def quiet(self) -> None:
+        """Take no more queues, and pull no more; what is in hand stays."""
+        await cancel([*self._tasks, *(held.pulling for held in self.held.values() if held.pulling is not None)])
+        self._tasks = []
+
+    async def leave(self) -> None:
+        """Store how far every queue is, and let the group have them."""
+        await self.commit()
+        if self._locks is not None:
+            await self._locks.unlock(self.held)
+        for held in self.held.values():
+            held.is_lost = True
+        self.held.clear()
+
+    # Positions -----------------------------------------------------------------------------------------------------
+
+    def move(self, queue: QueueName, offset: int) -> None:
+        """Begin `queue` anew at `offset`, soon, if it is held: what is in hand of it is let go."""
+        self._moves[queue] = offset
+        self._look.set()
+
+    async def move_now(self, queue: QueueName, offset: int) -> None:
+        """The same at once, for a user's seek: it is stored when something behind `offset` is consumed. Raises KeyError
+        for a queue that is not held."""
+        async with self._changing:
+            held = self.held[queue]
+            await self._let_go(held, commit=False)
+            self._begin(queue, offset, held.committed, like=held)
+
+    async def commit(self, only: Iterable[QueueName] | None = None) -> dict[QueueName, Exception]:
+        """Store how far the group is in the queues held, where that is news; what went wrong, by queue."""
+        wanted = {queue: self.held[queue] for queue in (self.held if only is None else only)}
+        news = {
+            queue: held.committable
+            for queue, held in wanted.items()
+            if held.committable != held.committed and not held.is_lost
+        }
+        if not news:
+            return {}
+        problems = await self.offsets.commit(news)
+        for queue, offset in news.items():
+            if queue in problems:
+                log.warning("group %s: %s is not committed at %d: %s", self.name, text(queue), offset, problems[queue])
+            else:
+                wanted[queue].committed = offset
+        return problems
+
+    # Sharing out ---------------------------------------------------------------------------------------------------
+
+    async def _keep_share(self) -> None:
+        """Share out the queues at the start, when the group changes, when a broker was lost, and every 20 s."""
+        while True:
+            self._look.clear()
+            settled = False
+            try:
+                async with self._changing:
+                    settled = await self._rebalance()
+            except Exception:
+                log.exception("group %s: sharing out the queues failed", self.name)
+            try:
+                async with asyncio.timeout(REBALANCE_S if settled else SETTLE_S):
+                    await self._look.wait()
+            except TimeoutError:
+                continue
+
+    async def _rebalance(self) -> bool:
+        """Take the queues that are ours and give up those that are not; False when it should be tried again soon."""
+        settled = await self._make_moves()
+        routes = self.session.routes
+        topics = list(self.subscriptions) if self.assigned is None else list(self.assigned)
+        if self._routes_are_old:
+            self._routes_are_old = False
+            await asyncio.gather(*map(routes.refresh, topics))
+        for topic in topics:
+            try:
+                await routes.get(topic)
+            except _FAILURES as error:
+                log.info("group %s: %s", self.name, error)
+                settled = False
+        await self.session.beat()
+        for topic in topics:
+            try:
+                mine, is_known = await self._share_of(topic)
+            except _FAILURES as error:
+                log.info("group %s: the queues of %s stay as they are: %s", self.name, topic, error)
+                settled = False
+                continue
+            settled &= is_known
+            settled &= await self._take_share(topic, mine)
+        for queue in [queue for queue in self.held if queue.topic not in topics]:
+            settled &= await self._let_go(self.held[queue])
+        return settled
+
+    async def _share_of(self, topic: str) -> tuple[Sequence[QueueName], bool]:
+        """Our queues of a topic, and whether the group knows us."""
+        if self.assigned is not None:
+            return self.assigned.get(topic, []), True
+        route = await self.session.routes.get(topic)
+        if self.settings.model is Model.BROADCASTING:
+            return route.readable, True
+        members = await self._members(list(route.masters.values()))
+        client_id = self.session.client_id
+        return self.settings.allocate(client_id, route.readable, members), client_id in members
+
+    async def _members(self, addresses: list[str]) -> list[str]:
+        """The ids of the group's members, sorted. Raises CallError, Refused when no broker tells."""
+        problem: Exception | None = None
+        ext = headers.write(headers.ConsumerGroupHeader(consumer_group=self.name))
+        for address in addresses:
+            request = Command(code=RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=ext)
+            try:
+                answer = await self.session.connections.to(address).ask(request, self.session.timeout_s)
+                return sorted(bodies.read(answer.body, dict[str, list[str]]).get("consumerIdList", []))
+            except (CallError, Refused) as error:
+                problem = error
+        raise problem or CallError("no broker has the topic")
+
+    async def _take_share(self, topic: str, mine: Sequence[QueueName]) -> bool:
+        """Make `mine` the queues of `topic` that are held; False when one of them could not be begun."""
+        settled = True
+        for queue in [queue for queue in self.held if queue.topic == topic]:
+            if queue not in mine or self.held[queue].ending.is_set():
+                settled &= await self._let_go(self.held[queue])
+        new = [queue for queue in mine if queue not in self.held]
+        if self._locks is not None and new:
+            locked = await self._locks.lock(new)
+            settled &= all(locked.get(queue) for queue in new)
+            new = [queue for queue in new if locked.get(queue)]
+        for queue in new:
+            try:
+                stored = await self.offsets.read(queue)
+                start = await first_offset(self.session, self.settings, queue) if stored is None else stored
+            except _FAILURES as error:
+                log.info("group %s: %s cannot be begun: %s", self.name, text(queue), error)
+                settled = False
+                continue
+            self._begin(queue, start, -1 if stored is None else stored)
+        return settled
+
+    def _begin(self, queue: QueueName, start: int, committed: int, *, like: HeldQueue | None = None) -> None:
+        """Hold `queue` from `start` on; in place of another, under whose lock it then is."""
+        held = self._make(queue, start, self.settings.in_hand_max, self.settings.in_hand_bytes_max)
+        held.committed = committed
+        if like is None:
+            self._note_lock(held)
+        else:
+            held.locked_s, held.locked_ms = like.locked_s, like.locked_ms
+            held.pause(like.is_paused)
+        self.held[queue] = held
+        self._gained(held)
+
+    async def _let_go(self, held: HeldQueue, *, commit: bool = True) -> bool:
+        """End what pulls and consumes a queue; False while a callback holds it."""
+        held.ending.set()
+        if held.pulling is not None:
+            await cancel([held.pulling])
+        if not await self._lost(held):
+            return False
+        is_ours = commit and not held.is_lost
+        if is_ours:
+            await self.commit([held.queue])
+        held.is_lost = True
+        del self.held[held.queue]
+        if self._locks is not None and is_ours:
+            await self._locks.unlock([held.queue])
+        return True
+
+    async def _make_moves(self) -> bool:
+        moves, self._moves = self._moves, {}
+        for queue, offset in moves.items():
+            if queue not in self.held:
+                continue
+            held = self.held[queue]
+            if await self._let_go(held, commit=False):
+                log.warning("group %s: %s goes on at %d", self.name, text(queue), offset)
+                self._begin(queue, offset, -1, like=held)
+            else:
+                self._moves.setdefault(queue, offset)
+        return not self._moves
+
+    # Keeping -------------------------------------------------------------------------------------------------------
+
+    async def _keep_committing(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            try:
+                await self.commit()
+            except Exception:
+                log.exception("group %s: committing failed", self.name)
+
+    async def _keep_locks(self, locks: QueueLocks) -> None:
+        """Renew the locks; a queue that another member has meanwhile is begun anew when it is ours again."""
+        while True:
+            await asyncio.sleep(LOCK_RENEW_S)
+            try:
+                for queue, is_ours in (await locks.lock(list(self.held))).items():
+                    held = self.held.get(queue)
+                    if held is not None and is_ours:
+                        self._note_lock(held)
+                    elif held is not None:
+                        log.warning("group %s: the lock of %s is another member's", self.name, text(queue))
+                        self.lock_lost(held)
+            except Exception:
+                log.exception("group %s: renewing locks failed", self.name)
+
+    def _note_lock(self, held: HeldQueue) -> None:
+        held.locked_s, held.locked_ms = self.session.clock.monotonic(), self.session.clock.now_ms()
+
+    def lock_lost(self, held: HeldQueue) -> None:
+        """Another member may have the queue: begin no callback, commit nothing, and see whether it is ours again."""
+        held.is_lost = True
+        held.ending.set()
+        held.arrived.set()
+        self._look.set()
+
+    def is_locked(self, held: HeldQueue) -> bool:
+        """Whether no other member can have the queue."""
+        return self._locks is None or self.session.clock.monotonic() - held.locked_s < LOCK_LASTS_S
+
+    @property
+    def queues(self) -> list[QueueName]:
+        """The queues held, in order."""
+        return sorted(self.held, key=order)
+
+    def offsets_of(self, topic: str) -> Mapping[QueueName, int]:
+        """How far this member is in its queues of a topic."""
+        return {queue: held.committable for queue, held in self.held.items() if queue.topic == topic}
+
+
+def text(queue: QueueName) -> str:
+    """A queue as logs name it."""
+    return f"{queue.topic}/{queue.queue_id} of {queue.broker_name}"
+
+
+async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

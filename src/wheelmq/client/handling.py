@@ -1,0 +1,106 @@
+"""One message and its callback: what it says, and what becomes of a message that is to come again (RocketMQ:
+ConsumeMessageService)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from wheelmq.client.callbacks import Callbacks
+from wheelmq.client.consumer_settings import Callback, Consumed, ConsumerSettings, Later
+from wheelmq.client.group import text
+from wheelmq.client.message import MessageError, received
+from wheelmq.client.session import Session
+from wheelmq.client.share import Taken
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.disk.message_id import offset_message_id
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.bodies import QueueName
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+
+log = logging.getLogger(__name__)
+
+RECONSUME_TIMES_MAX: Final = 16
+TO_DEAD_LETTERS: Final = -1
+
+
+class Verdict(NamedTuple):
+    """What came of a message."""
+
+    later: Later | None
+    """None: it is done."""
+    name: str
+    """As Apache RocketMQ names it (CMResult)."""
+    problem: str = ""
+
+
+class Handling:
+    """Calls the callbacks of one group."""
+
+    def __init__(
+        self,
+        group: str,
+        session: Session,
+        settings: ConsumerSettings,
+        callbacks: Mapping[str, Callback],
+    ) -> None:
+        self._group = group
+        self._session = session
+        self._settings = settings
+        self._by_topic = callbacks
+        self._callbacks = Callbacks(settings.concurrency)
+
+    def close(self) -> None:
+        """Take no more messages."""
+        self._callbacks.close()
+
+    async def handle(self, queue: QueueName, taken: Taken, more_times: int = 0) -> Verdict:
+        """Give a message to the callback of its topic. Never raises, but when it is cancelled.
+
+        `more_times` it was given before, by this member.
+        """
+        record = taken.record
+        where = f"{text(queue)}@{record.queue_offset}"
+        try:
+            message = received(record, queue.broker_name, taken.received_ms)
+            message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + more_times)
+            callback = self._by_topic.get(message.topic)
+            if callback is None:
+                log.warning("group %s: nobody here wants topic %s of a retried message", self._group, message.topic)
+                return Verdict(Later(), "CR_LATER", f"nobody wants topic {message.topic}")
+            async with asyncio.timeout(self._settings.consume_timeout_ms / 1000):
+                outcome = await self._callbacks.call(callback, message)
+        except MessageError as error:
+            log.error("group %s: %s: %s", self._group, where, error)
+            return Verdict(Later(), "CR_THROW_EXCEPTION", str(error))
+        except Exception as error:
+            log.exception("group %s: the callback failed on %s", self._group, where)
+            return Verdict(Later(), "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}")
+        if isinstance(outcome, Later):
+            return Verdict(outcome, "CR_LATER")
+        return Verdict(Later(), "CR_LATER") if outcome is Consumed.LATER else Verdict(None, "CR_SUCCESS")
+
+    async def send_back(self, queue: QueueName, record: Record, delay_level: int) -> bool:
+        """Have the broker deliver a message again later, or put it to the dead letters; False when it does not."""
+        times_max = self._settings.reconsume_times_max
+        header = headers.SendBackHeader(
+            offset=record.position,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=offset_message_id(record.store_host, record.position),
+            origin_topic=record.message.topic,
+            max_reconsume_times=RECONSUME_TIMES_MAX if times_max is None else times_max,
+        )
+        try:
+            request = Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, ext=headers.write(header))
+            await self._session.caller(queue.broker_name).ask(request, self._session.timeout_s)
+            return True
+        except (CallError, Refused) as error:
+            log.warning("group %s: %s@%d was not sent back: %s", self._group, text(queue), header.offset, error)
+            return False

@@ -1,0 +1,153 @@
+"""Where it is kept how far a group is: at the brokers, or in a file (RocketMQ: RemoteBrokerOffsetStore,
+LocalFileOffsetStore); and where a group begins that is new to a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from wheelmq.client.consumer_settings import GroupSettings, StartFrom
+from wheelmq.client.session import Session
+from wheelmq.formats import names
+from wheelmq.formats.wire import bodies, headers, queue_tables
+from wheelmq.formats.wire.administration import QueueOffsets
+from wheelmq.formats.wire.bodies import BodyError, QueueName
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+
+if TYPE_CHECKING:
+    from wheelmq.system.disk import Disk
+
+log = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """Keeps queue offsets of one group."""
+
+    async def read(self, queue: QueueName) -> int | None:
+        """What is kept of `queue`. Raises CallError, Refused."""
+        ...
+
+    async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
+        """Keep these; what went wrong, by queue."""
+        ...
+
+
+class BrokerOffsets:
+    """Kept by the broker of each queue."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    async def read(self, queue: QueueName) -> int | None:
+        """What the broker has. It may say 0 of a group that it does not know, where nothing was ever removed."""
+        header = headers.QueryConsumerOffsetHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=None
+        )
+        request = Command(code=RequestCode.QUERY_CONSUMER_OFFSET, ext=headers.write(header))
+        answer = await self._session.caller(queue.broker_name).call(request, self._session.timeout_s)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refused(answer)
+        return int(answer.ext["offset"])
+
+    async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
+        """Tell the brokers, all at once."""
+        outcomes = await asyncio.gather(*(self._commit(queue, offset) for queue, offset in offsets.items()))
+        return {queue: error for queue, error in zip(offsets, outcomes, strict=True) if error is not None}
+
+    async def _commit(self, queue: QueueName, offset: int) -> Exception | None:
+        header = headers.UpdateConsumerOffsetHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        try:
+            request = Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=headers.write(header))
+            await self._session.caller(queue.broker_name).ask(request, self._session.timeout_s)
+        except (CallError, Refused) as error:
+            return error
+        return None
+
+
+class FileOffsets:
+    """Kept in a file that Apache's client reads and writes too: FOLDER/CLIENT_ID/GROUP/offsets.json."""
+
+    def __init__(self, folder: Path | None, group: str, session: Session, disk: Disk) -> None:
+        self._folder = folder or Path.home() / ".rocketmq_offsets"
+        self._group = group
+        self._session = session
+        self._disk = disk
+        self._known: dict[QueueName, int] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file; the session must have its id."""
+        return self._folder / self._session.client_id / self._group / "offsets.json"
+
+    async def read(self, queue: QueueName) -> int | None:
+        """What the file has, or the one before it if it does not read. Raises BodyError when neither does."""
+        if self._known is None:
+            self._known = await asyncio.to_thread(self._load)
+        return self._known.get(queue)
+
+    async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
+        """Replace the file, in one step."""
+        self._known = {**(self._known or {}), **offsets}
+        if not offsets:
+            return {}
+        try:
+            await asyncio.to_thread(self._save, queue_tables.write(offsetTable=self._known))
+        except OSError as error:
+            return dict.fromkeys(offsets, error)
+        return {}
+
+    def _load(self) -> dict[QueueName, int]:
+        problem: BodyError | None = None
+        for path in (self.path, self.path.with_name(self.path.name + ".bak")):
+            raw = self._disk.read(path)
+            if not raw:
+                continue
+            try:
+                return queue_tables.by_queue(bodies.read(raw, QueueOffsets).texts())
+            except BodyError as error:
+                problem = BodyError(f"{path}: {error}; mend it, or remove it to begin anew")
+                log.warning("%s", problem)
+        if problem is not None:
+            raise problem
+        return {}
+
+    def _save(self, raw: bytes) -> None:
+        self._disk.make_folder(self.path.parent)
+        self._disk.replace(self.path, raw, keep_previous=True)
+
+
+async def first_offset(session: Session, settings: GroupSettings, queue: QueueName) -> int:
+    """Where a group begins that is new to `queue`. Its retries it takes from the first. Raises CallError, Refused."""
+    where = StartFrom.FIRST if queue.topic.startswith(names.RETRY_PREFIX) else settings.start_from
+    if where is StartFrom.TIMESTAMP:
+        return await offset_at(session, queue, settings.start_ms)
+    return await end_offset(session, queue, is_last=where is StartFrom.LAST)
+
+
+async def end_offset(session: Session, queue: QueueName, *, is_last: bool) -> int:
+    """The first queue offset of `queue`, or the one behind its last message. Raises CallError, Refused."""
+    code = RequestCode.GET_MAX_OFFSET if is_last else RequestCode.GET_MIN_OFFSET
+    header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+    return await _asked(session, queue, Command(code=code, ext=headers.write(header)))
+
+
+async def offset_at(session: Session, queue: QueueName, time_ms: int) -> int:
+    """The queue offset of the first message that was stored at `time_ms` or later. Raises CallError, Refused."""
+    header = headers.SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms)
+    request = Command(code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext=headers.write(header))
+    return await _asked(session, queue, request)
+
+
+async def _asked(session: Session, queue: QueueName, request: Command) -> int:
+    answer = await session.caller(queue.broker_name).ask(request, session.timeout_s)
+    return int(answer.ext["offset"])

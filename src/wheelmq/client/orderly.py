@@ -1,0 +1,121 @@
+"""The messages of a queue are consumed one by one, in order (RocketMQ: ConsumeMessageOrderlyService).
+
+One task for each queue. A message that fails is tried again after a pause, and all behind it wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from wheelmq.client.consumer_settings import ConsumerSettings, Model
+from wheelmq.client.group import cancel, text
+from wheelmq.client.handling import TO_DEAD_LETTERS, Handling
+from wheelmq.client.share import HeldQueue, Taken
+from wheelmq.system.clock import Clock
+
+log = logging.getLogger(__name__)
+
+LETTING_GO_S: Final = 1.0
+"""How long a callback is waited for at once when its queue is to be given up; after that it is waited for again."""
+
+
+class Orderly:
+    """A task for each queue, of which so many call back at once as the settings grant."""
+
+    def __init__(
+        self,
+        handling: Handling,
+        settings: ConsumerSettings,
+        clock: Clock,
+        is_locked: Callable[[HeldQueue], bool],
+        lock_lost: Callable[[HeldQueue], None],
+    ) -> None:
+        self._handling = handling
+        self._settings = settings
+        self._clock = clock
+        self._is_locked = is_locked
+        self._lock_lost = lock_lost
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._held: set[HeldQueue] = set()
+
+    def start(self) -> None:
+        """Begin to consume: each queue does so when it comes."""
+
+    def gained(self, held: HeldQueue) -> None:
+        """A queue is ours."""
+        self._held.add(held)
+        held.consuming = asyncio.create_task(self._consume(held))
+
+    async def lost(self, held: HeldQueue) -> bool:
+        """Whether the last callback of a queue that is to be given up has ended."""
+        held.ending.set()
+        held.arrived.set()
+        if held.consuming is not None and not held.consuming.done():
+            await asyncio.wait([held.consuming], timeout=LETTING_GO_S)
+            if not held.consuming.done():
+                return False
+        self._held.discard(held)
+        return True
+
+    def deliver(self, held: HeldQueue, messages: list[Taken]) -> None:
+        """Messages came."""
+        held.waiting.extend(messages)
+        held.arrived.set()
+
+    def end(self) -> None:
+        """Begin no callback any more."""
+        for held in self._held:
+            held.ending.set()
+            held.arrived.set()
+
+    async def stop(self) -> None:
+        """Let the callbacks that run finish, for as long as the settings grant."""
+        self.end()
+        tasks = [held.consuming for held in self._held if held.consuming is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._settings.stop_grace_ms / 1000)
+            await cancel(late)
+
+    async def _consume(self, held: HeldQueue) -> None:
+        times = 0
+        while not held.ending.is_set():
+            if not held.waiting:
+                held.arrived.clear()
+                await held.arrived.wait()
+                continue
+            async with self._slots:
+                if held.ending.is_set():
+                    return
+                if not self._is_locked(held):
+                    log.warning("%s may be another member's: its lock was not renewed", text(held.queue))
+                    self._lock_lost(held)
+                    return
+                taken = held.waiting[0]
+                is_settled = await self._is_settled(held, taken, times)
+            if is_settled:
+                held.waiting.popleft()
+                held.done(taken.record.queue_offset)
+                times = 0
+                continue
+            times += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.suspend_ms / 1000):
+                    await held.ending.wait()
+
+    async def _is_settled(self, held: HeldQueue, taken: Taken, times: int) -> bool:
+        verdict = await self._handling.handle(held.queue, taken, times)
+        held.consumed_ms = self._clock.now_ms()
+        if verdict.later is None:
+            return True
+        times_max = self._settings.reconsume_times_max
+        is_hopeless = times_max is not None and taken.record.message.reconsume_times + times >= times_max
+        if verdict.later.delay_level != TO_DEAD_LETTERS and not is_hopeless:
+            return False
+        if self._settings.model is Model.BROADCASTING:
+            log.error("%s@%d failed and is passed over", text(held.queue), taken.record.queue_offset)
+            return True
+        return await self._handling.send_back(held.queue, taken.record, TO_DEAD_LETTERS)

@@ -1,0 +1,260 @@
+"""The pull consumer: whoever wants messages asks for them (RocketMQ: DefaultLitePullConsumer).
+
+The queues are pulled ahead, so that a poll mostly finds something. What a poll gave counts as consumed when the next
+one begins, or when `commit` is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from wheelmq.client import inquiries, offsets, subscriptions
+from wheelmq.client.consumer_settings import Model, PullSettings
+from wheelmq.client.group import Group
+from wheelmq.client.inquiries import Inquiries
+from wheelmq.client.membership import heartbeat, offset_store
+from wheelmq.client.message import MessageError, ReceivedMessage, received
+from wheelmq.client.outgoing import check_group, check_topic
+from wheelmq.client.pulling import Puller
+from wheelmq.client.session import Session
+from wheelmq.client.share import HeldQueue, PolledQueue, Taken
+from wheelmq.formats.wire.bodies import Heartbeat, QueueName
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import PULL_LITE
+from wheelmq.system.clock import Clock, SystemClock
+
+ACTIVELY: Final = "CONSUME_ACTIVELY"
+
+
+class PullConsumer:
+    """A member of a group, or a reader of queues that it names itself.
+
+    `async with PullConsumer("127.0.0.1:9876", "group") as consumer: consumer.subscribe("T")`, and then
+    `messages = await consumer.poll()`
+
+    Raises ValueError for what is no name of a group, or no address.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        group: str,
+        settings: PullSettings | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group(group)
+        self.settings = settings or PullSettings()
+        self._clock = clock or SystemClock()
+        is_broadcast = self.settings.model is Model.BROADCASTING
+        self._session = Session(
+            namesrv,
+            clock=self._clock,
+            beat=self._heartbeat,
+            on_request=self._asked,
+            timeout_s=self.settings.timeout_ms / 1000,
+            instance=self.settings.instance if is_broadcast else None,
+        )
+        self._group = Group(
+            group,
+            self._session,
+            self.settings,
+            offset_store(self._session, group, self.settings),
+            gained=self._gained,
+            lost=self._lost,
+            make=PolledQueue,
+        )
+        self._puller = Puller(
+            self._group,
+            self._deliver,
+            code=RequestCode.LITE_PULL_MESSAGE,
+            flags=PULL_LITE,
+            commits=not is_broadcast,
+        )
+        self._inquiries = Inquiries(self._group, ACTIVELY)
+        self._arrived = asyncio.Event()
+        self._turn = 0
+
+    @property
+    def group(self) -> str:
+        return self._group.name
+
+    @property
+    def queues(self) -> list[QueueName]:
+        """The queues that are this member's now."""
+        return self._group.queues
+
+    # Life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group."""
+        self._inquiries.started_ms = self._clock.now_ms()
+        await self._session.start()
+        self._group.start()
+
+    async def stop(self, *, confirm: bool = True) -> None:
+        """Commit and leave the group. With `confirm` and automatic commits what was polled last is consumed."""
+        await self._group.quiet()
+        if confirm and self.settings.auto_commit:
+            self._confirm()
+        await self._group.leave()
+        await self._session.stop(consumer_group=self.group)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What was polled last is consumed if nothing was raised."""
+        await self.stop(confirm=kind is None)
+
+    # What to read --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+        """Share the queues of `topic` with the group; tags and expressions as PushConsumer has them. Raises ValueError.
+
+        A broker that does not take an expression refuses the pulls, which is logged.
+        """
+        if self._group.assigned is not None:
+            raise RuntimeError("the consumer reads queues that it was assigned: it cannot subscribe as well")
+        self._group.subscriptions[topic] = subscriptions.subscription(topic, tags, sql, self._clock.now_ms())
+        self._group.look()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Let the group have the queues of `topic`."""
+        self._group.subscriptions.pop(topic, None)
+        self._group.look()
+
+    def assign(self, queues: Iterable[QueueName]) -> None:
+        """Read these queues, whoever else does; what was assigned before and is not among them is let go."""
+        if self._group.subscriptions and self._group.assigned is None:
+            raise RuntimeError("the consumer has subscribed: it cannot be assigned queues as well")
+        by_topic: dict[str, list[QueueName]] = {}
+        for queue in queues:
+            by_topic.setdefault(queue.topic, []).append(queue)
+        for topic in by_topic:
+            if topic not in self._group.subscriptions:
+                wanted = subscriptions.subscription(topic, "*", None, self._clock.now_ms())
+                self._group.subscriptions[topic] = wanted
+        self._group.assigned = by_topic
+        self._group.look()
+
+    async def queues_of(self, topic: str) -> list[QueueName]:
+        """The queues of `topic` that may be read. Raises TopicUnknown, CallError, Refused."""
+        check_topic(topic)
+        return list((await self._session.routes.get(topic)).readable)
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int = 5000, *, count: int = 32) -> list[ReceivedMessage]:
+        """Up to `count` messages of one queue or several, in order for each queue; none when the time is over.
+
+        Raises MessageError for a message that cannot be read; the next poll begins behind it.
+        """
+        if self.settings.auto_commit:
+            self._confirm()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not (found := self._take(count)):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            return []
+        return found
+
+    async def commit(self) -> None:
+        """What was polled is consumed. Raises what kept it from being stored: CallError, Refused, OSError."""
+        self._confirm()
+        for error in (await self._group.commit()).values():
+            raise error
+
+    async def seek(self, queue: QueueName, offset: int) -> None:
+        """Go on at a queue offset. Raises KeyError when `queue` is not this member's."""
+        if queue not in self._group.held:
+            raise KeyError(f"{queue} is not this member's: see `queues`")
+        await self._group.move_now(queue, offset)
+
+    async def seek_to_begin(self, queue: QueueName) -> None:
+        """Go on at the first message there is. Raises KeyError, CallError, Refused."""
+        await self.seek(queue, await offsets.end_offset(self._session, queue, is_last=False))
+
+    async def seek_to_end(self, queue: QueueName) -> None:
+        """Go on behind the last message. Raises KeyError, CallError, Refused."""
+        await self.seek(queue, await offsets.end_offset(self._session, queue, is_last=True))
+
+    async def offset_at(self, queue: QueueName, time_ms: int) -> int:
+        """The queue offset of the first message stored at a time or later. Raises CallError, Refused."""
+        return await offsets.offset_at(self._session, queue, time_ms)
+
+    async def committed(self, queue: QueueName) -> int | None:
+        """What is stored for the group; None when nothing is. Raises CallError, Refused."""
+        return await self._group.offsets.read(queue)
+
+    def position(self, queue: QueueName) -> int:
+        """The queue offset of the message that is polled next. Raises KeyError when `queue` is not this member's."""
+        held = self._group.held[queue]
+        assert isinstance(held, PolledQueue)
+        return held.position
+
+    def pause(self, *queues: QueueName) -> None:
+        """Poll nothing of these queues until they are resumed. Raises KeyError when one is not this member's."""
+        for queue in queues:
+            self._group.held[queue].pause(True)
+
+    def resume(self, *queues: QueueName) -> None:
+        """Go on with these queues. Raises KeyError when one is not this member's."""
+        for queue in queues:
+            self._group.held[queue].pause(False)
+        self._arrived.set()
+
+    # How -----------------------------------------------------------------------------------------------------------
+
+    def _take(self, count: int) -> list[ReceivedMessage]:
+        """From the queues in turn, so that none waits for ever behind another."""
+        found: list[ReceivedMessage] = []
+        held_queues = list(self._group.held.values())
+        self._turn += 1
+        for i in range(len(held_queues)):
+            held = held_queues[(self._turn + i) % len(held_queues)]
+            while held.waiting and not held.is_paused and not held.ending.is_set() and len(found) < count:
+                taken = held.waiting[0]
+                try:
+                    message = received(taken.record, held.queue.broker_name, taken.received_ms)
+                except MessageError:
+                    if found:
+                        return found  # the next poll tells
+                    self._hand_out(held)
+                    raise
+                self._hand_out(held)
+                found.append(message)
+        return found
+
+    def _hand_out(self, held: HeldQueue) -> None:
+        held.done(held.waiting.popleft().record.queue_offset)
+
+    def _confirm(self) -> None:
+        for held in self._group.held.values():
+            assert isinstance(held, PolledQueue)
+            held.confirm()
+
+    def _heartbeat(self) -> Heartbeat:
+        return heartbeat(self._group, ACTIVELY)
+
+    def _asked(self, address: str, request: Command) -> inquiries.Answer:
+        return self._inquiries.answer(address, request)
+
+    def _deliver(self, held: HeldQueue, messages: list[Taken]) -> None:
+        held.waiting.extend(messages)
+        self._arrived.set()
+
+    def _gained(self, held: HeldQueue) -> None:
+        held.pulling = asyncio.create_task(self._puller.run(held))
+
+    async def _lost(self, held: HeldQueue) -> bool:
+        return True

@@ -1,0 +1,159 @@
+"""The push consumer: the members of a group share the queues of a topic, pull, and hand each message to a callback
+(RocketMQ: DefaultMQPushConsumer).
+
+A message counts as consumed when its callback returns; what is in hand when a consumer ends, however it ends, comes
+again to whoever has the queue next. So a message may come twice, and never not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Self
+
+from wheelmq.client import inquiries, subscriptions
+from wheelmq.client.concurrent import Concurrently
+from wheelmq.client.consumer_settings import Callback, ConsumerSettings, Model
+from wheelmq.client.group import Group
+from wheelmq.client.handling import Handling
+from wheelmq.client.inquiries import Inquiries
+from wheelmq.client.locks import QueueLocks
+from wheelmq.client.membership import heartbeat, offset_store
+from wheelmq.client.orderly import Orderly
+from wheelmq.client.outgoing import check_group
+from wheelmq.client.pulling import Puller
+from wheelmq.client.session import Session
+from wheelmq.client.share import HeldQueue
+from wheelmq.formats import names
+from wheelmq.formats.wire.bodies import Heartbeat, QueueName
+from wheelmq.formats.wire.frame import Command
+from wheelmq.system.clock import Clock, SystemClock
+
+PASSIVELY = "CONSUME_PASSIVELY"
+
+
+class PushConsumer:
+    """A member of a group.
+
+    `consumer = PushConsumer("127.0.0.1:9876", "group")`, `consumer.subscribe("T", callback)`, `async with consumer:`
+
+    Raises ValueError for what is no name of a group, or no address.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        group: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group(group)
+        self.settings = settings or ConsumerSettings()
+        self._clock = clock or SystemClock()
+        is_broadcast = self.settings.model is Model.BROADCASTING
+        self._session = Session(
+            namesrv,
+            clock=self._clock,
+            beat=self._heartbeat,
+            on_request=self._asked,
+            timeout_s=self.settings.timeout_ms / 1000,
+            instance=self.settings.instance if is_broadcast else None,
+        )
+        self._callbacks: dict[str, Callback] = {}
+        self._handling = Handling(group, self._session, self.settings, self._callbacks)
+        needs_locks = self.settings.orderly and not is_broadcast
+        self._group = Group(
+            group,
+            self._session,
+            self.settings,
+            offset_store(self._session, group, self.settings),
+            gained=self._gained,
+            lost=self._lost,
+            locks=QueueLocks(self._session, group) if needs_locks else None,
+        )
+        self._consumption: Concurrently | Orderly = Concurrently(self._handling, self.settings, self._clock)
+        if self.settings.orderly:
+            self._consumption = Orderly(
+                self._handling, self.settings, self._clock, self._group.is_locked, self._group.lock_lost
+            )
+        self._puller = Puller(self._group, self._consumption.deliver, commits=not is_broadcast)
+        self._inquiries = Inquiries(self._group, PASSIVELY, self._handling)
+        self._is_started = False
+
+    @property
+    def group(self) -> str:
+        return self._group.name
+
+    @property
+    def queues(self) -> list[QueueName]:
+        """The queues that are this member's now."""
+        return self._group.queues
+
+    # Life ----------------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, callback: Callback, tags: str = "*", *, sql: str | None = None) -> None:
+        """Consume `topic`: all of it, or what has one of some `tags`, with `||` between them, or what an expression of
+        SQL92 over its properties holds for. Before `start`. Raises ValueError."""
+        wanted = subscriptions.subscription(topic, tags, sql, self._clock.now_ms())
+        if self._is_started:
+            raise RuntimeError("subscribe before the consumer is started")
+        self._callbacks[topic] = callback
+        self._group.subscriptions[topic] = wanted
+
+    async def start(self) -> None:
+        """Join the group and begin to consume; the topics may come into being later.
+
+        Raises Refused when a broker does not take an expression.
+        """
+        if not self._callbacks:
+            raise RuntimeError("subscribe to a topic before the consumer is started")
+        if self.settings.model is Model.CLUSTERING:
+            retries = names.retry_topic(self.group)
+            self._group.subscriptions[retries] = subscriptions.subscription(retries, "*", None, self._clock.now_ms())
+        self._is_started = True
+        self._inquiries.started_ms = self._clock.now_ms()
+        await self._session.start()
+        try:
+            for wanted in self._group.subscriptions.values():
+                await subscriptions.check(self._session, self.group, wanted)
+        except BaseException:
+            await self._session.stop()
+            raise
+        self._consumption.start()
+        self._group.start()
+
+    def end(self) -> None:
+        """Begin no callback any more; may be called in a callback, which may not call `stop`."""
+        self._consumption.end()
+
+    async def stop(self) -> None:
+        """Let the callbacks that run finish, commit, leave the group."""
+        self.end()
+        await self._group.quiet()
+        await self._consumption.stop()
+        await self._group.leave()
+        self._handling.close()
+        await self._session.stop(consumer_group=self.group)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # The group -----------------------------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> Heartbeat:
+        return heartbeat(self._group, PASSIVELY)
+
+    def _asked(self, address: str, request: Command) -> inquiries.Answer:
+        return self._inquiries.answer(address, request)
+
+    def _gained(self, held: HeldQueue) -> None:
+        self._consumption.gained(held)
+        held.pulling = asyncio.create_task(self._puller.run(held))
+
+    async def _lost(self, held: HeldQueue) -> bool:
+        return await self._consumption.lost(held)

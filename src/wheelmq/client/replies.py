@@ -1,0 +1,93 @@
+"""Requests that wait for a reply, and what makes a message a reply (RocketMQ: RequestFutureHolder, MessageUtil)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from wheelmq.client.compression import expand
+from wheelmq.client.message import ReceivedMessage
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.client_calls import PushReplyHeader
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError
+from wheelmq.system.clock import Clock
+
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL_MS: Final = "TTL"
+MESSAGE_TYPE: Final = "MSG_TYPE"
+REPLY: Final = "reply"
+REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
+
+
+class Replies:
+    """The requests of one producer, by correlation id."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
+
+    def properties(self, correlation_id: str, client_id: str, within_ms: int) -> dict[str, str]:
+        """What a request carries beside what the caller says."""
+        return {CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id, TTL_MS: str(within_ms)}
+
+    @contextmanager
+    def awaited(self, own: Mapping[str, str]) -> Iterator[asyncio.Future[ReceivedMessage]]:
+        """The reply to a request with these properties, listened for as long as this lasts."""
+        future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[own[CORRELATION_ID]] = future
+        try:
+            yield future
+        finally:
+            del self._waiting[own[CORRELATION_ID]]
+
+    async def wait(self, reply: asyncio.Future[ReceivedMessage], within_ms: int, topic: str) -> ReceivedMessage:
+        """Raises CallError when none comes in time."""
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                return await reply
+        except TimeoutError:
+            raise CallError(f"nobody who consumes {topic} replied within {within_ms} ms") from None
+
+    def arrived(self, request: Command) -> Command:
+        """Hand a reply that a broker brings to whoever waits for it. Raises HeaderError, CompressionError."""
+        header = headers.read(request.ext, PushReplyHeader)
+        properties = props.parse(header.properties)
+        future = self._waiting.get(properties.get(CORRELATION_ID, ""))
+        if future is not None and not future.done():
+            future.set_result(self._message(header, properties, bytes(request.body)))
+        return Command(code=ResponseCode.SUCCESS)
+
+    def _message(self, header: PushReplyHeader, properties: dict[str, str], body: bytes) -> ReceivedMessage:
+        return ReceivedMessage(
+            topic=header.topic,
+            body=expand(body, header.sys_flag),
+            properties=properties,
+            message_id="",
+            broker_name="",
+            queue_topic=header.topic,
+            queue_id=header.queue_id,
+            queue_offset=QueueOffset(0),
+            log_position=LogPosition(0),
+            born_ms=Millis(header.born_timestamp),
+            stored_ms=Millis(header.store_timestamp),
+            received_ms=self._clock.now_ms(),
+            reconsume_times=header.reconsume_times or 0,
+            due_ms=None,
+        )
+
+
+def reply_to(request: ReceivedMessage) -> tuple[str, dict[str, str]]:
+    """The topic and the properties of a reply to `request`. Raises ValueError when it wants none."""
+    wanted = (props.CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT, TTL_MS)
+    missing = [name for name in wanted if name not in request.properties]
+    if missing:
+        raise ValueError(f"{request.unique_key} wants no reply: it has no property {', '.join(missing)}")
+    own = {name: request.properties[name] for name in wanted[1:]}
+    return request.properties[props.CLUSTER] + REPLY_TOPIC_END, {**own, MESSAGE_TYPE: REPLY}

@@ -1,0 +1,110 @@
+"""Headers of what a broker asks of a client, on the client's own connection (RocketMQ: ClientRemotingProcessor)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from wheelmq.formats.wire.bodies import Body
+from wheelmq.formats.wire.headers import Header, Int32, Int64
+
+
+class CheckTransactionHeader(Header):
+    """CHECK_TRANSACTION_STATE, of the half message at a log position and a queue offset."""
+
+    position: Int64 = msgspec.field(name="commitLogOffset")
+    queue_offset: Int64 = msgspec.field(name="tranStateTableOffset")
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    bname: str | None = None
+
+
+class ResetOffsetHeader(Header):
+    """RESET_CONSUMER_CLIENT_OFFSET, and INVOKE_BROKER_TO_RESET_OFFSET that an administrator sends: by a store time, or
+    one queue to a queue offset."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    queue_id: Int32 = -1
+    offset: Int64 | None = None
+    is_force: bool = False
+
+
+class ConsumerStatusHeader(Header):
+    """GET_CONSUMER_STATUS_FROM_CLIENT."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class RunningInfoHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO."""
+
+    consumer_group: str
+    client_id: str | None = None
+    jstack_enable: bool = False
+
+
+class ConsumeDirectlyHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY; from an administrator it names a message, to a client the body is its record."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+
+
+class PushReplyHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT."""
+
+    topic: str
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 | None = None
+    born_host: str = ""
+    store_host: str = ""
+    store_timestamp: Int64 = 0
+
+
+class DirectlyConsumed(Body):
+    """What became of CONSUME_MESSAGE_DIRECTLY (RocketMQ: ConsumeMessageDirectlyResult)."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str = ""
+    remark: str | None = None
+    spent_time_mills: int = 0
+
+
+class QueueProgress(Body):
+    """One queue of a consumer, in its running information (RocketMQ: ProcessQueueInfo)."""
+
+    commit_offset: int
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_count: int = 0
+    cached_msg_size_in_mib: int = msgspec.field(default=0, name="cachedMsgSizeInMiB")
+    locked: bool = False
+    last_lock_timestamp: int = 0
+    droped: bool = False
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int = 0
+
+
+class RunningInfo(Body):
+    """What an administrator reads of GET_CONSUMER_RUNNING_INFO (RocketMQ: ConsumerRunningInfo)."""
+
+    properties: dict[str, Any] = {}
+    subscription_set: list[Any] = []
+    mq_table: dict[str, QueueProgress] = {}
+    status_table: dict[str, Any] = {}
+    jstack: str | None = None

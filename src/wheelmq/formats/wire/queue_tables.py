@@ -1,0 +1,41 @@
+"""Maps by queue, as Java writes them: the key is an object without quotes round it, which is no JSON.
+
+```
+{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}
+```
+
+Clients of 5.4.0 take no other form (docs: the codes 202, 208, 220 to 223, 307, 317), so the writer keeps to it; the
+reader takes keys that are quoted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import BodyError, QueueName
+
+V = TypeVar("V")
+
+
+def by_queue(table: Mapping[str, V]) -> dict[QueueName, V]:
+    """A map that `bodies.read` gave with the texts of its keys, by queue. Raises BodyError."""
+    try:
+        return {msgspec.json.decode(key, type=QueueName, strict=False): value for key, value in table.items()}
+    except msgspec.DecodeError as error:
+        raise BodyError(f"a key is no queue: {error}") from None
+
+
+def write(**fields: Any) -> bytes:
+    """A body of `fields`, those that are maps by queue in Java's form and all others as JSON."""
+    parts = (b"%b:%b" % (bodies.write(name), _field(value)) for name, value in fields.items() if value is not None)
+    return b"{%b}" % b",".join(parts)
+
+
+def _field(value: Any) -> bytes:
+    if not isinstance(value, Mapping) or not any(isinstance(key, QueueName) for key in value):
+        return bodies.write(value)
+    return b"{%b}" % b",".join(b"%b:%b" % (bodies.write(key), bodies.write(one)) for key, one in value.items())
