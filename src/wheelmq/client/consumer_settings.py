@@ -10,6 +10,7 @@ import msgspec
 
 from wheelmq.client.allocation import Allocation, allocate
 from wheelmq.client.message import ReceivedMessage
+from wheelmq.client.session import KEEP_ALIVE_MS
 
 
 class Consumed(Enum):
@@ -66,6 +67,8 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     in_hand_bytes_max: int = 100 << 20
     """Their bodies, as far as they are pulled: one answer more may come."""
     timeout_ms: int = 3000
+    keep_alive_ms: int = KEEP_ALIVE_MS
+    """How often routes are refreshed, and heartbeats sent."""
     allocate: Allocation = allocate
     """How a group's members share out queues; it must be the same for all."""
     instance: str = "DEFAULT"

@@ -15,7 +15,7 @@ from wheelmq.client.outgoing import MessageOptions, OutgoingMessage, Selector, c
 from wheelmq.client.placing import Placing
 from wheelmq.client.replies import Replies, reply_to
 from wheelmq.client.results import STATUS, CancelResult, SendResult
-from wheelmq.client.session import Session
+from wheelmq.client.session import KEEP_ALIVE_MS, Session
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.units import Millis, QueueOffset
@@ -57,6 +57,8 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     resend_unanswered: bool = False
     """Whether a send without an answer counts as one that stored nothing. It may be stored, so its consumers may get it
     twice, then with the same unique key."""
+    keep_alive_ms: int = KEEP_ALIVE_MS
+    """How often routes are refreshed, and heartbeats sent."""
     new_topic_queues: int = 4
     body_bytes_max: int = 4 << 20
     """A longer body, or batch, is not sent: brokers take no more by default."""
@@ -88,7 +90,12 @@ class Producer:
         self._clock = clock or SystemClock()
         self._timeout_s = self.settings.timeout_ms / 1000
         self._session = Session(
-            namesrv, clock=self._clock, beat=self._heartbeat, on_request=self._asked, timeout_s=self._timeout_s
+            namesrv,
+            clock=self._clock,
+            beat=self._heartbeat,
+            on_request=self._asked,
+            keep_alive_ms=self.settings.keep_alive_ms,
+            timeout_s=self._timeout_s,
         )
         self._placing = Placing(self._clock)
         self._replies = Replies(self._clock)

@@ -57,6 +57,7 @@ class PushConsumer:
             clock=self._clock,
             beat=self._heartbeat,
             on_request=self._asked,
+            keep_alive_ms=self.settings.keep_alive_ms,
             timeout_s=self.settings.timeout_ms / 1000,
             instance=self.settings.instance if is_broadcast else None,
         )

@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Final
 
 from wheelmq.client.connections import Answering, Connections
 from wheelmq.client.routes import Routes
@@ -25,8 +26,9 @@ from wheelmq.system.unique_ids import UniqueIds
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 30.0
-"""How often routes are refreshed and heartbeats sent, as the Java client does."""
+KEEP_ALIVE_MS: Final = 30_000
+"""How often routes are refreshed and heartbeats sent, as the Java client does.
+A broker drops who is silent for 120 s."""
 UNREGISTER_S = 1.0
 """How long a client that stops waits for a broker to hear of it."""
 
@@ -62,6 +64,7 @@ class Session:
         beat: Callable[[], Heartbeat],
         on_request: Answering | None = None,
         instance: str | None = None,
+        keep_alive_ms: int = KEEP_ALIVE_MS,
         timeout_s: float = 3.0,
         randomness: Random | None = None,
     ) -> None:
@@ -70,6 +73,7 @@ class Session:
         self.timeout_s = timeout_s
         self.connections = Connections(on_request, self._lost)
         self._instance = instance
+        self._keep_alive_s = keep_alive_ms / 1000
         self.routes = Routes(server_list(servers), self.connections, timeout_s=timeout_s)
         self.client_id = ""
         self.unique_ids = UniqueIds(b"\x7f\0\0\1", clock, os.getpid(), self.randomness)
@@ -134,7 +138,7 @@ class Session:
 
     async def _keep_alive(self) -> None:
         while True:
-            await asyncio.sleep(KEEP_ALIVE_S)
+            await asyncio.sleep(self._keep_alive_s)
             try:
                 await self.routes.refresh_all()
                 await self.beat()

@@ -1,0 +1,46 @@
+"""Bodies in zlib, and those in what is not read here."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from wheelmq.client import compression
+from wheelmq.client.compression import CompressionError, compress, expand
+
+
+def test_a_long_body_is_compressed_when_that_helps() -> None:
+    body = b"long " * 1000
+    packed, flag = compress(body, 4096)
+    assert flag == 0x301 and len(packed) < len(body) and expand(packed, flag) == body
+    assert compress(body, None) == compress(body, len(body)) == (body, 0)
+    noise = zlib.compress(bytes(range(256)) * 40, 9)
+    assert compress(noise, 10) == (noise, 0)
+
+
+def test_old_clients_name_no_compression() -> None:
+    assert expand(zlib.compress(b"x"), 0x1) == b"x"
+    assert expand(b"plain", 0x300) == b"plain"
+
+
+@pytest.mark.parametrize(
+    ("body", "flag", "problem"),
+    [
+        (b"", 0x101, "LZ4"),
+        (b"", 0x201, "Zstandard"),
+        (b"", 0x401, "0x400"),
+        (b"no zlib", 0x301, "does not inflate"),
+        (zlib.compress(b"x" * 1000)[:-6], 0x301, "ends too soon"),
+    ],
+)
+def test_what_cannot_be_expanded_says_why(body: bytes, flag: int, problem: str) -> None:
+    with pytest.raises(CompressionError, match=problem):
+        expand(body, flag)
+
+
+def test_a_bomb_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "EXPANDED_BYTES_MAX", 1000)
+    with pytest.raises(CompressionError, match="more than 1000 bytes"):
+        expand(zlib.compress(bytes(1 << 20)), 0x301)
+    assert expand(zlib.compress(bytes(1000)), 0x301) == bytes(1000)

@@ -1,0 +1,72 @@
+"""The file of a broadcast consumer's offsets: Apache's client's form, read and written."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from wheelmq.client.offsets import FileOffsets
+from wheelmq.client.session import Session
+from wheelmq.formats.wire.bodies import BodyError, QueueName
+from wheelmq.system.disk import Disk
+
+QUEUE = QueueName(topic="T", broker_name="b", queue_id=3)
+APACHES = b"""{
+\t"offsetTable":{{
+\t\t\t"brokerName":"b",
+\t\t\t"queueId":3,
+\t\t\t"topic":"T"
+\t\t}:17,{"brokerName":"b","queueId":1,"topic":"T"}:2
+\t}
+}"""
+
+
+def store(folder: Path) -> FileOffsets:
+    session: Any = SimpleNamespace(client_id="10.0.0.1@DEFAULT")
+    return FileOffsets(folder, "G", cast(Session, session), Disk())
+
+
+def written(folder: Path, raw: bytes, name: str = "offsets.json") -> None:
+    path = folder / "10.0.0.1@DEFAULT" / "G" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)
+
+
+def test_what_apaches_client_wrote_is_read(tmp_path: Path) -> None:
+    written(tmp_path, APACHES)
+    assert asyncio.run(store(tmp_path).read(QUEUE)) == 17
+
+
+def test_what_is_committed_is_there_at_the_next_start(tmp_path: Path) -> None:
+    written(tmp_path, APACHES)
+
+    async def scenario() -> None:
+        offsets = store(tmp_path)
+        assert await offsets.read(QUEUE) == 17
+        assert await offsets.commit({QUEUE: 18}) == {}
+        again = store(tmp_path)
+        assert await again.read(QUEUE) == 18
+        assert await again.read(QueueName(topic="T", broker_name="b", queue_id=1)) == 2
+        assert await again.read(QueueName(topic="T", broker_name="b", queue_id=0)) is None
+
+    asyncio.run(scenario())
+    raw = (tmp_path / "10.0.0.1@DEFAULT" / "G" / "offsets.json").read_bytes()
+    assert b'{"brokerName":"b","queueId":3,"topic":"T"}:18' in raw
+
+
+def test_the_file_before_it_stands_in_for_one_that_does_not_read(tmp_path: Path) -> None:
+    written(tmp_path, b"{torn")
+    with pytest.raises(BodyError, match="mend it, or remove it"):
+        asyncio.run(store(tmp_path).read(QUEUE))
+    written(tmp_path, APACHES, "offsets.json.bak")
+    assert asyncio.run(store(tmp_path).read(QUEUE)) == 17
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "10.0.0.1@DEFAULT").write_bytes(b"no folder")
+    problems = asyncio.run(store(tmp_path).commit({QUEUE: 1}))
+    assert list(problems) == [QUEUE] and isinstance(problems[QUEUE], OSError)
