@@ -42,6 +42,7 @@ compat: install ## Run the suites of compat/ against Apache RocketMQ, then again
 	$(BIN)/python -m compat.frames --target apache
 	$(BIN)/python -m compat.java --target apache
 	$(BIN)/python -m compat.mqadmin --target apache
+	$(BIN)/python -m compat.client --target apache
 	COMPAT=whole $(BIN)/pytest tests/compat
 
 crash: install ## Kill every part 80 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).

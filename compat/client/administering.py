@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from compat.client.case import QUEUES, Inbox, World, case, until
+from compat.client.case import QUEUES, Inbox, World, case, eventually, until
 from compat.client.consuming import fill, numbered
-from wheelmq.client import Admin, CallError, Consumed, PullConsumer, Refused, TopicUnknown
+from wheelmq.client import Admin, CallError, Consumed, Refused, TopicUnknown
 
 
 @case
@@ -23,7 +21,11 @@ async def topics(world: World) -> None:
         assert len(route.readable) == 4 and set(route.masters) == {"broker-a", "broker-b"}
         assert topic in await admin.topics()
         await admin.create_topic(topic, queues=3)
-        await until_queues(admin, topic, 6)
+
+        async def has_six() -> bool:
+            return len((await admin.route(topic)).writable) == 6
+
+        await eventually(has_six, "the queues are not six")
         await admin.delete_topic(topic)
         with pytest.raises(TopicUnknown):
             await admin.route(topic)
@@ -31,20 +33,6 @@ async def topics(world: World) -> None:
             await admin.create_topic("SCHEDULE_TOPIC_XXXX")
         with pytest.raises(ValueError, match="there is no broker x: broker-"):
             await admin.create_topic(topic, broker_name="x")
-
-
-async def until_queues(admin: Admin, topic: str, count: int) -> None:
-    """A change of a topic that is known already reaches the name server a little later."""
-    queues: list[object] = []
-
-    def is_so() -> bool:
-        return len(queues) == count
-
-    for _ in range(100):
-        queues[:] = (await admin.route(topic)).writable
-        if is_so():
-            return
-    raise AssertionError(f"{len(queues)} queues, not {count}")
 
 
 @case
@@ -65,12 +53,11 @@ async def finding(world: World) -> None:
     async with world.producer() as producer, world.admin() as admin:
         sent = await producer.send(topic, b"wanted", keys=["order-1", "both"])
         await producer.send(topic, b"other", keys=["order-2", "both"])
-        async with PullConsumer(world.namesrv, world.name()) as fence:  # what is consumed is indexed, or soon is
-            fence.subscribe(topic)
-            await fence.poll(15_000)
-        for _ in range(200):
-            if len(await admin.find(topic, "both")) == 2:
-                break
+
+        async def is_indexed() -> bool:
+            return len(await admin.find(topic, "both")) == 2
+
+        await eventually(is_indexed, "the messages are not found by their key")
         assert [message.body for message in await admin.find(topic, "order-1")] == [b"wanted"]
         assert [message.message_id for message in await admin.find_unique(topic, sent.unique_key)] == [sent.message_id]
         assert await admin.find(topic, "nobody") == []
@@ -102,14 +89,21 @@ async def statistics(world: World) -> None:
     topic, group, inbox = await world.topic(), world.name(), Inbox()
     await fill(world, topic, numbered(16))
     async with world.admin() as admin:
-        stats = await admin.topic_stats(topic)
-        assert sum(one.max_offset for one in stats.values()) == 16 and len(stats) == 2 * QUEUES
+
+        async def is_counted() -> bool:
+            stats = await admin.topic_stats(topic)
+            return sum(one.max_offset for one in stats.values()) == 16 and len(stats) == 2 * QUEUES
+
+        await eventually(is_counted, "the queues do not hold 16 messages")
         async with world.consumer(group, topic, inbox):
             await inbox.has(*numbered(16))
         await fill(world, topic, numbered(3, 16))
-        progress = await admin.consumer_progress(group, topic)
-        assert sum(one.behind for one in progress.values()) == 3
-        assert sum(one.consumer_offset for one in progress.values()) == 16
+
+        async def is_behind() -> bool:
+            progress = (await admin.consumer_progress(group, topic)).values()
+            return (sum(one.behind for one in progress), sum(one.consumer_offset for one in progress)) == (3, 16)
+
+        await eventually(is_behind, "the group is not 3 messages behind 16")
 
 
 @case
@@ -121,20 +115,29 @@ async def groups(world: World) -> None:
         await admin.delete_group(group)
 
 
+async def is_done(admin: Admin, group: str, topic: str, count: int) -> bool:
+    """Whether the brokers know that a group has consumed so many messages of a topic."""
+    return sum(one.consumer_offset for one in (await admin.consumer_progress(group, topic)).values()) == count
+
+
 @case
 async def resets(world: World) -> None:
     """A group that consumes is put back: all comes again. At the first broker it does so itself, through its answers to
-    pulls; at the second it has the member do it (code 220)."""
+    pulls; at the second it has the member do it (code 220), of which it knows where it is."""
     for broker in ("broker-a", "broker-b"):
-        topic, group, inbox = await world.topic(broker=broker), world.name(), Inbox()
-        await fill(world, topic, numbered(8))
-        async with world.admin() as admin, world.consumer(group, topic, inbox):
-            while sum(one.consumer_offset for one in (await admin.consumer_progress(group, topic)).values()) < 8:
-                await asyncio.sleep(0.05)  # a broker that has members do it needs to know where they are
-            moved = await admin.reset_offsets(group, topic, 0)
-            assert set(moved.values()) == {0} and len(moved) == QUEUES
-            await fill(world, topic, [b"wake %d" % i for i in range(QUEUES)])
-            await until(lambda inbox=inbox: sorted(inbox.bodies)[:16] == sorted(numbered(8) * 2))  # type: ignore[misc]
+        await reset_at(world, broker)
+
+
+async def reset_at(world: World, broker: str) -> None:
+    """The same at one broker."""
+    topic, group, inbox = await world.topic(broker=broker), world.name(), Inbox()
+    await fill(world, topic, numbered(8))
+    async with world.admin() as admin, world.consumer(group, topic, inbox):
+        await eventually(lambda: is_done(admin, group, topic, 8), "the group has not committed")
+        moved = await admin.reset_offsets(group, topic, 0)
+        assert set(moved.values()) == {0} and len(moved) == QUEUES
+        await fill(world, topic, [b"wake %d" % i for i in range(QUEUES)])
+        await until(lambda: sorted(inbox.bodies)[:16] == sorted(numbered(8) * 2))
 
 
 @case

@@ -110,4 +110,14 @@ async def until(condition: Callable[[], bool], told: Callable[[], str] = lambda:
         raise AssertionError(told()) from None
 
 
+async def eventually(ask: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Wait until the servers say so: what was stored is counted and indexed a little later."""
+    try:
+        async with asyncio.timeout(ARRIVAL_S):
+            while not await ask():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(what) from None
+
+
 logging.getLogger("wheelmq.client").setLevel(logging.CRITICAL)  # cases provoke what it warns of

@@ -66,7 +66,13 @@ class Concurrently:
     async def _work(self) -> None:
         while (waiting := await self._inbox.get()) is not None and not self._is_ending:
             if not waiting.held.ending.is_set() and not waiting.held.is_lost:
-                await self._consume(waiting)
+                try:
+                    await self._consume(waiting)
+                except Exception:
+                    log.exception(
+                        "what became of %s@%d is not known", waiting.held.queue, waiting.taken.record.queue_offset
+                    )
+                    asyncio.get_running_loop().call_later(SEND_BACK_AGAIN_S, self._inbox.put_nowait, waiting)
 
     async def _consume(self, waiting: _Waiting) -> None:
         held, (record, _) = waiting

@@ -10,7 +10,7 @@ import msgspec
 
 from wheelmq.client.allocation import Allocation, allocate
 from wheelmq.client.message import ReceivedMessage
-from wheelmq.client.session import KEEP_ALIVE_MS
+from wheelmq.client.session import KEEP_ALIVE_MS, at_least_one
 
 
 class Consumed(Enum):
@@ -76,6 +76,9 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     offsets_folder: Path | None = None
     """Where those keep how far they are; `.rocketmq_offsets` in the home folder, as Apache's client has it."""
 
+    def __post_init__(self) -> None:
+        at_least_one(self, "pull_count", "in_hand_max", "in_hand_bytes_max", "timeout_ms", "keep_alive_ms")
+
 
 class ConsumerSettings(GroupSettings, frozen=True, kw_only=True):
     """What can be chosen of a push consumer."""
@@ -92,6 +95,10 @@ class ConsumerSettings(GroupSettings, frozen=True, kw_only=True):
     """A callback that takes longer has failed; a coroutine is cancelled, a thread is left to itself."""
     stop_grace_ms: int = 10_000
     """How long `stop` waits for callbacks that run."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "concurrency", "consume_timeout_ms")
 
 
 class PullSettings(GroupSettings, frozen=True, kw_only=True):

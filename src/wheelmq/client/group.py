@@ -91,7 +91,7 @@ class Group:
         """Store how far every queue is, and let the group have them."""
         await self.commit()
         if self._locks is not None:
-            await self._locks.unlock(self.held)
+            await self._locks.unlock(self._locks.ours)
         for held in self.held.values():
             held.is_lost = True
         self.held.clear()

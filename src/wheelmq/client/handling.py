@@ -79,7 +79,10 @@ class Handling:
         except MessageError as error:
             log.error("group %s: %s: %s", self._group, where, error)
             return Verdict(Later(), "CR_THROW_EXCEPTION", str(error))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # it is the consumer that ends
+                raise
             log.exception("group %s: the callback failed on %s", self._group, where)
             return Verdict(Later(), "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}")
         if isinstance(outcome, Later):

@@ -26,9 +26,13 @@ class QueueLocks:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
+        self.ours: set[QueueName] = set()
+        """What a broker may have locked for us."""
 
     async def lock(self, queues: Iterable[QueueName]) -> dict[QueueName, bool]:
         """Lock queues, or keep them locked: which are ours. Those of a broker that does not answer are left out."""
+        queues = set(queues)
+        self.ours |= queues
         found: dict[QueueName, bool] = {}
         for broker_name, body in self._by_broker(queues).items():
             request = Command(code=RequestCode.LOCK_BATCH_MQ, body=bodies.write(body))
@@ -39,10 +43,13 @@ class QueueLocks:
                 continue
             ours = bodies.read(answer.body, dict[str, list[QueueName]]).get("lockOKMQSet", [])
             found.update((queue, queue in ours) for queue in body.mq_set)
+        self.ours -= {queue for queue, is_ours in found.items() if not is_ours}
         return found
 
     async def unlock(self, queues: Iterable[QueueName]) -> None:
         """Let other members have these queues; a broker that does not hear of it lets them go by itself."""
+        queues = set(queues)
+        self.ours -= queues
         for broker_name, body in self._by_broker(queues).items():
             request = Command(code=RequestCode.UNLOCK_BATCH_MQ, body=bodies.write(body))
             try:

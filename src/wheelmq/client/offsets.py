@@ -83,6 +83,7 @@ class FileOffsets:
         self._session = session
         self._disk = disk
         self._known: dict[QueueName, int] | None = None
+        self._writing = asyncio.Lock()
 
     @property
     def path(self) -> Path:
@@ -97,13 +98,14 @@ class FileOffsets:
 
     async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
         """Replace the file, in one step."""
-        self._known = {**(self._known or {}), **offsets}
-        if not offsets:
-            return {}
-        try:
-            await asyncio.to_thread(self._save, queue_tables.write(offsetTable=self._known))
-        except OSError as error:
-            return dict.fromkeys(offsets, error)
+        async with self._writing:
+            try:
+                if self._known is None:
+                    self._known = await asyncio.to_thread(self._load)
+                self._known |= offsets
+                await asyncio.to_thread(self._save, queue_tables.write(offsetTable=self._known))
+            except (OSError, BodyError) as error:
+                return dict.fromkeys(offsets, error)
         return {}
 
     def _load(self) -> dict[QueueName, int]:

@@ -15,7 +15,7 @@ from wheelmq.client.outgoing import MessageOptions, OutgoingMessage, Selector, c
 from wheelmq.client.placing import Placing
 from wheelmq.client.replies import Replies, reply_to
 from wheelmq.client.results import STATUS, CancelResult, SendResult
-from wheelmq.client.session import KEEP_ALIVE_MS, Session
+from wheelmq.client.session import KEEP_ALIVE_MS, Session, at_least_one
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.units import Millis, QueueOffset
@@ -64,6 +64,9 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A longer body, or batch, is not sent: brokers take no more by default."""
     compress_over_bytes: int | None = 4096
     """Longer bodies are sent as zlib, if that makes them shorter; None sends all as they are. Not those of a batch."""
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "timeout_ms", "keep_alive_ms", "new_topic_queues", "body_bytes_max")
 
 
 class Parcel(NamedTuple):

@@ -89,6 +89,8 @@ class Puller:
         answer = await caller.call(request, group.settings.hold_ms / 1000 + MARGIN_S)
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             moved = int(answer.ext["nextBeginOffset"])
+            if moved == held.next_offset:  # to where it is: a broker that is not in order yet
+                raise Refused(answer)
             log.warning("group %s: broker moves %s from %d to %d", group.name, text(queue), held.next_offset, moved)
             group.move(queue, moved)
             return False

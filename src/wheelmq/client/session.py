@@ -50,6 +50,14 @@ def check_address(address: str, whose: str, usual_port: int) -> None:
         raise ValueError(f"{address!r} is no address of {whose}: write HOST:PORT, as in 127.0.0.1:{usual_port}")
 
 
+def at_least_one(settings: object, *names: str) -> None:
+    """Raises ValueError for a setting that is 0 or less."""
+    for name in names:
+        value = getattr(settings, name)
+        if value < 1:
+            raise ValueError(f"{name} is {value}: it must be at least 1")
+
+
 class Session:
     """One client as brokers see it. `beat` says what its heartbeats tell.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wheelmq.client.allocation import allocate
+from wheelmq.client.allocation import allocate, allocate_in_turn
 from wheelmq.client.routes import order
 from wheelmq.formats.wire.bodies import QueueName
 
@@ -76,3 +76,10 @@ def test_who_is_not_in_the_list_has_nothing() -> None:
 def test_queues_sort_as_in_java() -> None:
     queues = [QueueName(topic=topic, broker_name=broker, queue_id=i) for topic, broker, i in reversed(JAVA_ORDER)]
     assert [(q.topic, q.broker_name, q.queue_id) for q in sorted(queues, key=order)] == JAVA_ORDER
+
+
+def test_in_turn_each_member_has_queues_of_every_broker() -> None:
+    """As AllocateMessageQueueAveragelyByCircle does."""
+    queues = list(range(7))
+    assert [allocate_in_turn(name, queues, "abc") for name in "abc"] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert allocate_in_turn("x", queues, "abc") == []

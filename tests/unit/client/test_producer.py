@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 
 import pytest
 
@@ -12,9 +13,11 @@ from wheelmq.client.outgoing import OutgoingMessage
 from wheelmq.client.producer import Producer, ProducerSettings
 from wheelmq.client.results import CancelResult, SendStatus, due_ms
 from wheelmq.client.routes import NoBroker
-from wheelmq.client.sync import SyncProducer
 from wheelmq.delay.cancel import Cancelled
 from wheelmq.formats.units import Millis
+from wheelmq.formats.wire import bodies, frame
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.system.clock import SystemClock
 
@@ -165,38 +168,37 @@ def test_refusals_and_absences_are_told_apart(servers: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_a_send_without_an_answer_is_not_tried_again() -> None:
+@pytest.mark.parametrize(("resend", "sends"), [(False, 1), (True, 3)])
+def test_a_send_without_an_answer_is_tried_again_when_that_was_chosen(resend: bool, sends: int) -> None:
     async def scenario() -> None:
-        seen = 0
+        asked: list[bytes] = []
 
-        async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal seen
-            seen += bool(await reader.read(1))
-            await reader.read()
-            writer.close()
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """A name server and a broker that never says whether it stored a message."""
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while True:
+                    head = await reader.readexactly(4)
+                    raw = head + await reader.readexactly(int.from_bytes(head, "big"))
+                    command = frame.decode(raw, 0, len(raw))
+                    if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                        answer = Command(code=0, opaque=command.opaque, flag=frame.FLAG_RESPONSE, body=route)
+                        writer.write(frame.encode(answer))
+                    elif command.code == RequestCode.SEND_MESSAGE_V2:
+                        asked.append(command.ext["i"].encode())
 
-        silent = await asyncio.start_server(swallow, "127.0.0.1", 0)
-        port = silent.sockets[0].getsockname()[1]
-        async with Producer(f"127.0.0.1:{port}", ProducerSettings(timeout_ms=50)) as producer:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        route = bodies.write(
+            bodies.Route(
+                broker_datas=[bodies.BrokerData(broker_name="b", cluster="c", broker_addrs={0: address})],
+                queue_datas=[bodies.QueueData(broker_name="b", read_queue_nums=1, write_queue_nums=1, perm=6)],
+            )
+        )
+        async with Producer(address, ProducerSettings(timeout_ms=100, resend_unanswered=resend)) as producer:
             with pytest.raises(CallError, match="did not answer"):
                 await producer.send("T", b"x")
-        silent.close()
-        assert seen == 1
-
-    asyncio.run(scenario())
-
-
-def test_the_sync_face(servers: Start) -> None:
-    async def scenario() -> None:
-        async with servers() as running:
-
-            def script() -> list[str]:
-                with SyncProducer(running.namesrv) as producer:
-                    sent = producer.send("T", b"x", delay_ms=60_000)
-                    assert sent.due_ms is not None
-                    batch = producer.send_batch("T", [OutgoingMessage(body=b"a")])
-                    return [producer.cancel("T", sent.unique_key, sent.due_ms), batch[0].status]
-
-            assert await asyncio.to_thread(script) == ["cancelled", "SEND_OK"]
+        server.close()
+        assert len(asked) == sends
+        assert len(set(asked)) == 1  # the same unique key
 
     asyncio.run(scenario())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from wheelmq.client.share import HeldQueue
+from wheelmq.client.share import HeldQueue, PolledQueue
 from wheelmq.formats.wire.bodies import QueueName
 
 QUEUE = QueueName(topic="T", broker_name="b", queue_id=0)
@@ -40,3 +40,29 @@ def test_no_more_is_pulled_while_too_much_is_in_hand() -> None:
         await waiting
 
     asyncio.run(scenario())
+
+
+def test_bodies_fill_it_too() -> None:
+    async def scenario() -> None:
+        held = HeldQueue(QUEUE, 0, 100, 10)
+        held.take([(0, 8), (1, 4)], 2)
+        assert (held.in_hand, held.in_hand_bytes) == ((2, 0, 1), 12)
+        waiting = asyncio.create_task(held.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        held.done(0)
+        await waiting
+        held.done(0)
+        assert held.in_hand_bytes == 4
+
+    asyncio.run(scenario())
+
+
+def test_what_was_handed_out_is_done_when_that_is_confirmed() -> None:
+    held = PolledQueue(QUEUE, 5, 100)
+    held.take([(5, 1), (6, 1)], 7)
+    held.done(5)
+    assert (held.position, held.committable) == (6, 5)
+    held.confirm()
+    held.done(6)
+    assert (held.position, held.committable) == (7, 6)

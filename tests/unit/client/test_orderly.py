@@ -1,0 +1,127 @@
+"""Queues that one member has alone, and what becomes of them when it has not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.unit.client.conftest import Servers, Start, until
+from wheelmq.client import Consumed, ConsumerSettings, Producer, PushConsumer, ReceivedMessage
+from wheelmq.client import group as group_module
+from wheelmq.formats.wire.bodies import QueueName
+
+QUEUE = QueueName(topic="T", broker_name="broker-a", queue_id=0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "SETTLE_S", 0.02)
+    monkeypatch.setattr(group_module, "LOCK_RENEW_S", 0.02)
+
+
+def consumer(running: Servers, callback: Any, **settings: Any) -> PushConsumer:
+    made = PushConsumer(running.namesrv, "G", ConsumerSettings(orderly=True, suspend_ms=10, **settings))
+    made.subscribe("T", callback)
+    return made
+
+
+def test_a_queue_whose_lock_is_lost_is_left_alone_until_it_is_ours_again(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            seen: list[bytes] = []
+
+            async def callback(message: ReceivedMessage) -> None:
+                seen.append(message.body)
+
+            await producer.send("T", b"first", queue_id=0)
+            async with consumer(running, callback) as one:
+                await until(lambda: seen == [b"first"])
+                broker = running.app.broker
+                assert broker is not None
+                now_ms = broker.now_monotonic_ms()
+                broker.locks.unlock("G", [QUEUE], one._session.client_id)
+                assert broker.locks.lock("G", [QUEUE], "other", now_ms) == [QUEUE]
+                await until(lambda: QUEUE not in one.queues)
+                await producer.send("T", b"second", queue_id=0)
+                broker.consumer_offsets.commit("G", "T", 0, 0)  # the other member begins anew
+                broker.locks.unlock("G", [QUEUE], "other")
+                await until(lambda: len(seen) == 3)
+                assert seen == [b"first", b"first", b"second"]
+                assert QUEUE in one.queues
+
+    asyncio.run(scenario())
+
+
+def test_nothing_begins_when_a_lock_was_not_renewed(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "LOCK_RENEW_S", 3600.0)
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            seen: list[bytes] = []
+
+            async def callback(message: ReceivedMessage) -> None:
+                seen.append(message.body)
+
+            await producer.send("T", b"first", queue_id=0)
+            async with consumer(running, callback) as one:
+                await until(lambda: seen == [b"first"])
+                held = one._group.held[QUEUE]
+                held.locked_s -= group_module.LOCK_LASTS_S
+                await producer.send("T", b"second", queue_id=0)
+                await until(lambda: held.is_lost)
+                await until(lambda: b"second" in seen)  # locked anew, by a queue that was begun anew
+                assert one._group.held[QUEUE] is not held
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_is_given_up_when_its_callback_has_ended(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            inside: list[str] = []
+            going_on = asyncio.Event()
+
+            async def slow(message: ReceivedMessage) -> None:
+                inside.append("first")
+                await going_on.wait()
+
+            async def quick(message: ReceivedMessage) -> None:
+                inside.append("second")
+
+            for i in range(4):
+                await producer.send("T", b"x", queue_id=i)
+                await producer.send("T", b"y", queue_id=i)
+            async with consumer(running, slow) as first:
+                await until(lambda: len(inside) == 4)
+                async with consumer(running, quick) as second:
+                    await asyncio.sleep(0)
+                    assert "second" not in inside and not second.queues
+                    going_on.set()
+                    await until(lambda: "second" in inside)
+                    assert len([queue for queue in first.queues if queue.topic == "T"]) <= 4
+            assert inside.count("first") + inside.count("second") == 8
+
+    asyncio.run(scenario())
+
+
+def test_a_pause_ends_with_the_consumer(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            tried = asyncio.Event()
+
+            async def callback(message: ReceivedMessage) -> Consumed:
+                tried.set()
+                return Consumed.LATER
+
+            await producer.send("T", b"x", queue_id=0)
+            settings = ConsumerSettings(orderly=True, suspend_ms=3_600_000)
+            one = PushConsumer(running.namesrv, "G", settings)
+            one.subscribe("T", callback)
+            async with one:
+                await tried.wait()
+            assert running.app.broker is not None
+            assert running.app.broker.consumer_offsets.get("G", "T", 0) in (None, 0)
+
+    asyncio.run(scenario())

@@ -1,0 +1,32 @@
+"""What cannot be chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheelmq.client import ConsumerSettings, Producer, ProducerSettings, PullConsumer, PullSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (ConsumerSettings, "concurrency"),
+        (ConsumerSettings, "pull_count"),
+        (PullSettings, "keep_alive_ms"),
+        (PullSettings, "in_hand_max"),
+        (ProducerSettings, "timeout_ms"),
+        (ProducerSettings, "new_topic_queues"),
+    ],
+)
+def test_nothing_of_what_must_be_something(settings: type, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 0: it must be at least 1"):
+        settings(**{name: 0})
+
+
+def test_names_and_addresses_are_looked_at_first() -> None:
+    with pytest.raises(ValueError, match="is no group"):
+        Producer("127.0.0.1:9876", ProducerSettings(group="a/b"))
+    with pytest.raises(ValueError, match="is no group"):
+        PullConsumer("127.0.0.1:9876", "")
+    with pytest.raises(ValueError, match="write HOST:PORT"):
+        PullConsumer("localhost", "G")

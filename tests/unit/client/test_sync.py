@@ -1,0 +1,140 @@
+"""The sync face: the async clients behind a loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from tests.unit.client.conftest import Start, until
+from wheelmq.client import (
+    CallError,
+    QueueName,
+    ReceivedMessage,
+    SyncAdmin,
+    SyncProducer,
+    SyncPullConsumer,
+    SyncPushConsumer,
+    SyncTransactionProducer,
+    TransactionState,
+)
+
+T = TypeVar("T")
+
+
+def beside(servers: Start, script: Callable[[str], T]) -> T:
+    """What `script` returns in a thread of its own, with the address of a name server."""
+
+    async def scenario() -> T:
+        async with servers() as running:
+            return await asyncio.to_thread(script, running.namesrv)
+
+    return asyncio.run(scenario())
+
+
+def test_everything_has_its_sync_face(servers: Start) -> None:
+    def script(namesrv: str) -> None:
+        came: list[bytes] = []
+        arrived = threading.Event()
+
+        def callback(message: ReceivedMessage) -> None:
+            came.append(message.body)
+            arrived.set()
+
+        consumer = SyncPushConsumer(namesrv, "push")
+        consumer.subscribe("T", callback)
+        with (
+            SyncAdmin(namesrv) as admin,
+            SyncProducer(namesrv) as producer,
+            SyncTransactionProducer(namesrv, lambda message: TransactionState.UNKNOWN) as transactions,
+        ):
+            admin.create_topic("T", queues=2)
+            with consumer:
+                done = transactions.send_in_transaction("T", b"paid", lambda sent: TransactionState.COMMIT)
+                assert done.state is TransactionState.COMMIT
+                assert arrived.wait(20)
+            assert came == [b"paid"]
+            assert transactions.send("T", b"plain").queue in producer.queues("T")
+            with SyncPullConsumer(namesrv, "pull") as pulling:
+                queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
+                pulling.assign([queue, QueueName(topic="T", broker_name="broker-a", queue_id=1)])
+                bodies: list[bytes] = []
+                while len(bodies) < 2:
+                    bodies += [message.body for message in pulling.poll(20_000)]
+                assert set(bodies) == {b"paid", b"plain"}
+                pulling.pause(queue)
+                pulling.resume(queue)
+                assert len(pulling.queues) == 2 and pulling.position(queue) in (0, 1, 2)
+                with pytest.raises(KeyError):
+                    pulling.seek(QueueName(topic="U", broker_name="b", queue_id=0), 1)
+
+    beside(servers, script)
+
+
+def test_heartbeats_go_on_while_nobody_calls(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running:
+            assert running.app.broker is not None
+            producers = running.app.broker.clients.producers
+            producer = SyncProducer(running.namesrv)
+            await asyncio.to_thread(producer.start)
+            await asyncio.to_thread(producer.send, "T", b"x")
+            await until(lambda: list(producers) == ["WHEELMQ_PRODUCER"])
+            await running.restart_broker()
+            assert running.app.broker is not None
+            await asyncio.to_thread(producer.send, "T", b"x")
+            assert list(running.app.broker.clients.producers) == ["WHEELMQ_PRODUCER"]
+            await asyncio.to_thread(producer.stop)
+            assert list(running.app.broker.clients.producers) == []
+
+    asyncio.run(scenario())
+
+
+def test_use_out_of_turn_is_told() -> None:
+    producer = SyncProducer("127.0.0.1:1")
+    with pytest.raises(RuntimeError, match="not started"):
+        producer.send("T", b"x")
+    producer.stop()
+    with producer:
+        with pytest.raises(RuntimeError, match="started already"):
+            producer.start()
+        with pytest.raises(CallError):
+            producer.send("T", b"x")
+    producer.stop()
+    with pytest.raises(RuntimeError, match="not started"):
+        producer.send_async("T", b"x")
+
+
+def test_the_loop_s_own_thread_is_not_kept_waiting(servers: Start) -> None:
+    """A coroutine as callback runs there: it is told to await the async client instead of hanging for ever."""
+
+    def script(namesrv: str) -> list[str]:
+        told: list[str] = []
+        over = threading.Event()
+        consumer = SyncPushConsumer(namesrv, "G")
+
+        async def callback(message: ReceivedMessage) -> None:
+            try:
+                consumer.stop()
+            except RuntimeError as error:
+                told.append(str(error))
+            over.set()
+
+        consumer.subscribe("T", callback)
+        with SyncProducer(namesrv) as producer, consumer:
+            producer.send("T", b"x")
+            assert over.wait(20)
+        return told
+
+    [told] = beside(servers, script)
+    assert told.startswith("the loop's own thread cannot wait for it")
+
+
+def test_a_start_that_fails_leaves_no_thread() -> None:
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="subscribe"):
+        SyncPushConsumer("127.0.0.1:1", "G").start()
+    assert threading.active_count() == before
