@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bounds compat crash brokers crowd states sweeps sim bench lock clean
+.PHONY: help install demo test lint bounds compat fuzz crash brokers crowd states sweeps sim bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,18 @@ compat: install ## Run the suites of compat/ against Apache RocketMQ, then again
 	$(BIN)/python -m compat.java --target apache
 	$(BIN)/python -m compat.mqadmin --target apache
 	$(BIN)/python -m compat.client --target apache
+	$(BIN)/python -m compat.twin --target apache
 	COMPAT=whole $(BIN)/pytest tests/compat
+
+FUZZ := $(VENV)/fuzz
+
+$(FUZZ)/.installed: requirements/fuzz.txt $(INSTALLED)
+	$(PIP) install --upgrade --target $(FUZZ) --require-hashes -r requirements/fuzz.txt
+	@touch $@
+
+# What fails is left in fuzz-crashes/; `python -m tests.fuzz --replay FILE` runs it again.
+fuzz: install $(FUZZ)/.installed ## Fuzz by coverage what others' bytes reach: each target for SECONDS=60 (7 min).
+	PYTHONPATH=$(FUZZ) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --crashes fuzz-crashes $(ARGS)
 
 crash: install ## Kill every part 80 times under load, and a broker 600 times under sends (KILLS=n each, SEED=n; 40 min).
 	$(BIN)/python -m tests.crash.run --kills $(or $(KILLS),80) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -72,14 +83,16 @@ bench: install ## Measure beside Apache RocketMQ, all in short form (ARGS="laten
 	$(BIN)/python -m bench $(if $(ARGS),$(ARGS),--short)
 
 # The versions that are locked stay as far as they can; UPGRADE=1 takes the newest.
-lock: ## Lock requirements/wheelmq.in anew (UPGRADE=1: with newer versions).
+lock: ## Lock requirements/wheelmq.in and fuzz.in anew (UPGRADE=1: with newer versions).
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	$(PYTHON) -m venv "$$folder" && \
 	"$$folder/bin/python" -m pip --disable-pip-version-check --quiet install pip-tools && \
-	cd requirements && CUSTOM_COMPILE_COMMAND="make lock" "$$folder/bin/pip-compile" --quiet --generate-hashes \
+	cd requirements && for name in wheelmq fuzz; do \
+		CUSTOM_COMPILE_COMMAND="make lock" "$$folder/bin/pip-compile" --quiet --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras $(if $(UPGRADE),--upgrade) \
-		--output-file wheelmq.txt wheelmq.in
+		--output-file $$name.txt $$name.in || exit 1; \
+	done
 
 clean: ## Remove .venv and what tools leave behind; stores are not touched.
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse fuzz-crashes
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

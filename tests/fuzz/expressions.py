@@ -1,0 +1,47 @@
+"""SQL92 expressions, and what they say of messages.
+
+Held: what is no expression is an ExpressionError; a message whose properties do not compare is an EvaluationError;
+neither takes long, however deep a text nests; the same text reads to what says the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from wheelmq.filter import grammar
+from wheelmq.filter.expression import ExpressionError
+from wheelmq.filter.values import EvaluationError
+
+TOKENS = (
+    b" AND ", b" OR ", b" NOT ", b" BETWEEN ", b" IN (", b"TRUE", b"FALSE", b"NULL", b" IS ", b" CONTAINS ", b" STARTSWITH ",
+    b" ENDSWITH ", b"<>", b">=", b"<=", b"=", b"(", b")", b"'", b"''", b"/*", b"*/", b"--", b"\n", b"9223372036854775808", b"1e999",
+    b"4.9E-324", b"1L", b"a", b"-", b"+", b",", b"\xef\xbc\x91", b".5", b"0x1p3",
+)  # fmt: skip
+
+MESSAGES: tuple[dict[str, str], ...] = (
+    {},
+    {"a": "1", "b": "text", "c": "2.5", "TAGS": "TagA"},
+    {"a": "\uff11\uff12", "b": "", "c": "NaN"},
+    {"a": "9" * 5000, "b": "0x1p99999", "c": "1e99999999999"},
+    {"a": "-", "b": "TRUE", "c": "\ud800"},
+)
+
+
+def check(data: bytes) -> None:
+    """Read the text and ask it of each message."""
+    text = data.decode("utf-8", "replace")
+    try:
+        expression = grammar.parse(text)
+    except ExpressionError as error:
+        assert str(error)
+        return
+    grammar._outcome.cache_clear()
+    again = grammar.parse(text)
+    for message in MESSAGES:
+        said = []
+        for one in (expression, again):
+            outcome: bool | None = None
+            with contextlib.suppress(EvaluationError):
+                outcome = one.matches(message)
+            said.append(outcome)
+        assert said[0] is said[1]
