@@ -10,12 +10,12 @@ import contextlib
 
 import numpy as np
 
+from tests.fuzz.kernels import runs_kernels
 from wheelmq.formats.kernels import json_header, send_read, send_write
 from wheelmq.formats.kernels import send_fields as fields
 from wheelmq.formats.wire import frame, headers
 from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.formats.wire.headers import Header, HeaderError
-from tests.fuzz.kernels import runs_kernels
 
 TOKENS = (
     b"\0\0\0\x60", b"\0\0\0\x58", b"\x01\0\0\x20", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b'"code":',

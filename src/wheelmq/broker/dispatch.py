@@ -129,11 +129,14 @@ class Dispatch:
         refused, failed = self._try(connection, command.code, before)
         if failed:
             return after(refused)
-        answer = self._serve(request)
+        return self._told(request, self._serve(request), after)
+
+    def _told(self, request: Request, answer: Answer, after: Callable[[Command | None], Command | None]) -> Answer:
+        """`answer`, of which hooks are told once it is known."""
         if answer is None or isinstance(answer, Command):
             return after(answer)
         if isinstance(answer, Hold):
-            again = self._guard_again(connection, command.code, answer.again)
+            again = self._guard_again(request.connection, request.command.code, answer.again)
 
             def again_with_hooks(last: bool) -> Command | None:
                 found = again(last)
@@ -143,7 +146,7 @@ class Dispatch:
             return answer
         if isinstance(answer, Later):
             begin = answer.begin
-            return Later(lambda give: begin(lambda make: give(lambda: after(make()))))
+            return Later(lambda give: begin(lambda make: give(lambda: self._told(request, make(), after))))
         told = after(answer.reply)
         return answer if told is answer.reply else told
 
