@@ -1,10 +1,12 @@
 package wheelmq.compat;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -16,6 +18,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -25,6 +28,9 @@ class RequestReplyTest extends Suite {
     private static final String SILENCE = "say nothing";
 
     private static String topic;
+
+    /** Named with each request, and a callback: else the client gives up as soon as the request is stored. */
+    private static MessageQueue queue;
     private static DefaultMQProducer asker;
     private static DefaultMQPushConsumer answerer;
 
@@ -32,6 +38,7 @@ class RequestReplyTest extends Suite {
     @BeforeAll
     static void startBoth() throws Exception {
         topic = newTopic(1);
+        queue = producer.fetchPublishMessageQueues(topic).get(0);
         asker = newProducer();
         asker.setInstanceName(fresh("instance"));
         asker.start();
@@ -66,17 +73,27 @@ class RequestReplyTest extends Suite {
     }
 
     @Test
-    void aRequestIsAnswered() throws Exception {
+    void requestsAreAnswered() throws Exception {
         for (String text : new String[] {"one", "two", "x".repeat(10_000)}) {
-            Message reply = asker.request(request(text), PATIENCE_MS);
-            assertEquals("re: " + text, new String(reply.getBody(), StandardCharsets.UTF_8));
+            byte[] body = ask(text).get(PATIENCE_MS, TimeUnit.MILLISECONDS).getBody();
+            assertEquals("re: " + text, new String(body, StandardCharsets.UTF_8));
         }
     }
 
     @Test
-    void aRequestIsAnsweredToItsCallback() throws Exception {
+    void aRequestThatNobodyAnswersTimesOut() throws Exception {
+        ExecutionException failed = assertThrows(ExecutionException.class, () ->
+            ask(SILENCE, 1_000).get(PATIENCE_MS, TimeUnit.MILLISECONDS));
+        assertInstanceOf(RequestTimeoutException.class, failed.getCause());
+    }
+
+    private static CompletableFuture<Message> ask(String text) throws Exception {
+        return ask(text, PATIENCE_MS);
+    }
+
+    private static CompletableFuture<Message> ask(String text, long timeoutMs) throws Exception {
         CompletableFuture<Message> answered = new CompletableFuture<>();
-        asker.request(request("later"), new RequestCallback() {
+        asker.request(request(text), queue, new RequestCallback() {
             @Override
             public void onSuccess(Message message) {
                 answered.complete(message);
@@ -86,14 +103,8 @@ class RequestReplyTest extends Suite {
             public void onException(Throwable failed) {
                 answered.completeExceptionally(failed);
             }
-        }, PATIENCE_MS);
-        byte[] body = answered.get(PATIENCE_MS, TimeUnit.MILLISECONDS).getBody();
-        assertEquals("re: later", new String(body, StandardCharsets.UTF_8));
-    }
-
-    @Test
-    void aRequestThatNobodyAnswersTimesOut() throws Exception {
-        assertThrows(RequestTimeoutException.class, () -> asker.request(request(SILENCE), 1_000));
+        }, timeoutMs);
+        return answered;
     }
 
     private static Message request(String text) {
