@@ -29,7 +29,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60, help="of each target")
     parser.add_argument("--only", choices=NAMES, help="this target alone")
     parser.add_argument("--crashes", type=Path, default=Path("fuzz-crashes"), help="folder for inputs that fail")
-    parser.add_argument("--replay", type=Path, help="check this input of --only, or of the target that its name begins with")
+    parser.add_argument(
+        "--replay", type=Path, help="check this input of --only, or of the target that its name begins with"
+    )
     options = parser.parse_args()
     if options.replay is not None:
         targets.run(targets.load(options.only or options.replay.name.partition("-")[0]), options.replay.read_bytes())
@@ -48,11 +50,21 @@ def _fuzz(name: str, options: argparse.Namespace) -> bool:
     with tempfile.TemporaryDirectory(prefix="wheelmq-fuzz-") as scratch:
         found = Path(scratch) / "found"
         found.mkdir()
-        command = [sys.executable, "-m", "tests.fuzz.guided", name, str(options.seconds), str(found), str(options.crashes)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz.guided",
+            name,
+            str(options.seconds),
+            str(found),
+            str(options.crashes),
+        ]
         # kernels run as the Python they are written in, so that their branches count as covered
         environment = {**os.environ, "WHEELMQ_KERNELS": "plain", "NUMBA_DISABLE_JIT": "1", "TMPDIR": scratch}
         try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=options.seconds + STOP_S)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=options.seconds + STOP_S
+            )
         except subprocess.TimeoutExpired:
             print(f"{name}: not finished {STOP_S} s after its time")
             return False

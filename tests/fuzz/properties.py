@@ -13,7 +13,16 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.kernels import layout
 from wheelmq.formats.kernels import properties as prop
 
-TOKENS = (b"\x01", b"\x02", b"\x02\x02", b"\x01\x02", b"\0", b"\xc3\xa9", b"\xff", *(name.encode() for name in prop.NAMES))
+TOKENS = (
+    b"\x01",
+    b"\x02",
+    b"\x02\x02",
+    b"\x01\x02",
+    b"\0",
+    b"\xc3\xa9",
+    b"\xff",
+    *(name.encode() for name in prop.NAMES),
+)
 
 _SPLIT = b"\n--\n"
 """Between blocks that come one after another, as a kernel remembers their layout."""

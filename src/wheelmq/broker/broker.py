@@ -8,7 +8,6 @@ the timer takes what was parked, holds are woken, a flush begins. No handler wai
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from wheelmq.broker import part_settings
 from wheelmq.broker.admission import Admission
 from wheelmq.broker.arrivals import Arrivals
 from wheelmq.broker.calls import Calls
+from wheelmq.broker.chores import Chores
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
 from wheelmq.broker.fast_release import FastRelease
@@ -82,10 +82,6 @@ RETRY_MS = 100
 """How long to wait before an append is tried again that could not be done."""
 INDEX_WAITS_BYTES = 512 << 20
 """So far the message index may fall behind the log while a burst is released, which has the processors until then."""
-FILTERS_PERSIST_MS = 10_000
-"""As with Apache RocketMQ, which knows no setting for it either."""
-CHECKPOINT_REST = 9
-"""How much longer than a checkpoint takes the disk is left alone after it."""
 
 
 class Broker:
@@ -156,9 +152,7 @@ class Broker:
         self.shell_figures: Callable[[], dict[str, int]] = dict  # what the shell counts, by name; it puts its own here
         self.failure: BaseException | None = None
         """What ended the broker: it must stop, and recover from disk."""
-        self._checkpoint_from_ms = 0
-        self._every: list[tuple[int, int, Callable[[], None]]] = []
-        self._keep_house()
+        self.chores = Chores(self)
         self.stats, self.slices = self._open_administration()
         self.timer_chores, self.transactions = TimerChores(self), Transactions(self, evidence)
 
@@ -280,16 +274,16 @@ class Broker:
         share_s = self.ticks.elapsed_s  # what is due has as much time as who asked
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
-        self._run_due_chores(monotonic_ms)
+        self.chores.run_due(monotonic_ms)
         self._forget_refusal(monotonic_ms)
         self.timer.arm_near(now_ms)
         self.block_lane.tick(now_ms)
         self.timer_chores.look(now_ms, monotonic_ms)
-        self._or_refuse(lambda: self.transactions.tick(monotonic_ms))
+        self.or_refuse(lambda: self.transactions.tick(monotonic_ms))
         self.releaser.take_due(now_ms)
         slice_s = self.settings.release_slice_ms / 1000
-        released = self._or_refuse(lambda: self.releaser.release(now_ms, slice_s, share_s))
-        appended = self._or_refuse(self._dispatch)
+        released = self.or_refuse(lambda: self.releaser.release(now_ms, slice_s, share_s))
+        appended = self.or_refuse(self._dispatch)
         self.pipeline.tick(now_ms, monotonic_ms)
         self.slices.tick()
         self.holds.expire(monotonic_ms)
@@ -305,7 +299,7 @@ class Broker:
         self.flow.end_round()
         self._received = 0
 
-    def _or_refuse(self, step: Callable[[], int]) -> int:
+    def or_refuse(self, step: Callable[[], int]) -> int:
         """What `step` gives; 0 when the store cannot be written, which refuses sends and holds up no other step."""
         try:
             return step()
@@ -343,7 +337,7 @@ class Broker:
         if self.slices.has_more():
             return 0
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
-        waits = [chore[0] - monotonic_ms for chore in self._every]
+        waits = self.chores.waits_ms(monotonic_ms)
         for wall_ms in (self.timer.next_near_ms(), self.block_lane.next_ms(), self.timer.armed.next_fire_ms()):
             if wall_ms is not None:
                 waits.append(wall_ms - now_ms)
@@ -361,15 +355,14 @@ class Broker:
 
     def close(self) -> None:
         """A clean stop. Call it when no request comes any more, with the offload closed."""
-        self._or_refuse(self.transactions.say_all)
+        self.or_refuse(self.transactions.say_all)
         try:
             self._dispatch()
         except OSError as error:
             log.error("queue units are missing and will be written at the next start: %s", error)
         if self.failure is None:
             self.transactions.close()
-        for table in (self.consumer_offsets, self.consumer_filters):
-            self._save(table, inline=True)
+        self.chores.save_tables()
         if self.failure is None:
             self.pipeline.close()
             self.timer_chores.close()
@@ -424,83 +417,6 @@ class Broker:
                 self.consumer_filters.unregister(group)
             if tell:
                 self.tell_members_changed(group)
-
-    # Chores --------------------------------------------------------------------------------------------------------
-
-    def every(self, interval_ms: int, chore: Callable[[], None]) -> None:
-        """Run `chore` in a tick, every `interval_ms`."""
-        self._every.append((self.now_monotonic_ms() + interval_ms, interval_ms, chore))
-
-    def _run_due_chores(self, monotonic_ms: int) -> None:
-        for i, (due_ms, interval_ms, chore) in enumerate(self._every):
-            if due_ms <= monotonic_ms:
-                self._every[i] = (monotonic_ms + interval_ms, interval_ms, chore)
-                chore()
-
-    def _keep_house(self) -> None:
-        self.every(self.settings.offsets_persist_ms, lambda: self._save(self.consumer_offsets))
-        self.every(FILTERS_PERSIST_MS, lambda: self._save(self.consumer_filters))
-        self.every(self.settings.checkpoint_ms, self._write_checkpoint)
-        self.every(self.settings.checkpoint_ms, lambda: self.block_lane.write_checkpoints(self.background))
-        self.every(10_000, self._expire_clients)
-        self.every(self.settings.clean_resource_interval_ms, self._expire_files)
-        self.every(1000, self._sample_rates)
-
-    def _save(self, table: ConsumerOffsets | ConsumerFilters, *, inline: bool = False) -> None:
-        job = table.save_job()
-        if job is None:
-            return
-        if inline:
-            try:
-                job()
-            except OSError as error:
-                self.note_saved(error)
-        else:
-            self.background.submit(job, self.note_saved)
-
-    def _write_checkpoint(self) -> None:
-        """At most one at a time, and a rest after it: with thousands of queues it keeps the disk busy for seconds."""
-        began_ms = self.now_monotonic_ms()
-        job = None if began_ms < self._checkpoint_from_ms else self.store.checkpoint_job()
-        if job is None:
-            return
-
-        def done(result: object) -> None:
-            self._checkpoint_from_ms = self.now_monotonic_ms() + CHECKPOINT_REST * (self.now_monotonic_ms() - began_ms)
-            self.note_saved(result)
-
-        self._checkpoint_from_ms = sys.maxsize
-        self.background.submit(job, done)
-
-    def note_saved(self, result: object) -> None:
-        """What came of a job beside serving; what failed is told, and tried again by whoever asked for it."""
-        if isinstance(result, BaseException):
-            log.error("what the broker does to its files beside serving could not be done: %s", result)
-
-    def _expire_clients(self) -> None:
-        self.locks.drop_lapsed(self.now_monotonic_ms())
-        connections, groups = self.clients.expire(self.now_monotonic_ms() - self.settings.client_expiry_ms)
-        for connection in connections:
-            connection.close()
-        self.note_left(groups)
-
-    def _expire_files(self) -> None:
-        self.expiry.look()
-        self.admission.look_at_disk()
-        self._or_refuse(self._expire_blocks)
-        timer_log = self.timer.drop_log()
-        if timer_log is not None:
-            self.background.submit(timer_log, self.note_saved)
-
-    def _expire_blocks(self) -> int:
-        jobs = list(self.block_lane.expire(self.clock.now_ms()))
-        for job, done in jobs:
-            self.background.submit(job, done)
-        return len(jobs)
-
-    def _sample_rates(self) -> None:
-        for rate in (self.put_rate, self.get_rate, self.enqueue_rate, self.dequeue_rate):
-            rate.sample(self.clock.monotonic())
 
     def fail(self, error: BaseException) -> None:
         """The disk did not keep its word: acknowledge nothing more, stop, recover from disk."""

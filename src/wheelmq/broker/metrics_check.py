@@ -35,7 +35,7 @@ class MetricsCheck:
         self._steps: Iterator[Step] = iter(())
         self._step: Step | None = None
         if broker.settings.timer_enable_check_metrics:
-            broker.every(LOOK_MS, self._look_at_clock)
+            broker.chores.every(LOOK_MS, self._look_at_clock)
 
     @property
     def has_step(self) -> bool:

@@ -36,9 +36,9 @@ class TimerChores:
         self._warm_blocks = WarmBlocks(broker.block_lane, broker.reading)
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
-            broker.every(settings.timer_flush_interval_ms, self._save_metrics)
+            broker.chores.every(settings.timer_flush_interval_ms, self._save_metrics)
         if settings.timer_progress_log_interval_ms > 0:
-            broker.every(settings.timer_progress_log_interval_ms, self._tell_progress)
+            broker.chores.every(settings.timer_progress_log_interval_ms, self._tell_progress)
         for name, stops in (
             ("timerStopEnqueue", settings.timer_stop_enqueue),
             ("timerStopDequeue", settings.timer_stop_dequeue),
@@ -62,7 +62,7 @@ class TimerChores:
     def _save_metrics(self) -> None:
         job = self.metrics.save_job()
         if job is not None:
-            self._broker.background.submit(job, self._broker.note_saved)
+            self._broker.background.submit(job, self._broker.chores.note_saved)
 
     def _tell_progress(self) -> None:
         """One line, if anything has moved since the last one."""

@@ -60,7 +60,7 @@ class Transactions:
         self._rests_to_ms = 0
         self._staged: _Progress | None = None
         self._checks = Checks(broker, self)
-        broker.every(settings.transaction_metric_flush_interval, self._save_counts)
+        broker.chores.every(settings.transaction_metric_flush_interval, self._save_counts)
 
     def _load(self, evidence: Evidence) -> Pending:
         in_ops = self._ops.load(self._stored(OP_HALF_TOPIC))
@@ -186,7 +186,7 @@ class Transactions:
     def _save_counts(self) -> None:
         job = self.counts.save_job()
         if job is not None:
-            self._broker.background.submit(job, self._broker.note_saved)
+            self._broker.background.submit(job, self._broker.chores.note_saved)
 
     def say_all(self) -> int:
         """A clean stop: say every end in op messages; how many that took. Raises OSError."""

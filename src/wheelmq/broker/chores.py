@@ -1,0 +1,123 @@
+"""Chores: what a broker does in its ticks now and then, beside serving.
+
+It writes down what changes too often for each change, writes checkpoints, lets go of what is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+    from wheelmq.broker.state.consumer_filters import ConsumerFilters
+    from wheelmq.broker.state.consumer_offsets import ConsumerOffsets
+
+log = logging.getLogger(__name__)
+
+FILTERS_PERSIST_MS: Final = 10_000
+"""As with Apache RocketMQ, which knows no setting for it either."""
+CLIENTS_EXPIRE_MS: Final = 10_000
+RATES_SAMPLE_MS: Final = 1000
+CHECKPOINT_REST: Final = 9
+"""How much longer than a checkpoint takes the disk is left alone after it."""
+
+
+class Chores:
+    """What is done every so often. Times are monotonic milliseconds."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._every: list[tuple[int, int, Callable[[], None]]] = []
+        self._checkpoint_from_ms = 0
+        settings, lane = broker.settings, broker.block_lane
+        self.every(settings.offsets_persist_ms, lambda: self._save(broker.consumer_offsets))
+        self.every(FILTERS_PERSIST_MS, lambda: self._save(broker.consumer_filters))
+        self.every(settings.checkpoint_ms, self._write_checkpoint)
+        self.every(settings.checkpoint_ms, lambda: lane.write_checkpoints(broker.background))
+        self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
+        self.every(settings.clean_resource_interval_ms, self._expire_files)
+        self.every(RATES_SAMPLE_MS, self._sample_rates)
+
+    def every(self, interval_ms: int, chore: Callable[[], None]) -> None:
+        """Run `chore` in a tick, every `interval_ms`."""
+        self._every.append((self._broker.now_monotonic_ms() + interval_ms, interval_ms, chore))
+
+    def run_due(self, monotonic_ms: int) -> None:
+        """Run what is due."""
+        for i, (due_ms, interval_ms, chore) in enumerate(self._every):
+            if due_ms <= monotonic_ms:
+                self._every[i] = (monotonic_ms + interval_ms, interval_ms, chore)
+                chore()
+
+    def waits_ms(self, monotonic_ms: int) -> list[int]:
+        """How long it is until each chore is due."""
+        return [due_ms - monotonic_ms for due_ms, _, _ in self._every]
+
+    def save_tables(self) -> None:
+        """A clean stop: write down now what is written down now and then."""
+        for table in (self._broker.consumer_offsets, self._broker.consumer_filters):
+            self._save(table, inline=True)
+
+    def note_saved(self, result: object) -> None:
+        """What came of a job beside serving; what failed is told, and tried again by whoever asked for it."""
+        if isinstance(result, BaseException):
+            log.error("what the broker does to its files beside serving could not be done: %s", result)
+
+    def _save(self, table: ConsumerOffsets | ConsumerFilters, *, inline: bool = False) -> None:
+        job = table.save_job()
+        if job is None:
+            return
+        if inline:
+            try:
+                job()
+            except OSError as error:
+                self.note_saved(error)
+        else:
+            self._broker.background.submit(job, self.note_saved)
+
+    def _write_checkpoint(self) -> None:
+        """At most one at a time, and a rest after it: with thousands of queues it keeps the disk busy for seconds."""
+        broker = self._broker
+        began_ms = broker.now_monotonic_ms()
+        job = None if began_ms < self._checkpoint_from_ms else broker.store.checkpoint_job()
+        if job is None:
+            return
+
+        def done(result: object) -> None:
+            now_ms = broker.now_monotonic_ms()
+            self._checkpoint_from_ms = now_ms + CHECKPOINT_REST * (now_ms - began_ms)
+            self.note_saved(result)
+
+        self._checkpoint_from_ms = sys.maxsize
+        broker.background.submit(job, done)
+
+    def _expire_clients(self) -> None:
+        broker = self._broker
+        broker.locks.drop_lapsed(broker.now_monotonic_ms())
+        connections, groups = broker.clients.expire(broker.now_monotonic_ms() - broker.settings.client_expiry_ms)
+        for connection in connections:
+            connection.close()
+        broker.note_left(groups)
+
+    def _expire_files(self) -> None:
+        broker = self._broker
+        broker.expiry.look()
+        broker.admission.look_at_disk()
+        broker.or_refuse(self._expire_blocks)
+        timer_log = broker.timer.drop_log()
+        if timer_log is not None:
+            broker.background.submit(timer_log, self.note_saved)
+
+    def _expire_blocks(self) -> int:
+        jobs = list(self._broker.block_lane.expire(self._broker.clock.now_ms()))
+        for job, done in jobs:
+            self._broker.background.submit(job, done)
+        return len(jobs)
+
+    def _sample_rates(self) -> None:
+        broker = self._broker
+        for rate in (broker.put_rate, broker.get_rate, broker.enqueue_rate, broker.dequeue_rate):
+            rate.sample(broker.clock.monotonic())
