@@ -13,8 +13,8 @@ from compat.client.servers import Cluster
 from wheelmq.client import Admin, Consumed, ConsumerSettings, Producer, ProducerSettings, PushConsumer, ReceivedMessage
 from wheelmq.client.consumer_settings import Callback, Outcome
 
-DEADLINE_S = 30.0
-ARRIVAL_S = 20.0
+DEADLINE_S = 60.0
+ARRIVAL_S = 60.0
 QUEUES = 4
 """Of a topic, at each broker."""
 

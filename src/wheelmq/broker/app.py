@@ -38,8 +38,7 @@ class BrokerApp:
     """A broker that listens and is registered."""
 
     def __init__(self, settings: BrokerSettings, origin: Origin | None = None, hooks: Hooks | None = None) -> None:
-        self._has_chosen_port = settings.listen_port == 0
-        if self._has_chosen_port:
+        if settings.listen_port == 0:
             settings = msgspec.structs.replace(settings, listen_port=_free_port(settings.listen_host))
         self.settings = settings
         self._origin = origin
@@ -94,22 +93,23 @@ class BrokerApp:
         gc.freeze()  # what is there now stays: collections look at what requests make
 
     async def _listen_fast(self) -> None:
-        """Listen on the fast port too (RocketMQ: fastRemotingServer). Raises OSError when it is taken.
+        """Listen on the fast port too (RocketMQ: fastRemotingServer).
 
-        Not when the system has chosen the port: then nobody counts on the one beside it.
+        When it is taken, the broker serves without it: few clients ask for it, and any connection of the machine's may
+        have it, so a start or a restart must not hang on it.
         """
         assert self._server is not None
         port = self.settings.listen_port - FAST_PORT_BELOW
         try:
             await self._server.listen(self.settings.listen_host, port)
         except (OSError, OverflowError) as error:
-            if not self._has_chosen_port:
-                raise OSError(
-                    f"the fast port, {port}, cannot be listened on: {error}. Choose another listen_port, which is "
-                    f"{FAST_PORT_BELOW} above it, or set fast_port_enable=false: only clients with a VIP channel ask "
-                    "for it"
-                ) from None
-            log.warning("nobody listens on the fast port, %d: %s", port, error)
+            log.warning(
+                "nobody listens on the fast port, %d: %s. Clients with a VIP channel do not reach the broker: choose "
+                "another listen_port, which is %d above it; or, without such clients, set fast_port_enable=false",
+                port,
+                error,
+                FAST_PORT_BELOW,
+            )
 
     def _on_loop(self, loop: asyncio.AbstractEventLoop, callback: object) -> None:
         assert callable(callback)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wheelmq.client.consumer_settings import GroupSettings, Model
 from wheelmq.client.group import Group
-from wheelmq.client.offsets import BrokerOffsets, FileOffsets, OffsetStore
+from wheelmq.client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from wheelmq.client.session import Session
 from wheelmq.formats.wire.bodies import ConsumerData, Heartbeat
 
@@ -28,4 +28,4 @@ def offset_store(session: Session, group: str, settings: GroupSettings) -> Offse
         return BrokerOffsets(session, group)
     from wheelmq.system.disk import Disk  # brings NumPy, for which only a broadcast should wait
 
-    return FileOffsets(settings.offsets_folder, group, session, Disk())
+    return LocalOffsets(settings.offsets_folder, group, session, Disk())

@@ -74,7 +74,7 @@ class BrokerOffsets:
         return None
 
 
-class FileOffsets:
+class LocalOffsets:
     """Kept in a file that Apache's client reads and writes too: FOLDER/CLIENT_ID/GROUP/offsets.json."""
 
     def __init__(self, folder: Path | None, group: str, session: Session, disk: Disk) -> None:

@@ -121,8 +121,9 @@ class Blocking(Generic[C]):
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._loop.is_running:
             return
+        stopped = self._loop.submit(self._client.__aexit__(kind, error, trace))
         try:
-            self._loop.submit(self._client.__aexit__(kind, error, trace)).result()
+            stopped.result()
         finally:
             self._loop.stop()
 

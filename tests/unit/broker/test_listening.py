@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from wheelmq.broker.app import FAST_PORT_BELOW, BrokerApp
+from wheelmq.broker.app import log as app_log
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk.message import SYS_COMPRESSED
 from wheelmq.formats.wire import frame
@@ -94,11 +95,18 @@ def test_no_fast_port(tmp_path: Path) -> None:
     run(tmp_path, play, listen_port=port, fast_port_enable=False)
 
 
-def test_a_fast_port_that_is_taken_ends_the_start(tmp_path: Path) -> None:
+def test_a_fast_port_that_is_taken_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     port = pair_of_ports()
-    taken = socket.create_server(("127.0.0.1", port - FAST_PORT_BELOW))
-    with taken, pytest.raises(OSError, match=rf"the fast port, {port - 2}, .*fast_port_enable=false"):
-        run(tmp_path, lambda app: asyncio.sleep(0), listen_port=port)
+
+    async def play(app: BrokerApp) -> None:
+        assert await send_over(port) == 0
+
+    with socket.create_server(("127.0.0.1", port - FAST_PORT_BELOW)):
+        run(tmp_path, play, listen_port=port)
+    (said,) = [
+        one.getMessage() for one in caplog.records if one.name == app_log.name and "fast port" in one.getMessage()
+    ]
+    assert f"nobody listens on the fast port, {port - FAST_PORT_BELOW}: " in said
 
 
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:

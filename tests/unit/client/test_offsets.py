@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from wheelmq.client.offsets import FileOffsets
+from wheelmq.client.offsets import LocalOffsets
 from wheelmq.client.session import Session
 from wheelmq.formats.wire.bodies import BodyError, QueueName
 from wheelmq.system.disk import Disk
@@ -25,9 +25,9 @@ APACHES = b"""{
 }"""
 
 
-def store(folder: Path) -> FileOffsets:
+def store(folder: Path) -> LocalOffsets:
     session: Any = SimpleNamespace(client_id="10.0.0.1@DEFAULT")
-    return FileOffsets(folder, "G", cast(Session, session), Disk())
+    return LocalOffsets(folder, "G", cast(Session, session), Disk())
 
 
 def written(folder: Path, raw: bytes, name: str = "offsets.json") -> None:

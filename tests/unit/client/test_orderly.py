@@ -96,8 +96,9 @@ def test_a_queue_is_given_up_when_its_callback_has_ended(servers: Start) -> None
             async with consumer(running, slow) as first:
                 await until(lambda: len(inside) == 4)
                 async with consumer(running, quick) as second:
-                    await asyncio.sleep(0)
-                    assert "second" not in inside and not second.queues
+                    await until(lambda: any(held.ending.is_set() for held in first._group.held.values()))
+                    assert "second" not in inside
+                    assert not [queue for queue in second.queues if queue.topic == "T"]
                     going_on.set()
                     await until(lambda: "second" in inside)
                     assert len([queue for queue in first.queues if queue.topic == "T"]) <= 4

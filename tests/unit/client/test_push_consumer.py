@@ -12,6 +12,7 @@ from wheelmq.client import group as module
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.producer import Producer
 from wheelmq.formats.java import java_hash
+from wheelmq.formats.wire.bodies import QueueName
 
 
 class Inbox:
@@ -226,5 +227,52 @@ def test_a_consumer_without_a_topic_is_refused() -> None:
     async def scenario() -> None:
         with pytest.raises(RuntimeError, match="subscribe"):
             await PushConsumer("127.0.0.1:9", "G").start()
+
+    asyncio.run(scenario())
+
+
+def test_a_callback_whose_own_work_was_cancelled_has_failed(servers: Start) -> None:
+    """And whoever called it goes on."""
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            seen: list[tuple[bytes, int]] = []
+
+            async def callback(message: ReceivedMessage) -> None:
+                seen.append((message.body, message.reconsume_times))
+                if message.body == b"cancelled" and not message.reconsume_times:
+                    work = asyncio.get_running_loop().create_future()
+                    work.cancel()
+                    await work
+
+            member = PushConsumer(running.namesrv, "G", ConsumerSettings(concurrency=1))
+            member.subscribe("T", callback)
+            await producer.send("T", b"cancelled", queue_id=0)
+            await producer.send("T", b"next", queue_id=0)
+            async with member:
+                await until(lambda: len(seen) == 2)
+            assert seen == [(b"cancelled", 0), (b"next", 0)]
+
+    asyncio.run(scenario())
+
+
+def test_a_callback_that_takes_too_long_has_failed(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            seen: list[bytes] = []
+
+            async def callback(message: ReceivedMessage) -> None:
+                seen.append(message.body)
+                if message.body == b"stuck":
+                    await asyncio.Event().wait()
+
+            member = PushConsumer(running.namesrv, "G", ConsumerSettings(concurrency=1, consume_timeout_ms=20))
+            member.subscribe("T", callback)
+            await producer.send("T", b"stuck", queue_id=0)
+            await producer.send("T", b"next", queue_id=0)
+            async with member:
+                await until(lambda: b"next" in seen)
+                queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
+                await until(lambda: member._group.held[queue].committable == 2)
 
     asyncio.run(scenario())

@@ -14,6 +14,7 @@ import numpy as np
 
 from wheelmq.formats.disk import turn_row
 from wheelmq.formats.kernels import (
+    binary_header,
     bits,
     congestion,
     gather,
@@ -34,7 +35,7 @@ from wheelmq.formats.kernels import (
     units,
 )
 
-_MODULES = (json_header, properties, record)  # parts, compiled with the kernels that use them
+_MODULES = (binary_header, json_header, properties, record)  # parts, compiled with the kernels that use them
 
 
 def _arrays() -> dict[str, Any]:
