@@ -6,19 +6,25 @@ import json
 from typing import Any, Final
 
 from compat.frames.cases import SILENT, Case, properties, pull_ext, request, send, send_ext
-from compat.frames.consume_cases import PULL, ask, case
+from compat.frames.consume_cases import PULL, UPDATE_OFFSET, ask, case
 from compat.frames.wire import frame
 
 HEART_BEAT: Final = 34
+UNREGISTER: Final = 35
 CONSUMER_LIST: Final = 38
 NOTIFY: Final = 40
+CONSUMERS: Final = 203
+PRODUCERS: Final = 204
 ASK_STATUS: Final = 223
 STATUS: Final = 221
+WHO_CONSUMES: Final = 300
 RUNNING_INFO: Final = 307
 CONSUME_DIRECTLY: Final = 309
 REPLY: Final = 324
 REPLY_V2: Final = 325
 PUSH_REPLY: Final = 326
+TOPICS_OF: Final = 343
+SUBSCRIPTION_OF: Final = 345
 
 
 def _beat(topic: str, *, model: str = "BROADCASTING", producer: bool = False, **consumer: Any) -> bytes:
@@ -67,12 +73,70 @@ def _status(topic: str) -> bytes:
     return f'{{"messageQueueTable":{{{table}}}}}'.encode()
 
 
+def _commit(topic: str) -> list[bytes]:
+    """The topic's own group has an offset in it."""
+    pull = frame(request(PULL, pull_ext(topic, consumerGroup=f"{topic}g")))
+    commit = ask(UPDATE_OFFSET, consumerGroup=f"{topic}g", topic=topic, queueId="0", commitOffset="1")
+    return [send(topic), pull, commit]
+
+
 _LISTS: Final = [
+    case("consumers of nobody", lambda t: [ask(CONSUMERS, consumerGroup=f"{t}g")], [206], remark="the consumer group["),
+    case(
+        "consumers",
+        lambda t: [_beat(t), ask(CONSUMERS, consumerGroup=f"{t}g")],
+        [0],
+        body=r'"connectionSet":\[\{"clientAddr":"127.0.0.1:\d+","clientId":"\w+c","language":"JAVA","version":479\}\],'
+        r'"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY","messageModel":"BROADCASTING",'
+        r'"subscriptionTable":\{"\w+":\{',
+    ),
+    case(
+        "consumers of who has left",
+        lambda t: [
+            _beat(t),
+            ask(UNREGISTER, clientID=f"{t}c", consumerGroup=f"{t}g"),
+            ask(CONSUMERS, consumerGroup=f"{t}g"),
+        ],
+        [206],
+    ),
+    case("producers of nobody", lambda t: [ask(PRODUCERS, producerGroup=f"{t}p")], [1], remark="the producer group["),
+    case(
+        "producers",
+        lambda t: [_beat(t, producer=True), ask(PRODUCERS, producerGroup=f"{t}p")],
+        [0],
+        body=r'"connectionSet":\[\{"clientAddr":"127.0.0.1:\d+","clientId":"\w+c","language":"JAVA","version":479\}\]',
+    ),
     case(
         "ids of a group",
         lambda t: [_beat(t), ask(CONSUMER_LIST, consumerGroup=f"{t}g")],
         [0],
         body=r'^\{"consumerIdList":\["\w+c"\]\}$',
+    ),
+    case("who consumes what nobody does", lambda t: [ask(WHO_CONSUMES, topic=t)], [0], body=r'"groupList":\[\]'),
+    case(
+        "who consumes by offsets",
+        lambda t: [*_commit(t), ask(WHO_CONSUMES, topic=t)],
+        [0],
+        body=r'"groupList":\["\w+g"\]',
+    ),
+    case("topics of nobody", lambda t: [ask(TOPICS_OF, group=f"{t}g")], [0], body=r'"topicList":\[\]'),
+    case(
+        "topics of a group",
+        lambda t: [*_commit(t), ask(TOPICS_OF, group=f"{t}g")],
+        [0],
+        body=r'"brokerAddr":"127.0.0.1:\d+","topicList":\["\w+"\]',
+    ),
+    case(
+        "subscription of nobody",
+        lambda t: [ask(SUBSCRIPTION_OF, group=f"{t}g", topic=t)],
+        [0],
+        body=r'^\{"group":"\w+g","topic":"\w+"\}$',
+    ),
+    case(
+        "subscription",
+        lambda t: [_beat(t), ask(SUBSCRIPTION_OF, group=f"{t}g", topic=t)],
+        [0],
+        body=r'"group":"\w+g","subscriptionData":\{.*"subString":"\*".*"topic":"\w+"\},"topic":"\w+"',
     ),
     case("first heartbeat of a group that shares", lambda t: [_beat(t, model="CLUSTERING")], [NOTIFY]),
 ]

@@ -20,7 +20,10 @@ MIN_OFFSET: Final = 31
 EARLIEST_STORE_TIME: Final = 32
 LOCK: Final = 41
 UNLOCK: Final = 42
+CONSUME_STATS: Final = 208
 RESET_OFFSET: Final = 222
+CONSUME_TIME_SPAN: Final = 303
+CORRECTION_OFFSET: Final = 308
 
 ONEWAY: Final = 2
 LATE_MS: Final = str(1 << 42)
@@ -342,6 +345,66 @@ _RESETS: Final = [
         [29],
     ),
     case("reset without a time", lambda t: [*sent(t), _of_group(t), _reset(t, timestamp=None)], [0], [1]),
+    case(
+        "correction of offsets",
+        lambda t: [
+            *sent(t, 3),
+            _of_group(t),
+            _pull(t),
+            _commit(t, commitOffset="2"),
+            _commit(t, consumerGroup="frames", commitOffset="1"),
+            ask(CORRECTION_OFFSET, topic=t, compareGroup=f"{t}g"),
+        ],
+        [0],
+        body=r'"correctionOffsets":\{"?0"?:1\}',
+    ),
+    case(
+        "correction of offsets of who is behind",
+        lambda t: [
+            *sent(t, 3),
+            _of_group(t),
+            _pull(t),
+            _commit(t, commitOffset="2"),
+            _commit(t, consumerGroup="frames", commitOffset="1"),
+            ask(CORRECTION_OFFSET, topic=t, compareGroup="frames"),
+        ],
+        [0],
+        body=r'"correctionOffsets":\{"?0"?:1\}',
+    ),
+    case(
+        "correction of offsets of nobody",
+        lambda t: [*sent(t), ask(CORRECTION_OFFSET, topic=t, compareGroup=f"{t}g")],
+        [0],
+        body=r'"correctionOffsets":\{\}',
+    ),
+    case(
+        "how far a group is",
+        lambda t: [
+            *sent(t, 3),
+            _of_group(t, maxMsgNums="2"),
+            _commit(t),
+            ask(CONSUME_STATS, consumerGroup=f"{t}g", topic=t),
+        ],
+        [0],
+        body=r'"topic":"\w+"\}:\{"brokerOffset":3,"consumerOffset":1,"lastTimestamp":[1-9]\d+,"pullOffset":2\}',
+    ),
+    case(
+        "how far a group is that nobody knows",
+        lambda t: [ask(CONSUME_STATS, consumerGroup=f"{t}g")],
+        [0],
+        body=r'"offsetTable":\{\}',
+    ),
+    case(
+        "when a group consumed what",
+        lambda t: [*sent(t, 3), _of_group(t), _commit(t), ask(CONSUME_TIME_SPAN, topic=t, group=f"{t}g")],
+        [0],
+        body=r'"consumeTimeSpanSet":\[',
+    ),
+    case(
+        "when a group consumed what of an unknown topic",
+        lambda t: [ask(CONSUME_TIME_SPAN, topic=t, group=f"{t}g")],
+        [17],
+    ),
 ]
 _LOCKS: Final = [
     _locks("lock", [_lock(LOCK, "one", 0, 1)], body=_held(0, 1)),

@@ -218,17 +218,6 @@ BROKERS = (
         "send times of a broker", f"sendMsgStatus -b {BROKER} -c 2 -s 16", masks=(*RT, (r"(queue\w+)=\d+", r"\1=<n>"))
     ),
     Step("send times of a topic", "checkMsgSendRT -t Ordered -a 4 -s 16", masks=RT),
-    Step(
-        "message with a trace",
-        f"sendMessage -t Listed -p traced -k t -c TagT -b {BROKER} -i 0 -m true",
-        keeps={"traced": r"SEND_OK +(\w+)"},
-    ),
-    Step(
-        "trace of a message",
-        "queryMsgTraceById -i {traced}",
-        masks=((r"\d+ms", "<ms>"),),
-        until=r"Pub",
-    ),
 )
 NAME_SERVERS = (
     Step("writing wiped", f"wipeWritePerm -b {BROKER}", masks=COUNT),
@@ -254,6 +243,19 @@ EXPORTS = (
     ),
     Step("metrics exported", f"exportMetrics -c {CLUSTER} -f {{home}}", file="metrics.json", without=RATIOS),
 )
+TRACES = (
+    Step(
+        "message with a trace",
+        f"sendMessage -t Listed -p traced -k t -c TagT -b {BROKER} -i 0 -m true",
+        keeps={"traced": r"SEND_OK +(\w+)"},
+    ),
+    Step(
+        "trace of a message",
+        "queryMsgTraceById -i {traced}",
+        masks=((r"\d+ms", "<ms>"),),
+        until=r"Pub",
+    ),
+)
 REFUSED = (
     refused("consume mode", f"setConsumeMode -c {CLUSTER} -t Orders -g G_plain -m POP -q 2", POP),
     refused("cold data", "getColdDataFlowCtrInfo -b {broker}", NO_TIERS),
@@ -274,4 +276,4 @@ REMOVAL = (
     Step("topics in the end", "topicList", is_set=True, masks=OWN_TOPICS),
 )
 
-STEPS = TOPICS + GROUPS + MESSAGES + CLIENTS + OFFSETS + BROKERS + NAME_SERVERS + EXPORTS + REFUSED + REMOVAL
+STEPS = TOPICS + GROUPS + MESSAGES + CLIENTS + OFFSETS + BROKERS + NAME_SERVERS + EXPORTS + TRACES + REFUSED + REMOVAL

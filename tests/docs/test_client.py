@@ -29,7 +29,7 @@ def test_an_example_prints_what_it_says(example: str, cluster: Cluster) -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(example.replace("127.0.0.1:9876", cluster.namesrv), "docs/client.md", "exec"), {})
-    assert printed.getvalue().splitlines() == re.findall(r"#> (.*)$", example, re.MULTILINE)
+    assert printed.getvalue().splitlines() == re.findall(r"# > (.*)$", example, re.MULTILINE)
 
 
 def test_there_are_examples() -> None:

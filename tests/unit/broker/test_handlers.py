@@ -592,3 +592,17 @@ class TestRuntime:
         ticks = found["ticks"]
         assert ticks["wall_ms"]["count"] >= PROCESSOR_EVERY > ticks["processor_ms"]["count"] >= 1
         assert set(ticks["wall_ms"]) == {"count", "mean", "p50", "p99", "max"} and ticks["idle"] >= 0
+
+
+def test_when_the_first_message_of_a_queue_was_stored(harness: BrokerHarness) -> None:
+    def earliest(topic: str, queue_id: int) -> str:
+        answer = harness.ask_code(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=topic, queueId=queue_id)
+        assert answer.code == 0
+        return answer.ext["timestamp"]
+
+    assert earliest("T", 0) == "-1"
+    harness.send("T")
+    first_ms = harness.now_ms
+    harness.advance(1000)
+    harness.send("T")
+    assert (earliest("T", 0), earliest("T", 1)) == (str(first_ms), "-1")

@@ -77,12 +77,17 @@ class Topics:
 
     def is_system(self, name: str) -> bool:
         """Whether only the broker makes and removes the topic: those of its own name and cluster are among them."""
-        return names.is_system_topic(name) or name in (self._settings.cluster, self._settings.broker_name)
+        return names.is_system_topic(name) or name in self._own_names()
 
     def system(self) -> list[str]:
         """Those of `is_system` that there are, or may be."""
-        own = (self._settings.cluster, self._settings.broker_name, TIMER_TOPIC, DEAD_LETTER_TOPIC)
+        own = (*self._own_names(), TIMER_TOPIC, DEAD_LETTER_TOPIC)
         return sorted({*names.SYSTEM_TOPICS, *own, *(name for name in self._table if names.is_system_topic(name))})
+
+    def _own_names(self) -> tuple[str, ...]:
+        """Topics that are named after the cluster and the broker."""
+        cluster = self._settings.cluster
+        return cluster, self._settings.broker_name, f"{cluster}_REPLY_TOPIC"
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Add or replace a topic, durably. Raises OSError with nothing changed."""
