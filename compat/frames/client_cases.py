@@ -136,7 +136,7 @@ _LISTS: Final = [
         "subscription",
         lambda t: [_beat(t), ask(SUBSCRIPTION_OF, group=f"{t}g", topic=t)],
         [0],
-        body=r'"group":"\w+g","subscriptionData":\{.*"subString":"\*".*"topic":"\w+"\},"topic":"\w+"',
+        body=r'"subscriptionData":\{[^}]*"subString":"\*"',
     ),
     case("first heartbeat of a group that shares", lambda t: [_beat(t, model="CLUSTERING")], [NOTIFY]),
 ]

@@ -20,7 +20,8 @@ def differing(found: list[Checked]) -> list[str]:
 
 @pytest.mark.timeout(240)
 def test_every_case(tmp_path: Path) -> None:
-    with up(tmp_path / "home", "--no-pipeline", "--set", "enablePropertyFilter=true") as running:
+    options = ("--set", "enablePropertyFilter=true", "--set", f"log_file_bytes={16 << 20}")  # some bodies have 4 MiB
+    with up(tmp_path / "home", "--no-pipeline", *options) as running:
         found = list(run_cases(running.found["broker"], ours=True))
         assert len(found) > 100
         assert differing(found) == []
