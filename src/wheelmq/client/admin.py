@@ -180,13 +180,13 @@ class Admin:
     async def delete_group(self, group: str, *, offsets_too: bool = True) -> None:
         """Delete a consumer group at every broker. Raises ValueError."""
         check_group(group)
-        header = administration.GroupHeader(group_name=group, clean_offset=offsets_too)
+        header = headers.DeleteGroupHeader(group_name=group, clean_offset=offsets_too)
         for address in (await self.brokers()).values():
             await self._ask(address, _request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header))
 
     async def consumer_progress(self, group: str, topic: str | None = None) -> dict[QueueName, QueueProgress]:
         """How far a group is in each queue of `topic`, or of all that it consumes."""
-        header = administration.ConsumeStatsHeader(consumer_group=group, topic=topic)
+        header = headers.ConsumeStatsHeader(consumer_group=group, topic=topic)
         found: dict[QueueName, QueueProgress] = {}
         for address in (await self.brokers()).values():
             answer = await self._ask(address, _request(RequestCode.GET_CONSUME_STATS, header))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.test_handlers import beat
-from wheelmq.formats.wire import frame, offset_maps
-from wheelmq.formats.wire.bodies import BodyError, QueueName
+from wheelmq.formats.wire import bodies, frame, queue_tables
+from wheelmq.formats.wire.bodies import BodyError
+from wheelmq.formats.wire.client_calls import ConsumerStatus
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import FLAG_RESPONSE, Command
 from wheelmq.testing.connection import FakeConnection
@@ -204,35 +205,9 @@ def msgspec_keys(body: bytes) -> list[str]:
     return [part.rsplit(b'"', 2)[-2].decode() for part in body.split(b":{{")[:-1]]
 
 
-class TestTables:
-    QUEUES = [QueueName(broker_name="b", queue_id=i, topic="T") for i in range(2)]
-
-    def test_what_is_written_is_read(self) -> None:
-        table = dict(zip(self.QUEUES, (5, 7), strict=True))
-        raw = b'{"messageQueueTable":%b}' % bytes(offset_maps.write(table))
-        assert raw == TABLE
-        assert offset_maps.read(raw, "messageQueueTable") == table
-        assert offset_maps.read(b"{}", "messageQueueTable") == {} == offset_maps.read(b'{"t":{}}', "t")
-
-    def test_blanks_and_keys_that_are_texts(self) -> None:
-        text = rb'"{\"brokerName\":\"b\",\"queueId\":0,\"topic\":\"T\"}" : "5"'
-        raw = rb'{ "t" : { %b , {"queueId":"1","topic":"T","brokerName":"b"}:7 } }' % text
-        assert offset_maps.read(raw, "t") == dict(zip(self.QUEUES, (5, 7), strict=True))
-
-    @pytest.mark.parametrize(
-        "raw",
-        [
-            b'{"t"',
-            b'{"t":',
-            b'{"t":5}',
-            b'{"t":{',
-            b'{"t":{5:6}}',
-            b'{"t":{{}:6}}',
-            b'{"t":{"x":6}}',
-            TABLE[:60],
-            TABLE[:-2],
-        ],
-    )
-    def test_what_is_none(self, raw: bytes) -> None:
-        with pytest.raises(BodyError):
-            offset_maps.read(raw, "messageQueueTable" if raw.startswith(TABLE[:10]) else "t")
+@pytest.mark.parametrize(
+    "raw", [b'{"messageQueueTable"', b'{"messageQueueTable":5}', b'{"messageQueueTable":{5:6}}', TABLE[:60], TABLE[:-2]]
+)
+def test_a_client_that_tells_no_offsets(raw: bytes) -> None:
+    with pytest.raises(BodyError):
+        queue_tables.by_queue(bodies.read(raw, ConsumerStatus).message_queue_table)

@@ -9,7 +9,7 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.queues import bounds, queue_name, stored_ms, topic_of
 from wheelmq.broker.request import Answer, Request, reply
 from wheelmq.broker.slices import Steps
-from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire import bodies, queue_tables
 from wheelmq.formats.wire.bodies import QueueName, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.headers import (
@@ -45,7 +45,7 @@ def get_consume_stats(request: Request, broker: Broker) -> Answer:
             if config is not None:
                 table += yield from _progress(broker, group, config, config.read_queue_nums)
                 tps += broker.stats.get_tps(group, topic)
-        return reply(body=bodies.write_with_queues({"consumeTps": tps}, offsetTable=table))
+        return reply(body=queue_tables.write(consumeTps=tps, offsetTable=dict(table)))
 
     return broker.slices.answer(steps())
 
@@ -101,8 +101,8 @@ def get_broker_consume_stats(request: Request, broker: Broker) -> Answer:
                 table = yield from _progress(broker, group, config, config.write_queue_nums)
                 behind += sum(figures["brokerOffset"] - figures["consumerOffset"] for _, figures in table)
                 in_flight += sum(figures["pullOffset"] - figures["consumerOffset"] for _, figures in table)
-                tps = {"consumeTps": broker.stats.get_tps(group, topic)}
-                of_group.append(bodies.write_with_queues(tps, offsetTable=table))
+                tps = broker.stats.get_tps(group, topic)
+                of_group.append(queue_tables.write(consumeTps=tps, offsetTable=dict(table)))
             listed.append(b"{" + bodies.write(group) + b":[" + b",".join(of_group) + b"]}")
         address = f"{broker.settings.broker_ip}:{broker.settings.listen_port}"
         head = bodies.write({"brokerAddr": address, "totalDiff": behind, "totalInflightDiff": in_flight})

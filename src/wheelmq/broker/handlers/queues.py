@@ -11,7 +11,7 @@ from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.broker.slices import Steps
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
-from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire import bodies, queue_tables
 from wheelmq.formats.wire.bodies import QueueName, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import ConsumeQueueHeader, TopicHeader
@@ -68,7 +68,7 @@ def get_topic_stats(request: Request, broker: Broker) -> Answer:
             table.append((queue_name(broker, config.topic_name, queue_id), figures))
             yield
         tps = broker.stats.put_tps(config.topic_name)
-        return reply(body=bodies.write_with_queues({"topicPutTps": tps}, offsetTable=table))
+        return reply(body=queue_tables.write(topicPutTps=tps, offsetTable=dict(table)))
 
     return broker.slices.answer(steps())
 

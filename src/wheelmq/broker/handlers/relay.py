@@ -16,10 +16,11 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Give, Later, PeerError, Request, reply
 from wheelmq.broker.state.clients import Client
 from wheelmq.formats.disk.message_id import parse_offset_message_id
-from wheelmq.formats.wire import bodies, offset_maps
+from wheelmq.formats.wire import bodies, queue_tables
+from wheelmq.formats.wire.client_calls import ConsumerStatus, ConsumerStatusHeader
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import ClientOfGroupHeader, ConsumerStatusHeader, texts
+from wheelmq.formats.wire.headers import ClientOfGroupHeader, texts
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -118,8 +119,8 @@ def get_consumer_status(request: Request, broker: Broker) -> Answer:
             waiting -= 1
             if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS and outcome.body:
                 try:
-                    table = offset_maps.read(outcome.body, "messageQueueTable")
-                    tables[client.client_id] = offset_maps.write(table)
+                    told = bodies.read(outcome.body, ConsumerStatus).message_queue_table
+                    tables[client.client_id] = queue_tables.table(queue_tables.by_queue(told))
                 except bodies.BodyError as error:
                     log.warning("the client %s of group %s tells no offsets: %s", client.client_id, header.group, error)
             if waiting == 0:

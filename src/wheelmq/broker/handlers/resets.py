@@ -17,11 +17,12 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import offset_at
 from wheelmq.broker.handlers.relay import VERSION_WITH_OFFSETS, check_versions
 from wheelmq.broker.request import Answer, PeerError, Request, reply
-from wheelmq.formats.wire import offset_maps
+from wheelmq.formats.wire import queue_tables
 from wheelmq.formats.wire.bodies import QueueName, TopicConfig
+from wheelmq.formats.wire.client_calls import ResetOffsetHeader
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import ResetOffsetHeader, texts
+from wheelmq.formats.wire.headers import texts
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -43,7 +44,7 @@ def reset_offset(request: Request, broker: Broker) -> Answer:
         offsets = _tell_clients(broker, header, topic, in_cpp=request.command.language == "CPP")
     name = broker.settings.broker_name
     table = {QueueName(broker_name=name, queue_id=i, topic=header.topic): offset for i, offset in offsets.items()}
-    return reply(body=msgspec.json.encode({"offsetTable": offset_maps.write(table)}))
+    return reply(body=queue_tables.write(offsetTable=table))
 
 
 def _reset_here(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:
@@ -118,4 +119,4 @@ def _body(broker: Broker, topic: str, offsets: dict[int, int], *, in_cpp: bool) 
         ]
         return msgspec.json.encode({"offsetTable": listed})
     table = {QueueName(broker_name=name, queue_id=i, topic=topic): offset for i, offset in offsets.items()}
-    return msgspec.json.encode({"offsetTable": offset_maps.write(table)})
+    return queue_tables.write(offsetTable=table)

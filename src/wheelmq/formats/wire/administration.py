@@ -5,21 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from wheelmq.formats.wire.bodies import Body
-from wheelmq.formats.wire.headers import Header
-
-
-class GroupHeader(Header):
-    """DELETE_SUBSCRIPTIONGROUP."""
-
-    group_name: str
-    clean_offset: bool = False
-
-
-class ConsumeStatsHeader(Header):
-    """GET_CONSUME_STATS; without a topic, of all that the group consumes."""
-
-    consumer_group: str
-    topic: str | None = None
 
 
 class NameTable(Body):

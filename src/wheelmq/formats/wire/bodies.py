@@ -287,18 +287,6 @@ def write(body: Any) -> bytes:
     return msgspec.json.encode(_without_none(msgspec.to_builtins(body, str_keys=True)))
 
 
-def write_with_queues(body: dict[str, Any], **tables: Iterable[tuple[QueueName, Any]]) -> bytes:
-    """`body` as JSON with more fields: tables by queue, of which a key is a bare object.
-
-    That is no JSON, but what Java's clients write and read: fastjson takes text as a key as well, fastjson2 does not.
-    """
-    parts = [write({name: value})[1:-1] for name, value in body.items()]
-    for name, table in tables.items():
-        rows = b",".join(write(queue) + b":" + write(value) for queue, value in table)
-        parts.append(b'"%b":{%b}' % (name.encode(), rows))
-    return b"{" + b",".join(parts) + b"}"
-
-
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_none(inner) for key, inner in value.items() if inner is not None}

@@ -23,8 +23,8 @@ class CheckTransactionHeader(Header):
 
 
 class ResetOffsetHeader(Header):
-    """RESET_CONSUMER_CLIENT_OFFSET, and INVOKE_BROKER_TO_RESET_OFFSET that an administrator sends: by a store time, or
-    one queue to a queue offset."""
+    """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET: to the first message stored at or after a time,
+    with a negative time to the end; or of one queue to a queue offset. Without `is_force` nothing goes forward."""
 
     topic: str
     group: str
@@ -35,7 +35,8 @@ class ResetOffsetHeader(Header):
 
 
 class ConsumerStatusHeader(Header):
-    """GET_CONSUMER_STATUS_FROM_CLIENT."""
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and GET_CONSUMER_STATUS_FROM_CLIENT; `client_addr` is the id of a client,
+    none asks all of the group."""
 
     topic: str
     group: str
@@ -73,6 +74,12 @@ class PushReplyHeader(Header):
     born_host: str = ""
     store_host: str = ""
     store_timestamp: Int64 = 0
+
+
+class ConsumerStatus(Body):
+    """What a client answers to GET_CONSUMER_STATUS_FROM_CLIENT: queue offsets by queue as text."""
+
+    message_queue_table: dict[str, int] = {}
 
 
 class DirectlyConsumed(Body):

@@ -198,26 +198,6 @@ class ClientOfGroupHeader(Header):
     msg_id: str | None = None
 
 
-class ConsumerStatusHeader(Header):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS; `client_addr` is the id of a client, none asks all of the group."""
-
-    topic: str
-    group: str
-    client_addr: str | None = None
-
-
-class ResetOffsetHeader(Header):
-    """INVOKE_BROKER_TO_RESET_OFFSET: to the first message stored at or after a time, a negative time to the end; or of
-    one queue to a queue offset. Without `is_force` nothing goes forward."""
-
-    topic: str
-    group: str
-    timestamp: Int64
-    is_force: bool = False
-    queue_id: Int32 = -1
-    offset: Int64 | None = None
-
-
 class RecallHeader(Header):
     """RECALL_MESSAGE."""
 
