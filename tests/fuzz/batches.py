@@ -10,7 +10,8 @@ from wheelmq.broker.handlers.send import split_batch
 from wheelmq.client.outgoing import encode_batch
 
 TOKENS = (
-    b"\0\0\0\x01", b"\0\0\0\0", b"\0\0\0\x17", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0\0", b"\x80\0",
+    b"\0\0\0\x01", b"\0\0\0\0", b"\0\0\0\x17", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0\0",
+    b"\x80\0",
     b"\0\x04k\x01v\x02", b"\x01", b"\x02", b"DELAY\x013\x02",
 )  # fmt: skip
 

@@ -13,8 +13,10 @@ SHAPES: dict[bytes, type[object]] = {
     b"QueueName": QueueName,
 }
 TOKENS = (
-    *SHAPES, b"\n", b"{", b"}", b"[", b"]", b'"', b":", b",", b"{0:", b"null", b"true", b'"1"', b"1e400", b"99999999999999999999",
-    b"\\ud800", b"\xff", b"[" * 300, b'"mqSet":[', b'"brokerAddrs":{0:"a"}', b'"subscriptionDataSet":[', b'"clientID":"c"',
+    *SHAPES, b"\n", b"{", b"}", b"[", b"]", b'"', b":", b",", b"{0:", b"null", b"true", b'"1"', b"1e400",
+    b"99999999999999999999",
+    b"\\ud800", b"\xff", b"[" * 300, b'"mqSet":[', b'"brokerAddrs":{0:"a"}', b'"subscriptionDataSet":[',
+    b'"clientID":"c"',
 )  # fmt: skip
 assert LockBatch.__name__.encode() in SHAPES
 

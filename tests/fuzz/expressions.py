@@ -13,8 +13,10 @@ from wheelmq.filter.expression import ExpressionError
 from wheelmq.filter.values import EvaluationError
 
 TOKENS = (
-    b" AND ", b" OR ", b" NOT ", b" BETWEEN ", b" IN (", b"TRUE", b"FALSE", b"NULL", b" IS ", b" CONTAINS ", b" STARTSWITH ",
-    b" ENDSWITH ", b"<>", b">=", b"<=", b"=", b"(", b")", b"'", b"''", b"/*", b"*/", b"--", b"\n", b"9223372036854775808", b"1e999",
+    b" AND ", b" OR ", b" NOT ", b" BETWEEN ", b" IN (", b"TRUE", b"FALSE", b"NULL", b" IS ", b" CONTAINS ",
+    b" STARTSWITH ",
+    b" ENDSWITH ", b"<>", b">=", b"<=", b"=", b"(", b")", b"'", b"''", b"/*", b"*/", b"--", b"\n",
+    b"9223372036854775808", b"1e999",
     b"4.9E-324", b"1L", b"a", b"-", b"+", b",", b"\xef\xbc\x91", b".5", b"0x1p3",
 )  # fmt: skip
 

@@ -1,9 +1,9 @@
 """Files that a start reads, and those that `wheelmq dump` shows; the first line names the file.
 
 Held: settings that are none are a ConfigError, a record that is none a RecordError, a snapshot that is none
-SnapshotDamaged; a file of settings that is written back with changes has them; the readers of a record's parts find what
-the one of all finds; any file of a store can be shown up to where it is damaged, which a row says, or cut short, which is
-a ValueError or struct's error.
+SnapshotDamaged; a file of settings that is written back with changes has them; the readers of a record's parts find
+what the one of all finds; any file of a store can be shown up to where it is damaged, which a row says, or cut short,
+which is a ValueError or struct's error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ FILES = (
     "config/timerdone", "config/timermetrics", "config/snapshot",
 )  # fmt: skip
 TOKENS = (
-    b"broker.conf\n", b"wheelmq.toml\n", b"record\n", b"snapshot\n", *(f"{file}\n".encode() for file in FILES), b"\\u00", b"\\\n",
-    b"\r\n", b"=", b":", b"#", b"brokerName", b"listenPort", b"storePathRootDir", b"flushDiskType", b"[timer]\n", b"precision_ms", b"[", b"]",
+    b"broker.conf\n", b"wheelmq.toml\n", b"record\n", b"snapshot\n", *(f"{file}\n".encode() for file in FILES),
+    b"\\u00", b"\\\n",
+    b"\r\n", b"=", b":", b"#", b"brokerName", b"listenPort", b"storePathRootDir", b"flushDiskType", b"[timer]\n",
+    b"precision_ms", b"[", b"]",
     b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab", b"\xcb\xd4\x31\x94", b"\0\0\0\x14", b"\xff\xff\xff\xff", b"\0" * 20,
 )  # fmt: skip
 CHANGES = {"brokerName": "b=a \\ \u20ac", "new": " x"}

@@ -19,8 +19,10 @@ from wheelmq.formats.wire.headers import Header, HeaderError
 
 TOKENS = (
     b"\0\0\0\x60", b"\0\0\0\x58", b"\x01\0\0\x20", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b'"code":',
-    b"310", b"320", b"2147483648", b"9223372036854775808", b"1e400", b"-1", b"null", b"true", b'"extFields":{', b'"flag":',
-    b'"opaque":', b'"a":"g"', b'"b":"T"', b'"e":"0"', b'"i":"K\\u0001v\\u0002"', b"\\ud800", b"\\u0000", b"\xff", b"{", b"}", b"[",
+    b"310", b"320", b"2147483648", b"9223372036854775808", b"1e400", b"-1", b"null", b"true", b'"extFields":{',
+    b'"flag":',
+    b'"opaque":', b'"a":"g"', b'"b":"T"', b'"e":"0"', b'"i":"K\\u0001v\\u0002"', b"\\ud800", b"\\u0000", b"\xff",
+    b"{", b"}", b"[",
 )  # fmt: skip
 
 KINDS: tuple[type[Header], ...] = tuple(Header.__subclasses__())

@@ -30,7 +30,8 @@ def main() -> None:
     dictionary.write_text("".join(f'"{_escaped(token)}"\n' for token in target.TOKENS))
     options = [
         f"-max_total_time={seconds}", f"-rss_limit_mb={MEMORY_MIB_MAX}", f"-timeout={INPUT_S_MAX}",
-        f"-max_len={INPUT_BYTES_MAX}", f"-artifact_prefix={crashes}/{name}-", f"-dict={dictionary}", "-print_final_stats=1",
+        f"-max_len={INPUT_BYTES_MAX}", f"-artifact_prefix={crashes}/{name}-", f"-dict={dictionary}",
+        "-print_final_stats=1",
     ]  # fmt: skip
     atheris.Setup([sys.argv[0], *options, found, str(CORPUS / name)], lambda data: targets.run(target, data))
     atheris.Fuzz()

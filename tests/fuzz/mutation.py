@@ -1,4 +1,4 @@
-"""Mutations of a corpus that a seed decides: what atheris does by coverage, in its simplest form, and the same each time."""
+"""Mutations of a corpus that a seed decides: the same ones each time."""
 
 from __future__ import annotations
 

@@ -30,8 +30,10 @@ TOKENS = (
     *(str(int(code)).encode() for code in HANDLERS), b"\n", b"\n\n", b"\n--\n", b"=", b" 2\n", b"\x01", b"\x02",
     b"topic=T", b"queueId=0", b"consumerGroup=g", b"offset=", b"b=T", b"e=0", b"i=", b"m=true", b"f=4", b"f=8",
     b"TIMER_DELAY_MS\x011000\x02", b"TIMER_DELIVER_MS\x01", b"DELAY\x013\x02", b"delayInSeconds\x011\x02",
-    b"TIMER_DEL_UNIQKEY\x01T+K\x02", b"UNIQ_KEY\x01K\x02", b"TRAN_MSG\x01true\x02", b"PGROUP\x01p\x02", b"TAGS\x01a\x02",
-    b"-1", b"9223372036854775807", b"-9223372036854775808", b"2147483647", b"{", b"[", b'{"clientID":"c"}', b"commitLogOffset=0",
+    b"TIMER_DEL_UNIQKEY\x01T+K\x02", b"UNIQ_KEY\x01K\x02", b"TRAN_MSG\x01true\x02", b"PGROUP\x01p\x02",
+    b"TAGS\x01a\x02",
+    b"-1", b"9223372036854775807", b"-9223372036854775808", b"2147483647", b"{", b"[", b'{"clientID":"c"}',
+    b"commitLogOffset=0",
     b"commitOrRollback=8", b"epoch=1", b"turn=1", b"kind=queue", b"name=T/0", b"sysFlag=4", b"subscription=",
     b"expressionType=SQL92", b"%RETRY%g", b"%DLQ%g", b"rmq_sys_wheel_timer", b"SCHEDULE_TOPIC_XXXX",
 )  # fmt: skip

@@ -39,13 +39,18 @@ def parse(raw: bytes) -> list[Property]:
 
 def write(values: Mapping[str, str]) -> str:
     """A line for each, in the order of the names, that loads as it was."""
-    return "".join(f"{name}={escape(values[name])}\n" for name in sorted(values))
+    return "".join(_line(name, values[name]) for name in sorted(values))
 
 
 def escape(value: str) -> str:
     """`value` as it is written behind the sign of equality."""
     written = "".join(_WRITTEN.get(char) or _ascii(char) for char in value)
     return f"\\{written}" if written.startswith(" ") else written
+
+
+def escape_name(name: str) -> str:
+    """`name` as it is written before the sign of equality."""
+    return "".join(f"\\{char}" if char in " =:#!" else _WRITTEN.get(char) or _ascii(char) for char in name)
 
 
 def with_changes(raw: bytes, changes: Mapping[str, str]) -> bytes:
@@ -57,11 +62,17 @@ def with_changes(raw: bytes, changes: Mapping[str, str]) -> bytes:
     places = {found.name: found for found in parse(raw)}
     for name in sorted(changes, key=lambda name: places[name].line if name in places else 0, reverse=True):
         if name in places:
-            lines[places[name].line - 1 : places[name].last_line] = [f"{name}={escape(changes[name])}\n"]
+            lines[places[name].line - 1 : places[name].last_line] = [_line(name, changes[name])]
     if lines and not lines[-1].endswith(("\n", "\r")):
         lines[-1] += "\n"
-    lines += [f"{name}={escape(changes[name])}\n" for name in sorted(changes) if name not in places]
+    if lines and lines[-1].rstrip("\r\n").endswith("\\"):
+        lines.append("\n")  # or else what comes behind it would be joined
+    lines += [_line(name, changes[name]) for name in sorted(changes) if name not in places]
     return "".join(lines).encode("latin-1")
+
+
+def _line(name: str, value: str) -> str:
+    return f"{escape_name(name)}={escape(value)}\n"
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int, int]]:

@@ -83,3 +83,15 @@ class TestChanges:
         ends_open = raw.rstrip(b"\r\n").endswith(b"\\")
         if not ends_open:
             assert loaded(with_changes(raw, changes)) == loaded(raw) | changes
+
+
+@pytest.mark.parametrize("name", ["a b", "a=b", "a:b", "#a", "!a", "a\\", "\t", "\u20ac", " a", ""])
+def test_a_name_is_written_as_it_was(name: str) -> None:
+    assert loaded(write({name: "1"}).encode("latin-1")) == {name: "1"}
+    assert loaded(with_changes(b"x=1", {name: "1"})) == {"x": "1", name: "1"}
+
+
+@pytest.mark.parametrize("end", [b"\\", b"\\\n", b"\\\r\n", b"\\\\", b"\\\\\\"])
+def test_what_is_added_behind_a_backslash_is_not_joined(end: bytes) -> None:
+    raw = b"a=1" + end
+    assert loaded(with_changes(raw, {"b": "2"})) == {**loaded(raw), "b": "2"}
