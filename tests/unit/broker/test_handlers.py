@@ -67,10 +67,7 @@ class TestConsumerOffsets:
         assert self.query(harness).ext == {"offset": "0"}
         assert self.query(harness, setZeroIfNotFound=True).ext == {"offset": "0"}
         answer = self.query(harness, setZeroIfNotFound=False)
-        assert (answer.code, answer.remark) == (
-            22,
-            "Not found, do not set to zero, maybe this group consumer boot first",
-        )
+        assert (answer.code, answer.remark) == (22, "Not found, do not set to zero, maybe this group boot first")
 
     @pytest.mark.parametrize(
         ("fields", "code"),

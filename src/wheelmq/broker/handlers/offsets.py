@@ -32,8 +32,10 @@ def query_consumer_offset(request: Request, broker: Broker) -> Answer:
     queue = broker.store.queues.find(header.topic, header.queue_id)
     if header.set_zero_if_not_found is not False and _begins_in_memory(broker, queue):
         return reply(offset=0)
-    why = "V3_0_6_SNAPSHOT" if header.set_zero_if_not_found is not False else "do not set to zero,"
-    raise PeerError(ResponseCode.QUERY_NOT_FOUND, f"Not found, {why} maybe this group consumer boot first")
+    remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+    if header.set_zero_if_not_found is False:
+        remark = "Not found, do not set to zero, maybe this group boot first"
+    raise PeerError(ResponseCode.QUERY_NOT_FOUND, remark)
 
 
 def _begins_in_memory(broker: Broker, queue: ConsumeQueue | None) -> bool:
