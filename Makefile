@@ -43,7 +43,7 @@ compat: install ## Run the suites of compat/ against Apache RocketMQ, then again
 	$(BIN)/python -m compat.java --target apache
 	$(BIN)/python -m compat.mqadmin --target apache
 	$(BIN)/python -m compat.client --target apache
-	$(BIN)/python -m compat.twin --target apache
+	$(BIN)/python -m compat.twin
 	COMPAT=whole $(BIN)/pytest tests/compat
 
 FUZZ := $(VENV)/fuzz

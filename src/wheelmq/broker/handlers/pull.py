@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wheelmq.broker.arrivals import is_of_a_tag
+from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import is_in_memory
 from wheelmq.broker.hook_contexts import pull_context
@@ -144,7 +145,7 @@ def _check(request: Request, header: PullHeader, broker: Broker) -> tuple[GroupC
     if not 0 <= header.queue_id < topic.read_queue_nums:
         remark = (
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-            f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer_text(request.connection)}]"
         )
         raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
     return group, topic
@@ -174,7 +175,7 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
     queue = broker.store.queues.find(header.topic, header.queue_id)
     asked = header.queue_offset
     if queue is None:
-        return Read(Status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return Read(Status.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # Apache makes a queue when it is asked for
     start, end = queue.start, queue.end
     if end == 0:
         return Read(Status.NO_MESSAGE_IN_QUEUE, 0, start, end)

@@ -20,6 +20,8 @@ def query_message(request: Request, broker: Broker) -> Answer:
     header = request.header(QueryMessageHeader)
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
     most = broker.settings.query_unique_key_count_max if is_unique else header.max_num
+    if most < 0:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, f"maxNum is {most}: it says how many messages are wanted")
     span = Millis(header.begin_timestamp), Millis(header.end_timestamp)
     spans = []
     if broker.index is not None:

@@ -41,10 +41,18 @@ def parse_handle(text: str) -> RecallHandle | None:
 
 @serves(RequestCode.RECALL_MESSAGE)
 def recall(request: Request, broker: Broker) -> Answer:
-    """Park a cancel for the message that the handle names."""
+    """Park a cancel for the message that the handle names. Every answer names the region, as that of a send."""
+    header = request.header(RecallHeader)
+    try:
+        return _recall(request, broker, header)
+    except PeerError as refusal:
+        return reply(refusal.code, refusal.remark, MSG_REGION=broker.settings.region_id)
+
+
+def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
+    """The answer to a recall that is granted. Raises PeerError."""
     if not broker.settings.recall_enable:
         raise PeerError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-    header = request.header(RecallHeader)
     if header.topic not in broker.topics:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist")
     handle = parse_handle(header.recall_handle)
@@ -74,5 +82,5 @@ def recall(request: Request, broker: Broker) -> Answer:
         born_host=request.connection.peer,
     )
     appended, cancelled = put(broker, message)
-    answer = reply(msgId=handle.unique_key, cancelResult=cancelled)
+    answer = reply(msgId=handle.unique_key, cancelResult=cancelled, MSG_REGION=broker.settings.region_id)
     return answer_when_stored(broker, message, answer, LogPosition(appended.position + appended.size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
@@ -69,6 +69,8 @@ def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> An
 
 
 def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
+    if not request.command.body:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, "the message has no body")
     try:
         too_early = broker.admission.before_opening()
         if too_early is not None:
@@ -110,7 +112,9 @@ def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicCo
     if not topic.perm & PERM_WRITE:
         raise PeerError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] sending message is forbidden")
     if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
-        remark = f"request queueId[{header.queue_id}] is illegal, {topic} Producer: {peer_text(request.connection)}"
+        remark = (
+            f"request queueId[{header.queue_id}] is illegal, {topic.text()} Producer: {peer_text(request.connection)}"
+        )
         raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
     return topic
 
@@ -123,11 +127,11 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     if props.INNER_NUM in properties:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
     message = _message(request, broker, header, topic, body, properties)
+    asked_queue = message.queue_id
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, broker, header, message)
     if _is_half(header, message):
-        return _send_half(broker, message)
-    asked_queue = message.queue_id
+        return _send_half(broker, message, asked_queue)
     due_ms = _block_due_ms(broker, message)
     if due_ms is not None:
         return _send_to_block(broker, message, due_ms)
@@ -152,7 +156,7 @@ def _is_half(header: SendHeader, message: Message) -> bool:
     return java_boolean(properties.get(props.TRAN_MSG)) and not is_given_back
 
 
-def _send_half(broker: Broker, message: Message) -> Answer:
+def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
     """Store `message` where it waits for the end of its transaction; the answer says where that is."""
     if broker.settings.reject_transaction_message:
         remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
@@ -165,7 +169,7 @@ def _send_half(broker: Broker, message: Message) -> Answer:
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(broker) | headers.texts(
         msgId=offset_message_id(broker.host, appended.position),
-        queueId=message.queue_id,
+        queueId=asked_queue,
         queueOffset=appended.queue_offset,
         transactionId=message.properties[props.UNIQ_KEY],
     )
@@ -203,6 +207,8 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
     if header.topic.startswith(names.RETRY_PREFIX):
         remark = f"batch request does not support retry group {header.topic}"
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, remark)
+    if header.sys_flag & SYS_TRANSACTION:
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
     body = request.body
     _check_body(broker, body)
     shared = props.parse(header.properties)
@@ -304,8 +310,6 @@ def _redirect_if_spent(request: Request, broker: Broker, header: SendHeader, mes
 
 
 def _check_body(broker: Broker, body: bytes) -> None:
-    if not body:
-        raise PeerError(ResponseCode.SYSTEM_ERROR, "the message has no body")
     if len(body) > broker.settings.body_bytes_max:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
 

@@ -76,6 +76,17 @@ class TopicConfig(Body):
     order: bool = False
     attributes: dict[str, str] = {}
 
+    def text(self) -> str:
+        """As Apache RocketMQ's answers name it (RocketMQ: TopicConfig.toString)."""
+        flags = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
+        perm = "".join(letter if self.perm & flag else "-" for flag, letter in flags)
+        attributes = ", ".join(f"{name}={value}" for name, value in self.attributes.items())
+        return (
+            f"TopicConfig [topicName={self.topic_name}, readQueueNums={self.read_queue_nums}, "
+            f"writeQueueNums={self.write_queue_nums}, perm={perm}, topicFilterType={self.topic_filter_type}, "
+            f"topicSysFlag={self.topic_sys_flag}, order={str(self.order).lower()}, attributes={{{attributes}}}]"
+        )
+
 
 class GroupRetryPolicy(Body):
     """When a group's messages are tried again: kept and told, for proxies go by it and the broker does not."""
@@ -267,11 +278,11 @@ def read(raw: Buffer, body: type[B]) -> B:
     text = bytes(raw)
     try:
         return msgspec.json.decode(text, type=body, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         quoted = _TEXT_OR_BARE_KEY.sub(_quote_key, text)
         try:
             return msgspec.json.decode(quoted, type=body, strict=False)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise BodyError(f"{getattr(body, '__name__', body)}: {error}") from None
 
 

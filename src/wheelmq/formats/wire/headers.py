@@ -5,11 +5,13 @@ Unknown fields are ignored. A field without a default must be there; numbers and
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from wheelmq.formats.java import java_boolean
 from wheelmq.formats.units import NEVER_MS
 
 H = TypeVar("H", bound="Header")
@@ -28,11 +30,23 @@ class Header(msgspec.Struct, rename="camel", kw_only=True):
 
 
 def read(ext: dict[str, str], header: type[H]) -> H:
-    """The header in a request's extFields. Raises HeaderError."""
+    """The header in a request's extFields. Raises HeaderError.
+
+    What is no number is refused; of a truth value all but `true` is false, as in Java.
+    """
+    odd = [name for name in _truth_values(header) if ext.get(name, "false") not in ("true", "false")]
+    if odd:
+        ext = {**ext, **{name: str(java_boolean(ext[name])).lower() for name in odd}}
     try:
         return msgspec.convert(ext, header, strict=False)
     except msgspec.ValidationError as error:
         raise HeaderError(f"{header.__name__}: {error}") from None
+
+
+@lru_cache(None)
+def _truth_values(header: type[Header]) -> tuple[str, ...]:
+    """The fields of a header that hold one, by their names on the wire."""
+    return tuple(one.encode_name for one in msgspec.structs.fields(header) if one.type in (bool, bool | None))
 
 
 def write(header: Header) -> dict[str, str]:
@@ -264,7 +278,7 @@ class CreateTopicHeader(Header):
     write_queue_nums: Int32
     perm: Int32
     default_topic: str = ""
-    topic_filter_type: str = "SINGLE_TAG"
+    topic_filter_type: Literal["SINGLE_TAG", "MULTI_TAG"] = "SINGLE_TAG"
     topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: str = ""

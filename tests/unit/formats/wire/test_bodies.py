@@ -123,3 +123,17 @@ def test_tag_expressions() -> None:
 def test_what_is_no_utf_8_is_no_body(raw: bytes) -> None:
     with pytest.raises(BodyError, match="TopicConfig: "):
         bodies.read(raw, TopicConfig)
+
+
+@pytest.mark.parametrize("raw", [b'{"x":' + b"[" * 20_000, b'{"x":' * 20_000])
+def test_what_nests_too_deep_is_no_body(raw: bytes) -> None:
+    with pytest.raises(BodyError, match="recursion"):
+        bodies.read(raw, Heartbeat)
+
+
+def test_a_topic_as_answers_name_it() -> None:
+    topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=2, perm=5, attributes={"a": "b", "c": "d"})
+    assert topic.text() == (
+        "TopicConfig [topicName=T, readQueueNums=1, writeQueueNums=2, perm=R-X, topicFilterType=SINGLE_TAG, "
+        "topicSysFlag=0, order=false, attributes={a=b, c=d}]"
+    )

@@ -90,3 +90,9 @@ def test_texts() -> None:
         "e": "x",
         "f": "-1",
     }
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("1", False), ("", False), ("yes", False)])
+def test_a_truth_value_is_read_as_java_reads_it(text: str, value: bool) -> None:
+    header = headers.read({"offset": "1", "group": "g", "delayLevel": "0", "unitMode": text}, headers.SendBackHeader)
+    assert header.unit_mode is value
