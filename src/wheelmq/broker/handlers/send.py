@@ -207,8 +207,6 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
     if header.topic.startswith(names.RETRY_PREFIX):
         remark = f"batch request does not support retry group {header.topic}"
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, remark)
-    if header.sys_flag & SYS_TRANSACTION:
-        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)
     body = request.body
     _check_body(broker, body)
     shared = props.parse(header.properties)
