@@ -31,17 +31,21 @@ class MavenProject:
     """A folder with a pom.xml that copies its dependencies to `target/lib` in the phase `test-compile`."""
 
     folder: Path
+    target_name: str = "target"
+    """Where Maven builds, under `folder`: the pom's own business if it is another."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """Of the pom, set otherwise than there."""
 
     @property
     def target(self) -> Path:
-        return self.folder / "target"
+        return self.folder / self.target_name
 
     def class_path(self) -> str:
         """The class path for plain `java -cp`; Maven runs only when pom.xml or a source has changed.
 
         The lock lets test processes start side by side: one builds, the others wait.
         """
-        self.target.mkdir(exist_ok=True)
+        self.target.mkdir(parents=True, exist_ok=True)
         stamp = self.target / "built"
         with _locked(self.target / "lock"):
             fingerprint = self._fingerprint()
@@ -53,7 +57,7 @@ class MavenProject:
         return os.pathsep.join(map(str, parts))
 
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(repr(self.properties).encode() if self.properties else b"")
         sources = sorted(path for path in (self.folder / "src").rglob("*") if path.is_file())
         for path in (self.folder / "pom.xml", *sources):
             content = path.read_bytes()
@@ -67,7 +71,8 @@ class MavenProject:
             raise BuildError(reason)
         for stale in ("classes", "test-classes", "lib"):
             shutil.rmtree(self.target / stale, ignore_errors=True)
-        command = ["mvn", "-q", "-B", "-f", str(self.folder / "pom.xml"), "test-compile"]
+        properties = [f"-D{key}={value}" for key, value in self.properties]
+        command = ["mvn", "-q", "-B", "-f", str(self.folder / "pom.xml"), *properties, "test-compile"]
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
