@@ -53,9 +53,9 @@ class Clients:
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
-        group.consume_type = data.consume_type
-        group.message_model = data.message_model
-        group.consume_from_where = data.consume_from_where
+        group.consume_type = str(data.consume_type)
+        group.message_model = str(data.message_model)
+        group.consume_from_where = str(data.consume_from_where)
         key = (client.client_id, id(client.connection))
         joined = key not in group.clients
         group.clients[key] = client

@@ -160,15 +160,38 @@ class Subscription(Body):
         return cls(topic=topic, sub_string=text, tags_set=tags, code_set=codes, sub_version=version)
 
 
+_ORDINALS: Final = {
+    "consume_type": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"),
+    "message_model": ("BROADCASTING", "CLUSTERING"),
+    "consume_from_where": (
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+}
+"""The names of Java's enums in their order (RocketMQ: ConsumeType, MessageModel, ConsumeFromWhere)."""
+
+
 class ConsumerData(Body):
-    """A consumer group in a heartbeat."""
+    """A consumer group in a heartbeat. The C++ client sends numbers for three of its names: they are names here."""
 
     group_name: str
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: str | int = "CONSUME_PASSIVELY"
+    message_model: str | int = "CLUSTERING"
+    consume_from_where: str | int = "CONSUME_FROM_LAST_OFFSET"
     subscription_data_set: list[Subscription] = []
     unit_mode: bool = False
+
+    def __post_init__(self) -> None:
+        for field, names in _ORDINALS.items():
+            number = getattr(self, field)
+            if isinstance(number, int):
+                if not 0 <= number < len(names):
+                    raise ValueError(f"{field} is {number}: send a name, or 0 to {len(names) - 1}")
+                setattr(self, field, names[number])
 
 
 class ClientCheck(Body):

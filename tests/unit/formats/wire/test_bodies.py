@@ -34,6 +34,24 @@ def test_a_heartbeat_as_java_sends_it() -> None:
     assert (subscription.topic, subscription.code_set, subscription.sub_version) == ("T", [2598919], 1700000000000)
 
 
+def test_the_cpp_client_writes_enums_as_ordinals_and_versions_as_texts() -> None:
+    raw = (
+        b'{"clientID":"1-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":"g",'
+        b'"messageModel":0,"subscriptionDataSet":[{"subString":"*","subVersion":"1795340152440","topic":"T"}]}]}'
+    )
+    group = bodies.read(raw, Heartbeat).consumer_data_set[0]
+    assert group.consume_type == "CONSUME_PASSIVELY"
+    assert group.message_model == "BROADCASTING"
+    assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+    assert group.subscription_data_set[0].sub_version == 1795340152440
+
+
+@pytest.mark.parametrize("ordinal", [b"-1", b"2"])
+def test_an_ordinal_of_no_name_is_refused(ordinal: bytes) -> None:
+    with pytest.raises(BodyError, match=r"message_model is -?[0-9]+: send a name, or 0 to 1"):
+        bodies.read(b'{"clientID":"c","consumerDataSet":[{"groupName":"g","messageModel":%b}]}' % ordinal, Heartbeat)
+
+
 def test_go_writes_codes_as_texts() -> None:
     raw = b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"codeSet":["2598919"]}]}]}'
     assert bodies.read(raw, Heartbeat).consumer_data_set[0].subscription_data_set[0].code_set == [2598919]
