@@ -38,9 +38,13 @@ test: lint ## Look at style and types, then run the tests.
 bounds: install ## Run the tests of the kernels with every index checked (5 min).
 	BOUNDS=whole $(BIN)/pytest tests/twin/test_bounds.py
 
-compat: install ## Run the suites of compat/ against Apache RocketMQ, then against WheelMQ (needs a JDK and Maven).
+compat: install ## Run the suites of compat/ against Apache RocketMQ, then against WheelMQ (needs a JDK and Maven; Go, Node).
 	$(BIN)/python -m compat.frames --target apache
 	$(BIN)/python -m compat.java --target apache
+	$(BIN)/python -m compat.java --target apache --client 5.4.0
+	$(BIN)/python -m compat.go --target apache --skip
+	$(BIN)/python -m compat.node --target apache --skip
+	$(BIN)/python -m compat.cpp --target apache --skip
 	$(BIN)/python -m compat.mqadmin --target apache
 	$(BIN)/python -m compat.client --target apache
 	$(BIN)/python -m compat.twin

@@ -1,0 +1,470 @@
+"""The conformance suite for the C++ client; `run.py` runs it, with what is asked in COMPAT_ variables."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocketmq import client as rocketmq
+from rocketmq.exceptions import ProducerSendSyncFailed
+
+NAMESRV = os.environ["COMPAT_NAMESRV"]
+FAST = os.environ["COMPAT_FAST"] != ""
+LATENESS_MAX_MS = int(os.environ["COMPAT_LATENESS_MAX_MS"])
+ONLY = re.compile(os.environ["COMPAT_ONLY"])
+PATIENCE_S = 60.0
+"""A consumer of this client looks for routes each 30 s, and for its queues each 10 s."""
+POLL_S = 0.005
+CASES_AT_ONCE = 6
+"""The clients of a process share locks that they wait for no longer than a second; who gives up tries again in 30 s."""
+QUEUES = 4
+"""Of a topic that a send makes."""
+
+RUN = f"{int(time.time() * 1000):x}"
+numbers = itertools.count(1)
+opened: list[Any] = []
+"""Clients of cases that have ended: they are left to the end of the process, for their shutdown may take seconds."""
+
+
+def fresh(what: str) -> str:
+    """A name that no earlier run has used."""
+    return f"compat_cpp_{what}_{RUN}_{next(numbers)}"
+
+
+def ids(count: int) -> list[str]:
+    """Ids that sort as they count."""
+    return [f"id-{number:04}" for number in range(count)]
+
+
+def now_ms() -> float:
+    return time.time() * 1000
+
+
+def until(what: Callable[[], object], condition: Callable[[], bool]) -> None:
+    """Returns when the condition holds, and fails after the patience; `what` is asked at the end."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what()}"
+        time.sleep(POLL_S)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A copy: what the client hands over lives as long as the call."""
+
+    id: str
+    tags: str
+    body: bytes
+    queue: int
+    reconsumed: int
+    fence: str
+    at_ms: float
+    topic: str
+    properties: dict[str, str]
+
+
+PROPERTIES = ("colour", "TIMER_DELAY_MS", "TIMER_OUT_MS", "DELAY", "CLUSTER", "RETRY_TOPIC")
+
+
+def arrival_of(message: Any) -> Arrival:
+    def text(value: bytes | None) -> str:
+        return (value or b"").decode()
+
+    return Arrival(
+        id=text(message.keys),
+        tags=text(message.tags),
+        body=message.body,
+        queue=message.queue_id,
+        reconsumed=message.reconsume_times,
+        fence=text(message.get_property("fence")),
+        at_ms=now_ms(),
+        topic=message.topic,
+        properties={name: text(message.get_property(name)) for name in PROPERTIES},
+    )
+
+
+def new_producer() -> Any:
+    producer = rocketmq.Producer(fresh("producer"))
+    producer.set_namesrv_addr(NAMESRV)
+    producer.start()
+    opened.append(producer)
+    return producer
+
+
+def message(topic: str, id: str, tag: str = "tag", **properties: object) -> Any:
+    """A message whose id, its key, is also its body."""
+    made = rocketmq.Message(topic)
+    made.set_keys(id)
+    made.set_tags(tag)
+    made.set_body(id)
+    for name, value in properties.items():
+        made.set_property(name, str(value))
+    return made
+
+
+def new_topic() -> str:
+    """One with four queues, made by its first message, which nobody waits for."""
+    topic, producer = fresh("topic"), new_producer()
+
+    def made() -> bool:
+        """While another of its threads looks for routes, the client finds none."""
+        try:
+            producer.send_sync(message(topic, "first", "first"))
+        except ProducerSendSyncFailed:
+            return False
+        return True
+
+    until(lambda: f"{topic} to be made", made)
+    return topic
+
+
+@dataclass
+class Inbox:
+    """A push consumer that keeps what it was given, with the time; in one thread, so that fences hold."""
+
+    topic: str
+    group: str = ""
+    expression: str = "*"
+    orderly: bool = False
+    broadcast: bool = False
+    takes: Callable[[Arrival], bool] = lambda arrival: True
+    arrivals: list[Arrival] = field(default_factory=list)
+
+    def open(self) -> Inbox:
+        model = rocketmq.MessageModel
+        consumer = rocketmq.PushConsumer(
+            self.group or fresh("group"),
+            orderly=self.orderly,
+            message_model=model.BROADCASTING if self.broadcast else model.CLUSTERING,
+        )
+        consumer.set_namesrv_addr(NAMESRV)
+        consumer.set_instance_name(fresh("instance"))
+        consumer.set_thread_count(1)
+        consumer.subscribe(self.topic, self._note, self.expression)
+        consumer.start()
+        opened.append(consumer)
+        return self
+
+    def _note(self, message: Any) -> None:
+        arrival = arrival_of(message)
+        self.arrivals.append(arrival)
+        if not arrival.fence and arrival.tags != "first" and not self.takes(arrival):
+            raise NotNowError
+
+    @property
+    def came(self) -> list[Arrival]:
+        """What came so far, in order, without fences and without the message that made the topic."""
+        return [arrival for arrival in self.arrivals if not arrival.fence and arrival.tags != "first"]
+
+    @property
+    def ids(self) -> list[str]:
+        return [arrival.id for arrival in self.came]
+
+    def await_count(self, count: int) -> list[Arrival]:
+        until(lambda: f"{count} messages, of which came {self.ids}", lambda: len(self.came) >= count)
+        return self.came
+
+    def await_only(self, id: str) -> Arrival:
+        until(lambda: f"{id} among {self.ids}", lambda: id in self.ids)
+        assert self.ids.count(id) == 1, self.ids
+        return self.came[self.ids.index(id)]
+
+
+class NotNowError(Exception):
+    """Gives a message back."""
+
+
+def fence(*inboxes: Inbox, tag: str = "tag") -> None:
+    """Sends a last message to each queue and waits until the inboxes have seen them all."""
+    mark = fresh("fence")
+    producer = new_producer()
+    for queue in range(QUEUES):
+        producer.send_orderly(message(inboxes[0].topic, mark, tag, fence=mark), queue)
+
+    def seen(inbox: Inbox) -> int:
+        return [arrival.fence for arrival in inbox.arrivals].count(mark)
+
+    until(lambda: f"fences: {[seen(inbox) for inbox in inboxes]}", lambda: all(seen(one) == QUEUES for one in inboxes))
+
+
+@dataclass
+class Check:
+    """A case under way: what it measures."""
+
+    measures: dict[str, float] = field(default_factory=dict)
+
+    def late(self, arrival: Arrival, earliest_ms: float, latest_ms: float) -> None:
+        """Fails when a message came early or too late, and keeps how late it was."""
+        late_ms = arrival.at_ms - earliest_ms
+        self.measures["lateness_ms"] = max(self.measures.get("lateness_ms", 0.0), late_ms)
+        assert late_ms >= 0, f"{-late_ms:.0f} ms early"
+        assert arrival.at_ms - latest_ms <= LATENESS_MAX_MS, f"{arrival.at_ms - latest_ms:.0f} ms late"
+
+
+def send_sync(check: Check) -> None:
+    topic = new_topic()
+    producer = new_producer()
+    sent = [producer.send_sync(message(topic, id)) for id in ids(8)]
+    assert all(one.status == rocketmq.SendStatus.OK and one.msg_id for one in sent), sent
+    assert len({one.msg_id for one in sent}) == 8, sent
+    inbox = Inbox(topic).open()
+    inbox.await_count(8)
+    fence(inbox)
+    assert sorted(inbox.ids) == ids(8), inbox.ids
+
+
+def send_async(check: Check) -> None:
+    topic = new_topic()
+    inbox, producer = Inbox(topic).open(), new_producer()
+    answers: list[object] = []
+    for id in ids(20):
+        producer.send_async(message(topic, id), answers.append, answers.append)
+    until(lambda: f"20 answers: {answers}", lambda: len(answers) == 20)
+    assert all(getattr(one, "status", None) == rocketmq.SendStatus.OK for one in answers), answers
+    inbox.await_count(20)
+    fence(inbox)
+    assert sorted(inbox.ids) == ids(20), inbox.ids
+
+
+def send_oneway(check: Check) -> None:
+    topic = new_topic()
+    inbox, producer = Inbox(topic).open(), new_producer()
+    for id in ids(10):
+        producer.send_oneway(message(topic, id))
+    inbox.await_count(10)
+    fence(inbox)
+    assert sorted(inbox.ids) == ids(10), inbox.ids
+
+
+def send_batch(check: Check) -> None:
+    """The client does not say that it is a batch: its messages come as one, which has no key."""
+    topic = new_topic()
+    inbox, producer = Inbox(topic).open(), new_producer()
+    batch = [message(topic, id, "t") for id in ids(16)]
+    assert producer.send_batch(batch).status == rocketmq.SendStatus.OK
+    inbox.await_only("")
+    fence(inbox)
+    assert inbox.ids == [""], inbox.ids
+
+
+def send_to_queues(check: Check) -> None:
+    topic = new_topic()
+    producer = new_producer()
+    for position, id in enumerate(ids(20)):
+        producer.send_orderly(message(topic, id), position % QUEUES)
+    inbox = Inbox(topic).open()
+    inbox.await_count(20)
+    for queue in range(QUEUES):
+        came = [arrival.id for arrival in inbox.came if arrival.queue == queue]
+        assert came == ids(20)[queue::QUEUES], (queue, came)
+
+
+def send_compressed(check: Check) -> None:
+    topic = new_topic()
+    inbox, producer = Inbox(topic).open(), new_producer()
+    sent = message(topic, "large")
+    sent.set_body("wheel " * 20_000)
+    producer.send_sync(sent)
+    assert inbox.await_only("large").body == b"wheel " * 20_000
+
+
+def send_properties(check: Check) -> None:
+    topic = new_topic()
+    inbox, producer = Inbox(topic).open(), new_producer()
+    sent = message(topic, "one two", "größe", colour="grün")
+    sent.set_body("körper")
+    producer.send_sync(sent)
+    found = inbox.await_count(1)[0]
+    assert (found.id, found.tags, found.body.decode(), found.topic) == ("one two", "größe", "körper", topic), found
+    assert (found.properties["colour"], found.properties["CLUSTER"]) == ("grün", "DefaultCluster"), found
+
+
+def consume_tags(check: Check) -> None:
+    topic = new_topic()
+    inbox, producer = Inbox(topic, expression="a || c").open(), new_producer()
+    for position, id in enumerate(ids(12)):
+        producer.send_sync(message(topic, id, "abc"[position % 3]))
+    fence(inbox, tag="a")
+    assert sorted(inbox.ids) == sorted(id for position, id in enumerate(ids(12)) if position % 3 != 1), inbox.ids
+
+
+def consume_broadcast(check: Check) -> None:
+    topic, group = new_topic(), fresh("group")
+    one, other = (Inbox(topic, group=group, broadcast=True).open() for _ in range(2))
+    producer = new_producer()
+
+    def awake() -> bool:
+        """A broadcasting consumer begins at the end of its queues, so it has them all when something came from each."""
+        for queue in range(QUEUES):
+            producer.send_orderly(message(topic, "first", "first"), queue)
+        return all(len({arrival.queue for arrival in inbox.arrivals}) == QUEUES for inbox in (one, other))
+
+    until(lambda: "queues for both", awake)
+    for id in ids(10):
+        producer.send_sync(message(topic, id))
+    fence(one, other)
+    assert sorted(one.ids) == ids(10), one.ids
+    assert sorted(other.ids) == ids(10), other.ids
+
+
+def consume_shared(check: Check) -> None:
+    topic, group = new_topic(), fresh("group")
+    one, other = (Inbox(topic, group=group).open() for _ in range(2))
+    producer = new_producer()
+    for id in ids(40):
+        producer.send_sync(message(topic, id))
+    until(lambda: f"40, of which came {one.ids}, {other.ids}", lambda: {*one.ids, *other.ids} == set(ids(40)))
+
+
+def order_in_queues(check: Check) -> None:
+    topic = new_topic()
+    inbox, producer = Inbox(topic, orderly=True).open(), new_producer()
+    for position, id in enumerate(ids(40)):
+        producer.send_orderly(message(topic, id), position % QUEUES)
+    inbox.await_count(40)
+    for queue in range(QUEUES):
+        came = [arrival.id for arrival in inbox.came if arrival.queue == queue]
+        assert came == ids(40)[queue::QUEUES], (queue, came)
+
+
+def retry_given_back(check: Check) -> None:
+    """The client leaves the delay to the broker: ten seconds for the first attempt."""
+    topic = new_topic()
+    inbox, producer = Inbox(topic, takes=lambda arrival: arrival.reconsumed > 0).open(), new_producer()
+    producer.send_sync(message(topic, "again"))
+    first, second = inbox.await_count(2)
+    assert (first.reconsumed, second.reconsumed, second.id) == (0, 1, "again"), inbox.came
+    assert second.properties["RETRY_TOPIC"] == topic, second
+    assert second.at_ms - first.at_ms >= 10_000, inbox.came
+
+
+def comes_after(check: Check, delay_ms: int, prepare: Callable[[Any], object]) -> Arrival:
+    """Sends one and sees when it comes: a relative delay counts from the start of the send at the earliest."""
+    topic = new_topic()
+    inbox, producer = Inbox(topic).open(), new_producer()
+    fence(inbox)
+    sent = message(topic, "delayed")
+    prepare(sent)
+    before_ms = now_ms()
+    producer.send_sync(sent)
+    after_ms = now_ms()
+    arrival = inbox.await_only("delayed")
+    check.late(arrival, int(before_ms) + delay_ms, after_ms + delay_ms)
+    return arrival
+
+
+def delay_level(check: Check) -> None:
+    arrival = comes_after(check, 1_000, lambda sent: sent.set_delay_time_level(1))
+    assert arrival.properties["DELAY"] == "1", arrival
+
+
+def timer_delay_ms(check: Check) -> None:
+    arrival = comes_after(check, 1_350, lambda sent: sent.set_property("TIMER_DELAY_MS", "1350"))
+    assert arrival.properties["TIMER_DELAY_MS"] == "1350" and arrival.properties["TIMER_OUT_MS"], arrival
+
+
+def timer_delay_sec(check: Check) -> None:
+    comes_after(check, 2_000, lambda sent: sent.set_property("TIMER_DELAY_SEC", "2"))
+
+
+def timer_past(check: Check) -> None:
+    comes_after(check, 0, lambda sent: sent.set_property("TIMER_DELIVER_MS", str(int(now_ms()) - 5_000)))
+
+
+def timer_deliver_ms(check: Check) -> None:
+    topic = new_topic()
+    inbox, producer = Inbox(topic).open(), new_producer()
+    fence(inbox)
+    due_ms = {id: int(now_ms()) + 1_500 + 40 * position for position, id in enumerate(ids(50))}
+    for id, at_ms in due_ms.items():
+        producer.send_sync(message(topic, id, TIMER_DELIVER_MS=at_ms))
+    for arrival in inbox.await_count(50):
+        check.late(arrival, due_ms[arrival.id], due_ms[arrival.id])
+    assert sorted(inbox.ids) == ids(50), inbox.ids
+
+
+def pull_all(check: Check) -> None:
+    topic = new_topic()
+    producer = new_producer()
+    for id in ids(40):
+        producer.send_sync(message(topic, id))
+    puller = rocketmq.PullConsumer(fresh("group"))
+    puller.set_namesrv_addr(NAMESRV)
+    puller.start()
+    opened.append(puller)
+    came = [arrival_of(found) for found in puller.pull(topic)]
+    assert sorted(arrival.id for arrival in came) == ["first", *ids(40)], came
+
+
+def refusal_too_far(check: Check) -> None:
+    topic = new_topic()
+    try:
+        new_producer().send_sync(message(topic, "far", TIMER_DELAY_SEC=3 * 24 * 3600 + 3600))
+    except ProducerSendSyncFailed:
+        return
+    raise AssertionError("not refused")
+
+
+CASES: dict[str, Callable[[Check], None]] = {
+    "Retry.givenBack": retry_given_back,
+    "Send.sync": send_sync,
+    "Send.async": send_async,
+    "Send.oneway": send_oneway,
+    "Send.batch": send_batch,
+    "Send.toQueues": send_to_queues,
+    "Send.compressed": send_compressed,
+    "Send.properties": send_properties,
+    "Consume.tags": consume_tags,
+    "Consume.broadcast": consume_broadcast,
+    "Consume.shared": consume_shared,
+    "Order.inQueues": order_in_queues,
+    "Delay.level1": delay_level,
+    "Timer.delayMs": timer_delay_ms,
+    "Timer.delaySec": timer_delay_sec,
+    "Timer.past": timer_past,
+    "Timer.many": timer_deliver_ms,
+    "Pull.all": pull_all,
+    "Refusal.tooFar": refusal_too_far,
+}
+SLOW = {"Retry.givenBack"}
+printing = threading.Lock()
+
+
+def run_case(name: str) -> bool:
+    """Prints the line of a case, and tells whether it passed."""
+    check = Check()
+    started_s = time.monotonic()
+    outcome, reason = "passed", ""
+    try:
+        CASES[name](check)
+    except Exception as error:  # whatever it is, it is this case's
+        traceback.print_exc()
+        outcome, reason = "failed", f"{type(error).__name__}: {error}"
+    took_s = time.monotonic() - started_s
+    line = {"case": name, "outcome": outcome, "seconds": took_s, "reason": reason, "measures": check.measures}
+    with printing:
+        print(json.dumps(line), flush=True)
+    return outcome == "passed"
+
+
+def main() -> int:
+    asked = [name for name in CASES if ONLY.search(name) and not (FAST and name in SLOW)]
+    with ThreadPoolExecutor(CASES_AT_ONCE) as threads:
+        return 0 if all(list(threads.map(run_case, asked))) else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the client's threads outlive its shutdown

@@ -1,0 +1,56 @@
+"""Builds the suite for client-go v2, runs it and reads the results as they come."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from compat.apache.maven import BuildError
+from compat.suite import Asked, CaseResult, Program, run_main, run_program, suite_parser, tools_found
+
+FOLDER = Path(__file__).parent
+TARGET = FOLDER / "target"
+BUILD_DEADLINE_S = 600.0
+
+
+def go_found() -> str | None:
+    """None when Go is on the PATH, else the reason to skip."""
+    return tools_found("go")
+
+
+def run_suite(asked: Asked, on_result: Callable[[CaseResult], object] = lambda result: None) -> list[CaseResult]:
+    """Run the cases that are asked for; after failures the client's log stays in `target/run-PID`."""
+    home = TARGET / f"run-{os.getpid()}"
+    return run_program(Program([str(build())], asked.environment(home)), home, on_result)
+
+
+def build() -> Path:
+    """The program, built anew; Go's own cache (GOCACHE) makes that a second where no source has changed."""
+    TARGET.mkdir(exist_ok=True)
+    program = TARGET / "compat"
+    command = ["go", "build", "-mod=readonly", "-trimpath", "-o", str(program), "."]
+    environment = {**os.environ, "GOFLAGS": "-modcacherw", "GOTOOLCHAIN": "local"}
+    done = subprocess.run(
+        command,
+        cwd=FOLDER,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_DEADLINE_S,
+    )
+    if done.returncode != 0:
+        raise BuildError(f"go build failed:\n{done.stdout[-4000:]}")
+    return program
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_main(suite_parser("compat.go", __doc__), _run, missing=go_found(), argv=argv)
+
+
+def _run(options: argparse.Namespace, asked: Asked, on_result: Callable[[CaseResult], object]) -> list[CaseResult]:
+    return run_suite(asked, on_result)

@@ -1,0 +1,69 @@
+"""Installs ali-ons as package-lock.json has it, runs the suite for it and reads the results as they come."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from compat.apache.maven import BuildError
+from compat.suite import Asked, CaseResult, Program, run_main, run_program, suite_parser, tools_found
+
+FOLDER = Path(__file__).parent
+TARGET = FOLDER / "target"
+INSTALL_DEADLINE_S = 600.0
+PINS = ("package.json", "package-lock.json")
+
+
+def node_found() -> str | None:
+    """None when Node and npm are on the PATH, else the reason to skip."""
+    return tools_found("node", "npm")
+
+
+def run_suite(asked: Asked, on_result: Callable[[CaseResult], object] = lambda result: None) -> list[CaseResult]:
+    """Run the cases that are asked for; after failures what the client said stays in `target/run-PID`."""
+    home = TARGET / f"run-{os.getpid()}"
+    environment = {**asked.environment(home), "NODE_PATH": str(install())}
+    return run_program(Program(["node", str(FOLDER / "main.js")], environment), home, on_result)
+
+
+def install() -> Path:
+    """The folder of the modules; npm runs only when what is pinned has changed."""
+    TARGET.mkdir(exist_ok=True)
+    stamp = TARGET / "installed"
+    fingerprint = pins_of(FOLDER)
+    if not stamp.exists() or stamp.read_text() != fingerprint:
+        stamp.unlink(missing_ok=True)
+        for name in PINS:
+            shutil.copyfile(FOLDER / name, TARGET / name)
+        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit-lockfile-registry-resolved"]
+        done = subprocess.run(
+            command,
+            cwd=TARGET,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=INSTALL_DEADLINE_S,
+        )
+        if done.returncode != 0:
+            raise BuildError(f"npm ci failed:\n{done.stdout[-4000:]}")
+        stamp.write_text(fingerprint)
+    return TARGET / "node_modules"
+
+
+def pins_of(folder: Path) -> str:
+    """A digest of what is pinned there."""
+    return hashlib.sha256(b"\0".join((folder / name).read_bytes() for name in PINS)).hexdigest()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_main(suite_parser("compat.node", __doc__), _run, missing=node_found(), argv=argv)
+
+
+def _run(options: argparse.Namespace, asked: Asked, on_result: Callable[[CaseResult], object]) -> list[CaseResult]:
+    return run_suite(asked, on_result)
