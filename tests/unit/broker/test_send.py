@@ -335,6 +335,14 @@ class TestBatch:
         command.code = code
         return harness.ask(command)
 
+    @pytest.mark.parametrize("said", [{}, {"m": False}])
+    def test_the_code_alone_makes_no_batch(self, harness: BrokerHarness, said: dict[str, bool]) -> None:
+        body = inner(b"one") + inner(b"two")
+        command = harness.send_command("T", body, **said)
+        command.code = RequestCode.SEND_BATCH_MESSAGE
+        assert harness.ask(command).code == 0
+        assert [record.message.body for record in harness.read_queue("T", 0)] == [body]
+
     def test_each_is_a_record(self, harness: BrokerHarness) -> None:
         body = inner(b"one", b"a\x01x\x02", 5) + inner(b"two", b"UNIQ_KEY\x01K2\x02", -1) + inner(b"three")
         answer = self.send(harness, body, queue_id=2, properties={props.UNIQ_KEY: "K"})
