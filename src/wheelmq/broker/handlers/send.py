@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
