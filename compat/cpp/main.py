@@ -247,7 +247,7 @@ def send_oneway(check: Check) -> None:
 
 
 def send_batch(check: Check) -> None:
-    """The client does not say that it is a batch: its messages come as one, which has no key."""
+    """The client says `batch=1`, which Java reads as false: its messages come as one, which has no key."""
     topic = new_topic()
     inbox, producer = Inbox(topic).open(), new_producer()
     batch = [message(topic, id, "t") for id in ids(16)]

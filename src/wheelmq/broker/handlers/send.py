@@ -76,7 +76,7 @@ def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
         if too_early is not None:
             raise too_early
         topic = check_topic(request, broker, header)
-        if header.batch:  # the code alone makes none: it is the C++ client that sends it so
+        if header.batch:  # the code alone makes none
             return _send_batch(request, broker, header, topic)
         return _send_one(request, broker, header, topic)
     except PeerError as refusal:
