@@ -32,8 +32,7 @@ class Header(msgspec.Struct, rename="camel", kw_only=True):
 def read(ext: dict[str, str], header: type[H]) -> H:
     """The header in a request's extFields. Raises HeaderError.
 
-    What is no number is refused; of a truth value all but `true` is false, as in Java: the C++ client writes 1, which says
-    nothing.
+    What is no number is refused; of a truth value all but `true` is false, as in Java: the C++ client writes 1.
     """
     odd = [name for name in _truth_values(header) if ext.get(name, "false") not in ("true", "false")]
     if odd:
