@@ -31,6 +31,8 @@ NOT_COMPARED: dict[str, str] = {
     "remark of code 0": "a pull's says its status, which the code says; of other answers there is none",
     "body of 26, 28, 43, 45, 60, 61, 305, 315": "settings, figures and times of a broker, and what other sequences "
     "left: that there is a body is compared",
+    "body of 204": "of several clients over one connection, as sequences have them and clients do not, Apache keeps "
+    "the first, WheelMQ all",
     "store time, log position, hosts, size, checksum of a record": "times and addresses",
     "UNIQ_KEY of a record": "as transactionId",
     "TIMER_OUT_MS, TIMER_ENQUEUE_MS, __WMQ_DUE of a record": "times; the last is WheelMQ's own",
@@ -40,7 +42,7 @@ NOT_COMPARED: dict[str, str] = {
 
 NOT_LOOKED_AT = "told"
 """Of what `normal` gives: for the table of differences that are meant, and not compared."""
-_FIGURES = frozenset((26, 28, 43, 45, 60, 61, 305, 315))
+_FIGURES = frozenset((26, 28, 43, 45, 60, 61, 204, 305, 315))
 _RECORDS = frozenset((11, 12, 33, 361))
 _SENDS = frozenset((10, 310, 320))
 _ASIDE = ("TRAN_MSG", "TIMER_", "DELAY")
@@ -52,9 +54,11 @@ _NOT_COMPARED_FIELDS = frozenset(
 )
 _BROKERS = frozenset(("UNIQ_KEY", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "__WMQ_DUE", "ORIGIN_MESSAGE_ID"))
 _VOLATILE = frozenset(
-    ("lastUpdateTimestamp", "lastTimestamp", "timestamp", "clientAddr", "dataVersion", "lastUpdateTimestampMillis",
-    "consumeTps",
-     "physicOffset", "physicPosition", "physicSize", "msg", "version", "versionDesc", "bitMap", "timeStamp")
+    (
+        "brokerAddr", "lastUpdateTimestamp", "lastTimestamp", "timestamp", "clientAddr", "dataVersion", "consumeTps",
+        "lastUpdateTimestampMillis", "physicOffset", "physicPosition", "physicSize", "msg", "version", "versionDesc",
+        "bitMap", "timeStamp",
+    )
 )  # fmt: skip
 _URL = re.compile(
     r"\s*(?:For more information, please visit the url, |See )https?://\S+( for further details\.)?|\n.*$", re.DOTALL
