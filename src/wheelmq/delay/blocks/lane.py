@@ -7,6 +7,7 @@ came in time.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -398,23 +399,31 @@ class BlockLane:
         Not further than queue units are written: what records behind those settle was not noted yet.
         """
         synced = min(self._store.log.synced, self._store.dispatched_to)
-        while self._settled and self._settled[0].before <= synced and self._flag(self._settled[0].origins):
-            self._settled.popleft()
+        ready = list(itertools.takewhile(lambda one: one.before <= synced, self._settled))
+        if ready:
+            origins = np.concatenate([one.origins for one in ready])
+            ends = np.cumsum([len(one.origins) for one in ready])
+            count = int(np.searchsorted(ends, self._flag(origins, ends), "right"))
+            for _ in range(count):
+                self._settled.popleft()
         return min(synced, self._settled[0].first) if self._settled else synced
 
-    def _flag(self, origins: npt.NDArray[np.int64]) -> bool:
-        """Flag messages; False with nothing changed while one of them is not on disk itself."""
-        by_block: list[tuple[Block, Indices]] = []
+    def _flag(self, origins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
+        """Flag messages at the front of `origins`: of the parts that end at `ends`, those that are on disk whole; how
+        many messages that are."""
+        by_block: list[tuple[Block, npt.NDArray[np.intp]]] = []
+        is_late = np.zeros(len(origins), np.bool_)
         for stream, mine in by_stream(origins):
             block = self.blocks.get(stream_number(stream))
             if block is not None:
-                indices = origins[mine] & INDEX_MASK
-                if indices.max() >= block.durable:
-                    return False
-                by_block.append((block, indices))
-        for block, indices in by_block:
-            block.queue.flag_done(indices)
-        return True
+                places = np.arange(len(origins))[mine]
+                is_late[places] = origins[places] & INDEX_MASK >= block.durable
+                by_block.append((block, places))
+        count = int(is_late.argmax()) if is_late.any() else len(origins)
+        whole = int(ends[np.searchsorted(ends, count, "right") - 1]) if count >= ends[0] else 0
+        for block, places in by_block:
+            block.queue.flag_done(origins[places[places < whole]] & INDEX_MASK)
+        return whole
 
     def _checkpoints_written(self, upto: LogPosition, result: object) -> None:
         self._is_writing = False
