@@ -34,7 +34,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [report.nodeid for report in terminalreporter.stats.get("skipped", []) if "java" in report.keywords]
-    if not skipped:
+    if NO_JAVA is None or not skipped:
         return
     terminalreporter.section("NOT TESTED AGAINST APACHE ROCKETMQ", sep="!", red=True, bold=True)
     terminalreporter.line(f"{NO_JAVA}. Install a JDK (17 or newer) and Maven, and run again. Left out were:")
