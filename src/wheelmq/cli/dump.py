@@ -30,6 +30,8 @@ def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
         for row in islice(rows, limit):
             count += 1
             click.echo(msgspec.json.encode(row) if as_json else _text(row))
+    except BrokenPipeError:
+        raise  # who read the rows has enough; click ends without a word
     except (UnknownFile, OSError) as error:
         raise click.ClickException(str(error)) from None
     except (struct.error, ValueError) as error:

@@ -88,7 +88,11 @@ class MappedSequence:
         starts = sorted(start for name in disk.list(folder) if (start := file_start(name)) is not None)
         for earlier, later in itertools.pairwise(starts):
             if later - earlier != file_bytes:
-                raise OSError(errno.EINVAL, f"files {earlier} and {later}: not {file_bytes} bytes apart", str(folder))
+                why = (
+                    f"files {earlier} and {later} are {later - earlier} bytes apart, not {file_bytes} bytes apart as "
+                    "configured: keep to the size that the store was begun with (of the log: log_file_bytes)"
+                )
+                raise OSError(errno.EINVAL, why, str(folder))
         self._mapped = MappedFiles() if mapped is None else mapped
         self._ahead: dict[int, MappedFile] = {}
         """Files behind the end that were made ahead, by start."""
