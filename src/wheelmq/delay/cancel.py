@@ -70,7 +70,7 @@ def own_cancel(record: Record) -> Message:
     """The cancel that Apache RocketMQ parked as `record`, as it is written again as ours; where its sender's properties
     leave no room for what is added, only those stay that make it a cancel."""
     message = record.message
-    properties = {name: value for name, value in message.properties.items() if name != props.WMQ_ORIGIN}
+    properties = props.without_origin(message.properties)
     if len(props.encode(properties)) > props.PROPERTIES_BYTES_MAX - OWN_ROOM_BYTES:
         properties = {name: value for name, value in properties.items() if name in _NEEDED}
     properties[props.WMQ_DUE] = due_text(due_of(properties, record.store_ms))

@@ -282,7 +282,7 @@ def _is_at(record: Record, origin: Origin) -> bool:
 def rebuild_of_level(record: Record) -> Message:
     """The message that a record of a level queue stands for, as it goes back into the log (RocketMQ:
     ScheduleMessageService.messageTimeUp): its stored properties keep the level. Raises Unreleasable."""
-    properties = {name: value for name, value in record.message.properties.items() if name != props.WMQ_ORIGIN}
+    properties = props.without_origin(record.message.properties)
     return record.message.again(*_real_queue(properties), properties)
 
 
@@ -292,8 +292,7 @@ def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> 
     One that rolls goes to the timer queue again. Raises Unreleasable.
     """
     parked = record.message
-    properties = dict(parked.properties)
-    properties.pop(props.WMQ_ORIGIN, None)
+    properties = props.without_origin(parked.properties)
     properties[props.TIMER_ENQUEUE_MS] = str(enqueue_ms)
     if rolls:
         times = java_long(properties.get(props.TIMER_ROLL_TIMES, "0"))
@@ -323,5 +322,5 @@ def _real_queue(properties: dict[str, str]) -> tuple[str, int]:
 def dead_letter(record: Record) -> Message:
     """The parked message as it is, for the dead-letter topic; properties that leave no room for the origin go."""
     parked = record.message
-    properties = {name: value for name, value in parked.properties.items() if name != props.WMQ_ORIGIN}
+    properties = props.without_origin(parked.properties)
     return parked.again(DEAD_LETTER_TOPIC, 0, props.fitting(properties, props.PROPERTIES_BYTES_MAX - 64))

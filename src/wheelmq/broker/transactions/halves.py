@@ -56,7 +56,7 @@ def committed(half: Record) -> Message:
     Raises Unending.
     """
     topic, queue_id = real_queue(half.message)
-    properties = _properties(half)
+    properties = props.without_origin(half.message.properties)
     properties.pop(props.TRAN_PREPARED_QUEUE_OFFSET, None)
     message = half.message.again(topic, queue_id, properties)
     message.sys_flag |= SYS_TRANSACTION_COMMIT
@@ -66,7 +66,7 @@ def committed(half: Record) -> Message:
 
 def put_back(half: Record, *, checked: bool) -> Message:
     """The half message as it goes to the end of its queue, once more `checked` or not yet; it keeps its origin."""
-    properties = _properties(half)
+    properties = props.without_origin(half.message.properties)
     if checked:
         properties[props.TRANSACTION_CHECK_TIMES] = str(check_times(half.message) + 1)
     properties[props.TRAN_PREPARED_QUEUE_OFFSET] = str(origin_of(half))
@@ -76,14 +76,16 @@ def put_back(half: Record, *, checked: bool) -> Message:
 def given_up(half: Record) -> Message:
     """The half message as it goes where nobody asks for it any more, with the position of the one that it ends;
     properties without room go."""
-    message = half.message.again(names.CHECK_MAX_TIME_TOPIC, HALF_QUEUE, props.fitting(_properties(half)))
+    message = half.message.again(
+        names.CHECK_MAX_TIME_TOPIC, HALF_QUEUE, props.fitting(props.without_origin(half.message.properties))
+    )
     message.prepared_position = half.position
     return message
 
 
 def resumed(record: Record) -> Message:
     """A message that was given up, as a half message that nobody was asked for yet."""
-    properties = _properties(record)
+    properties = props.without_origin(record.message.properties)
     properties.pop(props.TRAN_PREPARED_QUEUE_OFFSET, None)
     properties[props.TRANSACTION_CHECK_TIMES] = "0"
     return record.message.again(names.HALF_TOPIC, HALF_QUEUE, properties)
@@ -92,11 +94,6 @@ def resumed(record: Record) -> Message:
 def can_be_put_back(half: Record) -> bool:
     """Whether a half message can be put back: one that Apache RocketMQ stored may have no room for what is added."""
     return len(props.encode(put_back(half, checked=True).properties)) <= props.PROPERTIES_BYTES_MAX
-
-
-def _properties(record: Record) -> dict[str, str]:
-    """The properties of a stored message for another record, but for an origin that a client of Apache's has set."""
-    return {name: value for name, value in record.message.properties.items() if name != props.WMQ_ORIGIN}
 
 
 def op_message(offsets: str, now_ms: Millis, host: Host) -> Message:

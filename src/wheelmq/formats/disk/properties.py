@@ -99,6 +99,11 @@ class Stored:
         return None
 
 
+def without_origin(properties: Mapping[str, str]) -> dict[str, str]:
+    """`properties` of a stored message for another record, which gets its origin, if it has one, as it is appended."""
+    return {name: value for name, value in properties.items() if name != WMQ_ORIGIN}
+
+
 def fitting(properties: Mapping[str, str], bytes_max: int = PROPERTIES_BYTES_MAX) -> dict[str, str]:
     """`properties` without those at the end for which `bytes_max` encoded bytes leave no room."""
     kept = dict(properties)
