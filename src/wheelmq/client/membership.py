@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from wheelmq.client.connections import Answering
 from wheelmq.client.consumer_settings import GroupSettings, Model
 from wheelmq.client.group import Group
 from wheelmq.client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from wheelmq.client.session import Session
 from wheelmq.formats.wire.bodies import ConsumerData, Heartbeat
+from wheelmq.system.clock import Clock
+
+
+def member_session(
+    namesrv: str | Sequence[str],
+    settings: GroupSettings,
+    clock: Clock,
+    *,
+    beat: Callable[[], Heartbeat],
+    on_request: Answering,
+) -> Session:
+    """The session of a member of a group: one that gets every message keeps its name, and so its offsets."""
+    return Session(
+        namesrv,
+        clock=clock,
+        beat=beat,
+        on_request=on_request,
+        keep_alive_ms=settings.keep_alive_ms,
+        timeout_s=settings.timeout_ms / 1000,
+        instance=settings.instance if settings.model is Model.BROADCASTING else None,
+    )
 
 
 def heartbeat(group: Group, consume_type: str) -> Heartbeat:

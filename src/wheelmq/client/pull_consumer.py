@@ -15,11 +15,10 @@ from wheelmq.client import inquiries, offsets, subscriptions
 from wheelmq.client.consumer_settings import Model, PullSettings
 from wheelmq.client.group import Group
 from wheelmq.client.inquiries import Inquiries
-from wheelmq.client.membership import heartbeat, offset_store
+from wheelmq.client.membership import heartbeat, member_session, offset_store
 from wheelmq.client.message import MessageError, ReceivedMessage, received
 from wheelmq.client.outgoing import check_group, check_topic
 from wheelmq.client.pulling import Puller
-from wheelmq.client.session import Session
 from wheelmq.client.share import HeldQueue, PolledQueue, Taken
 from wheelmq.formats.wire.bodies import Heartbeat, QueueName
 from wheelmq.formats.wire.codes import RequestCode
@@ -51,14 +50,8 @@ class PullConsumer:
         self.settings = settings or PullSettings()
         self._clock = clock or SystemClock()
         is_broadcast = self.settings.model is Model.BROADCASTING
-        self._session = Session(
-            namesrv,
-            clock=self._clock,
-            beat=self._heartbeat,
-            on_request=self._asked,
-            keep_alive_ms=self.settings.keep_alive_ms,
-            timeout_s=self.settings.timeout_ms / 1000,
-            instance=self.settings.instance if is_broadcast else None,
+        self._session = member_session(
+            namesrv, self.settings, self._clock, beat=self._heartbeat, on_request=self._asked
         )
         self._group = Group(
             group,

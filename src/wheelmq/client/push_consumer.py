@@ -18,11 +18,10 @@ from wheelmq.client.group import Group
 from wheelmq.client.handling import Handling
 from wheelmq.client.inquiries import Inquiries
 from wheelmq.client.locks import QueueLocks
-from wheelmq.client.membership import heartbeat, offset_store
+from wheelmq.client.membership import heartbeat, member_session, offset_store
 from wheelmq.client.orderly import Orderly
 from wheelmq.client.outgoing import check_group
 from wheelmq.client.pulling import Puller
-from wheelmq.client.session import Session
 from wheelmq.client.share import HeldQueue
 from wheelmq.formats import names
 from wheelmq.formats.wire.bodies import Heartbeat, QueueName
@@ -52,14 +51,8 @@ class PushConsumer:
         self.settings = settings or ConsumerSettings()
         self._clock = clock or SystemClock()
         is_broadcast = self.settings.model is Model.BROADCASTING
-        self._session = Session(
-            namesrv,
-            clock=self._clock,
-            beat=self._heartbeat,
-            on_request=self._asked,
-            keep_alive_ms=self.settings.keep_alive_ms,
-            timeout_s=self.settings.timeout_ms / 1000,
-            instance=self.settings.instance if is_broadcast else None,
+        self._session = member_session(
+            namesrv, self.settings, self._clock, beat=self._heartbeat, on_request=self._asked
         )
         self._callbacks: dict[str, Callback] = {}
         self._handling = Handling(group, self._session, self.settings, self._callbacks)
