@@ -75,7 +75,7 @@ def _kernels_reading(buffer: bytearray, at: int, stop: int) -> tuple[list[int], 
     received, block = np.frombuffer(bytes(buffer), np.uint8), np.zeros(stop - at, np.uint8)
     if not send_read.read_request(received, at, stop, scratch, said):
         return None
-    block_end = send_write._unescape(received, said[fields.PROPERTIES], said[fields.PROPERTIES_END], block, 0)
+    block_end = send_write.unescape(received, said[fields.PROPERTIES], said[fields.PROPERTIES_END], block, 0)
     if block_end < 0:
         return None
     return said.tolist(), block[:block_end].tobytes(), bytes(buffer[said[fields.BODY] : stop])

@@ -45,7 +45,7 @@ def parked_at(record: Record) -> int:
     turn_ms=st.sampled_from([None, 100, 250, 1000]),
     index_parts=st.integers(1, 3),
     walk_parts=st.integers(1, 3),
-    precision_ms=st.sampled_from([1000, 500, 100]),
+    precision_ms=st.sampled_from([1000, 500, 200, 100]),
     phase_ms=st.integers(0, 999),
 )
 def test_every_message_leaves_at_its_millisecond(

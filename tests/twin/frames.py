@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
@@ -171,6 +172,51 @@ def frames(draw: st.DrawFn) -> bytes:
     serialize = int(is_binary) if draw(st.integers(0, 19)) else draw(st.sampled_from([0, 1, 2]))
     body = draw(st.binary(max_size=40)) + b"b" * draw(st.sampled_from([0, 0, 0, 300, 5000]))
     return struct.pack(">ii", 4 + len(header) + len(body), serialize << 24 | len(header)) + header + body
+
+
+def batch_body(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
+    """The body of a batch: flag, body and properties of each message."""
+    return b"".join(
+        struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, flag, len(body))
+        + body
+        + struct.pack(">H", len(properties))
+        + properties
+        for flag, body, properties in messages
+    )
+
+
+def binary_header(fields: Mapping[str, str], *, code: int, flag: int, opaque: int) -> bytes:
+    """A binary header as a client in Java writes it."""
+    pairs = b"".join(pair(name.encode(), value.encode("utf-8", "surrogatepass")) for name, value in fields.items())
+    return struct.pack(">hbhiii", code, 0, 479, opaque, flag, 0) + struct.pack(">i", len(pairs)) + pairs
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    """The frame of a batch; at times its body was damaged."""
+    fields = draw(send_fields())
+    key, wait, waits_not = "UNIQ_KEY\x01K\x01K\x02", "WAIT\x01true\x02", "WAIT\x01false\x02"
+    shared = [key, key + wait, wait + key, wait, waits_not, "", "TAGS\x01a\x02", "DELAY\x010\x02"]
+    fields["i"] = draw(st.sampled_from(shared) | property_blocks())
+    fields["m"] = draw(st.sampled_from(["true"] * 9 + ["false"]))
+    is_binary, flag = draw(st.booleans()), draw(st.sampled_from([0, 0, 0, 2]))
+    if is_binary:
+        header = binary_header(fields, code=320, flag=flag, opaque=9)
+    else:
+        ext = ",".join(f'"{name}":"{escape(value, "plain")}"' for name, value in fields.items())
+        text = f'{{"code":320,"extFields":{{{ext}}},"flag":{flag},"language":"JAVA","opaque":9,"version":479}}'
+        header = text.encode("utf-8", "surrogatepass")
+    usual_block = usual.map(lambda found: "".join(f"{name}\x01{value}\x02" for name, value in found.items()))
+    blocks = st.one_of(usual_block, usual_block.map(lambda text: text[:-1]), property_blocks())
+    messages = st.tuples(
+        st.sampled_from([0, 7, -3]),
+        st.binary(max_size=20) | st.just(b"b" * 3000),
+        blocks.map(lambda text: text.encode("utf-8", "surrogatepass")),
+    )
+    body = bytearray(batch_body(draw(st.lists(messages, min_size=1, max_size=6))))
+    if draw(st.integers(0, 3)) == 0:
+        body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
+    return struct.pack(">ii", 4 + len(header) + len(body), int(is_binary) << 24 | len(header)) + header + body
 
 
 @st.composite

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.twin.frames import streams
+from tests.twin.frames import batch_body, batches, frames, streams
 from wheelmq.broker.broker import Broker
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
@@ -146,6 +146,90 @@ def test_sends_are_served_alike(twins: Twins, stream: bytes) -> None:
     twins.receive(stream)
 
 
+@given(stream=st.lists(batches() | frames(), min_size=1, max_size=6))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_batches_are_served_alike(twins: Twins, stream: list[bytes]) -> None:
+    twins.receive(_frame("Alpha", "") + b"".join(stream))
+
+
+KEY, WAIT = "UNIQ_KEY\x01K\x02", "WAIT\x01true\x02"
+
+
+@pytest.mark.parametrize("shared", [KEY + WAIT, WAIT + KEY[:-1], WAIT])
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_the_kernel_serves_batches(twins: Twins, shared: str, is_binary: bool) -> None:
+    """What it is there for does not fall back."""
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))
+    served = kernel.fast_send.served
+    twins.receive(_batch(32, shared, is_binary=is_binary) * 2)
+    assert kernel.fast_send.served == served + 2
+    assert twins.codes == [ResponseCode.SUCCESS] * 2
+    assert kernel.store.queues.end("Alpha", 1) == 65
+
+
+@pytest.mark.parametrize("shared", [KEY, KEY + "WAIT\x01false\x02"])
+def test_batches_whose_answer_may_not_wait(twins: Twins, shared: str) -> None:
+    """Where answers wait for the disk, a batch says that its own does, or is left to the plain code."""
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))
+    served = kernel.fast_send.served
+    twins.receive(_batch(3, shared))
+    assert kernel.fast_send.served == served + (not kernel.flush.is_sync)
+
+
+def test_answers_to_batches_leave_when_their_room_is_full(twins: Twins) -> None:
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))
+    kernel.fast_send._out = kernel.fast_send._out[:4096]
+    served = kernel.fast_send.served
+    twins.receive(_batch(20, KEY + WAIT) * 5 + _batch(100, KEY + WAIT) + _batch(20, KEY + WAIT))
+    assert kernel.fast_send.served == served + 6  # the answer to a hundred fits nowhere
+    assert twins.codes == [ResponseCode.SUCCESS] * 7
+
+
+def test_batches_at_the_end_of_a_log_file(twins: Twins) -> None:
+    """One that does not fit stands in the next file, all of it."""
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))
+    served = kernel.fast_send.served
+    for count in range(30, 60):
+        twins.receive(_batch(count, KEY + WAIT))
+    assert kernel.store.log.end > 2 * kernel.store.log.files.file_bytes
+    assert kernel.fast_send.served > served + 25
+    assert twins.codes == [ResponseCode.SUCCESS]
+
+
+def test_a_batch_that_the_journal_has_no_room_for(twins: Twins) -> None:
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))
+    kernel.store.journal.table = kernel.store.journal.table[:50]
+    served = kernel.fast_send.served
+    twins.receive(_batch(30, KEY + WAIT) * 2)
+    assert kernel.fast_send.served == served + 1
+    assert twins.codes == [ResponseCode.SUCCESS] * 2
+
+
+@pytest.mark.parametrize("last", [b"DELAY\x011\x02", b"k\x01\0\x02", b"TIMER_DELAY_MS\x0150\x02", b"k\x01\xc3\xa9\x02"])
+def test_a_batch_is_left_whole(twins: Twins, last: bytes) -> None:
+    """Nothing of a batch is written when one of its messages is for the plain code, though it be the last."""
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_frame("Alpha", ""))
+    served, end = kernel.fast_send.served, kernel.store.log.end
+    twins.receive(_batch(9, KEY + WAIT, last))
+    assert kernel.fast_send.served == served
+    view = kernel.store.log.files.file_at(end).view
+    assert (kernel.store.log.end == end) == (b"\0" in last)
+    if kernel.store.log.end == end:
+        assert not any(view[end : end + 4096])
+
+
 @given(stream=streams())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_messages_are_released_alike(twins: Twins, stream: bytes) -> None:
@@ -247,15 +331,17 @@ def test_the_kernel_serves_plain_sends_and_timers(twins: Twins, is_binary: bool)
     assert kernel.releaser.counts["released"] == released + 3
 
 
-@pytest.mark.parametrize("is_binary", [False, True])
-def test_the_kernel_keeps_the_bound_of_a_round(tmp_path: Path, is_binary: bool) -> None:
+@pytest.mark.parametrize("kind", ["JSON", "binary", "batch"])
+def test_the_kernel_keeps_the_bound_of_a_round(tmp_path: Path, kind: str) -> None:
+    """A batch counts as one, as it does in the queue of a pool of threads."""
     twins = Twins(tmp_path, send_thread_pool_queue_capacity=5)
     try:
         kernel, _ = twins.brokers
         assert kernel.fast_send is not None
-        twins.receive(_frame("Alpha", "", is_binary=is_binary))
+        twins.receive(_frame("Alpha", ""))
         served = kernel.fast_send.served
-        twins.receive(_frame("Alpha", "", is_binary=is_binary) * 8)
+        one = _batch(3, KEY + WAIT) if kind == "batch" else _frame("Alpha", "", is_binary=kind == "binary")
+        twins.receive(one * 8)
         assert kernel.fast_send.served == served + 5
         assert twins.codes == [ResponseCode.SUCCESS] * 5 + [ResponseCode.SYSTEM_BUSY] * 3
     finally:
@@ -275,8 +361,8 @@ def test_no_send_goes_past_a_hook(twins: Twins) -> None:
     for broker in twins.brokers:
         broker.hooks.register_topic_authority(authority)
     served = kernel.fast_send.served
-    twins.receive(_frame("Alpha", "") * 3)
-    assert kernel.fast_send.served == served and seen == ["Alpha"] * 6
+    twins.receive(_frame("Alpha", "") * 3 + _batch(2, KEY + WAIT))
+    assert kernel.fast_send.served == served and seen == ["Alpha"] * 8
 
 
 @pytest.mark.parametrize("text", ['q"q', "back\\slash", "TAGS\x01a\x07\x02", "k\x01é\x02", ""])
@@ -319,3 +405,12 @@ def _binary_frame(topic: str, properties: str) -> bytes:
     fields = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0"}
     ext = fields | {"i": properties, "j": "0", "k": "false", "m": "false"}
     return frame.encode_binary(Command(code=310, opaque=5, ext=ext, body=b"abc", language="JAVA"))
+
+
+def _batch(count: int, shared: str, last: bytes = b"", *, is_binary: bool = False) -> bytes:
+    """`count` messages with properties of their own, to queue 1 of Alpha; the last one has those of `last` as well."""
+    fields = {"a": "g", "b": "Alpha", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0"}
+    own = b"WAIT\x01false\x02TAGS\x01TagA\x02UNIQ_KEY\x01%032X\x02"
+    messages = [(i, b"body %d" % i, own % i + (last if i == count - 1 else b"")) for i in range(count)]
+    command = Command(code=320, opaque=5, ext=fields | {"i": shared, "m": "true"}, body=batch_body(messages))
+    return frame.encode_binary(command) if is_binary else frame.encode(command)

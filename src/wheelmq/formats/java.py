@@ -7,17 +7,27 @@ import re
 from functools import lru_cache
 
 _INTEGER = re.compile(r"([+-]?)0*(\d+)")
+CACHED_CHARS_MAX = 128
+"""Longer texts are hashed each time: clients choose them, and what is kept of them must have a bound."""
 _DIGITS_MAX = 20
 """A 64-bit number has fewer."""
 _SPACES = "".join(map(chr, range(0x21)))
-_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _NAMED = {sign + name: float(sign + name) for sign in ("", "+", "-") for name in ("NaN", "Infinity")}
 
 
-@lru_cache(65_536)
 def java_hash(text: str) -> int:
     """`String.hashCode`: h = 31 h + unit over the UTF-16 units of `text`, wrapped to 32 bits with a sign."""
+    return _cached_hash(text) if len(text) <= CACHED_CHARS_MAX else _hash(text)
+
+
+@lru_cache(65_536)
+def _cached_hash(text: str) -> int:
+    return _hash(text)
+
+
+def _hash(text: str) -> int:
     units = text.encode("utf-16-be", "surrogatepass")
     code = 0
     for i in range(0, len(units), 2):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelmq.formats.java import java_boolean, java_double, java_hash, java_long, java_trim, tag_code
+from wheelmq.formats.java import _cached_hash, java_boolean, java_double, java_hash, java_long, java_trim, tag_code
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,13 @@ def test_hash_follows_its_definition(text: str) -> None:
         for unit in units:
             code = (31 * code + unit + (1 << 31)) % (1 << 32) - (1 << 31)
     assert java_hash(text) == code
+
+
+def test_long_texts_are_not_kept() -> None:
+    """Clients choose them: tags of 32 KB in messages, of megabytes in subscriptions."""
+    kept = _cached_hash.cache_info().currsize
+    assert java_hash("x" * 1000) == java_hash("x" * 1000) != java_hash("y" * 1000)
+    assert _cached_hash.cache_info().currsize == kept
 
 
 def test_tag_code_of_no_tag_is_zero() -> None:
@@ -131,6 +139,13 @@ def test_doubles_are_javas(text: str, value: float | None) -> None:
 
 def test_a_double_may_be_no_number() -> None:
     assert math.isnan(java_double("+NaN") or 0)
+
+
+def test_what_is_nearly_a_double_is_seen_through_at_once() -> None:
+    """Anybody's property is read so, in the broker's loop. A second is thousands of times what it takes."""
+    began_s = time.process_time()
+    assert java_double("1" * 32_000 + "x") is None
+    assert time.process_time() - began_s < 1
 
 
 def test_trim_takes_spaces_and_control_characters() -> None:

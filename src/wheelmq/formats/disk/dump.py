@@ -18,11 +18,12 @@ from wheelmq.formats.disk.block import (
     FLAG_BLANK,
 )
 from wheelmq.formats.disk.checkpoint import CHECKPOINT
+from wheelmq.formats.disk.done_bits import pack_streams
 from wheelmq.formats.disk.index import INDEX_HEADER, INDEX_UNIT, SLOT_BYTES, SLOTS, UNITS
 from wheelmq.formats.disk.message import BLANK, BLANK_BYTES, BLANK_MAGIC, Host, RecordError, decode_record
 from wheelmq.formats.disk.paths import file_start
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
-from wheelmq.formats.disk.snapshot import SNAPSHOT, SNAPSHOT_QUEUE, Snapshot, SnapshotDamaged
+from wheelmq.formats.disk.snapshot import SNAPSHOT, SNAPSHOT_BLOCK, SNAPSHOT_QUEUE, Snapshot, SnapshotDamaged
 from wheelmq.formats.disk.timer import (
     TIMER_CHECK,
     TIMER_DONE,
@@ -180,17 +181,21 @@ def _done(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _snapshot(view: memoryview, base: int) -> Iterator[Row]:
-    """Head, then queues."""
+    """Head, then queues, then blocks that are gone."""
     yield {"at": 0, **SNAPSHOT.unpack(view)}
     try:
         found = Snapshot.decode(bytes(view))
     except SnapshotDamaged as error:
         yield {"at": 0, "problem": str(error)}
         return
-    at = SNAPSHOT.size + len(found.done) + 8 * len(found.damaged)
+    at = SNAPSHOT.size + len(pack_streams(found.done)) + 8 * len(found.damaged)
     for (topic, queue_id), end in found.queue_ends.items():
         yield {"at": at, "topic": topic, "queue_id": queue_id, "end_queue_offset": end}
         at += SNAPSHOT_QUEUE.size + len(topic.encode())
+    at = len(view) - len(found.blocks_gone) * SNAPSHOT_BLOCK.size
+    for number, position in found.blocks_gone.items():
+        yield {"at": at, "block_gone": number, "log_position": position}
+        at += SNAPSHOT_BLOCK.size
 
 
 def _metrics(view: memoryview, base: int) -> Iterator[Row]:

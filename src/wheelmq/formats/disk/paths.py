@@ -43,6 +43,11 @@ class StorePaths:
     def consume_queues(self) -> Path:
         return self.root / "consumequeue"
 
+    @property
+    def consume_queues_ext(self) -> Path:
+        """What Apache RocketMQ keeps beside its queue units with enableConsumeQueueExt."""
+        return self.root / "consumequeue_ext"
+
     def consume_queue(self, topic: str, queue_id: int) -> Path:
         return self.consume_queues / topic / str(queue_id)
 

@@ -1,10 +1,10 @@
 """`snapshot`: what a walk over the log up to a position finds, so that a start need not walk that far (ours).
 
-    +------+--------------------------+---------------------+--------------------------+---------------------+
-    | head | for each stream of       | 8 bytes for each    | for each queue: 24 bytes | 12 bytes for each   |
-    |      | origins its done bits    | damaged record      | and its topic            | file of the timer   |
-    |      |                          |                     |                          | log                 |
-    +------+--------------------------+---------------------+--------------------------+---------------------+
+    +------+----------------------+------------------+--------------------+------------------+------------------+
+    | head | for each stream of   | 8 bytes for each | for each queue: 24 | 12 bytes for     | 12 bytes for     |
+    |      | origins its done     | damaged record   | bytes and its      | each file of the | each block that  |
+    |      | bits                 |                  | topic              | timer log        | is gone          |
+    +------+----------------------+------------------+--------------------+------------------+------------------+
 
 Nothing is in it that the log does not say. A change of the format takes another magic: what does not read is made anew.
 """
@@ -24,7 +24,7 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 SNAPSHOT: Final = Layout(
     "snapshot",
-    Field("magic", "int32", "0x574D5156, WMQV"),
+    Field("magic", "int32", "0x574D5157, WMQW"),
     Field("crc", "uint32", "crc32 of all that stands behind this field"),
     Field("log_position", "int64", "P: all of this holds for the log before"),
     Field("record_position", "int64", "log position of the last record before P that has a queue unit"),
@@ -39,6 +39,7 @@ SNAPSHOT: Final = Layout(
     Field("timer_queue_offset", "int64", "E: each queue offset of the timer queue below has its unit below T"),
     Field("timer_log_position", "int64", "T: timer log position before which the sums of its files hold"),
     Field("timer_log_files", "int64", "how many files of the timer log are named; 0 when E and T are not known"),
+    Field("blocks_gone", "int64", "how many blocks that are gone are named"),
 )
 SNAPSHOT_QUEUE: Final = Layout(
     "queue in a snapshot",
@@ -52,7 +53,12 @@ SNAPSHOT_TIMER_FILE: Final = Layout(
     Field("start", "int64", "timer log position of its first byte"),
     Field("crc", "uint32", "crc32 of bytes 16 to 39 of each of its units before T"),
 )
-SNAPSHOT_MAGIC: Final = 0x574D5156
+SNAPSHOT_BLOCK: Final = Layout(
+    "block in a snapshot",
+    Field("number", "int32", "of a block that is gone"),
+    Field("log_position", "int64", "the log names its messages before this position alone"),
+)
+SNAPSHOT_MAGIC: Final = 0x574D5157
 
 
 class SnapshotDamaged(ValueError):
@@ -88,6 +94,8 @@ class Snapshot(NamedTuple):
     """Messages of the timer queue and of level queues that wait, by topic and queue id of their real queue."""
     timers: IndexedTimers | None = None
     """None when it is not known."""
+    blocks_gone: dict[int, LogPosition] = {}
+    """By the number of a block that is gone, the log position before which the log may name its messages."""
 
     def encode(self) -> bytes:
         """The bytes of the file."""
@@ -99,10 +107,11 @@ class Snapshot(NamedTuple):
             parts += (SNAPSHOT_QUEUE.pack(end, waiting, queue_id, len(name)), name)
         timers = self.timers or IndexedTimers(QueueOffset(0), 0, {})
         parts += (SNAPSHOT_TIMER_FILE.pack(start, crc) for start, crc in timers.sums.items())
+        parts += (SNAPSHOT_BLOCK.pack(number, position) for number, position in self.blocks_gone.items())
         counts = (len(queues), self.store_ms, len(self.damaged), len(self.done))
         known = self.message_index
         index = (0, 0, 0) if known is None else (int(known.name), known.next_unit, known.position)
-        more = (*counts, *index, timers.queue_offset, timers.log_position, len(timers.sums))
+        more = (*counts, *index, timers.queue_offset, timers.log_position, len(timers.sums), len(self.blocks_gone))
         head = SNAPSHOT.pack(0, 0, self.position, self.record_position, self.record_crc, *more)
         body = head[_CHECKED_FROM:] + b"".join(parts)
         return struct.pack(">iI", SNAPSHOT_MAGIC, zlib.crc32(body)) + body
@@ -133,6 +142,11 @@ class Snapshot(NamedTuple):
             file = SNAPSHOT_TIMER_FILE.unpack(raw, at)
             at += SNAPSHOT_TIMER_FILE.size
             sums[file["start"]] = file["crc"]
+        blocks_gone: dict[int, LogPosition] = {}
+        for _ in range(head["blocks_gone"]):
+            block = SNAPSHOT_BLOCK.unpack(raw, at)
+            at += SNAPSHOT_BLOCK.size
+            blocks_gone[block["number"]] = LogPosition(block["log_position"])
         timers = IndexedTimers(head["timer_queue_offset"], head["timer_log_position"], sums)
         return cls(
             head["log_position"],
@@ -145,6 +159,7 @@ class Snapshot(NamedTuple):
             _index_mark(head),
             waiting,
             timers if sums else None,
+            blocks_gone,
         )
 
 

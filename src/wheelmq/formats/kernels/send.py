@@ -1,4 +1,4 @@
-"""Serve the sends at the front of what a connection has received: check, write the record, answer.
+"""Serve the sends and batches at the front of what a connection has received: check, write the records, answer.
 
 Twin: the plain way through `formats.wire.frame`, `broker.handlers.send`, `delay.park` and `store.Store.append`. What
 this kernel serves, it serves to the same bytes of log, journal and answer; the rest it leaves to them.
@@ -17,24 +17,35 @@ from wheelmq.formats.kernels import journal as journal_of
 from wheelmq.formats.kernels import json_header as header
 from wheelmq.formats.kernels import properties as prop
 from wheelmq.formats.kernels import record as rec
+from wheelmq.formats.kernels import send_batch as batch
 from wheelmq.formats.kernels.jit import kernel, part
 from wheelmq.formats.kernels.numbers import Bytes, get32
 from wheelmq.formats.kernels.send_answer import ANSWER_BYTES_MAX, put_answer
 from wheelmq.formats.kernels.send_fields import (
+    AT,
+    BATCH,
     BODY,
     BODY_MAX,
+    DONE,
     DUE_MS,
     FIELDS,
+    LOG_AT,
     LOG_BASE,
+    NOT_MINE,
     ONEWAY,
+    OUT,
+    OUT_FULL,
     OUT_MS,
     PRECISION_MS,
     PROPERTIES,
     PROPERTIES_END,
     QUEUE,
     QUEUE_ROW,
+    ROWS,
+    SERVED,
     SERVED_MAX,
     SLOT_LIMIT,
+    STATE,
     STOP,
     STORE_MS,
     TAG,
@@ -46,27 +57,6 @@ from wheelmq.formats.kernels.send_read import read_request
 from wheelmq.formats.kernels.send_write import PARK_BYTES_MAX, delete_key_hash, finish_record, place
 from wheelmq.formats.kernels.topics import FIRST_QUEUE, QUEUES, SENDABLE, Integers, find_topic
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX
-
-# What may come of a call.
-DONE: Final = 0
-"""Every whole frame is served."""
-NOT_MINE: Final = 1
-"""The frame at AT is for the plain code."""
-OUT_FULL: Final = 2
-"""The answers must be taken before the frame at AT can be served."""
-
-# State, read and written.
-AT: Final = 0
-"""First byte of the buffer that is not served."""
-LOG_AT: Final = 1
-"""Where in its file the next record goes."""
-ROWS: Final = 2
-"""Filled rows of the journal."""
-OUT: Final = 3
-"""Filled bytes of the answers."""
-SERVED: Final = 4
-"""Frames served since the start."""
-STATE: Final = 5
 
 _TIMER_FIRST: Final = timer_origin(0)
 
@@ -103,6 +93,8 @@ def accept_sends(
     state: Integers,
 ) -> int:
     """Serve frames of a[:end] from AT on, until one is not whole or not mine: DONE, NOT_MINE or OUT_FULL."""
+    text = np.empty(batch.TEXT_BYTES, np.uint8)
+    shared = np.empty(batch.SHARED, np.int64)
     h = np.empty(header.HEADER, np.int64)
     f = np.zeros(FIELDS, np.int64)
     spans = np.empty(prop.SPANS, np.int64)
@@ -122,6 +114,16 @@ def accept_sends(
             return NOT_MINE
         if not _find_queue(a, slots, topics, names, queue_rows, parameters[BODY_MAX], f):
             return NOT_MINE
+        if f[BATCH]:
+            outcome = batch.append_batch(
+                a, log, next_offset, journal, out, suffix, answer_head, text, shared, parameters, spans, seen, head, f,
+                state,
+            )  # fmt: skip
+            if outcome != DONE:
+                return outcome
+            state[AT] = stop
+            state[SERVED] += 1
+            continue
         at = state[LOG_AT]
         raw = f[PROPERTIES_END] - f[PROPERTIES]
         most = rec.FIXED + (stop - f[BODY]) + 131 + raw + suffix.shape[0] + PARK_BYTES_MAX + BLANK_BYTES
@@ -162,3 +164,6 @@ def accept_sends(
             )
         state[AT] = stop
         state[SERVED] += 1
+
+
+__all__ = ["AT", "DONE", "LOG_AT", "NOT_MINE", "OUT", "OUT_FULL", "ROWS", "SERVED", "STATE", "accept_sends"]

@@ -1,4 +1,4 @@
-"""Write the answer to a send.
+"""Write the answer to a send, or to a batch.
 
 Twin: `broker.handlers.send`, `broker.handlers.put.recall_handle`, `formats.wire.frame.encode`.
 """
@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from wheelmq.formats.kernels import properties as prop
-from wheelmq.formats.kernels.jit import part
+from wheelmq.formats.kernels.jit import inline, part
+from wheelmq.formats.kernels.journal import POSITION, QUEUE_OFFSET
 from wheelmq.formats.kernels.numbers import Bytes, copy, literal, put32, put_decimal, put_hex, put_text
 from wheelmq.formats.kernels.send_fields import (
     DUE_MS,
@@ -72,6 +73,50 @@ def _put_recall_handle(out: Bytes, at: int, a: Bytes, broker: Bytes, log: Bytes,
     return _put_base64(out, at, text, p)
 
 
+@inline
+def _put_end(out: Bytes, at: int, p: int, opaque: int) -> int:
+    """End the frame that begins at `at`; the byte behind it."""
+    p = put_text(out, p, _TAIL)
+    p = put_decimal(out, p, opaque)
+    p = put_text(out, p, _END)
+    put32(out, at, p - at - 4)
+    put32(out, at + 4, p - at - 8)
+    return p
+
+
+@part
+def put_batch_answer(
+    out: Bytes,
+    at: int,
+    answer_head: Bytes,
+    journal: Integers,
+    row: int,
+    end: int,
+    text: Bytes,
+    key: int,
+    key_end: int,
+    parameters: Integers,
+    f: Integers,
+) -> int:
+    """Write the answer's frame for the messages of journal[row:end]; the byte behind it. The key of the batch is
+    text[key:key_end]; without one `key` is negative."""
+    p = put_text(out, at + 8, answer_head)
+    for i in range(row, end):
+        if i > row:
+            out[p] = 44
+            p += 1
+        p = put_hex(out, p, (parameters[STORE_IP] << 32) | parameters[STORE_PORT])
+        p = put_hex(out, p, journal[i, POSITION])
+    p = put_text(out, p, _QUEUE_ID)
+    p = put_decimal(out, p, f[QUEUE])
+    p = put_text(out, p, _QUEUE_OFFSET)
+    p = put_decimal(out, p, journal[row, QUEUE_OFFSET])
+    if key >= 0:
+        p = put_text(out, p, _TRANSACTION)
+        p = copy(text, key, key_end, out, p)
+    return _put_end(out, at, p, f[OPAQUE])
+
+
 @part
 def put_answer(
     out: Bytes,
@@ -99,9 +144,4 @@ def put_answer(
     if f[DUE_MS] > 0:
         p = put_text(out, p, _RECALL)
         p = _put_recall_handle(out, p, a, broker, log, spans, f)
-    p = put_text(out, p, _TAIL)
-    p = put_decimal(out, p, f[OPAQUE])
-    p = put_text(out, p, _END)
-    put32(out, at, p - at - 4)
-    put32(out, at + 4, p - at - 8)
-    return p
+    return _put_end(out, at, p, f[OPAQUE])

@@ -48,4 +48,27 @@ OUT_MS: Final = 17
 TAG: Final = 18
 RAW: Final = 19
 """1 when the header is binary, where nothing is escaped."""
-FIELDS: Final = 20
+BATCH: Final = 20
+"""1 when the body holds messages, each with properties of its own."""
+FIELDS: Final = 21
+
+# What may come of a call.
+DONE: Final = 0
+"""Every whole frame is served."""
+NOT_MINE: Final = 1
+"""The frame at AT is for the plain code."""
+OUT_FULL: Final = 2
+"""The answers must be taken before the frame at AT can be served."""
+
+# State, read and written.
+AT: Final = 0
+"""First byte of the buffer that is not served."""
+LOG_AT: Final = 1
+"""Where in its file the next record goes."""
+ROWS: Final = 2
+"""Filled rows of the journal."""
+OUT: Final = 3
+"""Filled bytes of the answers."""
+SERVED: Final = 4
+"""Frames served since the start."""
+STATE: Final = 5

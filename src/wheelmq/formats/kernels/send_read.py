@@ -14,6 +14,7 @@ from wheelmq.formats.kernels.binary_header import read_binary_header
 from wheelmq.formats.kernels.jit import inline, part
 from wheelmq.formats.kernels.numbers import Bytes, decimal, equals, get32, literal
 from wheelmq.formats.kernels.send_fields import (
+    BATCH,
     BODY,
     BORN_MS,
     ONEWAY,
@@ -32,7 +33,9 @@ from wheelmq.formats.kernels.send_fields import (
 from wheelmq.formats.kernels.topics import Integers
 
 _SEND_V2: Final = 310
+_SEND_BATCH: Final = 320
 _FALSE = literal("false")
+_TRUE = literal("true")
 
 _A, _B, _C, _D, _E, _F, _G, _H, _I, _J, _K, _L, _M = range(13)
 
@@ -69,7 +72,7 @@ def _absent_or_false(a: Bytes, h: Integers, letter: int) -> bool:
 
 @part
 def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
-    """Fill `f` from the frame a[p:stop]; False when it is no plain send of the strict shape."""
+    """Fill `f` from the frame a[p:stop]; False when it is no plain send, nor a batch, of the strict shape."""
     word = get32(a, p + 4)
     body = p + 8 + (word & 0xFFFFFF)
     if body > stop:
@@ -81,7 +84,10 @@ def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
     elif f[RAW] != 1 or not read_binary_header(a, p + 8, body, h):
         return False
     flag = h[header.FLAG]
-    if h[header.CODE] != _SEND_V2 or h[header.OPAQUE] < 0 or (flag != 0 and flag != -1 and flag != 2):
+    f[BATCH] = h[header.CODE] == _SEND_BATCH
+    if (h[header.CODE] != _SEND_V2 and not f[BATCH]) or h[header.OPAQUE] < 0:
+        return False
+    if flag != 0 and flag != -1 and flag != 2:
         return False
     for letter in range(header.LETTERS):
         if letter != _I and h[header.ESCAPED + letter] != 0:
@@ -105,4 +111,9 @@ def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
         return False
     f[BODY], f[STOP] = body, stop
     f[ONEWAY], f[OPAQUE] = flag == 2, h[header.OPAQUE]
-    return _absent_or_false(a, h, _K) and _absent_or_false(a, h, _M) and f[PROPERTIES_END] > f[PROPERTIES]
+    if f[BATCH]:
+        if _start(h, _M) < 0 or not equals(a, _start(h, _M), _end(h, _M), _TRUE):
+            return False
+    elif not _absent_or_false(a, h, _M):
+        return False
+    return _absent_or_false(a, h, _K) and f[PROPERTIES_END] > f[PROPERTIES]

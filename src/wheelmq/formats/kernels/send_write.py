@@ -77,7 +77,7 @@ _DUE = literal("\x02__WMQ_DUE\x01")
 
 
 @part
-def _unescape(a: Bytes, start: int, end: int, log: Bytes, at: int) -> int:
+def unescape(a: Bytes, start: int, end: int, log: Bytes, at: int) -> int:
     """Write the JSON text a[start:end] to log[at:]; the byte behind it, or -1 for another escape than two of them."""
     p = np.uint64(start)
     stop = np.uint64(end)
@@ -120,8 +120,8 @@ def _due_ms(log: Bytes, spans: Integers, now_ms: int, timer_on: int) -> int:
 
 
 @inline
-def _for_the_plain_code(log: Bytes, spans: Integers, sync: int) -> bool:
-    """Whether a property asks for what this kernel does not do."""
+def is_for_the_plain_code(spans: Integers) -> bool:
+    """Whether a property asks for what no kernel does."""
     for name in (
         prop.DELAY,
         prop.TIMER_OUT_MS,
@@ -141,6 +141,12 @@ def _for_the_plain_code(log: Bytes, spans: Integers, sync: int) -> bool:
     ):
         if spans[2 * name] >= 0:
             return True
+    return False
+
+
+@inline
+def _waits_or_has_no_key(log: Bytes, spans: Integers, sync: int) -> bool:
+    """Whether the answer cannot be as this kernel writes it."""
     if sync != 0 and spans[2 * prop.WAIT] >= 0:
         return not equals(log, spans[2 * prop.WAIT], spans[2 * prop.WAIT + 1], _TRUE)
     key = spans[2 * prop.UNIQ_KEY]
@@ -186,10 +192,10 @@ def place(
     if f[RAW] != 0:
         end = copy(a, f[PROPERTIES], f[PROPERTIES_END], log, block)
     else:
-        end = _unescape(a, f[PROPERTIES], f[PROPERTIES_END], log, block)
+        end = unescape(a, f[PROPERTIES], f[PROPERTIES_END], log, block)
     if end < 0 or prop.scan(log, block, end, spans, seen) != prop.REGULAR:
         return False
-    if _for_the_plain_code(log, spans, parameters[SYNC]):
+    if is_for_the_plain_code(spans) or _waits_or_has_no_key(log, spans, parameters[SYNC]):
         return False
     due_ms = _due_ms(log, spans, parameters[NOW_MS], parameters[TIMER_ON])
     if due_ms < 0 or due_ms - parameters[NOW_MS] > parameters[DELAY_MS_MAX]:

@@ -15,6 +15,7 @@ import msgspec
 
 from wheelmq.formats.buffer import Buffer
 from wheelmq.formats.java import java_hash, java_trim
+from wheelmq.formats.wire.headers import Int32, Int64
 
 B = TypeVar("B")
 
@@ -68,11 +69,11 @@ class TopicConfig(Body):
     """A topic: queues and permissions."""
 
     topic_name: str = ""
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = PERM_READ | PERM_WRITE
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = PERM_READ | PERM_WRITE
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] = {}
 
@@ -104,14 +105,14 @@ class GroupConfig(Body):
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
     group_retry_policy: GroupRetryPolicy = msgspec.field(default_factory=GroupRetryPolicy)
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int64 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: Int32 = 0
+    consume_timeout_minute: Int32 = 15
     subscription_data_set: list[dict[str, Any]] | None = None
     attributes: dict[str, str] = {}
 
@@ -253,10 +254,10 @@ class QueueData(Body):
     """A broker's queues of one topic, in a route."""
 
     broker_name: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
-    topic_sys_flag: int = 0
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_sys_flag: Int32 = 0
 
 
 class BrokerData(Body):

@@ -11,6 +11,7 @@ from wheelmq.formats.disk.index import IndexMark
 from wheelmq.formats.disk.origin import TIMER_STREAM, level_stream
 from wheelmq.formats.disk.snapshot import (
     SNAPSHOT,
+    SNAPSHOT_BLOCK,
     SNAPSHOT_QUEUE,
     SNAPSHOT_TIMER_FILE,
     IndexedTimers,
@@ -51,6 +52,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         message_index=draw(st.none() | index_marks),
         waiting=draw(st.dictionaries(queues, ends, max_size=4)),
         timers=draw(st.none() | indexed_timers),
+        blocks_gone=draw(st.dictionaries(st.integers(1, (1 << 20) - 1), positions.map(LogPosition), max_size=3)),
     )
 
 
@@ -83,6 +85,7 @@ def test_a_byte_stands_where_the_tables_say() -> None:
         (StreamBits(TIMER_STREAM, 16, 27, b"\x01\x02"),),
         waiting={("topic", 3): 7},
         timers=IndexedTimers(QueueOffset(1), 104, {52: 9}),
+        blocks_gone={11: LogPosition(3)},
     )
     encoded = raw.encode()
     at = SNAPSHOT.size
@@ -95,3 +98,5 @@ def test_a_byte_stands_where_the_tables_say() -> None:
     }  # fmt: skip
     assert encoded[at + 34 : at + 39] == b"topic"
     assert SNAPSHOT_TIMER_FILE.unpack(encoded, at + 39) == {"start": 52, "crc": 9}
+    assert SNAPSHOT_BLOCK.unpack(encoded, at + 51) == {"number": 11, "log_position": 3}
+    assert len(encoded) == at + 51 + SNAPSHOT_BLOCK.size

@@ -1,0 +1,95 @@
+"""Headers of sending, of taking back, and of ending a transaction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from wheelmq.formats.wire.headers.base import Header, Int32, Int64, read, texts
+
+VERSION_WITH_MAX_TIMES: Final = 121
+"""V3_4_9: older clients send no maxReconsumeTimes that counts."""
+
+
+class SendHeader(Header, kw_only=True):
+    """SEND_MESSAGE; SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE say the same in letters. Apache's broker does not miss the
+    group, though it has it as one that must be there."""
+
+    producer_group: str = ""
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    batch: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+_SEND_LETTERS: Final = dict(
+    zip(
+        "abcdefghijklm",
+        (
+            "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
+            "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
+        ),
+        strict=True,
+    )
+)  # fmt: skip
+
+
+def read_send_v2(ext: dict[str, str]) -> SendHeader:
+    """The send header of a request that names its fields by letters. Raises HeaderError."""
+    return read({_SEND_LETTERS[name]: value for name, value in ext.items() if name in _SEND_LETTERS}, SendHeader)
+
+
+def write_send_v2(header: SendHeader) -> dict[str, str]:
+    """The extFields of a request that names its fields by letters."""
+    fields = msgspec.to_builtins(header)
+    return texts(**{letter: fields[name] for letter, name in _SEND_LETTERS.items()})
+
+
+class SendBackHeader(Header):
+    """CONSUMER_SEND_MSG_BACK; `offset` is a log position."""
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class RecallHeader(Header):
+    """RECALL_MESSAGE."""
+
+    topic: str
+    recall_handle: str = ""
+    producer_group: str = ""
+
+
+class EndTransactionHeader(Header):
+    """END_TRANSACTION, of the half message at a log position and a queue offset; what becomes of it is 8 to commit,
+    12 to roll back, 0 not known yet."""
+
+    position: Int64 = msgspec.field(name="commitLogOffset")
+    queue_offset: Int64 = msgspec.field(name="tranStateTableOffset")
+    commit_or_rollback: Int32
+    producer_group: str | None = None
+    from_transaction_check: bool = False
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    bname: str | None = None
+
+
+class ResumeCheckHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE."""
+
+    msg_id: str

@@ -1,0 +1,34 @@
+"""Headers of requests for what is delayed (WMQ_..._TIMERS)."""
+
+from __future__ import annotations
+
+from wheelmq.formats.units import NEVER_MS
+from wheelmq.formats.wire.headers.base import Header, Int32, Int64
+
+
+class ListTimersHeader(Header):
+    """WMQ_LIST_TIMERS: pending messages from a place on, which is an origin; 0 is the first."""
+
+    place: Int64 = 0
+    count: Int32 = 1000
+    topic: str | None = None
+    from_ms: Int64 = 0
+    to_ms: Int64 = NEVER_MS
+
+
+class CountTimersHeader(Header):
+    """WMQ_COUNT_TIMERS: how many are due in each `step_ms`."""
+
+    step_ms: Int64
+    place: Int64 = 0
+    topic: str | None = None
+    from_ms: Int64 = 0
+    to_ms: Int64 = NEVER_MS
+
+
+class FindTimersHeader(Header):
+    """WMQ_FIND_TIMERS: delayed messages by unique key, or by one of their keys; from a place on, as WMQ_LIST_TIMERS."""
+
+    topic: str
+    key: str
+    place: Int64 = 0
