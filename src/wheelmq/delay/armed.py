@@ -13,7 +13,7 @@ import numpy as np
 
 from wheelmq.delay.done import DoneBits, Flags, Origins
 from wheelmq.delay.refs import FIRE_MS, ORIGIN, SIZE, Refs
-from wheelmq.formats.disk.origin import Origin, Stream
+from wheelmq.formats.disk.origin import INDEX_BITS, Origin, Stream, by_stream
 from wheelmq.formats.units import Millis
 
 _NEVER: Final = 1 << 62
@@ -75,6 +75,31 @@ class Armed:
         """Put references back that were taken and could not be acted on."""
         if len(refs):
             self._add(refs)
+
+    def first_by_stream(self) -> dict[Stream, int]:
+        """The least fire time of each stream, of what is not held; it looks at all that is armed."""
+        first: dict[Stream, int] = {}
+        for _, _, refs in self._heap:
+            for stream, mine in by_stream(refs[:, ORIGIN]):
+                first[stream] = min(first.get(stream, _NEVER), int(refs[mine, FIRE_MS].min()))
+        return first
+
+    def bring_forward(self, stream: Stream, fire_ms: Millis) -> None:
+        """All that is armed of `stream` fires at `fire_ms`, which is no later than any of it did."""
+        chunks, self._heap = self._heap, []
+        brought: list[Refs] = []
+        for _, serial, refs in chunks:
+            is_mine = refs[:, ORIGIN] >> INDEX_BITS == stream
+            brought.append(refs[is_mine])
+            rest = refs[~is_mine]
+            if len(rest):
+                self._heap.append((int(rest[0, FIRE_MS]), serial, rest))
+        heapq.heapify(self._heap)
+        mine = np.concatenate(brought)
+        mine = mine[np.argsort(mine[:, ORIGIN], kind="stable")]
+        mine[:, FIRE_MS] = fire_ms
+        if len(mine):
+            self._push(mine)
 
     def let_go(self) -> None:
         """Nothing is held back any more."""

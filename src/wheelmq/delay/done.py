@@ -112,6 +112,14 @@ class IndexBits:
             index = (number + 1) * SEGMENT_BITS
         return stop
 
+    def count_unset(self, stop: int) -> int:
+        """How many bits below `stop` are 0, when none from there on is 1."""
+        if stop <= self.floor:
+            return 0
+        number = self.floor // SEGMENT_BITS
+        below = self.floor - number * SEGMENT_BITS if number in self._segments else 0
+        return max(0, stop - self.floor - (sum(self._ones.values()) - below))
+
     def update(self, indices: Indices) -> None:
         """Set the bits of `indices`."""
         if len(indices) <= FEW:

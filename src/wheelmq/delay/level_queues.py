@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
+from wheelmq.delay.armed import Armed
 from wheelmq.delay.levels import deliver_at_ms, level_delay_ms
 from wheelmq.delay.refs import Refs, by_fire_time
 from wheelmq.formats.disk.origin import (
@@ -119,6 +120,8 @@ class LevelQueues:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._levels: dict[Stream, LevelQueue] = {}
+        self._seen_ms = 0
+        """The wall clock's time at the last look."""
 
     def __iter__(self) -> Iterator[LevelQueue]:
         return iter(self._levels.values())
@@ -164,6 +167,20 @@ class LevelQueues:
                     end = QueueOffset(offset + len(units))
                 level.advance(end)
         return by_fire_time(np.concatenate(taken)) if taken else None
+
+    def advance(self, queues: list[tuple[int, int, int]]) -> None:
+        """The messages of `queues`, as `ranges` gave them, are staged."""
+        for stream, _, end in queues:
+            self.of(Stream(stream)).advance(QueueOffset(end))
+
+    def follow_clock(self, now_ms: Millis, armed: Armed) -> None:
+        """Where the clock was set back since the last look: what is staged of a level whose first message is further
+        off now than its delay leaves at once, as what is not staged does (delay.levels.deliver_at_ms)."""
+        if now_ms < self._seen_ms:
+            for stream, first_ms in armed.first_by_stream().items():
+                if is_level(stream) and first_ms > now_ms + self.of(stream).delay_ms:
+                    armed.bring_forward(stream, now_ms)
+        self._seen_ms = now_ms
 
     def ranges(
         self, now_ms: Millis, until_ms: int, count_max: int, durable: LogPosition | None = None

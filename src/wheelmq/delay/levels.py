@@ -9,6 +9,9 @@ from wheelmq.formats.units import Millis
 
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
+LEVEL_MS_MAX: Final = ((1 << 31) - 1) * 1000
+"""The longest delay of a level, 68 years: a due time has 13 digits."""
+
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"(\d+)([smhd])")
 
@@ -20,7 +23,10 @@ def parse_levels(text: str) -> tuple[Millis, ...]:
         match = _LEVEL.fullmatch(word)
         if match is None:
             raise ValueError(f"messageDelayLevel: {word!r} is no number followed by s, m, h or d")
-        delays.append(Millis(int(match[1]) * _UNITS_MS[match[2]]))
+        delay_ms = Millis(int(match[1]) * _UNITS_MS[match[2]])
+        if delay_ms > LEVEL_MS_MAX:
+            raise ValueError(f"messageDelayLevel: {word!r} is more than {LEVEL_MS_MAX // 1000} s, 68 years")
+        delays.append(delay_ms)
     if not delays:
         raise ValueError("messageDelayLevel is empty")
     return tuple(delays)

@@ -45,6 +45,8 @@ DEAD_LETTER_TOPIC = "rmq_sys_wheelmq_dead_letter"
 
 QUANTUM = 512
 """References that are released at once; the buckets in the ring share them."""
+SHARES_MAX = 8
+"""Among so many at most: of a long ring some buckets leave whole, since a small one costs as much as a large one."""
 RING_MAX = 4 * QUANTUM
 """Buckets that are enough to take turns: no more is brought into a ring of so many."""
 BURST = 16 * QUANTUM
@@ -53,6 +55,10 @@ BURST_QUANTA = 2
 """As many more at once."""
 BURST_SLICES = 4
 """As much longer: what is due beside a burst, and who asks, waits for some milliseconds at the most."""
+URGENT_MS = 10.0
+"""What is late by so much gets twice the time that requests got, and so on,"""
+URGENCY_MAX = 8.0
+"""up to this."""
 TAKE_MAX = 500_000
 """What one call brings into the ring may cost (armed.cost_of): some 5 ms, half a million references of one millisecond.
 What is due behind a burst waits until that is in."""
@@ -157,7 +163,8 @@ class Releaser:
         """
         released = 0
         slices = BURST_SLICES if self.has_burst() else 1
-        stop = self._store.clock.monotonic() + max(slices * slice_seconds, share_seconds)
+        more_seconds = min((self._urgency(now_ms) - 1) * share_seconds, BURST_SLICES * slice_seconds)
+        stop = self._store.clock.monotonic() + max(slices * slice_seconds, share_seconds + more_seconds)
         while self._ring:
             parts = self._next_parts()
             try:
@@ -173,13 +180,22 @@ class Releaser:
                 break
         return released
 
+    def _urgency(self, now_ms: Millis) -> float:
+        """How many times as long as the tick has served requests it would release, if that is not some slices more: the
+        more, the later what waits longest. A burst is few instants: who asks beside it is not held up longer for it.
+
+        Who sends more than can leave in time is slowed down by it, until as much comes as goes.
+        """
+        late_ms = now_ms - self._ring[0].fire_ms if len(self._ring) > QUANTUM // SHARES_MAX else 0
+        return min(URGENCY_MAX, 1.0 + max(0, late_ms) / URGENT_MS)
+
     def _next_parts(self) -> list[Refs]:
         """What is appended at once: of each bucket its share, and what the ones before it left of theirs."""
         parts: list[Refs] = []
         left = quantum = QUANTUM * (BURST_QUANTA if self.has_burst() else 1)
         for waiting in range(len(self._ring), 0, -1):
             bucket = self._ring.popleft()
-            taken = bucket.take(max(1, left // waiting))
+            taken = bucket.take(min(left, max(1, QUANTUM // SHARES_MAX, left // waiting)))
             parts += taken
             left -= sum(map(len, taken))
             if bucket.parts:

@@ -62,6 +62,7 @@ class _Taken(NamedTuple):
     mark: Mark
     """E and T: what is on disk of the timer log."""
     timer_log_sums: Callable[[], dict[int, int]]
+    blocks_gone: dict[int, LogPosition]
 
 
 class Snapshots:
@@ -151,6 +152,7 @@ class Snapshots:
             self._lane.waiting_elsewhere(),
             mark,
             timer.log.sums_job(mark.timer_log_position),
+            self._lane.blocks.gone(),
         )
 
     def _job(self, taken: _Taken) -> Callable[[], None]:
@@ -193,6 +195,7 @@ class Snapshots:
             message_index=index,
             waiting={queues.key(row): count for row, count in waiting if count},
             timers=indexed if sums else None,
+            blocks_gone=taken.blocks_gone,
         )
 
     def _written(self, result: object) -> None:

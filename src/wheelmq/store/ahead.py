@@ -1,8 +1,8 @@
-"""Work ahead of the log's end, on a thread of its own: the next pages populated, the next two files made.
+"""Work ahead of a log's end, on a thread of its own: the next pages populated, the next files made.
 
 A page that is touched for the first time is a fault, and for a file that was only allocated a costly one; a file that
-has to be made is an allocation and an fsync. Neither belongs into the tick that appends. (A file of a consume queue is
-sparse and synced later, so it costs its tick little; one of the timer log is needed once in two million timers.)
+has to be made is an allocation and an fsync, which waits seconds for a busy disk. Neither belongs into the tick that
+appends. (A file of a consume queue is sparse and synced later, so it costs its tick little.)
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from wheelmq.store.commit_log import CommitLog
+from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.disk import MappedFile
 from wheelmq.system.offload import Offload
 
@@ -36,27 +37,54 @@ def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
         file.populate(at, min(at + PIECE_BYTES, stop), stores=stores)
 
 
+class FilesAhead:
+    """Has the next `count` files of a sequence made, and their first bytes populated: when so few bytes are left of its
+    last file, or as soon as there is that one. `look` is called in every tick."""
+
+    def __init__(
+        self, files: MappedSequence, offload: Offload, count: int, *, populate_bytes: int, left_bytes: int | None = None
+    ) -> None:
+        self._files = files
+        self._offload = offload
+        self._count = count
+        self._populate_bytes = populate_bytes
+        self._left_bytes = left_bytes
+        self._made_for = -1
+
+    def look(self, position: int) -> None:
+        """The sequence is written up to `position`."""
+        files = self._files
+        if files.end == self._made_for or files.start == files.end:
+            return
+        if self._left_bytes is not None and files.end - position > self._left_bytes:
+            return
+        self._made_for = files.end
+        self._offload.submit(files.ahead_job(self._count, self._populate_bytes), self._take)
+
+    def _take(self, result: Any) -> None:
+        if isinstance(result, BaseException):
+            log.warning("the next file of %s could not be made ahead: %s", self._files.folder, result)
+        else:
+            self._files.take_ahead(result)
+
+
 class Ahead:
     """Keeps ahead of the log. `look` is called in every tick and is cheap when there is nothing to do."""
 
     def __init__(self, commit_log: CommitLog, offload: Offload, count: int = 2, *, is_warm: bool = False) -> None:
         self._log = commit_log
         self._offload = offload
-        self._count = count
-        self._first_bytes = commit_log.files.file_bytes if is_warm else STEP_BYTES
+        populate_bytes = commit_log.files.file_bytes if is_warm else STEP_BYTES
+        self._files = FilesAhead(commit_log.files, offload, count, populate_bytes=populate_bytes)
         self._populated_to = self._stored_to = 0
         self._is_populating = False
-        self._made_for = -1
 
     def look(self, coming_bytes: int = 0, *, is_burst: bool = False) -> None:
         """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon, in a
         burst right now."""
         if not is_burst or not self._populate(STORED_BYTES, stores=True):
             self._populate(AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
-        files = self._log.files
-        if files.end != self._made_for and files.start != files.end:
-            self._made_for = files.end
-            self._offload.submit(files.ahead_job(self._count, self._first_bytes), self._take)
+        self._files.look(self._log.end)
 
     def _populate(self, ahead_bytes: int, *, stores: bool = False) -> bool:
         """One step, if one is missing and its file is there; the next when it is done, so that others have a turn.
@@ -80,9 +108,3 @@ class Ahead:
     def _populated(self, _: Any) -> None:
         """Whatever came of it: it is a help and no promise."""
         self._is_populating = False
-
-    def _take(self, result: Any) -> None:
-        if isinstance(result, BaseException):
-            log.warning("the next log file could not be made ahead: %s", result)
-        else:
-            self._log.files.take_ahead(result)

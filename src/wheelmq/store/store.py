@@ -116,9 +116,10 @@ class Store:
         """Find the end of the log and mend the queues; `meet` gets the rows of every record, in order.
 
         `resume` is asked once the queues are open: behind the snapshot that it gives, which must agree with this store,
-        the walk begins. Raises LogDamaged, DiskFull.
+        the walk begins. Raises LogDamaged, DiskFull, OSError for queues that cannot be read.
         """
         began_s = self.clock.monotonic()
+        self._refuse_extended_queues()
         self.queues.load()
         for remove in self.queues.drop_before(self.log.start) if self.log.start else ():
             if remove is not None:
@@ -261,6 +262,16 @@ class Store:
                 origin_of(facts.stream, queue_offset) if facts.stream else NO_ORIGIN,
             )
         return Appended(position, len(record), queue_offset, store_ms)
+
+    def _refuse_extended_queues(self) -> None:
+        """With enableConsumeQueueExt Apache RocketMQ writes addresses of another file where units of ours have the hash
+        of a tag, or the time at which a message with a level is due. Raises OSError."""
+        beside = self.paths.consume_queues_ext
+        if self.disk.list(beside):
+            raise OSError(
+                f"{beside} is there: enableConsumeQueueExt was on, and queue units name what is in it in place of tags "
+                f"and times. Remove it and {self.paths.consume_queues}, and the queues are written again from the log"
+            )
 
     def reserve(self, messages: list[Message], *, settles: Origin = NO_ORIGIN) -> None:
         """Make room in one file for `messages`, to be appended next: then none of them can be refused any more.

@@ -18,6 +18,7 @@ import itertools
 import mmap
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,10 +254,13 @@ class Disk:
             return None
 
     def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
-        """Put `data` at `path` in one step, on disk when this returns; the old file stays as `.bak` if asked."""
+        """Put `data` at `path` in one step, on disk when this returns; the old file stays as `.bak` if asked. Who may
+        read and write the old one may the new one, and nobody else."""
         self.make_folder(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         with open(fresh, "wb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             file.write(data)
             file.flush()
             self.sync_new(file.fileno())

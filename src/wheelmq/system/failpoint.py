@@ -26,7 +26,7 @@ def reach(name: str) -> None:
     if not _armed or name not in _armed:
         return
     _armed[name] -= 1
-    if _armed[name] > 0:
+    if _armed[name] != 0:  # below: another thread is telling, and ends the process
         return
     _tell(name)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -97,6 +97,7 @@ class BrokerHarness:
         offload: InlineOffload | HeldOffload | None = None,
         background: InlineOffload | HeldOffload | None = None,
         reading: InlineOffload | HeldOffload | None = None,
+        block_offload: InlineOffload | HeldOffload | None = None,
         seed: int = 0,
         **settings: Any,
     ) -> None:
@@ -105,6 +106,7 @@ class BrokerHarness:
         self.offload = InlineOffload() if offload is None else offload
         self.background = self.offload if background is None else background
         self.reading = self.background if reading is None else reading
+        self.block_offload = self.offload if block_offload is None else block_offload
         self.randomness = Random(seed)
         self._settings = {**SMALL, **settings}
         self._folder = folder
@@ -152,6 +154,7 @@ class BrokerHarness:
                 offload=self.offload,
                 background=self.background,
                 reading=self.reading,
+                block_offload=self.block_offload,
                 randomness=self.randomness,
             )
         except BaseException:
@@ -165,6 +168,7 @@ class BrokerHarness:
         self.offload.close()
         self.background.close()
         self.reading.close()
+        self.block_offload.close()
         for connection in list(self._connections):
             self.lose(connection)
         broker.close()
@@ -172,7 +176,7 @@ class BrokerHarness:
 
     def crash(self) -> None:
         """`kill -9`: the process is gone, what it wrote is with the system."""
-        for offload in (self.offload, self.background, self.reading):
+        for offload in (self.offload, self.background, self.reading, self.block_offload):
             if isinstance(offload, HeldOffload):
                 offload.forget()
         for connection in self._connections:
@@ -307,7 +311,8 @@ class BrokerHarness:
 
     def run_jobs(self, count: int | None = None) -> int:
         """Let each HeldOffload do its first `count` jobs, or all, and tick as a real shell does then; how many."""
-        held = {id(one): one for one in (self.offload, self.background) if isinstance(one, HeldOffload)}
+        offloads = (self.offload, self.block_offload, self.background)
+        held = {id(one): one for one in offloads if isinstance(one, HeldOffload)}
         if not held:
             return 0
         done = sum(one.run(count) for one in held.values())

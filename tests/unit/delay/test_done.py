@@ -47,6 +47,8 @@ def test_it_is_a_set(taken: list[tuple[str, object]], asked: list[int]) -> None:
         expected = [index in model or index < floor for index in asked]
         assert bits.get(array(asked)).tolist() == expected
         assert [index in bits for index in asked] == expected
+        end = max(model, default=0) + 100
+        assert bits.count_unset(end) == max(0, end - floor - sum(index >= floor for index in model))
 
 
 @settings(max_examples=100, deadline=None)

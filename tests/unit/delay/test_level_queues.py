@@ -356,6 +356,53 @@ class TestOurs:
         harness.advance(1)
         assert harness.bodies("T") == [b"before", b"behind"]
 
+    @pytest.mark.parametrize("under_way", [False, True])
+    def test_a_clock_set_back_after_it_was_staged(self, harness: BrokerHarness, under_way: bool) -> None:
+        """It leaves at once all the same, be it armed or in a turn under way; timers and blocks wait for their time."""
+        harness.restart(timer_lead_ms=30_000)
+        model = PipelineModel(harness)
+        for i in range(3):
+            send(harness, 2, b"%d" % i)
+            send(harness, 1, b"near %d" % i)
+        for body, properties in ((b"timer", {"TIMER_DELAY_MS": "5000"}), (b"block", {"delayInSeconds": "5"})):
+            assert harness.send("T", body, properties=properties).code == 0
+        harness.advance(500)
+        if under_way:
+            model.open()
+            plan = model.plan()
+            assert plan is not None and plan.queues
+            winners = [model.hand_over(plan, task) for task in model.read(plan)]
+        else:
+            harness.advance(300, model.work, 100)
+            assert harness.broker.timer.armed_by["pipeline"] >= 3
+        assert harness.bodies("T") == []
+        harness.clock.step(-3_600_000)
+        if under_way:
+            model.commit(plan, winners)
+        harness.settle()
+        assert harness.bodies("T") == [*(b"near %d" % i for i in range(3)), *(b"%d" % i for i in range(3))]
+        harness.clock.step(3_600_000)
+        harness.advance(6000, model.work)
+        assert sorted(harness.bodies("T")[6:]) == [b"block", b"timer"]
+        invariants.check(harness.broker)
+
+    def test_a_clock_set_back_by_less_than_the_delay(self, harness: BrokerHarness) -> None:
+        """The first of the level is no further off than its delay, so each keeps its time, as with Apache."""
+        model = PipelineModel(harness)
+        send(harness, 2, b"first")
+        harness.advance(2000, model.work, 500)
+        send(harness, 2, b"second")
+        harness.advance(1000, model.work, 500)
+        assert harness.broker.timer.armed.count == 2
+        harness.clock.step(-1500)
+        harness.settle()
+        harness.advance(3499, model.work)
+        assert harness.bodies("T") == []
+        harness.advance(1, model.work)
+        assert harness.bodies("T") == [b"first"]
+        harness.advance(2000, model.work)
+        assert harness.bodies("T") == [b"first", b"second"]
+
     @pytest.mark.parametrize("restarts", [False, True])
     def test_one_that_is_due_before_another_ahead_of_it(self, harness: BrokerHarness, restarts: bool) -> None:
         send(harness, 2, b"first")

@@ -13,7 +13,7 @@ from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRefused, ParkSet
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
-from wheelmq.formats.disk.parked import due_of, due_text
+from wheelmq.formats.disk.parked import delay_facts, due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
@@ -123,6 +123,13 @@ class TestLevels:
         assert due({props.DELAY: level}) is None
         assert due({props.DELAY: level, SEC: "3"}) == 3000
 
+    def test_the_longest_delay_fits_the_digits_of_a_due_time(self) -> None:
+        settings = ParkSettings(levels_ms=parse_levels("2147483647s"))
+        parked = message({props.DELAY: "1"})
+        due_ms = park(parked, NOW, settings, NOW + 1)
+        assert due_ms == NOW + 2_147_483_647_000
+        assert delay_facts(parked.topic, 0, parked.properties, NOW).due_ms == due_ms
+
     def test_a_level_wins_and_takes_the_timer_off(self) -> None:
         parked = message({props.DELAY: "2", SEC: "9", MS: "x", AT: "y", props.REAL_QID: "8", "KEYS": "k"})
         assert park(parked, NOW, SETTINGS) == NOW + 5000
@@ -173,7 +180,9 @@ class TestLevels:
         assert list(parse_levels(DEFAULT_LEVELS)) == [1000 * s for s in seconds]
         assert parse_levels(" 1d  2h ") == (86_400_000, 7_200_000)
 
-    @pytest.mark.parametrize("text", ["", "  ", "1", "1s 5", "s", "1 s", "1S", "-1s", "1.5s", "1ms", "1s,5s"])
+    @pytest.mark.parametrize(
+        "text", ["", "  ", "1", "1s 5", "s", "1 s", "1S", "-1s", "1.5s", "1ms", "1s,5s", "2147483648s", "24856d"]
+    )
     def test_no_table(self, text: str) -> None:
         with pytest.raises(ValueError, match="messageDelayLevel"):
             parse_levels(text)

@@ -229,13 +229,7 @@ class TestOrder:
         monkeypatch.setattr(release, "QUANTUM", 1)
         monkeypatch.setattr(release, "BURST", 16)
         monkeypatch.setattr(release, "BURST_QUANTA", 2)
-        for _ in range(100):
-            harness.submit(harness.send_command("T", deliver_ms=START_MS + 1000))
-        harness.settle()
-        releaser = harness.broker.releaser
-        clock.advance(1000)
-        releaser.take_due(Millis(harness.now_ms))
-        clock.creep_ms = 1
+        releaser = with_hundred_in_hand(harness, clock)
         assert BURST_SLICES == 4
         assert releaser.release(Millis(harness.now_ms), 0.0024) == 2 * 10  # 9.6 ms, a millisecond for each
         assert releaser.release(Millis(harness.now_ms), 0.0024, 0.012) == 2 * 12  # a share that is more
@@ -243,6 +237,47 @@ class TestOrder:
         clock.creep_ms = 0
         harness.settle()
         assert len(harness.bodies("T")) == 100
+
+    def test_of_many_instants_some_leave_whole(
+        self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a bucket costs does not hang on its size: 40 that share 16 places would leave one message each."""
+        monkeypatch.setattr(release, "QUANTUM", 16)
+        monkeypatch.setattr(release, "SHARES_MAX", 2)
+        for i in range(40 * 8):
+            harness.submit(harness.send_command("T", b"%d" % i, deliver_ms=START_MS + 1000 + i // 8))
+        harness.advance(40)  # all of it is near
+        clock.advance(1000)
+        releaser = harness.broker.releaser
+        releaser.take_due(Millis(harness.now_ms))
+        assert releaser.release(Millis(harness.now_ms), 0.0) == 16
+        assert releaser.earliest_in_hand_ms() == START_MS + 1002, "two of them"
+        harness.settle()
+        assert harness.bodies("T") == [b"%d" % i for i in range(40 * 8)]
+
+    def test_the_later_it_is_the_longer_a_share(
+        self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(release, "QUANTUM", 1)
+        releaser = with_hundred_in_hand(harness, clock)
+        now_ms = START_MS + 1000
+        assert releaser.release(Millis(now_ms), 0.001, 0.0024) == 3
+        assert releaser.release(Millis(now_ms + 10), 0.001, 0.0024) == 5, "twice as long"
+        assert releaser.release(Millis(now_ms + 60_000), 0.001, 0.0024) == 7, "four slices more, and no more"
+        clock.creep_ms = 0
+        harness.settle()
+        assert len(harness.bodies("T")) == 100
+
+
+def with_hundred_in_hand(harness: BrokerHarness, clock: ManualClock) -> Releaser:
+    """The broker's releaser with 100 messages due at one millisecond; each look at the clock costs one from now on."""
+    for _ in range(100):
+        harness.submit(harness.send_command("T", deliver_ms=START_MS + 1000))
+    harness.settle()
+    clock.advance(1000)
+    harness.broker.releaser.take_due(Millis(harness.now_ms))
+    clock.creep_ms = 1
+    return harness.broker.releaser
 
 
 class TestPipelineMistakes:
@@ -461,6 +496,33 @@ class TestRecordsOfApaches:
             park_raw(harness, {**REAL, **times}, b"%d" % second)
         harness.advance(20_000, model.work, 100)
         assert harness.bodies("T") == [b"%d" % second for second in range(4, 13)]
+
+
+@pytest.mark.parametrize("precision_ms", [100, 200, 500, 1000])
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_each_precision(tmp_path: Path, precision_ms: int, clean: bool) -> None:
+    """Indexed, walked, rolled, cancelled, over a stop: each leaves at its millisecond, in a wheel of slots as fine."""
+    settings = {"timer_precision_ms": precision_ms, "timer_slots": 60, "timer_roll_window_slots": 20}
+    with BrokerHarness(tmp_path, timer_lead_ms=2000, **settings) as harness:
+        model, due_ms = PipelineModel(harness), dict[bytes, int]()
+        window_ms = 20 * precision_ms
+        for i, delay_ms in enumerate((window_ms // 2 + 7, window_ms, window_ms + precision_ms, 3 * window_ms + 1)):
+            due_ms[b"%d" % i] = harness.now_ms + delay_ms
+            assert harness.send("T", b"%d" % i, delay_ms=delay_ms, properties={props.UNIQ_KEY: f"K{i}"}).code == 0
+            harness.advance(37)
+        harness.send("T", b"never", delay_ms=9000, properties={props.UNIQ_KEY: "K"})
+        harness.advance(3100, model.work, 250)
+        assert harness.broker.timer.indexed_to >= 5
+        assert harness.broker.timer.wheel.table["time"].max() >= (START_MS + window_ms) // precision_ms
+        cancel = {props.TIMER_DEL_UNIQKEY: "T+K"}
+        answer = harness.send("T", b"x", deliver_ms=harness.now_ms + 5000, properties=cancel)
+        assert answer.ext["cancelResult"] == "cancelled"
+        harness.restart(clean=clean)
+        harness.advance(max(*due_ms.values(), harness.now_ms + 9000) - harness.now_ms, PipelineModel(harness).work, 250)
+        found = {record.message.body: record.store_ms for record in harness.read_queue("T")}
+        assert found == due_ms
+        assert harness.broker.releaser.counts["rolled"] >= 1
+        invariants.check(harness.broker)
 
 
 def test_settings_change_the_precision_over_a_restart(tmp_path: Path) -> None:

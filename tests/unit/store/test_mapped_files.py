@@ -14,7 +14,7 @@ import pytest
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.units import QueueOffset
-from wheelmq.store.ahead import Ahead
+from wheelmq.store.ahead import Ahead, FilesAhead
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
@@ -208,6 +208,22 @@ class TestAhead:
         offload.tell()
         assert log.files.file_at(SIZE) is mine
         assert log.files.grow(2 * SIZE).view[5] == 0
+
+    def test_the_next_one_when_the_last_is_nearly_full(self, disk: SimulatedDisk, tmp_path: Path) -> None:
+        files, offload = MappedSequence(disk, tmp_path / "log", SIZE), HeldOffload()
+        ahead = FilesAhead(files, offload, 1, populate_bytes=SIZE, left_bytes=SIZE // 4)
+        ahead.look(0)  # there is no file yet
+        files.grow(0)
+        ahead.look(SIZE // 2)
+        assert not len(offload)
+        ahead.look(3 * SIZE // 4)
+        ahead.look(SIZE - 1)
+        offload.run()
+        assert files.made_to == 2 * SIZE and files.end == SIZE
+        made = files._ahead[SIZE]
+        assert files.grow(SIZE) is made
+        ahead.look(SIZE)
+        assert not len(offload)
 
     def test_the_last_room_is_left(self, log: CommitLog, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * SIZE - 1)

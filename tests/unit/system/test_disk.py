@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import resource
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -205,6 +206,15 @@ class TestSmallFiles:
         any_disk.replace(path, b"four", keep_previous=True)
         assert path.read_bytes() == b"four"
         assert path.with_name("file.bak").read_bytes() == b"three"
+
+    def test_a_replacement_is_for_who_might_read_the_old_file(self, any_disk: Disk, tmp_path: Path) -> None:
+        """A file of settings may hold what others are not to see."""
+        path = tmp_path / "f"
+        path.write_bytes(b"old")
+        for mode in (0o600, 0o664):
+            path.chmod(mode)
+            any_disk.replace(path, b"new", keep_previous=True)
+            assert [stat.S_IMODE(one.stat().st_mode) for one in (path, tmp_path / "f.bak")] == [mode, mode]
 
     def test_a_replacement_that_fails_leaves_the_old_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

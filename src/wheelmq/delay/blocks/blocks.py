@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+
 from wheelmq.delay.blocks.block import Block, BlockSizes, Put, read_checkpoint, remove_files
 from wheelmq.delay.done import Indices
 from wheelmq.formats.disk.block import REMOVED, BlockCheckpoint, block_name, block_start_ms
@@ -27,6 +29,7 @@ from wheelmq.system.failpoint import reach
 log = logging.getLogger(__name__)
 
 NUMBER_MAX: Final = (1 << STREAM_BITS) - 1
+_NONE: Final = np.empty(0, np.int64)
 
 Note = Callable[[], None]
 
@@ -137,17 +140,19 @@ class Blocks:
                 )
         reach("blocks.recovered")
 
-    def resume(self, settled: dict[int, Indices]) -> None:
+    def resume(self, settled: dict[int, Indices], gone: dict[int, LogPosition]) -> None:
         """Take what the commit log says is settled: by the block's number, indices. Raises DiskFull.
 
         An index is given once. A message that was out before its own block's log was on disk may have left no record
-        there; then the index stays a blank.
+        there; then the index stays a blank. Of a block that is gone the log names nothing behind where `gone` says,
+        unless the walk has met something of it since.
         """
-        for number, indices in settled.items():
+        for number in settled.keys() | gone.keys():
             self.last_number = max(self.last_number, number)
-            block = self._by_number.get(number)
+            block, indices = self._by_number.get(number), settled.get(number, _NONE)
             if block is None:
-                self._over[number] = self._store.log.end
+                end = self._store.log.end
+                self._over[number] = end if len(indices) else gone.get(number, end)
             elif len(indices):
                 block.queue.skip_to(int(indices.max()) + 1)
                 block.queue.flag_done(indices)
@@ -194,11 +199,12 @@ class Blocks:
                 return number
         raise NoNumberLeft(f"each of {NUMBER_MAX} numbers of blocks is in use, or the log names it")
 
-    def numbers_over(self) -> list[int]:
-        """Numbers of blocks that are gone, of which the log still says what became of their messages."""
+    def gone(self) -> dict[int, LogPosition]:
+        """Numbers of blocks that are gone, of which the log still says what became of their messages, each with the log
+        position before which it does."""
         start = self._store.log.start
         self._over = {number: position for number, position in self._over.items() if position > start}
-        return list(self._over)
+        return dict(self._over)
 
     def put(self, block: Block, message: Message, due_ms: Millis) -> Put:
         """Append a message that was parked for `block`. Raises PropertiesTooLong, BatchTooLong, DiskFull."""

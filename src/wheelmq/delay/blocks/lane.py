@@ -320,17 +320,17 @@ class BlockLane:
 
     # Start ---------------------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
+    def recover(self, gone: dict[int, LogPosition]) -> None:
         """The commit log was walked, and the timer is ready: find what waits, fill the wheel, arm what is near.
 
+        `gone` are the blocks that were gone before the walk began, as `Blocks.gone` tells them.
         Raises LogDamaged, DiskFull.
         """
         timer = self._timer
         streams = [stream for stream in timer.done.streams() if stream_kind(stream) == KIND_BLOCK]
-        self.blocks.resume({stream_number(stream): timer.done.of(stream).ones() for stream in streams})
-        for stream in streams:
-            if self.blocks.get(stream_number(stream)) is None:
-                timer.done.end(stream)
+        self.blocks.resume({stream_number(stream): timer.done.of(stream).ones() for stream in streams}, gone)
+        for number in self.blocks.gone():
+            timer.done.end(block_stream(number))
         now_ms = self._store.clock.now_ms()
         self.walked_ms = self._goal_ms(now_ms)
         for block in self.blocks:
@@ -360,6 +360,11 @@ class BlockLane:
         near = units["due_ms"] <= self.walked_ms
         self._arm(block, indices[near], units[near], by="recovery")
 
+    @property
+    def waiting(self) -> int:
+        """Messages that wait in blocks."""
+        return self._waiting.total()
+
     def waiting_elsewhere(self) -> npt.NDArray[np.int64]:
         """Messages that wait in the timer queue and in level queues, by the row of their real queue."""
         waiting = self._timer.pending_by_queue.copy()
@@ -371,11 +376,9 @@ class BlockLane:
     # Disk ----------------------------------------------------------------------------------------------------------
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        """The end of each block's stream, and of those whose number the log names, or that had the last one: so no such
-        number is given again, also after a start that does not walk the whole log."""
+        """The end of each block's stream, and of the one that had the last number: it is not given again soon, also
+        after a start that does not walk the whole log."""
         ends = {block_stream(block.number): QueueOffset(block.queue.end) for block in self.blocks}
-        for number in self.blocks.numbers_over():
-            ends.setdefault(block_stream(number), QueueOffset(0))
         if self.blocks.last_number:
             ends.setdefault(block_stream(self.blocks.last_number), QueueOffset(0))
         return ends

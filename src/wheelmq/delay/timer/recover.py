@@ -77,6 +77,8 @@ class TimerRecovery:
         """Up to where timer queue and timer log are known to be whole."""
         self._waiting: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         """How many they are, by the row of their real queue."""
+        self.blocks_gone: dict[int, LogPosition] = {}
+        """As the snapshot says that is gone on from."""
         self._rows_max = 2 * CHUNK_ROWS
         """When the chunks hold so many rows, those that were settled meanwhile are dropped."""
         timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
@@ -131,6 +133,7 @@ class TimerRecovery:
                 store.log.damaged = damaged | set(snapshot.damaged)
                 for position in snapshot.damaged:
                     tell_damaged(position)
+                self.blocks_gone = snapshot.blocks_gone
                 return snapshot
             except LogDamaged as error:
                 timer.done, self._chunks, self._unread, self._believed = done, [], indexed.NONE, None

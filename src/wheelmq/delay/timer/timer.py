@@ -174,6 +174,7 @@ class Timer:
 
     def arm_near(self, now_ms: Millis) -> None:
         """The near lane: arm what is due within a second and not indexed yet."""
+        self.levels.follow_clock(now_ms, self.armed)
         for refs in (self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX), self.notes.take_near(now_ms)):
             if refs is not None:
                 self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="near_lane")
@@ -451,8 +452,7 @@ class Timer:
             self.arm(
                 near_refs(rows, FAR_MS, self.walked_through_ms, self.wheel), enqueue_ms=plan.write_ms, by="pipeline"
             )
-        for stream, _, end in plan.queues:
-            self.levels.of(Stream(stream)).advance(QueueOffset(end))
+        self.levels.advance(plan.queues)
         self.indexed_to = plan.index_to
         self.notes.drop_below(timer_origin(plan.index_to))
         self.turns.finish()

@@ -50,6 +50,13 @@ class TimerWheel:
         places = times % self.slots
         return np.where(self.table["time"][places] == times, self.units[places], 0).astype(np.int32)
 
+    def messages_in(self, first_ms: int, slots: int) -> npt.NDArray[np.int32]:
+        """Messages in each of so many slots from that of `first_ms` on, as the file counts them (RocketMQ: Slot.num): a
+        unit that cancels takes one away."""
+        times = first_ms // self.precision_ms + np.arange(slots)
+        held = self.table[times % self.slots]
+        return np.where(held["time"] == times, held["count"], 0).astype(np.int32)
+
     def first_filled(self, after_ms: int, through_ms: int) -> int | None:
         """The time of the first slot later than `after_ms` up to `through_ms` that has units; None when none has.
 

@@ -49,7 +49,7 @@ class BlockBench:
         self.blocks = Blocks(self.store, self.settings)
         self.blocks.load()
         self.blocks.recover()
-        self.blocks.resume(self.settled)
+        self.blocks.resume(self.settled, {})
         return self.blocks
 
     def kill(self) -> Blocks:

@@ -166,7 +166,11 @@ def test_a_block_that_was_partly_removed_takes_no_message(tmp_path: Path) -> Non
         assert harness.bodies("T") == [b"A", b"C"]
 
 
-def test_a_number_is_free_again_once_the_log_names_it_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ends", [None, "clean", "killed"])
+def test_a_number_is_free_again_once_the_log_names_it_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str | None
+) -> None:
+    """However often the broker starts anew: what is sent meanwhile names no block."""
     monkeypatch.setattr("wheelmq.delay.blocks.blocks.NUMBER_MAX", 5)
     hours = ";".join(f"{hour:02d}" for hour in range(24))
     with BrokerHarness(
@@ -194,6 +198,9 @@ def test_a_number_is_free_again_once_the_log_names_it_no_more(tmp_path: Path, mo
         assert harness.bodies("T") == taken and len(harness.broker.blocks) == 0
         for _ in range(5):
             harness.send("U", b"x" * 4000)
+        if ends is not None:
+            harness.restart(clean=ends == "clean")
+            harness.restart(clean=ends == "clean")
         harness.clock.advance(2 * 3_600_000)
         harness.advance(1000)
         assert harness.broker.store.log.start > 0
