@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +117,3 @@ async def eventually(ask: Callable[[], Awaitable[bool]], what: str) -> None:
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(what) from None
-
-
-logging.getLogger("wheelmq.client").setLevel(logging.CRITICAL)  # cases provoke what it warns of

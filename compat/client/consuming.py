@@ -297,10 +297,12 @@ async def a_broker_goes_away(world: World) -> None:
         await asyncio.gather(*(producer.send(topic, body) for body in numbered(8)))
         await inbox.has(*numbered(8))
         await asyncio.to_thread(part.kill)
-        results = [await producer.send(topic, body) for body in numbered(8, 8)]
-        assert {result.queue.broker_name for result in results} == {"broker-a"}
-        await inbox.has(*numbered(8, 8))
-        await asyncio.to_thread(part.start)
+        try:
+            results = [await producer.send(topic, body) for body in numbered(8, 8)]
+            assert {result.queue.broker_name for result in results} == {"broker-a"}
+            await inbox.has(*numbered(8, 8))
+        finally:
+            await asyncio.to_thread(part.start)
         came_back: list[bytes] = []
 
         async def back() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import logging
 import re
 import sys
 import tempfile
@@ -81,6 +82,7 @@ async def _run(one: Case, world: World) -> Result:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    logging.getLogger("wheelmq.client").setLevel(logging.CRITICAL)  # cases provoke what it warns of
     options = _parser().parse_args(argv)
     if options.target == "apache" and (reason := java_and_maven_found()):
         print(f"cannot run: {reason}", file=sys.stderr)

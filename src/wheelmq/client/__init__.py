@@ -3,6 +3,7 @@
 docs/client.md shows what can be done with it.
 """
 
+from wheelmq.client.access import AccessKey
 from wheelmq.client.admin import Admin, Span
 from wheelmq.client.allocation import allocate, allocate_in_turn
 from wheelmq.client.consumer_settings import Consumed, ConsumerSettings, Later, Model, PullSettings, StartFrom
@@ -25,6 +26,7 @@ from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.net.errors import CallError, Refused, Unreachable
 
 __all__ = [
+    "AccessKey",
     "Admin",
     "CallError",
     "CancelResult",

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import msgspec
 
 from wheelmq.client import offsets
+from wheelmq.client.access import AccessKey
 from wheelmq.client.message import ReceivedMessage, read_records, received
 from wheelmq.client.outgoing import check_group, check_topic
 from wheelmq.client.routes import NoBroker, TopicRoute, TopicUnknown
@@ -47,10 +48,19 @@ class Admin:
     Each method raises CallError when a server does not answer, Refused when one says no.
     """
 
-    def __init__(self, namesrv: str | Sequence[str], *, timeout_ms: int = 5000, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        timeout_ms: int = 5000,
+        access_key: AccessKey | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_ms / 1000
-        self._session = Session(namesrv, clock=self._clock, beat=self._heartbeat, timeout_s=self._timeout_s)
+        self._session = Session(
+            namesrv, clock=self._clock, beat=self._heartbeat, timeout_s=self._timeout_s, access_key=access_key
+        )
 
     async def start(self) -> None:
         """Nothing is spoken to before the first question."""

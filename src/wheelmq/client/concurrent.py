@@ -42,7 +42,11 @@ class Concurrently:
         """A queue is ours: nothing is to be done before messages come."""
 
     async def lost(self, held: HeldQueue) -> bool:
-        """A queue is given up: callbacks that run may end beside those of its next member."""
+        """A queue is given up: callbacks that run may end beside those of its next member, none begins any more."""
+        for _ in range(self._inbox.qsize()):
+            waiting = self._inbox.get_nowait()
+            if waiting is None or waiting.held is not held:
+                self._inbox.put_nowait(waiting)
         return True
 
     def deliver(self, held: HeldQueue, messages: list[Taken]) -> None:

@@ -8,29 +8,41 @@ from functools import partial
 
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.caller import Caller
+from wheelmq.net.errors import Unreachable
 
 Answering = Callable[[str, Command], Command | Awaitable[Command | None] | None]
 """What answers the requests that servers make of their own accord, from the address of the one that asks."""
 
 
 class Connections:
-    """Callers by address. A lost connection is made anew by the next call; `on_lost` hears its address."""
+    """Callers by address. A lost connection is made anew by the next call; `on_lost` hears its address; `sign`
+    completes each request."""
 
-    def __init__(self, on_request: Answering | None = None, on_lost: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_request: Answering | None = None,
+        on_lost: Callable[[str], None] | None = None,
+        sign: Callable[[Command], None] | None = None,
+    ) -> None:
         self._on_request = on_request
+        self._sign = sign
         self._on_lost = on_lost
         self._callers: dict[str, Caller] = {}
+        self._is_closed = False
 
     def to(self, address: str) -> Caller:
-        """The connection to the server at `address`."""
+        """The connection to the server at `address`. Raises Unreachable when they are closed."""
+        if self._is_closed:
+            raise Unreachable(f"{address} is not spoken to any more: the client was stopped")
         caller = self._callers.get(address)
         if caller is None:
             on_request = None if self._on_request is None else partial(self._on_request, address)
             on_lost = None if self._on_lost is None else partial(self._on_lost, address)
-            caller = self._callers[address] = Caller(address, on_request, on_lost)
+            caller = self._callers[address] = Caller(address, on_request, on_lost, self._sign)
         return caller
 
     async def close(self) -> None:
-        """Close them all; calls that wait for an answer fail."""
+        """Close them all, for good; calls that wait for an answer fail."""
+        self._is_closed = True
         callers, self._callers = self._callers, {}
         await asyncio.gather(*(caller.close() for caller in callers.values()))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from wheelmq.client.access import AccessKey
 from wheelmq.client.allocation import Allocation, allocate
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.session import KEEP_ALIVE_MS, at_least_one
@@ -31,7 +32,8 @@ class Later(msgspec.Struct, frozen=True):
 
 Outcome = Consumed | Later | None
 Callback = Callable[[ReceivedMessage], Outcome | Awaitable[Outcome]]
-"""A coroutine function, or a plain one, which runs in a thread. None stands for DONE; an exception for LATER."""
+"""A coroutine function, or a plain one, which runs in a thread. None stands for DONE; an exception, sys.exit, and
+whatever else is returned stand for LATER."""
 
 
 class StartFrom(Enum):
@@ -66,9 +68,14 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of one queue that are pulled and not consumed; past it no more are pulled."""
     in_hand_bytes_max: int = 100 << 20
     """Their bodies, as far as they are pulled: one answer more may come."""
+    span_max: int = 2000
+    """Queue offsets from the first message in hand to the next pull; past it no more are pulled. What is done behind a
+    message that is stuck comes again when the consumer ends before that."""
     timeout_ms: int = 3000
     keep_alive_ms: int = KEEP_ALIVE_MS
     """How often routes are refreshed, and heartbeats sent."""
+    access_key: AccessKey | None = None
+    """Signs the requests, for brokers with access control."""
     allocate: Allocation = allocate
     """How a group's members share out queues; it must be the same for all."""
     instance: str = "DEFAULT"
@@ -77,7 +84,7 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where those keep how far they are; `.rocketmq_offsets` in the home folder, as Apache's client has it."""
 
     def __post_init__(self) -> None:
-        at_least_one(self, "pull_count", "in_hand_max", "in_hand_bytes_max", "timeout_ms", "keep_alive_ms")
+        at_least_one(self, "pull_count", "in_hand_max", "in_hand_bytes_max", "span_max", "timeout_ms", "keep_alive_ms")
 
 
 class ConsumerSettings(GroupSettings, frozen=True, kw_only=True):
@@ -92,7 +99,8 @@ class ConsumerSettings(GroupSettings, frozen=True, kw_only=True):
     reconsume_times_max: int | None = None
     """After so many more tries a message goes to the group's dead letters; None: 16, and orderly never."""
     consume_timeout_ms: int = 15 * 60_000
-    """A callback that takes longer has failed; a coroutine is cancelled, a thread is left to itself."""
+    """A callback that takes longer has failed; a coroutine is cancelled, a thread is left to itself, and counts for
+    `concurrency` until it returns. Orderly, a thread is waited for: nothing of its queue may run beside it."""
     stop_grace_ms: int = 10_000
     """How long `stop` waits for callbacks that run."""
 

@@ -18,6 +18,7 @@ from wheelmq.client.offsets import OffsetStore, first_offset
 from wheelmq.client.routes import TopicUnknown, order
 from wheelmq.client.session import Session
 from wheelmq.client.share import HeldQueue
+from wheelmq.formats import names
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import BodyError, QueueName, Subscription
 from wheelmq.formats.wire.codes import RequestCode
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 REBALANCE_S: Final = 20.0
 SETTLE_S: Final = 1.0
 """Until the next look when a topic or a member list was not there yet."""
+MISSING_LOOKS: Final = 30
+"""After so many of those a topic that does not exist is looked for every REBALANCE_S."""
 COMMIT_S: Final = 1.0
 
 _FAILURES = (TopicUnknown, CallError, Refused, BodyError, KeyError)
@@ -65,6 +68,8 @@ class Group:
         self._look = asyncio.Event()
         """Set when the queues should be shared out anew."""
         self._routes_are_old = False
+        self._missing: dict[str, int] = {}
+        """Topics whose queues are not known, and how often they were looked for."""
         self._moves: dict[QueueName, int] = {}
         self._changing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -158,22 +163,29 @@ class Group:
         for topic in topics:
             try:
                 await routes.get(topic)
+                self._missing.pop(topic, None)
             except _FAILURES as error:
-                log.info("group %s: %s", self.name, error)
-                settled = False
+                settled &= self._is_missing_for_long(topic, error)
         await self.session.beat()
         for topic in topics:
             try:
                 mine, is_known = await self._share_of(topic)
             except _FAILURES as error:
                 log.info("group %s: the queues of %s stay as they are: %s", self.name, topic, error)
-                settled = False
+                settled &= isinstance(error, TopicUnknown)  # that has been seen to above
                 continue
             settled &= is_known
             settled &= await self._take_share(topic, mine)
         for queue in [queue for queue in self.held if queue.topic not in topics]:
             settled &= await self._let_go(self.held[queue])
         return settled
+
+    def _is_missing_for_long(self, topic: str, error: Exception) -> bool:
+        """Tell, once, that the queues of a topic are not known; True when it need not be looked for in haste."""
+        self._missing[topic] = looks = self._missing.get(topic, 0) + 1
+        is_told = looks > 1 or topic.startswith(names.RETRY_PREFIX)  # the brokers make those
+        log.log(logging.INFO if is_told else logging.WARNING, "group %s waits for %s: %s", self.name, topic, error)
+        return looks > MISSING_LOOKS and isinstance(error, TopicUnknown)
 
     async def _share_of(self, topic: str) -> tuple[Sequence[QueueName], bool]:
         """Our queues of a topic, and whether the group knows us."""
@@ -210,20 +222,27 @@ class Group:
             locked = await self._locks.lock(new)
             settled &= all(locked.get(queue) for queue in new)
             new = [queue for queue in new if locked.get(queue)]
-        for queue in new:
-            try:
-                stored = await self.offsets.read(queue)
-                start = await first_offset(self.session, self.settings, queue) if stored is None else stored
-            except _FAILURES as error:
-                log.info("group %s: %s cannot be begun: %s", self.name, text(queue), error)
-                settled = False
-                continue
-            self._begin(queue, start, -1 if stored is None else stored)
-        return settled
+        starts = await asyncio.gather(*map(self._start_of, new))
+        for queue, start in zip(new, starts, strict=True):
+            if start is not None:
+                self._begin(queue, *start)
+        return settled and None not in starts
+
+    async def _start_of(self, queue: QueueName) -> tuple[int, int] | None:
+        """Where to begin `queue`, and what is stored of it, or -1; None when that cannot be found out now."""
+        try:
+            stored = await self.offsets.read(queue)
+            if stored is not None:
+                return stored, stored
+            return await first_offset(self.session, self.settings, queue), -1
+        except _FAILURES as error:
+            log.info("group %s: %s cannot be begun: %s", self.name, text(queue), error)
+            return None
 
     def _begin(self, queue: QueueName, start: int, committed: int, *, like: HeldQueue | None = None) -> None:
         """Hold `queue` from `start` on; in place of another, under whose lock it then is."""
-        held = self._make(queue, start, self.settings.in_hand_max, self.settings.in_hand_bytes_max)
+        settings = self.settings
+        held = self._make(queue, start, settings.in_hand_max, settings.in_hand_bytes_max, settings.span_max)
         held.committed = committed
         if like is None:
             self._note_lock(held)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from wheelmq.client.callbacks import Callbacks
+from wheelmq.client.callbacks import Callbacks, is_plain
 from wheelmq.client.consumer_settings import Callback, Consumed, ConsumerSettings, Later
 from wheelmq.client.group import text
 from wheelmq.client.message import MessageError, received
@@ -74,7 +74,8 @@ class Handling:
             if callback is None:
                 log.warning("group %s: nobody here wants topic %s of a retried message", self._group, message.topic)
                 return Verdict(Later(), "CR_LATER", f"nobody wants topic {message.topic}")
-            async with asyncio.timeout(self._settings.consume_timeout_ms / 1000):
+            await self._callbacks.room(callback)
+            async with asyncio.timeout(self._timeout_s(callback)):
                 outcome = await self._callbacks.call(callback, message)
         except MessageError as error:
             log.error("group %s: %s: %s", self._group, where, error)
@@ -85,9 +86,23 @@ class Handling:
                 raise
             log.exception("group %s: the callback failed on %s", self._group, where)
             return Verdict(Later(), "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}")
+        return self._verdict(outcome, where)
+
+    def _timeout_s(self, callback: Callback) -> float | None:
+        """None where a thread is waited for: left to itself it would work beside what comes next in its queue."""
+        return None if self._settings.orderly and is_plain(callback) else self._settings.consume_timeout_ms / 1000
+
+    def _verdict(self, outcome: object, where: str) -> Verdict:
+        """What is no answer is no success: a message is not lost for a callback that returns False."""
+        if outcome is None or outcome is Consumed.DONE:
+            return Verdict(None, "CR_SUCCESS")
         if isinstance(outcome, Later):
             return Verdict(outcome, "CR_LATER")
-        return Verdict(Later(), "CR_LATER") if outcome is Consumed.LATER else Verdict(None, "CR_SUCCESS")
+        if outcome is Consumed.LATER:
+            return Verdict(Later(), "CR_LATER")
+        problem = f"the callback returned {outcome!r}: None or Consumed.DONE say that it is done"
+        log.error("group %s: %s comes again: %s", self._group, where, problem)
+        return Verdict(Later(), "CR_THROW_EXCEPTION", problem)
 
     async def send_back(self, queue: QueueName, record: Record, delay_level: int) -> bool:
         """Have the broker deliver a message again later, or put it to the dead letters; False when it does not."""

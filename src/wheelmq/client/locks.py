@@ -3,13 +3,14 @@ member that has not renewed it for half of that stops."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Final
 
 from wheelmq.client.session import Session
 from wheelmq.formats.wire import bodies
-from wheelmq.formats.wire.bodies import LockBatch, QueueName
+from wheelmq.formats.wire.bodies import BodyError, LockBatch, QueueName
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
@@ -34,28 +35,33 @@ class QueueLocks:
         queues = set(queues)
         self.ours |= queues
         found: dict[QueueName, bool] = {}
-        for broker_name, body in self._by_broker(queues).items():
-            request = Command(code=RequestCode.LOCK_BATCH_MQ, body=bodies.write(body))
-            try:
-                answer = await self._session.caller(broker_name).ask(request, self._session.timeout_s)
-            except (CallError, Refused) as error:
-                log.warning("group %s: no locks from broker %s: %s", self._group, broker_name, error)
-                continue
-            ours = bodies.read(answer.body, dict[str, list[QueueName]]).get("lockOKMQSet", [])
-            found.update((queue, queue in ours) for queue in body.mq_set)
+        for answer in await asyncio.gather(*(self._lock(*one) for one in self._by_broker(queues).items())):
+            found |= answer
         self.ours -= {queue for queue, is_ours in found.items() if not is_ours}
         return found
+
+    async def _lock(self, broker_name: str, body: LockBatch) -> dict[QueueName, bool]:
+        request = Command(code=RequestCode.LOCK_BATCH_MQ, body=bodies.write(body))
+        try:
+            answer = await self._session.caller(broker_name).ask(request, self._session.timeout_s)
+            ours = bodies.read(answer.body, dict[str, list[QueueName]]).get("lockOKMQSet", [])
+        except (CallError, Refused, BodyError) as error:
+            log.warning("group %s: no locks from broker %s: %s", self._group, broker_name, error)
+            return {}
+        return {queue: queue in ours for queue in body.mq_set}
 
     async def unlock(self, queues: Iterable[QueueName]) -> None:
         """Let other members have these queues; a broker that does not hear of it lets them go by itself."""
         queues = set(queues)
         self.ours -= queues
-        for broker_name, body in self._by_broker(queues).items():
-            request = Command(code=RequestCode.UNLOCK_BATCH_MQ, body=bodies.write(body))
-            try:
-                await self._session.caller(broker_name).ask(request, self._session.timeout_s)
-            except (CallError, Refused) as error:
-                log.info("group %s: not unlocked at broker %s: %s", self._group, broker_name, error)
+        await asyncio.gather(*(self._unlock(*one) for one in self._by_broker(queues).items()))
+
+    async def _unlock(self, broker_name: str, body: LockBatch) -> None:
+        request = Command(code=RequestCode.UNLOCK_BATCH_MQ, body=bodies.write(body))
+        try:
+            await self._session.caller(broker_name).ask(request, self._session.timeout_s)
+        except (CallError, Refused) as error:
+            log.info("group %s: not unlocked at broker %s: %s", self._group, broker_name, error)
 
     def _by_broker(self, queues: Iterable[QueueName]) -> dict[str, LockBatch]:
         batches: dict[str, LockBatch] = {}

@@ -29,6 +29,7 @@ def member_session(
         on_request=on_request,
         keep_alive_ms=settings.keep_alive_ms,
         timeout_s=settings.timeout_ms / 1000,
+        access_key=settings.access_key,
         instance=settings.instance if settings.model is Model.BROADCASTING else None,
     )
 

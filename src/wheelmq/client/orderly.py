@@ -95,7 +95,11 @@ class Orderly:
                     self._lock_lost(held)
                     return
                 taken = held.waiting[0]
-                is_settled = await self._is_settled(held, taken, times)
+                try:
+                    is_settled = await self._is_settled(held, taken, times)
+                except Exception:
+                    log.exception("what became of %s@%d is not known", text(held.queue), taken.record.queue_offset)
+                    is_settled = False
             if is_settled:
                 held.waiting.popleft()
                 held.done(taken.record.queue_offset)

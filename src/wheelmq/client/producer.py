@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Self, Unpack
 import msgspec
 
 from wheelmq.client import outgoing, results
+from wheelmq.client.access import AccessKey
 from wheelmq.client.compression import compress
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.outgoing import MessageOptions, OutgoingMessage, Selector, check_group, check_topic
@@ -59,6 +60,8 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     twice, then with the same unique key."""
     keep_alive_ms: int = KEEP_ALIVE_MS
     """How often routes are refreshed, and heartbeats sent."""
+    access_key: AccessKey | None = None
+    """Signs the requests, for brokers with access control."""
     new_topic_queues: int = 4
     body_bytes_max: int = 4 << 20
     """A longer body, or batch, is not sent: brokers take no more by default."""
@@ -99,6 +102,7 @@ class Producer:
             on_request=self._asked,
             keep_alive_ms=self.settings.keep_alive_ms,
             timeout_s=self._timeout_s,
+            access_key=self.settings.access_key,
         )
         self._placing = Placing(self._clock)
         self._replies = Replies(self._clock)
@@ -230,8 +234,7 @@ class Producer:
     ) -> ReceivedMessage:
         """Send a message and wait for the reply of who consumes it. Raises as `send`, and CallError when none comes
         within `reply_within_ms`."""
-        for address in (await self._session.routes.brokers()).values():
-            await self._session.greet(address)  # the reply comes through whichever broker the consumer picks
+        await self._session.greet_everywhere()  # the reply comes through whichever broker the consumer picks
         own = self._replies.properties(self._session.unique_ids.next(), self._session.client_id, reply_within_ms)
         message = OutgoingMessage(body=body, **options)
         message.properties = {**(message.properties or {}), **own}
@@ -269,6 +272,9 @@ class Producer:
         return self._checked(Parcel(RequestCode.SEND_MESSAGE_V2, header, body, message, block[props.UNIQ_KEY]))
 
     def _checked(self, parcel: Parcel) -> Parcel:
+        """Raises RuntimeError before the start: brokers would know the producer by no name, and not for long."""
+        if not self._session.client_id:
+            raise RuntimeError("start the producer before it sends, or use it in `async with`")
         most = min(self.settings.body_bytes_max, FRAME_BYTES_MAX - HEADER_BYTES_MAX)
         if len(parcel.message.body) > most:
             raise ValueError(f"a body of {len(parcel.message.body)} bytes: {most} are sent (body_bytes_max)")
@@ -300,10 +306,16 @@ class Producer:
         topic, routes = parcel.header.topic, self._session.routes
         tried: list[str] = []
         problem: Exception | None = None
-        for _ in range(1 + self.settings.retries):
+        kept: QueueName | None = None
+        for i in range(1 + self.settings.retries):
+            if i:
+                await routes.refresh(topic)
             route = await routes.get(topic, new_topic_queues=self.settings.new_topic_queues)
-            queue = self._placing.pick(route, parcel.message, tried)
-            address = route.masters[queue.broker_name]
+            queue = kept or self._placing.pick(route, parcel.message, tried)
+            kept = queue if parcel.message.is_placed else None
+            address = route.masters.get(queue.broker_name)
+            if address is None:
+                break
             try:
                 answer = await self._session.connections.to(address).call(self._request(parcel, queue), self._timeout_s)
                 self._placing.worked(queue.broker_name)
@@ -319,7 +331,6 @@ class Producer:
                 if not isinstance(error, Unreachable) and not self.settings.resend_unanswered:
                     break
             tried.append(queue.broker_name)
-            await routes.refresh(topic)
         assert problem is not None
         raise problem
 

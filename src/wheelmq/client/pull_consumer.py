@@ -72,6 +72,7 @@ class PullConsumer:
         self._inquiries = Inquiries(self._group, ACTIVELY)
         self._arrived = asyncio.Event()
         self._turn = 0
+        self._is_running = False
 
     @property
     def group(self) -> str:
@@ -89,9 +90,11 @@ class PullConsumer:
         self._inquiries.started_ms = self._clock.now_ms()
         await self._session.start()
         self._group.start()
+        self._is_running = True
 
     async def stop(self, *, confirm: bool = True) -> None:
         """Commit and leave the group. With `confirm` and automatic commits what was polled last is consumed."""
+        self._is_running = False
         await self._group.quiet()
         if confirm and self.settings.auto_commit:
             self._confirm()
@@ -149,8 +152,11 @@ class PullConsumer:
     async def poll(self, timeout_ms: int = 5000, *, count: int = 32) -> list[ReceivedMessage]:
         """Up to `count` messages of one queue or several, in order for each queue; none when the time is over.
 
-        Raises MessageError for a message that cannot be read; the next poll begins behind it.
+        Raises MessageError for a message that cannot be read; the next poll begins behind it. Raises RuntimeError
+        before the start and after the end, when there is nothing to wait for.
         """
+        if not self._is_running:
+            raise RuntimeError("the consumer is not started, or stopped already: nothing comes")
         if self.settings.auto_commit:
             self._confirm()
         try:

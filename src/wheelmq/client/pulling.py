@@ -24,6 +24,10 @@ AGAIN_S: Final = 1.0
 """Until the next pull of a queue whose last one failed."""
 MARGIN_S: Final = 15.0
 """How much longer than the broker holds a pull its answer is waited for."""
+TROUBLES_MAX: Final = 100
+"""Different troubles with one broker that are told until a pull from it succeeds."""
+_BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
+"""A broker that says so need not be asked for its members as well."""
 _NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
@@ -59,10 +63,14 @@ class Puller:
                 self._troubles.pop(broker, None)
             except (CallError, Refused, RecordError, KeyError, ValueError) as error:
                 told = self._troubles.setdefault(broker, set())
-                if str(error) not in told:
+                if str(error) not in told and len(told) < TROUBLES_MAX:
                     told.add(str(error))
                     log.warning("group %s: pulling from broker %s: %s", group.name, broker, error)
-                group.look(routes_are_old=True)  # the broker forgets its members with their connections
+                if not isinstance(error, Refused) or error.code not in _BUSY:
+                    group.look(routes_are_old=True)  # the broker forgets its members with their connections
+                await asyncio.sleep(AGAIN_S)
+            except Exception:
+                log.exception("group %s: pulling %s failed and is tried again", group.name, text(held.queue))
                 await asyncio.sleep(AGAIN_S)
 
     async def _pull(self, held: HeldQueue, subscription: Subscription) -> bool:
@@ -92,6 +100,9 @@ class Puller:
             if moved == held.next_offset:  # to where it is: a broker that is not in order yet
                 raise Refused(answer)
             log.warning("group %s: broker moves %s from %d to %d", group.name, text(queue), held.next_offset, moved)
+            if moved > held.next_offset:  # what is in hand stays: it could not be pulled again
+                held.take([], moved)
+                return True
             group.move(queue, moved)
             return False
         if answer.code != ResponseCode.SUCCESS and answer.code not in _NOTHING:

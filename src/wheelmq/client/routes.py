@@ -60,6 +60,8 @@ class Routes:
         self._current = 0
         self._known: dict[str, TopicRoute] = {}
         self._asking: dict[str, asyncio.Lock] = {}
+        self._addresses: dict[str, str] = {}
+        """Where each broker was last heard to be, whichever topic that was for."""
 
     async def get(self, topic: str, *, new_topic_queues: int = 0) -> TopicRoute:
         """The route of `topic`. Raises TopicUnknown, NoNameServer, Refused.
@@ -73,8 +75,8 @@ class Routes:
                 return known
             return await self._ask(topic, new_topic_queues)
 
-    async def refresh(self, topic: str) -> None:
-        """Ask for the route of a topic in use again.
+    async def refresh(self, topic: str) -> bool:
+        """Ask for the route of a topic in use again; False when no name server answers.
 
         What is known stays when nothing better is heard: a broker that restarts is away from the name server for a
         while, and comes back to its address.
@@ -84,19 +86,22 @@ class Routes:
             await self._ask(topic, known.borrowed_queues if known is not None else 0)
         except (TopicUnknown, CallError, Refused) as error:
             log.info("the route of %s was not refreshed: %s", topic, error)
+            return not isinstance(error, NoNameServer)
+        return True
 
     async def ask_anew(self, topic: str) -> TopicRoute:
         """The route of `topic` as the name server has it now. Raises TopicUnknown, NoNameServer, Refused."""
         return await self._ask(topic, 0)
 
     async def refresh_all(self) -> None:
-        """Refresh the route of every topic in use."""
+        """Refresh the route of every topic in use, until no name server answers."""
         for topic in list(self._known):
-            await self.refresh(topic)
+            if not await self.refresh(topic):
+                return
 
     def masters(self) -> dict[str, str]:
-        """Every broker that is known, by name."""
-        return {name: address for route in self._known.values() for name, address in route.masters.items()}
+        """Every broker of a topic in use, by name, where it was last heard to be."""
+        return {name: self._addresses[name] for route in self._known.values() for name in route.masters}
 
     async def brokers(self) -> dict[str, str]:
         """Every broker that is registered, by name, whatever topics it has. Raises NoNameServer, Refused."""
@@ -159,6 +164,7 @@ class Routes:
             topic, tuple(sorted(writable, key=order)), tuple(sorted(readable, key=order)), masters, borrowed_queues
         )
         self._known[topic] = made
+        self._addresses |= masters
         return made
 
 

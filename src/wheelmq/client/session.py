@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
+from wheelmq.client.access import AccessKey
 from wheelmq.client.connections import Answering, Connections
 from wheelmq.client.routes import Routes
 from wheelmq.formats.wire import bodies, headers
@@ -61,7 +62,8 @@ def at_least_one(settings: object, *names: str) -> None:
 class Session:
     """One client as brokers see it. `beat` says what its heartbeats tell.
 
-    With an `instance` its id is the same at each start: this machine's address, `@`, and that name.
+    With an `instance` its id is the same at each start: this machine's address, `@`, and that name. Once it is stopped
+    it is not started again.
     """
 
     def __init__(
@@ -75,11 +77,12 @@ class Session:
         keep_alive_ms: int = KEEP_ALIVE_MS,
         timeout_s: float = 3.0,
         randomness: Random | None = None,
+        access_key: AccessKey | None = None,
     ) -> None:
         self.clock = clock
         self.randomness = randomness or Random()
         self.timeout_s = timeout_s
-        self.connections = Connections(on_request, self._lost)
+        self.connections = Connections(on_request, self._lost, None if access_key is None else access_key.sign)
         self._instance = instance
         self._keep_alive_s = keep_alive_ms / 1000
         self.routes = Routes(server_list(servers), self.connections, timeout_s=timeout_s)
@@ -87,10 +90,15 @@ class Session:
         self.unique_ids = UniqueIds(b"\x7f\0\0\1", clock, os.getpid(), self.randomness)
         self._beat = beat
         self._told: set[str] = set()
+        self.is_everywhere = False
+        """Whether every broker should know it, and not only those of the topics in use."""
+        self._everywhere: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take an identity and begin to keep alive."""
+        """Take an identity and begin to keep alive. Raises RuntimeError for one that was started before."""
+        if self.client_id:
+            raise RuntimeError("a client is started once: make another one")
         address = await asyncio.to_thread(_own_address, self.routes.servers[0])
         self.unique_ids = UniqueIds(address, self.clock, os.getpid(), self.randomness)
         family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
@@ -123,7 +131,18 @@ class Session:
 
     async def beat(self) -> None:
         """Tell every broker of the routes in use that this client is there."""
-        await asyncio.gather(*(self._beat_to(address) for address in sorted(set(self.routes.masters().values()))))
+        known = {**self._everywhere, **self.routes.masters()}
+        await asyncio.gather(*(self._beat_to(address) for address in sorted(set(known.values()))))
+
+    async def greet_everywhere(self) -> None:
+        """Tell every broker that is registered, those that it was not told yet. Raises NoNameServer, Refused.
+
+        From then on all of them hear the heartbeats, those too that register later.
+        """
+        self.is_everywhere = True
+        if not self._everywhere:
+            self._everywhere = await self.routes.brokers()
+        await asyncio.gather(*map(self.greet, sorted(set(self._everywhere.values()))))
 
     async def greet(self, address: str) -> None:
         """Tell the broker at `address`, if it was not told yet."""
@@ -145,11 +164,17 @@ class Session:
         self._told.discard(address)
 
     async def _keep_alive(self) -> None:
+        """The heartbeats first: brokers forget who is late, and name servers that are away make a round a long one."""
         while True:
             await asyncio.sleep(self._keep_alive_s)
             try:
-                await self.routes.refresh_all()
                 await self.beat()
+                await self.routes.refresh_all()
+                if self.is_everywhere:
+                    self._everywhere = await self.routes.brokers()
+                    await self.greet_everywhere()
+            except (CallError, Refused) as error:
+                log.warning("not every broker may know %s: %s", self.client_id, error)
             except Exception:
                 log.exception("a round of refreshing routes and sending heartbeats failed")
 

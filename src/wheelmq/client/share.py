@@ -29,6 +29,7 @@ class HeldQueue:
         start: int,
         in_hand_max: int,
         in_hand_bytes_max: int = 1 << 62,
+        span_max: int = 1 << 62,
         *,
         is_stored: bool = True,
     ) -> None:
@@ -52,6 +53,7 @@ class HeldQueue:
         self._bytes = 0
         self._in_hand_max = in_hand_max
         self._in_hand_bytes_max = in_hand_bytes_max
+        self._span_max = span_max
         self._room = asyncio.Event()
         self._room.set()
         self._going_on = asyncio.Event()
@@ -102,6 +104,7 @@ class HeldQueue:
 
     def _settle_room(self) -> None:
         is_full = len(self._in_hand) >= self._in_hand_max or self._bytes >= self._in_hand_bytes_max
+        is_full |= self.next_offset - next(iter(self._in_hand), self.next_offset) > self._span_max
         (self._room.clear if is_full else self._room.set)()
 
 

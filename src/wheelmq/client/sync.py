@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
+from wheelmq.client.access import AccessKey
 from wheelmq.client.admin import Admin
 from wheelmq.client.consumer_settings import ConsumerSettings, PullSettings
 from wheelmq.client.producer import Producer, ProducerSettings
@@ -23,6 +25,9 @@ from wheelmq.client.push_consumer import PushConsumer
 from wheelmq.client.transactions import Check, TransactionProducer
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.system.clock import Clock
+
+NOT_STARTED: Final = "the client is not started"
+OWN_THREAD: Final = "the loop's own thread cannot wait for it"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,11 +49,14 @@ D = TypeVar("D", bound=_Client)
 
 
 class Loop:
-    """A loop in a thread of its own, from `start` to `stop`."""
+    """A loop in a thread of its own, from `start` to `stop`. What is submitted is done, or told that it is not."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process_id = 0
+        self._changing = threading.Lock()
+        """Nothing is submitted while the loop comes or goes."""
 
     @property
     def is_running(self) -> bool:
@@ -56,27 +64,46 @@ class Loop:
 
     def start(self) -> None:
         """Begin; raises RuntimeError when it runs already."""
-        if self._loop is not None:
-            raise RuntimeError("it was started already")
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, args=(self._loop,), name="wheelmq-client", daemon=True)
-        self._thread.start()
+        with self._changing:
+            if self._loop is not None:
+                raise RuntimeError("it was started already")
+            self._loop = asyncio.new_event_loop()
+            self._process_id = os.getpid()
+            self._thread = threading.Thread(target=self._run, args=(self._loop,), name="wheelmq-client", daemon=True)
+            self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
         """Do `work` there. Raises RuntimeError when it does not run, or when it is called from there."""
-        if self._loop is None or threading.current_thread() is self._thread:
-            work.close()
-            what = "the client is not started" if self._loop is None else "the loop's own thread cannot wait for it"
-            raise RuntimeError(f"{what}: use it between start and stop, or in `with`")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._changing:
+            problem = self._problem()
+            if self._loop is None or problem is not None:
+                work.close()
+                raise RuntimeError(f"{problem or NOT_STARTED}: use it between start and stop, or in `with`")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def check_thread(self) -> None:
+        """Raises RuntimeError in the loop's own thread, which nothing that waits for the loop may hold up."""
+        if self._thread is not None and threading.current_thread() is self._thread:
+            raise RuntimeError(f"{OWN_THREAD}: use the async client there, or a plain function")
 
     def stop(self) -> None:
-        """End it, and wait for that."""
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-            self._loop = self._thread = None
+        """End it, and wait for that; what others wait for is cancelled."""
+        with self._changing:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None and self._process_id == os.getpid():
+            if thread.is_alive():
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join()
+            loop.close()
+
+    def _problem(self) -> str | None:
+        if self._thread is None:
+            return NOT_STARTED
+        if self._process_id != os.getpid():
+            return f"the client was started in process {self._process_id}, and its thread did not come along"
+        if threading.current_thread() is self._thread:
+            return OWN_THREAD
+        return None if self._thread.is_alive() else "the client's thread has ended"
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -95,6 +122,7 @@ class Blocking(Generic[C]):
     def __init__(self, client: C) -> None:
         self._client = client
         self._loop = Loop()
+        self._ending = threading.Lock()
 
     def start(self) -> None:
         """As the async one. Raises what that raises."""
@@ -119,13 +147,15 @@ class Blocking(Generic[C]):
         self._end(kind, error, trace)
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not self._loop.is_running:
-            return
-        stopped = self._loop.submit(self._client.__aexit__(kind, error, trace))
-        try:
-            stopped.result()
-        finally:
-            self._loop.stop()
+        """Stop once: who comes second waits until that is done. Raises RuntimeError in the loop's own thread."""
+        self._loop.check_thread()
+        with self._ending:
+            if not self._loop.is_running:
+                return
+            try:
+                self._loop.submit(self._client.__aexit__(kind, error, trace)).result()
+            finally:
+                self._loop.stop()
 
 
 def waits(method: Callable[Concatenate[D, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Blocking[D], P], R]:
@@ -258,8 +288,15 @@ class SyncPullConsumer(Blocking[PullConsumer]):
 class SyncAdmin(Blocking[Admin]):
     """As Admin."""
 
-    def __init__(self, namesrv: str | Sequence[str], *, timeout_ms: int = 5000, clock: Clock | None = None) -> None:
-        super().__init__(Admin(namesrv, timeout_ms=timeout_ms, clock=clock))
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        timeout_ms: int = 5000,
+        access_key: AccessKey | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(Admin(namesrv, timeout_ms=timeout_ms, access_key=access_key, clock=clock))
 
     brokers = waits(Admin.brokers)
     clusters = waits(Admin.clusters)

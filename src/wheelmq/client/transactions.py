@@ -23,7 +23,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.client_calls import CheckTransactionHeader
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.errors import CallError
+from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionStat
 class TransactionProducer(Producer):
     """As Producer, for transactions: `check` answers for those whose end the broker has not heard of.
 
-    Its group (in the settings) must be its own: the broker asks whoever is of it. `start` does not make it known; its
-    first send does.
+    Its group (in the settings) must be its own: the broker asks whoever is of it. `start` makes it known to every
+    broker, so that it is asked for what an earlier run left open, whether it sends or not.
     """
 
     def __init__(
@@ -58,6 +58,14 @@ class TransactionProducer(Producer):
         super().__init__(namesrv, settings, clock=clock)
         self._check = check
         self._callbacks = Callbacks(CHECKS)
+
+    async def start(self) -> None:
+        """Begin to keep alive, and to answer for transactions. When no name server answers, that begins later."""
+        await super().start()
+        try:
+            await self._session.greet_everywhere()
+        except (CallError, Refused) as error:
+            log.warning("no broker was told of the producers of %s; they will be: %s", self.settings.group, error)
 
     async def stop(self) -> None:
         """Leave the brokers; transactions that are not ended are asked of other producers of the group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,15 @@ import pytest
 from tests.unit.client.conftest import Servers, Start, until
 from wheelmq.client import Consumed, ConsumerSettings, Producer, PushConsumer, ReceivedMessage
 from wheelmq.client import group as group_module
-from wheelmq.formats.wire.bodies import QueueName
+from wheelmq.client.handling import Handling
+from wheelmq.client.locks import QueueLocks
+from wheelmq.client.routes import TopicRoute
+from wheelmq.client.session import Session
+from wheelmq.client.share import HeldQueue
+from wheelmq.formats.wire import bodies, frame
+from wheelmq.formats.wire.bodies import Heartbeat, LockBatch, QueueName
+from wheelmq.formats.wire.frame import Command
+from wheelmq.system.clock import SystemClock
 
 QUEUE = QueueName(topic="T", broker_name="broker-a", queue_id=0)
 
@@ -90,13 +99,17 @@ def test_a_queue_is_given_up_when_its_callback_has_ended(servers: Start) -> None
             async def quick(message: ReceivedMessage) -> None:
                 inside.append("second")
 
+            def of_topic(member: PushConsumer) -> list[HeldQueue]:
+                """Not that of the retries, which is given up without a callback to wait for."""
+                return [held for queue, held in member._group.held.items() if queue.topic == "T"]
+
             for i in range(4):
                 await producer.send("T", b"x", queue_id=i)
                 await producer.send("T", b"y", queue_id=i)
             async with consumer(running, slow) as first:
                 await until(lambda: len(inside) == 4)
                 async with consumer(running, quick) as second:
-                    await until(lambda: any(held.ending.is_set() for held in first._group.held.values()))
+                    await until(lambda: any(held.ending.is_set() for held in of_topic(first)))
                     assert "second" not in inside
                     assert not [queue for queue in second.queues if queue.topic == "T"]
                     going_on.set()
@@ -124,5 +137,87 @@ def test_a_pause_ends_with_the_consumer(servers: Start) -> None:
                 await tried.wait()
             assert running.app.broker is not None
             assert running.app.broker.consumer_offsets.get("G", "T", 0) in (None, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_mistake_does_not_end_a_queue(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistakes = [TypeError("ours")]
+    handle = Handling.handle
+
+    async def once_wrong(self: Handling, *args: Any) -> Any:
+        if mistakes:
+            raise mistakes.pop()
+        return await handle(self, *args)
+
+    monkeypatch.setattr(Handling, "handle", once_wrong)
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            seen: list[tuple[bytes, int]] = []
+
+            async def callback(message: ReceivedMessage) -> None:
+                seen.append((message.body, message.reconsume_times))
+
+            await producer.send("T", b"x", queue_id=0)
+            async with consumer(running, callback):
+                await until(lambda: seen == [(b"x", 1)])
+
+    asyncio.run(scenario())
+
+
+def test_locks_of_one_broker_do_not_wait_for_another_one() -> None:
+    async def scenario() -> None:
+        session = Session("127.0.0.1:1", clock=SystemClock(), beat=lambda: Heartbeat(client_id="c"))
+        servers = []
+        answered = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readexactly(4)
+            asked = frame.decode(raw := head + await reader.readexactly(int.from_bytes(head, "big")), 0, len(raw))
+            [queue] = bodies.read(asked.body, LockBatch).mq_set
+            if queue.broker_name == "slow":
+                await answered.wait()
+            body = bodies.write({"lockOKMQSet": [queue]})
+            answer = Command(code=0, opaque=asked.opaque, flag=frame.FLAG_RESPONSE, body=body)
+            writer.write(frame.encode(answer))
+            if queue.broker_name == "quick":
+                answered.set()
+
+        queues = [QueueName(topic="T", broker_name=name, queue_id=0) for name in ("slow", "quick")]
+        addresses = {}
+        for queue in queues:
+            servers.append(await asyncio.start_server(serve, "127.0.0.1", 0))
+            addresses[queue.broker_name] = f"127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}"
+        session.routes._known["T"] = TopicRoute("T", tuple(queues), tuple(queues), addresses)
+        session.routes._addresses |= addresses
+        assert await QueueLocks(session, "G").lock(queues) == dict.fromkeys(queues, True)
+        await session.connections.close()
+        for server in servers:
+            server.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_thread_is_waited_for(servers: Start) -> None:
+    """However long it takes: its message is not given to another one, nor what follows it."""
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            going_on = threading.Event()
+            seen: list[tuple[bytes, int]] = []
+
+            def callback(message: ReceivedMessage) -> None:
+                seen.append((message.body, message.reconsume_times))
+                going_on.wait(20)
+
+            await producer.send("T", b"slow", queue_id=0)
+            await producer.send("T", b"next", queue_id=0)
+            async with consumer(running, callback, consume_timeout_ms=10):
+                await until(lambda: len(seen) == 1)
+                await asyncio.sleep(0.1)  # ten times as long as a coroutine would be given
+                going_on.set()
+                await until(lambda: len(seen) == 2)
+            assert seen == [(b"slow", 0), (b"next", 0)]
 
     asyncio.run(scenario())

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 
 import pytest
 
 from tests.unit.client.conftest import Start, until
+from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.outgoing import OutgoingMessage
 from wheelmq.client.producer import Producer, ProducerSettings
-from wheelmq.client.results import CancelResult, SendStatus, due_ms
+from wheelmq.client.results import CancelResult, SendStatus, TransactionState, due_ms
 from wheelmq.client.routes import NoBroker
+from wheelmq.client.transactions import TransactionProducer
 from wheelmq.delay.cancel import Cancelled
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import bodies, frame
+from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused, Unreachable
@@ -200,5 +204,63 @@ def test_a_send_without_an_answer_is_tried_again_when_that_was_chosen(resend: bo
         server.close()
         assert len(asked) == sends
         assert len(set(asked)) == 1  # the same unique key
+
+    asyncio.run(scenario())
+
+
+def test_a_message_with_a_key_stays_with_its_queue(servers: Start) -> None:
+    """Also when the routes say meanwhile that its broker has gone."""
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            await producer.send("T", b"x")
+            route = await producer._session.routes.get("T")
+            gone = QueueName(topic="T", broker_name="gone", queue_id=0)
+            producer._session.routes._known["T"] = dataclasses.replace(
+                route, writable=(gone,), masters={"gone": "127.0.0.1:1", **route.masters}
+            )
+            with pytest.raises(Unreachable):
+                await producer.send("T", b"x", order_key="k")
+            assert gone not in (await producer._session.routes.get("T")).writable
+            assert (await producer.send("T", b"x", order_key="k")).queue.broker_name == "broker-a"
+
+    asyncio.run(scenario())
+
+
+def test_a_producer_is_not_used_after_its_end(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running:
+            with pytest.raises(RuntimeError, match="start the producer"):
+                await Producer(running.namesrv).send("T", b"x")
+            async with Producer(running.namesrv) as producer:
+                await producer.send("T", b"x")
+            with pytest.raises(Unreachable, match="the client was stopped"):
+                await producer.send("T", b"x")
+            with pytest.raises(RuntimeError, match="make another one"):
+                await producer.start()
+
+    asyncio.run(scenario())
+
+
+def test_transactions_of_an_earlier_run_are_asked_for(servers: Start) -> None:
+    """Of a producer that has not sent anything yet."""
+
+    async def scenario() -> None:
+        checks = {"transaction_time_out": 0, "transaction_check_interval": 50}
+        async with servers(**checks) as running:
+            settings = ProducerSettings(group="P")
+            asked: list[bytes] = []
+
+            async def unknown(message: ReceivedMessage) -> TransactionState:
+                return TransactionState.UNKNOWN
+
+            async def check(message: ReceivedMessage) -> TransactionState:
+                asked.append(message.body)
+                return TransactionState.COMMIT
+
+            async with TransactionProducer(running.namesrv, unknown, settings) as first:
+                await first.send_in_transaction("T", b"open", lambda sent: TransactionState.UNKNOWN)
+            async with TransactionProducer(running.namesrv, check, settings):
+                await until(lambda: asked == [b"open"])
 
     asyncio.run(scenario())

@@ -83,3 +83,17 @@ def test_to_subscribe_and_to_be_assigned_do_not_go_together(servers: Start) -> N
                     two.pause(QueueName(topic="U", broker_name="b", queue_id=1))
 
     asyncio.run(scenario())
+
+
+def test_a_poll_that_nothing_can_come_of_is_told(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running:
+            consumer = PullConsumer(running.namesrv, "G")
+            with pytest.raises(RuntimeError, match="not started"):
+                await consumer.poll()
+            async with consumer:
+                assert await consumer.poll(1) == []
+            with pytest.raises(RuntimeError, match="not started"):
+                await consumer.poll()
+
+    asyncio.run(scenario())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from tests.unit.client.conftest import Servers, Start, until
-from wheelmq.client import Consumed, ConsumerSettings, PushConsumer, StartFrom
+from wheelmq.client import Consumed, ConsumerSettings, PushConsumer, StartFrom, pulling
 from wheelmq.client import group as module
 from wheelmq.client.message import ReceivedMessage
 from wheelmq.client.producer import Producer
+from wheelmq.formats.disk.message import Record
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.wire.bodies import QueueName
 
@@ -274,5 +276,178 @@ def test_a_callback_that_takes_too_long_has_failed(servers: Start) -> None:
                 await until(lambda: b"next" in seen)
                 queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
                 await until(lambda: member._group.held[queue].committable == 2)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_in_hand_is_consumed_when_the_broker_moves_a_queue_on(servers: Start) -> None:
+    """It has removed what was next; what was pulled before could not be pulled again."""
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            for i in range(5):
+                await producer.send("T", b"%d" % i, queue_id=0)
+            going_on = asyncio.Event()
+            inbox = Inbox()
+
+            async def callback(message: ReceivedMessage) -> None:
+                await inbox(message)
+                await going_on.wait()
+
+            member = PushConsumer(running.namesrv, "G", ConsumerSettings(concurrency=1, pull_count=2, in_hand_max=2))
+            member.subscribe("T", callback)
+            async with member:
+                await until(lambda: inbox.bodies == [b"0"])
+                assert running.app.broker is not None
+                stored = running.app.broker.store.queues.find("T", 0)
+                assert stored is not None
+                stored.start = type(stored.start)(4)
+                queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
+                held = member._group.held[queue]
+                held._in_hand_max = 3
+                held._settle_room()  # a pull begins where nothing is any more, with two messages in hand
+                await until(lambda: queue in member._group.held and member._group.held[queue].next_offset >= 4)
+                going_on.set()
+                await until(lambda: b"4" in inbox.bodies)
+            assert inbox.bodies == [b"0", b"1", b"4"]
+            assert committed(running) == 5
+
+    asyncio.run(scenario())
+
+
+def test_what_is_no_answer_is_no_success(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            times: list[int] = []
+
+            def callback(message: ReceivedMessage) -> None:
+                times.append(message.reconsume_times)
+                return False if message.reconsume_times == 0 else None  # type: ignore[return-value]
+
+            member = PushConsumer(running.namesrv, "G", ConsumerSettings(orderly=True, suspend_ms=10))
+            member.subscribe("T", callback)
+            await producer.send("T", b"x")
+            async with member:
+                await until(lambda: times == [0, 1])
+
+    asyncio.run(scenario())
+
+
+def test_a_mistake_in_a_pull_does_not_end_the_pulling(servers: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulling, "AGAIN_S", 0.01)
+    mistakes = [AttributeError("ours"), TypeError("ours")]
+    read = pulling.read_records
+
+    def once_wrong(buffer: bytes) -> list[Record]:
+        if mistakes:
+            raise mistakes.pop()
+        return read(buffer)
+
+    monkeypatch.setattr(pulling, "read_records", once_wrong)
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            inbox = Inbox()
+            await producer.send("T", b"x")
+            async with consumer(running, inbox):
+                await until(lambda: inbox.bodies == [b"x"])
+
+    asyncio.run(scenario())
+    assert mistakes == []
+
+
+def test_no_more_is_pulled_far_behind_a_message_that_is_stuck(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            going_on = asyncio.Event()
+            inbox = Inbox()
+
+            async def callback(message: ReceivedMessage) -> None:
+                if message.body == b"0":
+                    await going_on.wait()
+                await inbox(message)
+
+            for i in range(9):
+                await producer.send("T", b"%d" % i, queue_id=0)
+            member = PushConsumer(running.namesrv, "G", ConsumerSettings(pull_count=1, span_max=3))
+            member.subscribe("T", callback)
+            async with member:
+                await until(lambda: len(inbox.bodies) == 3)
+                queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
+                assert member._group.held[queue].next_offset == 4
+                going_on.set()
+                await until(lambda: len(inbox.bodies) == 9)
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_is_not_there_is_told_once(
+    servers: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0.005)
+    monkeypatch.setattr(module, "MISSING_LOOKS", 5)
+
+    async def scenario() -> None:
+        async with servers() as running, consumer(running, Inbox()) as member:
+            await until(lambda: member._group._missing.get("T", 0) > 5)
+            assert await member._group._rebalance()  # it is not looked for in haste any more
+
+    asyncio.run(scenario())
+    told = [record.getMessage() for record in caplog.records if "waits for T" in record.getMessage()]
+    assert len(told) == 1 and "topic T is not known" in told[0]
+
+
+def test_a_queue_that_is_given_up_leaves_nothing_in_the_inbox(servers: Start) -> None:
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            for i in range(4):
+                await producer.send("T", b"%d" % i, queue_id=i % 2)
+            started = asyncio.Event()
+
+            async def callback(message: ReceivedMessage) -> None:
+                started.set()
+                await asyncio.Event().wait()
+
+            member = PushConsumer(running.namesrv, "G", ConsumerSettings(concurrency=1, stop_grace_ms=10))
+            member.subscribe("T", callback)
+            async with member:
+                await started.wait()
+                inbox = member._consumption._inbox  # type: ignore[union-attr]
+                await until(lambda: inbox.qsize() == 3)
+                queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
+                for _ in range(3):
+                    old = member._group.held[queue]
+                    member._group.move(queue, 0)
+                    await until(lambda old=old: member._group.held.get(queue, old) is not old)  # type: ignore[misc]
+                    await until(lambda: member._group.held[queue].in_hand[0] == 2)
+                assert inbox.qsize() <= 4
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_waits_for_a_thread_has_not_failed(servers: Start) -> None:
+    """Threads that hang would else have messages sent back, and in the end to the dead letters, that nobody saw."""
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            going_on = threading.Event()
+            seen: list[tuple[bytes, int]] = []
+
+            def callback(message: ReceivedMessage) -> None:
+                if message.body == b"stuck" and not message.reconsume_times:
+                    going_on.wait(20)
+                seen.append((message.body, message.reconsume_times))
+
+            member = PushConsumer(running.namesrv, "G", ConsumerSettings(concurrency=1, consume_timeout_ms=20))
+            member.subscribe("T", callback)
+            await producer.send("T", b"stuck", queue_id=0)
+            await producer.send("T", b"next", queue_id=0)
+            async with member:
+                queue = QueueName(topic="T", broker_name="broker-a", queue_id=0)
+                await until(lambda: queue in member._group.held and member._group.held[queue].in_hand[:2] == (1, 1))
+                await asyncio.sleep(0.1)  # what should not happen would happen after 0.02 s
+                going_on.set()
+                await until(lambda: len(seen) >= 2)
+            assert seen[:2] == [(b"stuck", 0), (b"next", 0)]
 
     asyncio.run(scenario())

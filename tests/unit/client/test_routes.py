@@ -35,8 +35,10 @@ class FakeNameServer:
     def __init__(self, table: dict[str, bodies.Route] | None) -> None:
         self.table = table
         self.asked: list[str] = []
+        self.calls = 0
 
     async def call(self, command: Command, timeout_s: float) -> Command:
+        self.calls += 1
         if self.table is None:
             raise CallError("down")
         assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -137,6 +139,37 @@ def test_a_route_stays_while_its_broker_is_away() -> None:
         server.table = {}
         await found.refresh_all()
         assert (await found.get("T")).masters == {"b1": "h:1", "b2": "h:2"}
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_is_where_it_was_last_heard_to_be() -> None:
+    """The route of a topic that is not there any more keeps its old address, and must not win."""
+
+    async def scenario() -> None:
+        server = FakeNameServer({"T": MODEL, "deleted": MODEL})
+        found = routes(n=server)
+        await found.get("T")
+        await found.get("deleted")
+        there = [bodies.BrokerData(broker_name="b1", cluster="c", broker_addrs={0: "h:7"})]
+        server.table = {"T": bodies.Route(broker_datas=there, queue_datas=MODEL.queue_datas)}
+        await found.refresh_all()
+        assert found.masters() == {"b1": "h:7", "b2": "h:2"}
+
+    asyncio.run(scenario())
+
+
+def test_a_round_of_refreshing_ends_when_no_name_server_answers() -> None:
+    """Each topic would wait for the time of a call to each of them."""
+
+    async def scenario() -> None:
+        server = FakeNameServer({f"T{i}": MODEL for i in range(9)})
+        found = routes(n=server)
+        for i in range(9):
+            await found.get(f"T{i}")
+        server.table, server.calls = None, 0
+        await found.refresh_all()
+        assert server.calls == 1
 
     asyncio.run(scenario())
 

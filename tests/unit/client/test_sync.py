@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from tests.unit.client.conftest import Start, until
 from wheelmq.client import (
     CallError,
+    ConsumerSettings,
     QueueName,
     ReceivedMessage,
     SyncAdmin,
@@ -21,6 +26,7 @@ from wheelmq.client import (
     SyncTransactionProducer,
     TransactionState,
 )
+from wheelmq.client.sync import Loop
 
 T = TypeVar("T")
 
@@ -138,3 +144,67 @@ def test_a_start_that_fails_leaves_no_thread() -> None:
     with pytest.raises(RuntimeError, match="subscribe"):
         SyncPushConsumer("127.0.0.1:1", "G").start()
     assert threading.active_count() == before
+
+
+def test_a_stop_beside_other_threads_leaves_none_waiting() -> None:
+    """What is submitted as the loop ends is done, or told."""
+
+    def work(loop: Loop) -> None:
+        with contextlib.suppress(RuntimeError, CancelledError):
+            while True:
+                loop.submit(asyncio.sleep(0)).result(20)
+
+    for _ in range(30):
+        loop = Loop()
+        loop.start()
+        with ThreadPoolExecutor(4) as threads:
+            working = [threads.submit(work, loop) for _ in range(4)]
+            loop.stop()
+            for one in working:
+                one.result()
+
+
+def test_two_threads_may_stop_a_client() -> None:
+    producer = SyncProducer("127.0.0.1:1")
+    producer.start()
+    with ThreadPoolExecutor(4) as threads:
+        for one in [threads.submit(producer.stop) for _ in range(4)]:
+            one.result()
+    with pytest.raises(RuntimeError, match="make another one"):
+        producer.start()
+
+
+def test_a_child_process_is_told_that_the_thread_stayed_behind() -> None:
+    with SyncProducer("127.0.0.1:1") as producer:
+        child = os.fork()
+        if child == 0:
+            try:
+                producer.send("T", b"x")
+            except RuntimeError as error:
+                os._exit(7 if "was started in process" in str(error) else 1)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_callback_that_calls_exit_has_failed(servers: Start) -> None:
+    """And ends neither the loop nor whoever waits for it."""
+
+    def script(namesrv: str) -> list[int]:
+        times: list[int] = []
+        again = threading.Event()
+
+        def callback(message: ReceivedMessage) -> None:
+            times.append(message.reconsume_times)
+            if message.reconsume_times == 0:
+                sys.exit(1)
+            again.set()
+
+        consumer = SyncPushConsumer(namesrv, "G", ConsumerSettings(orderly=True, suspend_ms=10))
+        consumer.subscribe("T", callback)
+        with SyncProducer(namesrv) as producer, consumer:
+            producer.send("T", b"x")
+            assert again.wait(20)
+        return times
+
+    assert beside(servers, script) == [0, 1]
