@@ -34,12 +34,17 @@ class KvConfig:
         return self._table.config_table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        self._table.config_table.setdefault(namespace, {})[key] = value
-        self._save()
+        """Set a value. Raises OSError with nothing changed, as `delete`."""
+        self._replace(namespace, {**self._table.config_table.get(namespace, {}), key: value})
 
     def delete(self, namespace: str, key: str) -> None:
-        self._table.config_table.get(namespace, {}).pop(key, None)
-        self._save()
+        """Forget a value, if there is one; its namespace stays."""
+        pairs = self._table.config_table.get(namespace, {})
+        if key in pairs:
+            self._replace(namespace, {name: value for name, value in pairs.items() if name != key})
 
-    def _save(self) -> None:
-        config_file.save(self._disk, self._path, self._table)
+    def _replace(self, namespace: str, pairs: dict[str, str]) -> None:
+        """Take other pairs of a namespace once they are on disk."""
+        table = KvTable(config_table={**self._table.config_table, namespace: pairs})
+        config_file.save(self._disk, self._path, table)
+        self._table = table

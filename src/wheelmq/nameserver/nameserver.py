@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Final
 
 from wheelmq.config.changes import ChangeRefused, Configuration, Origin
 from wheelmq.formats.wire import bodies, frame, headers
@@ -14,6 +13,7 @@ from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
+from wheelmq.nameserver import compressed
 from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from wheelmq.nameserver.listings import Listings
 from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, Routes
@@ -24,9 +24,6 @@ from wheelmq.system.disk import Disk
 
 log = logging.getLogger(__name__)
 
-INFLATED_BYTES_MAX: Final = 64 << 20
-"""Bytes that a broker's registration may have once it is unpacked."""
-
 
 class NameServer:
     """Routes and key-value config, served."""
@@ -36,7 +33,7 @@ class NameServer:
         self.configuration = Configuration(
             NAME_SERVER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
         )
-        self.routes = Routes()
+        self.routes = Routes(lambda: settings.delete_topic_with_broker_registration)
         self.kv = KvConfig(disk, settings.kv_config_path)
         self._clock = clock
         self._next_scan_ms = 0
@@ -68,9 +65,10 @@ class NameServer:
     # What the shell calls ------------------------------------------------------------------------------------------
 
     def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
-        """Serve the whole frames in `buffer[:end]`; how many bytes they took. Raises FrameError."""
+        """Serve the whole frames in `buffer[:end]`, as long as their peer reads; how many bytes they took. Raises
+        FrameError."""
         at = 0
-        while connection.is_open and (stop := frame.frame_end(buffer, at, end)) is not None:
+        while connection.is_open and not connection.is_full and (stop := frame.frame_end(buffer, at, end)) is not None:
             request = frame.decode(buffer, at, stop)
             at = stop
             if request.is_response:
@@ -126,7 +124,7 @@ class NameServer:
         raw = bytes(request.body)
         if header.body_crc32 and zlib.crc32(raw) & 0x7FFF_FFFF != header.body_crc32:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
-        body = bodies.read(_inflate(raw) if header.compressed else raw, bodies.Registration) if raw else None
+        body = _registration(raw, said_compressed=header.compressed) if raw else None
         wrapper = body.topic_config_serialize_wrapper if body else bodies.TopicConfigTable()
         live = LiveBroker(
             name=header.broker_name,
@@ -248,10 +246,8 @@ def _for_anyone(serve: Callable[[Command], Command]) -> Callable[[Command, Serve
     return handler
 
 
-def _inflate(raw: bytes) -> bytes:
-    """The text of a compressed body. Raises BodyError when it is longer than any broker's, or not whole."""
-    unpack = zlib.decompressobj()
-    text = unpack.decompress(raw, INFLATED_BYTES_MAX)
-    if not unpack.eof:
-        raise BodyError(f"a compressed body that is not whole within {INFLATED_BYTES_MAX} bytes")
-    return text
+def _registration(raw: bytes, *, said_compressed: bool) -> bodies.Registration:
+    """What a broker registers. Raises BodyError."""
+    if said_compressed or compressed.is_compressed(raw):
+        return compressed.read(raw)
+    return bodies.read(raw, bodies.Registration)

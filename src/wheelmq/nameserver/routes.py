@@ -44,38 +44,62 @@ class _Group:
 
 
 class Routes:
-    """Brokers by name and address, topics by broker name."""
+    """Brokers by name and address, topics by broker name. `drops_missing` says whether a broker that registers gives up
+    the topics that it does not name then."""
 
-    def __init__(self) -> None:
+    def __init__(self, drops_missing: Callable[[], bool] = lambda: False) -> None:
+        self._drops_missing = drops_missing
         self._groups: dict[str, _Group] = {}
         self._live: dict[str, LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
 
-    def register(self, broker: LiveBroker, topics: dict[str, TopicConfig] | None, *, acting_master: bool) -> str | None:
+    def register(
+        self, broker: LiveBroker, topics: dict[str, TopicConfig] | None, *, acting_master: bool | None
+    ) -> str | None:
         """Take a registration; the master's address for a replica, None for a master.
 
-        Of topics that are known here already, what is known stays while their version does. `topics` None leaves all
-        of them as they are.
+        Of topics that are known here already, what is known stays while their version does. A registration may name
+        some topics alone, as Apache's brokers do when one changes; `topics` None names none. They are taken of the
+        master, or else of the replica that stands in for it; brokers older than that leave `acting_master` out, and
+        where it is True what is stood in for is not written. What another broker took over as master is nothing to an
+        earlier one that comes back: it is passed over.
         """
         known = self._live.get(broker.address)
         if known is not None and known.name != broker.name:
             self.unregister(broker.address)
             known = None
         group = self._groups.setdefault(broker.name, _Group(broker.cluster))
+        for broker_id in [i for i, address in group.addresses.items() if address == broker.address]:
+            if broker_id != broker.broker_id:
+                del group.addresses[broker_id]  # it has changed its id
+        if self._is_superseded(broker, group):
+            self._live.pop(broker.address, None)
+            return None
         is_new = known is None or known.version != broker.version or broker.broker_id not in group.addresses
         group.cluster = broker.cluster
-        group.acting_master = acting_master
-        for broker_id in [i for i, address in group.addresses.items() if address == broker.address]:
-            del group.addresses[broker_id]  # it may have changed its id
+        group.acting_master = bool(acting_master)
         group.addresses[broker.broker_id] = broker.address
         self._live[broker.address] = broker
-        if broker.broker_id == MASTER_ID and topics is not None:
-            self._take_topics(broker.name, topics, is_new=is_new)
-        return group.addresses.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
+        is_master = broker.broker_id == MASTER_ID
+        stands_in = acting_master is not None and broker.broker_id == min(group.addresses)
+        if topics is not None and (is_master or stands_in):
+            masked = 0 if is_master or not acting_master else PERM_WRITE
+            self._take_topics(broker.name, topics, is_new=is_new, masked=masked)
+        return None if is_master else group.addresses.get(MASTER_ID)
 
-    def _take_topics(self, broker_name: str, topics: dict[str, TopicConfig], *, is_new: bool) -> None:
-        for topic in [topic for topic, queues in self._queues.items() if broker_name in queues and topic not in topics]:
-            self._drop_queues(topic, broker_name)
+    def _is_superseded(self, broker: LiveBroker, group: _Group) -> bool:
+        """Whether another process with its id is of a later state: one that was made master after it."""
+        other = self._live.get(group.addresses.get(broker.broker_id, broker.address))
+        return (
+            other is not None
+            and other.address != broker.address
+            and other.version.state_version > broker.version.state_version
+        )
+
+    def _take_topics(self, broker_name: str, topics: dict[str, TopicConfig], *, is_new: bool, masked: int) -> None:
+        if self._drops_missing():
+            for topic in self._topics_of(broker_name) - topics.keys():
+                self._drop_queues(topic, broker_name)
         for name, config in topics.items():
             queues = self._queues.setdefault(name, {})
             if broker_name in queues and not is_new:
@@ -84,7 +108,7 @@ class Routes:
                 broker_name=broker_name,
                 read_queue_nums=config.read_queue_nums,
                 write_queue_nums=config.write_queue_nums,
-                perm=config.perm,
+                perm=config.perm & ~masked,
                 topic_sys_flag=config.topic_sys_flag,
             )
 
@@ -107,9 +131,11 @@ class Routes:
             return
         group.addresses = {i: known for i, known in group.addresses.items() if known != address}
         if group.addresses:
+            if group.acting_master and MASTER_ID not in group.addresses:
+                self.set_write_permission(live.name, allowed=False)
             return
         del self._groups[live.name]
-        for topic in [topic for topic, queues in self._queues.items() if live.name in queues]:
+        for topic in self._topics_of(live.name):
             self._drop_queues(topic, live.name)
 
     def expire(self, now_ms: int) -> list[str]:
@@ -197,6 +223,9 @@ class Routes:
             data.perm = data.perm | PERM_WRITE if allowed else data.perm & ~PERM_WRITE
             count += 1
         return count
+
+    def _topics_of(self, broker_name: str) -> set[str]:
+        return {topic for topic, queues in self._queues.items() if broker_name in queues}
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._queues[topic]

@@ -41,6 +41,9 @@ class NameServerSettings(msgspec.Struct, kw_only=True):
     """Tell the names of all topics to whoever asks."""
     enable_topic_list: bool = True
     """Tell the names of a cluster's topics, or a unit's."""
+    delete_topic_with_broker_registration: bool = False
+    """A broker that registers gives up the topics that it does not name then. Not for brokers of Apache's, which name
+    one alone when that changes, unless their enableSingleTopicRegister is on."""
     waits_for_service: bool = False
     """Tell no routes until brokers had time to register."""
     wait_for_service_seconds: Count = 45
@@ -54,6 +57,7 @@ NAME_SERVER: Final = Schema(
     check=lambda settings: None,
     mutable=frozenset(
         {
+            "delete_topic_with_broker_registration",
             "enable_all_topic_list",
             "enable_topic_list",
             "order_message_enable",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import zlib
 from pathlib import Path
+from typing import ClassVar
+from unittest import mock
 
 import pytest
 
@@ -77,6 +80,22 @@ class Harness:
         return found
 
 
+TOPIC = b'T 8 9 6 SINGLE_TAG {"+message.type":"FIFO"}'
+
+
+def packed(version: bytes, topics: list[bytes]) -> bytes:
+    """The parts of a registration that is then compressed."""
+    mapping = b'{"bname":"b","topic":"T"}'
+    parts = [version, topics, b"[]", [mapping]]
+    raw = b""
+    for part in parts:
+        if isinstance(part, list):
+            raw += len(part).to_bytes(4, "big")
+        for one in part if isinstance(part, list) else [part]:
+            raw += len(one).to_bytes(4, "big") + one
+    return raw
+
+
 @pytest.fixture
 def names(tmp_path: Path, clock: ManualClock, disk: SimulatedDisk) -> Harness:
     return Harness(tmp_path, clock, disk)
@@ -109,16 +128,39 @@ class TestRegistration:
         assert names.route() is None
         assert names.register("T", bodyCrc32=0).code == 0  # 0: not checked
 
-    def test_a_compressed_body(self, names: Harness) -> None:
-        body = zlib.compress(bodies.write({"topicConfigSerializeWrapper": {"topicConfigTable": {"T": {}}}}))
-        fields = {"brokerName": "b", "brokerAddr": "b:1", "clusterName": "c", "haServerAddr": "", "brokerId": 0}
-        assert names.ask(RequestCode.REGISTER_BROKER, body, compressed=True, **fields).code == 0
-        assert names.route() is not None
-        assert names.ask(RequestCode.REGISTER_BROKER, b"junk", compressed=True, **fields).code == 1
-        bomb = zlib.compress(b" " * (65 << 20) + b"{}")
-        for cut in (bomb, body[:-5]):
-            answer = names.ask(RequestCode.REGISTER_BROKER, cut, compressed=True, **fields)
-            assert answer.code == 1 and "not whole within" in str(answer.remark)
+    FIELDS: ClassVar = {"brokerName": "b", "brokerAddr": "b:1", "clusterName": "c", "haServerAddr": "", "brokerId": 0}
+
+    @pytest.mark.parametrize("said", [True, False])
+    def test_a_compressed_body(self, names: Harness, said: bool) -> None:
+        """As Apache's broker writes it with compressedRegister; one of 5.3.3 does not say so in the header."""
+        body = packed(version=b'{"counter":3,"stateVersion":0,"timestamp":7}', topics=[TOPIC, b"U 1 2 4 MULTI_TAG"])
+        answer = names.ask(RequestCode.REGISTER_BROKER, zlib.compress(body, 9), compressed=said, **self.FIELDS)
+        assert answer.code == 0, answer.remark
+        for topic, queues in (("T", (8, 9, 6)), ("U", (1, 2, 4))):
+            route = names.route(topic)
+            assert route is not None
+            (data,) = route["queueDatas"]  # type: ignore[misc]
+            assert (data["readQueueNums"], data["writeQueueNums"], data["perm"]) == queues  # type: ignore[index]
+        assert names.server.routes.version_of("b:1") == DataVersion(counter=3, timestamp=7)
+
+    @pytest.mark.parametrize(
+        ("body", "told"),
+        [
+            (b"junk", "and is not"),
+            (zlib.compress(b" " * (65 << 20)), "not whole within"),
+            (zlib.compress(b"\0\0\0\2{}")[:-5], "not whole within"),
+            (zlib.compress(b"\0\0\0\2{}"), "part of 4 bytes at 6 of 6"),
+            (zlib.compress(b"\xff\xff\xff\xff"), "part of -1 bytes"),
+            (zlib.compress(b"\0\0\0\2[]"), "DataVersion"),
+            (zlib.compress(b"\0\0\0\2{}\x7f\xff\xff\xff"), "part of 4 bytes"),
+            (zlib.compress(b"\0\0\0\2{}\0\0\0\1\0\0\0\5T 1 2"), "the topic 'T 1 2'"),
+            (zlib.compress(b"\0\0\0\2{}\0\0\0\1\0\0\0\x09T 1 x 6 S"), "the topic 'T 1 x 6 S'"),
+        ],
+    )
+    def test_what_is_no_compressed_body(self, names: Harness, body: bytes, told: str) -> None:
+        answer = names.ask(RequestCode.REGISTER_BROKER, body, compressed=True, **self.FIELDS)
+        assert answer.code == 1 and told in str(answer.remark)
+        assert json.loads(names.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)["brokerAddrTable"] == {}
 
     def test_a_replica_is_told_its_master(self, names: Harness) -> None:
         assert names.register("T").ext == {}
@@ -220,6 +262,14 @@ class TestKeysAndValues:
         again = Harness(names.folder, names.clock, names.disk)
         assert again.ask(RequestCode.GET_KV_CONFIG, namespace="n", key="k").ext == {"value": "v:8;w:8"}
 
+    def test_what_could_not_be_kept_is_not_told(self, names: Harness) -> None:
+        names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v")
+        pair = {"namespace": "n", "key": "k"}
+        with mock.patch.object(names.disk, "replace", side_effect=OSError(errno.EIO, "no")):
+            assert names.ask(RequestCode.PUT_KV_CONFIG, value="w", **pair).code == ResponseCode.SYSTEM_ERROR
+            assert names.ask(RequestCode.DELETE_KV_CONFIG, **pair).code == ResponseCode.SYSTEM_ERROR
+        assert names.ask(RequestCode.GET_KV_CONFIG, **pair).ext == {"value": "v"}
+
     def test_ordered_topics(self, names: Harness) -> None:
         names.ask(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:8")
         answer = names.register("T")
@@ -250,6 +300,24 @@ class TestRequests:
         assert names.ask(RequestCode.REGISTER_BROKER, b"{", **fields).code == ResponseCode.SYSTEM_ERROR
         assert names.ask(RequestCode.REGISTER_BROKER, b"", **fields).code == 0
         assert json.loads(names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).body) == {"topicList": []}
+
+    def test_a_peer_that_does_not_read_is_served_no_further(self, names: Harness) -> None:
+        """Hundreds of lists of all topics fit into one read: their answers must not pile up."""
+        requests = [Command(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, opaque=i) for i in range(3)]
+        raw = [frame.encode(request) for request in requests]
+        everything = memoryview(b"".join(raw))
+
+        class Full(FakeConnection):
+            def send(self, frame: bytes) -> None:
+                super().send(frame)
+                self.is_full = True
+
+        peer = Full(Host(b"\x7f\0\0\1", 3))
+        for taken in (len(raw[0]), len(raw[0]), len(raw[0])):
+            assert names.server.receive(peer, everything, len(everything)) == taken  # type: ignore[arg-type]
+            assert names.server.receive(peer, everything[taken:], len(everything) - taken) == 0  # type: ignore[arg-type]
+            everything, peer.is_full = everything[taken:], False
+        assert not everything
 
     def test_answers_are_not_served(self, names: Harness) -> None:
         raw = frame.encode(Command(code=0, opaque=5, flag=frame.FLAG_RESPONSE))
@@ -291,6 +359,14 @@ class TestSettings:
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "name server not ready")
         names.clock.advance(1)
         assert names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").code == ResponseCode.SUCCESS
+
+    def test_topics_that_a_broker_names_no_more(self, names: Harness) -> None:
+        names.register("T", "U", version=1)
+        names.register("U", version=2)
+        assert names.route("T") is not None
+        assert names.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"deleteTopicWithBrokerRegistration=true").code == 0
+        names.register("U", version=2)
+        assert names.route("T") is None and names.route("U") is not None
 
     def test_how_often_brokers_are_looked_for(self, names: Harness) -> None:
         names.settings.scan_interval_ms = 70

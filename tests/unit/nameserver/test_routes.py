@@ -85,13 +85,54 @@ def test_a_replica_alone_has_no_master_to_be_told(routes: Routes) -> None:
     assert register(routes, broker(broker_id=1), None) is None
 
 
-def test_topics_that_a_broker_has_no_more(routes: Routes) -> None:
+def test_a_broker_that_registers_one_topic_keeps_the_others(routes: Routes) -> None:
+    register(routes, broker(version=DataVersion(counter=1)), topics("T", "U"))
+    register(routes, broker(version=DataVersion(counter=2)), topics("U", "V", queues=9))  # as Apache's: what changed
+    assert routes.topics() == ["T", "U", "V"]
+    assert [route.queue_datas[0].read_queue_nums for name in "TUV" if (route := routes.route(name))] == [4, 9, 9]
+
+
+def test_topics_that_a_broker_has_no_more() -> None:
+    routes = Routes(drops_missing=lambda: True)
     register(routes, broker("b1"), topics("T", "U"))
     register(routes, broker("b2"), topics("T"))
     register(routes, broker("b1"), topics("U"))
     assert addresses(routes) == {"b2": {0: "b2:0"}}
     register(routes, broker("b2"), topics())
     assert routes.topics() == ["U"]
+
+
+class TestReplicas:
+    """Masters and replicas of Apache's, which keep the routes when their master is gone."""
+
+    def perms(self, routes: Routes) -> list[int]:
+        route = routes.route("T")
+        return [] if route is None else [queues.perm for queues in route.queue_datas]
+
+    @pytest.mark.parametrize(("acting_master", "perms"), [(None, []), (False, [6]), (True, [4])])
+    def test_one_alone_stands_in(self, routes: Routes, acting_master: bool | None, perms: list[int]) -> None:
+        """As a name server sees it that starts while the master is away; brokers before 5.0 do not."""
+        routes.register(broker(broker_id=1), topics("T"), acting_master=acting_master)
+        routes.register(broker(broker_id=2), topics("U"), acting_master=acting_master)
+        assert self.perms(routes) == perms and routes.route("U") is None
+        assert routes.register(broker(), topics("T"), acting_master=acting_master) is None
+        assert self.perms(routes) == [6]
+
+    @pytest.mark.parametrize(("acting_master", "perm"), [(None, 6), (False, 6), (True, 4)])
+    def test_a_master_that_goes(self, routes: Routes, acting_master: bool | None, perm: int) -> None:
+        for broker_id in (0, 1):
+            routes.register(broker(broker_id=broker_id), topics("T"), acting_master=acting_master)
+        routes.unregister("b:0")
+        assert self.perms(routes) == [perm] and addresses(routes) == {"b": {1: "b:1"}}
+        routes.register(broker(), topics("T"), acting_master=acting_master)
+        assert self.perms(routes) == [6]
+
+    def test_a_master_that_was_replaced_and_comes_back(self, routes: Routes) -> None:
+        register(routes, broker(address="new", version=DataVersion(state_version=2)), topics("T"))
+        register(routes, broker(address="old", version=DataVersion(state_version=1)), topics("T", "U"))
+        assert addresses(routes) == {"b": {0: "new"}} and routes.version_of("old") is None
+        register(routes, broker(address="newer", version=DataVersion(state_version=3)), topics("T"))
+        assert addresses(routes) == {"b": {0: "newer"}}
 
 
 def test_a_registration_without_topics_leaves_them(routes: Routes) -> None:
