@@ -16,6 +16,7 @@ from wheelmq.cli.errors import namesrv_option, told_plainly
 from wheelmq.cli.times import clock_text, time_text
 
 if TYPE_CHECKING:
+    from wheelmq.cli.due import Due
     from wheelmq.client.message import ReceivedMessage
 
 SHOWN_CHARS = 200
@@ -32,6 +33,9 @@ def command(topic: str, group: str, count: int | None, tags: str, namesrv: str, 
     """Consume TOPIC as a member of a group, until Ctrl-C or --count.
 
     A new group begins with the oldest message there is. A topic that does not exist yet is waited for.
+
+    Lateness is from the due time to when this command has the message. What came by a delay level does not say when it
+    was due: "about" stands before what is reckoned from its birth, by its producer's clock, and the broker's table.
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
     with told_plainly(namesrv):
@@ -39,16 +43,21 @@ def command(topic: str, group: str, count: int | None, tags: str, namesrv: str, 
 
 
 async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv: str, *, as_json: bool) -> None:
-    from wheelmq.client import ConsumerSettings, PushConsumer
+    from wheelmq.cli.due import Levels, due_of_received
+    from wheelmq.client import Admin, ConsumerSettings, PushConsumer
 
     consumer = PushConsumer(namesrv, group, ConsumerSettings(concurrency=1))
     over = asyncio.Event()
     seen = 0
 
+    admin = Admin(namesrv)
+    levels = Levels(admin.broker_config)
+
     async def show(message: ReceivedMessage) -> None:
         nonlocal seen
+        due = await due_of_received(message, levels)
         seen += 1
-        click.echo(json.dumps(message_fields(message)) if as_json else message_text(message))
+        click.echo(json.dumps(message_fields(message, due)) if as_json else message_text(message, due))
         sys.stdout.flush()
         if seen == count:
             consumer.end()
@@ -59,13 +68,17 @@ async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     if not await find_brokers(namesrv):  # raises for a name server that is not there: nobody should wait for that
         click.echo(f"No broker is registered at {namesrv} yet; one is waited for. Is it up?", err=True)
-    async with consumer:
+    async with admin, consumer:
         if not as_json:
             click.echo(f"Group {group} waits for messages of {topic}; Ctrl-C ends it.", err=True)
         await over.wait()
 
 
-def message_fields(message: ReceivedMessage) -> dict[str, object]:
+def _late_ms(message: ReceivedMessage, due: Due) -> int | None:
+    return None if due.at_ms is None else message.received_ms - due.at_ms
+
+
+def message_fields(message: ReceivedMessage, due: Due) -> dict[str, object]:
     """A message as JSON tells it; a body that is no UTF-8 is told as hex."""
     try:
         body = {"body": message.body.decode()}
@@ -76,8 +89,10 @@ def message_fields(message: ReceivedMessage) -> dict[str, object]:
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
         "received_ms": message.received_ms,
-        "due_ms": message.due_ms,
-        "lateness_ms": message.lateness_ms,
+        "due_ms": due.at_ms,
+        "due_is_exact": due.is_exact,
+        "lateness_ms": _late_ms(message, due),
+        "level": due.level,
         "unique_key": message.unique_key,
         "message_id": message.message_id,
         "keys": message.keys,
@@ -87,17 +102,25 @@ def message_fields(message: ReceivedMessage) -> dict[str, object]:
     }
 
 
-def message_text(message: ReceivedMessage) -> str:
+def message_text(message: ReceivedMessage, due: Due) -> str:
     """A message on one line."""
     body = message.body[: SHOWN_CHARS * 4].decode("utf-8", "replace")
     shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in body[:SHOWN_CHARS])
-    timing = "not delayed"
-    if message.due_ms is not None:
-        is_today = abs(message.received_ms - message.due_ms) < 12 * 3_600_000
-        due = clock_text(message.due_ms) if is_today else time_text(message.due_ms)
-        timing = f"due {due}  late {message.lateness_ms:>4} ms"
     where = f"{message.topic}/{message.queue_id}@{message.queue_offset}"
-    marks = [f"keys={' '.join(message.keys)}"] if message.keys else []
+    marks = [f"level={due.level}"] if due.level is not None else []
+    marks += [f"retry={message.reconsume_times}"] if message.reconsume_times else []
+    marks += [f"keys={' '.join(message.keys)}"] if message.keys else []
     marks += [f"tags={message.tags}"] if message.tags else []
-    parts = (clock_text(message.received_ms), timing, where, *marks, shown + ("…" if len(body) > SHOWN_CHARS else ""))
-    return "  ".join(parts)
+    told = shown + ("…" if len(body) > SHOWN_CHARS else "")
+    return "  ".join((clock_text(message.received_ms), _timing(message, due), where, *marks, told))
+
+
+def _timing(message: ReceivedMessage, due: Due) -> str:
+    """When it was due and how late it is."""
+    late_ms = _late_ms(message, due)
+    if due.at_ms is None or late_ms is None:
+        if due.level is not None:
+            return f"delayed by {due.level_text}"
+        return "sent again after a failure" if message.reconsume_times else "not delayed"
+    at = clock_text(due.at_ms) if abs(late_ms) < 12 * 3_600_000 else time_text(due.at_ms)
+    return f"due {due.about}{at}  late {due.about}{late_ms:>4} ms"

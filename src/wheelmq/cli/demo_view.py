@@ -52,6 +52,7 @@ def parts(run: Run, stack: Stack) -> list[tuple[str, str]]:
         ("name server", _state(stack.namesrv.is_up, stack.namesrv_address)),
         ("broker", _state(run.metrics is not None, stack.broker_address)),
         ("pipeline", f"{state}, {turns} turns so far"),
+        ("dashboard", _state(stack.dashboard_url is not None, str(stack.dashboard_url))),
     ]
 
 
@@ -92,7 +93,7 @@ class PlainView:
         self._told: set[str] = set()
 
     def __enter__(self) -> Self:
-        click.echo("Starting name server, broker and the pipeline on Spark.")
+        click.echo("Starting name server, broker, the pipeline on Spark and a dashboard.")
         return self
 
     def __exit__(
@@ -101,6 +102,9 @@ class PlainView:
         pass
 
     def update(self, *, force: bool = False) -> None:
+        if self._stack.dashboard_url is not None and "dashboard" not in self._told:
+            self._told.add("dashboard")
+            click.echo(f"The dashboard is at {self._stack.dashboard_url} as long as this runs.")
         for note in self._notes:
             click.echo(note)
         self._notes.clear()

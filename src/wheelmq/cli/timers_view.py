@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wheelmq.cli.times import duration_text, time_text
+from wheelmq.cli.times import remaining_text, time_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -81,7 +81,7 @@ def _print_pending(first: list[Pending], count: int, now_ms: int) -> None:
     title = f"{count} pending" + (f", the first {len(first)}" if count > len(first) else "")
     rows = []
     for one in first:
-        left = duration_text(one.due_ms - now_ms) if one.due_ms > now_ms else "due"
+        left = remaining_text(one.due_ms - now_ms) if one.due_ms > now_ms else "due"
         rows.append((_when(one.due_ms), left, one.topic, one.keys or "", one.unique_key or "", one.state.value))
     _print(title, ("due", "in", "topic", "keys", "unique key", "state"), rows, may_go=("keys", "in", "topic"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from decimal import Decimal
 from typing import Any, Final
@@ -56,18 +57,34 @@ def clock_text(time_ms: int) -> str:
 
 
 def duration_text(duration_ms: int) -> str:
-    """A duration in the two largest units that it fills."""
+    """A duration, to the millisecond below a minute, else rounded to the second of the two largest units it fills."""
     if abs(duration_ms) < 1000:
         return f"{duration_ms}ms"
     sign, left = ("-" if duration_ms < 0 else ""), abs(duration_ms)
     if left < 60_000:
         return f"{sign}{left / 1000:.3f}".rstrip("0").rstrip(".") + "s"
-    parts = []
-    for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, UNITS_MS[unit])
-        if count:
-            parts.append(f"{count}{unit}")
-    return sign + "".join(parts[:2])
+    return sign + _in_two_units(left)
+
+
+def remaining_text(duration_ms: int) -> str:
+    """A time that runs while it is read: to a tenth of a second below ten, to a second below a minute, else as
+    `duration_text` has it."""
+    tenths = (duration_ms + 50) // 100
+    if tenths < 100:
+        return f"{tenths / 10:g}s"
+    seconds = (duration_ms + 500) // 1000
+    return f"{seconds}s" if seconds < 60 else _in_two_units(duration_ms)
+
+
+def _in_two_units(duration_ms: int) -> str:
+    """A duration of about a minute or more in its two largest units that follow each other, rounded to the lesser."""
+    for greater, lesser in itertools.pairwise(("d", "h", "m", "s")):
+        step_ms = UNITS_MS[lesser]
+        rounded_ms = (duration_ms + step_ms // 2) // step_ms * step_ms
+        if rounded_ms >= UNITS_MS[greater]:
+            count, left_ms = divmod(rounded_ms, UNITS_MS[greater])
+            return f"{count}{greater}" + (f"{left_ms // step_ms}{lesser}" if left_ms else "")
+    return f"{duration_ms / 1000:.0f}s"
 
 
 class Duration(click.ParamType[int]):

@@ -27,11 +27,16 @@ _port = click.IntRange(0, 65535)
 @home_option
 @click.option("--namesrv-port", type=_port, default=9876, show_default=True, help="0 picks a free one.")
 @click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free one.")
-@click.option("--dashboard-port", type=_port, default=0, help="Taken for later: there is no dashboard yet.")
+@click.option("--dashboard-port", type=_port, default=0, show_default=True, help="0 picks a free one.")
+@click.option("--no-dashboard", is_flag=True, help="Leave out the dashboard, which shows figures on 127.0.0.1.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when all is ready.")
 @config_option
 @flush_option
-@click.option("--no-pipeline", is_flag=True, help="Leave out Spark: only what is due within seconds is then delivered.")
+@click.option(
+    "--no-pipeline",
+    is_flag=True,
+    help="Leave out Spark: the broker delivers a million waiting messages alone; what was indexed before waits for it.",
+)
 @click.option("--master", help="Any Spark master for the pipeline; local[2,4] if none is named.")
 @set_option
 def command(
@@ -39,6 +44,7 @@ def command(
     namesrv_port: int,
     broker_port: int,
     dashboard_port: int,
+    no_dashboard: bool,
     as_json: bool,
     file: Path | None,
     flush: str | None,
@@ -46,9 +52,9 @@ def command(
     master: str | None,
     pairs: tuple[str, ...],
 ) -> None:
-    """Run name server, broker and pipeline until SIGTERM or Ctrl-C.
+    """Run name server, broker and pipeline until SIGTERM or Ctrl-C, and a dashboard that shows what they do.
 
-    Each is a process of its own, with its log in HOME/logs; one that dies is started again. On a stop the pipeline
+    Each part is a process of its own, with its log in HOME/logs; one that dies is started again. On a stop the pipeline
     goes first, then the broker, then the name server. A file of settings is the broker's, a TOML file the name server's
     too; ports and the store are those of this command.
     """
@@ -58,6 +64,7 @@ def command(
         home=home,
         namesrv_port=namesrv_port,
         broker_port=broker_port,
+        dashboard_port=None if no_dashboard else dashboard_port,
         flush=None if flush is None else flush.upper(),
         config=None if file is None else file.resolve(),
         with_pipeline=not no_pipeline,
@@ -118,7 +125,7 @@ def ready(stack: Stack) -> dict[str, object]:
     return {
         "namesrv": stack.namesrv_address,
         "broker": stack.broker_address,
-        "dashboard": None,
+        "dashboard": stack.dashboard_url,
         "home": str(stack.home),
         "store": str(stack.store),
         "logs": str(stack.logs),
@@ -141,6 +148,7 @@ def ready_text(stack: Stack) -> str:
             f"  name server  {stack.namesrv_address}",
             f"  broker       {stack.broker_address}",
             f"  pipeline     {pipeline}",
+            f"  dashboard    {stack.dashboard_url or 'left out (--no-dashboard)'}",
             f"  store        {stack.store}",
             f"  logs         {stack.logs}",
             f"Try: wheelmq send Hello world --delay 5s --namesrv {stack.namesrv_address}",

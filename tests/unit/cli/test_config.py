@@ -53,6 +53,7 @@ def test_whose_file_it_is(tmp_path: Path) -> None:
         ("b.conf", "timerPrecisionMs=300\n", "line 1: timerPrecisionMs: timer_precision_ms is 300: it must be one of"),
         ("b.conf", "brokerIP1=here\n", "line 1: brokerIP1: broker_ip is 'here': it must be an IPv4 address"),
         ("b.conf", "namesrvAddr=here\n", "line 1: namesrvAddr: namesrv has 'here': write HOST:PORT"),
+        ("b.conf", "namesrvAddr=a..b:9876\n", "namesrvAddr: namesrv has 'a..b:9876': write HOST:PORT"),
         ("w.toml", "[broker]\nlisten_port = -1\n", "[broker] listen_port: found -1; allowed: a whole number from 0 to"),
     ],
 )

@@ -112,10 +112,12 @@ def test_outcomes() -> None:
 
 def test_the_parts_and_their_states(run: Run, stack: Stack) -> None:
     run.metrics = None
-    assert [state for _, state in parts(run, stack)] == ["starting", "starting", "down, 0 turns so far"]
+    assert [state for _, state in parts(run, stack)] == ["starting", "starting", "down, 0 turns so far", "starting"]
     run.note(metrics(7))
     stack.namesrv.came_up()
     found = dict(parts(run, stack))
     assert found["name server"] == f"up on {stack.namesrv_address}"
     assert found["broker"] == f"up on {stack.broker_address}"
     assert found["pipeline"] == "turning, 7 turns so far"
+    stack.dashboard_url = "http://127.0.0.1:1/"
+    assert dict(parts(run, stack))["dashboard"] == "up on http://127.0.0.1:1/"

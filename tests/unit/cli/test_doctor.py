@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
+import resource
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -82,6 +88,46 @@ def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
     assert "is no folder" in check.detail
     if Path("/proc/self").exists():
         assert "cannot be written" in doctor.disk(Path("/proc/x")).detail
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "told"),
+    [
+        ((1024, 1 << 20), Status.OK, "raises it itself"),
+        ((65_536, 65_536), Status.OK, "65536"),
+        ((1024, 4096), Status.WARN, "4096"),
+        ((512, 512), Status.FAIL, "512"),
+        ((1024, resource.RLIM_INFINITY), Status.OK, "no limit"),
+    ],
+)
+def test_the_hard_limit_of_files_counts(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], status: Status, told: str
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda what: limits)
+    check = doctor.open_files()
+    assert (check.status, told in check.detail) == (status, True)
+    assert bool(check.advice) == (status is not Status.OK)
+
+
+def test_commands_that_are_advised_are_there(tmp_path: Path) -> None:
+    """Of this project's own tools and options; what they do to the machine is not tried."""
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    assert doctor.reinstall_text("numba").count(" clean install`") == 1
+    assert "\nclean:" in makefile and "\ninstall:" in makefile
+    up = main.get_command(click.Context(main), "up")
+    assert up is not None
+    options = {option for parameter in up.params for option in parameter.opts}
+    told = f"{doctor.SMALLER_FILES} {inspect.getsource(doctor)}"
+    assert set(re.findall(r"wheelmq up (--[\w-]+)", told)) <= options
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="util-linux is Linux's")
+def test_the_limit_of_files_is_raised_as_advised() -> None:
+    """Lowered here, as nobody must be root for that: the advised command with another number."""
+    [command] = re.findall(r"`(?:sudo )?(prlimit [^`]+)`", doctor.MORE_FILES)
+    lower = command.replace(str(doctor.OPEN_FILES_WISHED), "256")
+    done = subprocess.run(["bash", "-c", f"{lower}; ulimit -Hn; ulimit -Sn"], capture_output=True, text=True)
+    assert done.stdout.split() == ["256", "256"], done.stderr
 
 
 def test_a_check_that_breaks_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

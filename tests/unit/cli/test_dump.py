@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from wheelmq.cli import main
+from wheelmq.formats.disk.snapshot import SNAPSHOT_BLOCK, SNAPSHOT_QUEUE
 from wheelmq.testing.harness import BrokerHarness
 
 
@@ -73,13 +74,21 @@ def test_a_file_that_is_cut_short(tmp_path: Path, name: str) -> None:
 
 
 def test_a_snapshot(tmp_path: Path) -> None:
-    with BrokerHarness(tmp_path) as harness:
-        harness.send("T")
+    with BrokerHarness(tmp_path, clean_resource_interval_ms=1000) as harness:
+        harness.send("T", properties={"delayInSeconds": "1"})
+        harness.send("T", delay_ms=500)
+        harness.advance(20_000)
         end = harness.broker.store.log.end
         harness.stop()
     path = tmp_path / "config" / "snapshot"
-    head, queue = [json.loads(line) for line in dumped(path, "--json").output.splitlines()]
-    assert (head["log_position"], head["queues"]) == (end, 1)
-    assert (queue["topic"], queue["queue_id"], queue["end_queue_offset"]) == ("T", 0, 1)
+    head, *rows = [json.loads(line) for line in dumped(path, "--json").output.splitlines()]
+    assert (head["log_position"], head["queues"]) == (end, 2)
+    ends = {(row["topic"], row["queue_id"]): row["end_queue_offset"] for row in rows[:-1]}
+    assert ends == {("T", 0): 2, ("rmq_sys_wheel_timer", 0): 1}
+    raw = path.read_bytes()
+    for row in rows[:-1]:
+        at = row["at"] + SNAPSHOT_QUEUE.size
+        assert raw[at : at + len(row["topic"])].decode() == row["topic"]
+    assert rows[-1] == {"at": len(raw) - SNAPSHOT_BLOCK.size, "block_gone": 1, "log_position": end}
     path.write_bytes(path.read_bytes()[:-1])
     assert "checksum is wrong" in dumped(path).output

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wheelmq.cli.times import clock_text, duration_text, parse_duration, parse_time, time_text
+from wheelmq.cli.times import clock_text, duration_text, parse_duration, parse_time, remaining_text, time_text
 from wheelmq.formats.units import Millis
 
 NOW = Millis(1_800_000_000_000)  # 2027-01-15T08:00:00Z
@@ -102,8 +102,13 @@ def test_what_is_no_time_is_told_what_to_write(text: str) -> None:
         (1000, "1s"),
         (1945, "1.945s"),
         (60_000, "1m"),
-        (90_500, "1m30s"),
+        (90_400, "1m30s"),
+        (90_500, "1m31s"),
+        (3_599_500, "1h"),
         (3_600_000, "1h"),
+        (7_199_999, "2h"),
+        (86_399_999, "1d"),
+        (93_600_000, "1d2h"),
         (90_061_000, "1d1h"),
         (-5000, "-5s"),
         (-90_000, "-1m30s"),
@@ -111,3 +116,23 @@ def test_what_is_no_time_is_told_what_to_write(text: str) -> None:
 )
 def test_durations_are_printed_short(ms: int, text: str) -> None:
     assert duration_text(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0s"),
+        (49, "0s"),
+        (950, "1s"),
+        (1945, "1.9s"),
+        (9_949, "9.9s"),
+        (9_950, "10s"),
+        (29_998, "30s"),
+        (59_499, "59s"),
+        (59_500, "1m"),
+        (7_199_950, "2h"),
+        (259_199_400, "3d"),
+    ],
+)
+def test_what_is_left_is_rounded(ms: int, text: str) -> None:
+    assert remaining_text(ms) == text

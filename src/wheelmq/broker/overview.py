@@ -1,0 +1,70 @@
+"""What a dashboard shows beside the figures of WMQ_METRICS: what waits, how late releases are, turns, topics.
+
+What it takes is bounded however much waits: sums over tables in memory, the wheel's among them; no record is read.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from wheelmq.broker.metric_families import LATENESS_MS, waiting_by_place
+from wheelmq.broker.statistics import GROUP_GET_NUMS, TOPIC_PUT_NUMS
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+MINUTE_MS: Final = 60_000
+MINUTES: Final = 60
+TOPICS_MAX: Final = 200
+
+
+def overview(broker: Broker, topics_max: int) -> dict[str, Any]:
+    """Figures since the start of the broker; times in milliseconds since 1970. Of topics the busiest `topics_max`."""
+    releaser, desk = broker.releaser, broker.pipeline
+    lateness = releaser.lateness_ms
+    return {
+        "waiting": waiting_by_place(broker),
+        "wheel_by_minute": wheel_by_minute(broker),
+        "due_and_not_released": releaser.in_hand(),
+        "lateness_ms": {**lateness.summary(), "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]},
+        "turns": {"rows": dict(desk.turn_rows), "seconds": desk.turn_seconds.summary()},
+        "oldest_unindexed_ms": desk.oldest_unindexed_ms(),
+        **topic_figures(broker, min(topics_max, TOPICS_MAX)),
+    }
+
+
+def wheel_by_minute(broker: Broker) -> list[list[int]]:
+    """Messages in the wheel by the minute of their slot, from the present minute on: its beginning, and how many."""
+    wheel = broker.timer.wheel
+    now_ms = broker.clock.now_ms()
+    first_ms = now_ms // MINUTE_MS * MINUTE_MS
+    slots = (first_ms + MINUTES * MINUTE_MS - now_ms) // wheel.precision_ms
+    times_ms = (now_ms // wheel.precision_ms + np.arange(slots)) * wheel.precision_ms
+    places = np.maximum(0, times_ms - first_ms) // MINUTE_MS
+    counts = np.bincount(places, wheel.messages_in(now_ms, slots), MINUTES)
+    return [[first_ms + i * MINUTE_MS, int(count)] for i, count in enumerate(counts[:MINUTES])]
+
+
+def topic_figures(broker: Broker, topics_max: int) -> dict[str, Any]:
+    """Topics of users: messages that they ever got, and the rates of the last minute, whose samples are 10 s apart."""
+    puts = broker.stats.rates(TOPIC_PUT_NUMS)
+    gets: dict[str, float] = {}
+    for key, per_second in broker.stats.rates(GROUP_GET_NUMS).items():
+        topic = key.partition("@")[0]
+        gets[topic] = gets.get(topic, 0.0) + per_second
+    stored = broker.store.queues.by_topic(broker.store.queues.next_offset)
+    names = [name for name in broker.topics.all() if not broker.topics.is_system(name)]
+    chosen = heapq.nsmallest(topics_max, names, key=lambda name: (-puts.get(name, 0.0) - gets.get(name, 0.0), name))
+    rows = [
+        {
+            "topic": name,
+            "puts_per_s": puts.get(name, 0.0),
+            "gets_per_s": gets.get(name, 0.0),
+            "messages": stored.get(name, 0),
+        }
+        for name in chosen
+    ]
+    return {"topics": rows, "topics_in_all": len(names)}

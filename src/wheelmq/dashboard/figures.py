@@ -1,0 +1,82 @@
+"""What the dashboard knows: asked of the broker by requests that it serves anyhow, once a second at most."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.clock import Clock
+
+Ask = Callable[[Command], Awaitable[Command]]
+"""Asks the broker. Raises CallError, Refused."""
+
+KEPT_S: Final = 1.0
+"""How old figures may be: however many look, the broker is asked no more often."""
+TOPICS: Final = 50
+MINUTE_MS: Final = 60_000
+MINUTES: Final = 60
+COUNTS_MAX: Final = 4
+"""Requests in which all that waits may be counted by minutes, each over some thousand messages. Where they do not do,
+what is in the wheel is shown."""
+
+
+class Figures:
+    """The figures of one broker."""
+
+    def __init__(self, ask: Ask, clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._kept: dict[str, Any] = {}
+        self._kept_s = float("-inf")
+
+    async def get(self) -> dict[str, Any]:
+        """The answer of WMQ_METRICS with `by_minute`, and `counted`, what that counts: "all" or "wheel". With `problem`
+        alone while the broker does not answer."""
+        async with self._asking:
+            if self._clock.monotonic() - self._kept_s >= KEPT_S:
+                self._kept = await self._look()
+                self._kept_s = self._clock.monotonic()
+            return self._kept
+
+    async def _look(self) -> dict[str, Any]:
+        try:
+            command = _request(RequestCode.WMQ_METRICS, headers.MetricsHeader(topics=TOPICS))
+            found: dict[str, Any] = msgspec.json.decode((await self._ask(command)).body)
+            counts = await self._count(found["now_ms"])
+        except (CallError, Refused, msgspec.DecodeError) as error:
+            return {"problem": f"the broker does not answer: {error}"}
+        found["counted"] = "wheel" if counts is None else "all"
+        found["by_minute"] = found["overview"]["wheel_by_minute"] if counts is None else counts
+        return found
+
+    async def _count(self, now_ms: int) -> list[list[int]] | None:
+        """How many of all that waits are due in each minute of the next hour: its beginning, and how many.
+
+        None when that takes too many requests.
+        """
+        first_ms = now_ms // MINUTE_MS * MINUTE_MS
+        counts: Counter[int] = Counter()
+        place = 0
+        for _ in range(COUNTS_MAX):
+            header = headers.CountTimersHeader(
+                step_ms=MINUTE_MS, place=place, from_ms=first_ms, to_ms=first_ms + MINUTES * MINUTE_MS
+            )
+            answer = await self._ask(_request(RequestCode.WMQ_COUNT_TIMERS, header))
+            counts.update(msgspec.json.decode(answer.body, type=dict[int, int]))
+            if answer.ext["isLast"] == "true":
+                return [[first_ms + i * MINUTE_MS, counts[first_ms + i * MINUTE_MS]] for i in range(MINUTES)]
+            place = int(answer.ext["nextPlace"])
+        return None
+
+
+def _request(code: RequestCode, header: headers.Header) -> Command:
+    return Command(code=code, ext=headers.write(header))

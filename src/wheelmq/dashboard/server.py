@@ -1,0 +1,121 @@
+"""Serves the dashboard over HTTP: two paths, GET alone, one answer to a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final, NamedTuple
+
+from wheelmq.dashboard import page
+from wheelmq.dashboard.figures import Figures
+
+HEAD_BYTES_MAX: Final = 8192
+HEAD_S: Final = 5.0
+"""In which a request must have come, and in which its answer must be taken."""
+CONNECTIONS_MAX: Final = 32
+"""At once; others are closed."""
+HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+"""By which a browser may call this server: a page of elsewhere whose name was made to point here has another one."""
+COMMON: Final = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+    ("Connection", "close"),
+)
+
+
+class Answer(NamedTuple):
+    """What goes back."""
+
+    status: str
+    kind: str
+    body: bytes
+    allow: str | None = None
+
+
+class Dashboard:
+    """Listens on 127.0.0.1. What is shown are figures; nobody can do anything here."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, port: int) -> str:
+        """Listen on `port`, 0 for a free one; the address of the page. Raises OSError when the port is taken."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+
+    async def stop(self) -> None:
+        """Listen no more, and drop who is connected."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if len(self._connections) <= CONNECTIONS_MAX:
+                with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                    async with asyncio.timeout(HEAD_S):
+                        head = await _head_of(reader)
+                    answer = await self.answer(head)
+                    async with asyncio.timeout(HEAD_S):
+                        writer.write(_written(answer, is_head=head.startswith(b"HEAD ")))
+                        await writer.drain()
+                        writer.close()
+                        await writer.wait_closed()
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()  # nothing, when it is closed already
+
+    async def answer(self, head: bytes) -> Answer:
+        """To a request with this head."""
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _text("400 Bad Request", "This is no request of HTTP/1.1.")
+        names = [line.partition(":")[2].strip() for line in lines[1:] if line.lower().startswith("host:")]
+        if len(names) != 1 or _host(names[0]) not in HOSTS:
+            return _text("421 Misdirected Request", "Ask by the name 127.0.0.1 or localhost.")
+        method, path = words[0], words[1].partition("?")[0]
+        if path not in ("/", "/figures.json"):
+            return _text("404 Not Found", "There are / and /figures.json.")
+        if method not in ("GET", "HEAD"):
+            return _text("405 Method Not Allowed", "This page only shows.", allow="GET, HEAD")
+        figures = await self._figures.get()
+        if path == "/":
+            return Answer("200 OK", "text/html; charset=utf-8", page.html(figures))
+        return Answer("200 OK", "application/json", page.json(figures))
+
+
+async def _head_of(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return b""
+
+
+def _host(name: str) -> str:
+    """A Host header's name, without the port: one that forwards to here may have another."""
+    return name if name.endswith("]") else name.rpartition(":")[0] or name
+
+
+def _text(status: str, text: str, allow: str | None = None) -> Answer:
+    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), allow)
+
+
+def _written(answer: Answer, *, is_head: bool) -> bytes:
+    found = [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body))), *COMMON]
+    found.append(("Content-Security-Policy", page.POLICY))
+    if answer.allow is not None:
+        found.append(("Allow", answer.allow))
+    head = "".join(f"{name}: {value}\r\n" for name, value in found)
+    return f"HTTP/1.1 {answer.status}\r\n{head}\r\n".encode() + (b"" if is_head else answer.body)

@@ -1,0 +1,40 @@
+"""The dashboard of a stack: where it listens, and when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from wheelmq.cli.ports import free_port
+from wheelmq.cli.stack import Stack, StackFailed, StackSettings
+from wheelmq.system.clock import SystemClock
+
+
+def stack_at(home: Path, **ports: int | None) -> Stack:
+    settings = StackSettings(home=home, with_pipeline=False, **ports)  # type: ignore[arg-type]
+    return Stack(settings, clock=SystemClock(), tell=lambda text: None)
+
+
+def problem(stack: Stack) -> str:
+    """Why it does not start; no part of it has been started then."""
+
+    async def start() -> str:
+        with pytest.raises(StackFailed) as failed:
+            await stack.start()
+        assert [child.pid for child in stack.children] == [None, None]
+        await stack.stop()
+        return str(failed.value)
+
+    return asyncio.run(start())
+
+
+def test_a_port_of_the_dashboard_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        told = problem(stack_at(tmp_path, dashboard_port=port))
+    assert f"port {port} is taken" in told and "--dashboard-port" in told
+    port = free_port()
+    assert "a port of its own" in problem(stack_at(tmp_path, broker_port=port, dashboard_port=port))

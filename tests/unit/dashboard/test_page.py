@@ -1,0 +1,160 @@
+"""What the dashboard shows of a broker, and that text stays text."""
+
+from __future__ import annotations
+
+import asyncio
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+
+from wheelmq.dashboard import figures as figures_module
+from wheelmq.dashboard import page
+from wheelmq.dashboard.figures import Figures
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+HOSTILE = "<script>alert('x')</script>&\"'<img src=x onerror=alert(1)>"
+
+
+class Asked:
+    """Asks a broker, and counts how often."""
+
+    def __init__(self, harness: BrokerHarness) -> None:
+        self.harness = harness
+        self.codes: list[int] = []
+        self.is_there = True
+
+    async def __call__(self, command: Command) -> Command:
+        self.codes.append(command.code)
+        if not self.is_there:
+            raise CallError(HOSTILE)
+        return self.harness.ask(command)
+
+
+@pytest.fixture
+def asked(harness: BrokerHarness) -> Asked:
+    return Asked(harness)
+
+
+def look(asked: Asked) -> dict[str, Any]:
+    return asyncio.run(Figures(asked, asked.harness.clock).get())
+
+
+def shown(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tables of the JSON, by title."""
+    return {one["title"]: one for one in msgspec.json.decode(page.json(found))["sections"]}
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_what_waits_and_what_is_late(harness: BrokerHarness, asked: Asked) -> None:
+    model = PipelineModel(harness)
+    harness.send("T", delay_ms=500)
+    for delay_ms in (9000, 9000, 70_000):
+        harness.send("T", delay_ms=delay_ms)
+    harness.send("T", properties={props.DELAY: "4"})
+    harness.send("T", properties={props.DELAY_IN_SECONDS: "30"})
+    harness.advance(4000, model.work)
+    found = look(asked)
+    assert found["counted"] == "all"
+    assert found["overview"]["waiting"] == {"timer": 3, "level": 1, "block": 1}
+    assert len(found["by_minute"]) == 60 and sum(count for _, count in found["by_minute"]) == 5
+    tables = shown(found)
+    assert ["in levels", "1"] in tables["Delayed messages"]["rows"]
+    assert ["released", "1"] in tables["Delayed messages"]["rows"]
+    [late] = tables["Lateness of releases"]["rows"]
+    assert late[1:] == ["1", {"count": 1, "of": 1}]
+    assert ["state", "turns"] in tables["Pipeline"]["rows"]
+    assert tables["Turns"]["rows"][-1][:2] == ["since the start", "4"]
+    minutes = tables["Due in the next hour, by minute"]["rows"]
+    assert sum(int(count) for _, count, _ in minutes) == 5
+    [topic] = tables["Topics"]["rows"]
+    assert topic[0] == "T" and topic[3] == "1"
+
+
+def test_topics_have_rates(harness: BrokerHarness, asked: Asked) -> None:
+    harness.advance(10_000)
+    for _ in range(30):
+        harness.send("Busy")
+    harness.send("Quiet")
+    harness.pull("Busy")
+    harness.advance(20_000)
+    topics = look(asked)["overview"]["topics"]
+    assert [one["topic"] for one in topics] == ["Busy", "Quiet"]
+    stats = harness.broker.stats
+    assert topics[0]["puts_per_s"] == pytest.approx(stats.put_tps("Busy")) and topics[0]["puts_per_s"] > 0
+    assert topics[0]["gets_per_s"] > 0 == topics[1]["gets_per_s"]
+    assert topics[0]["messages"] == 30
+
+
+def test_where_too_much_waits_to_be_counted_the_wheel_is_shown(
+    harness: BrokerHarness, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures_module, "COUNTS_MAX", 0)
+    harness.send("T", delay_ms=9000)
+    harness.send("T", delay_ms=9000)
+    harness.send("T", properties={props.DELAY: "4"})
+    harness.advance(4000, PipelineModel(harness).work)
+    found = look(asked)
+    assert found["counted"] == "wheel"
+    assert sum(count for _, count in found["by_minute"]) == 2 and len(found["by_minute"]) == 60
+    assert "no levels, no blocks" in shown(found)["Due in the next hour, by minute"]["note"]
+
+
+def test_however_many_look_the_broker_is_asked_once_a_second(harness: BrokerHarness, asked: Asked) -> None:
+    figures = Figures(asked, harness.clock)
+
+    async def many() -> None:
+        await asyncio.gather(*(figures.get() for _ in range(20)))
+
+    asyncio.run(many())
+    once = len(asked.codes)
+    assert asked.codes[0] == RequestCode.WMQ_METRICS and once <= 1 + figures_module.COUNTS_MAX
+    harness.clock.advance(1000)
+    asyncio.run(many())
+    assert len(asked.codes) == 2 * once
+
+
+def test_a_broker_that_does_not_answer(asked: Asked) -> None:
+    asked.is_there = False
+    found = look(asked)
+    assert msgspec.json.decode(page.json(found))["sections"] == []
+    told = Tags(page.html(found).decode())
+    assert "does not answer" in told.text and HOSTILE in told.text
+    assert told.tags.count("script") == 1 and "img" not in told.tags
+
+
+def test_names_stay_text(harness: BrokerHarness, asked: Asked) -> None:
+    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name=HOSTILE)
+    harness.broker.refuse_sends(HOSTILE)
+    harness.send("T")
+    found = look(asked)
+    assert found["pipeline"]["holder"] == HOSTILE
+    told = Tags(page.html(found).decode())
+    assert told.text.count(HOSTILE) >= 2
+    assert told.tags.count("script") == 1 and "img" not in told.tags
+    assert not {name for name in told.attributes if name.startswith("on") or name in ("src", "href", "style")}
+    assert ["holder", HOSTILE] in shown(found)["Pipeline"]["rows"]
+    assert "innerHTML" not in page.SCRIPT  # the script puts text into elements, too

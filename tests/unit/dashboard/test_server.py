@@ -1,0 +1,138 @@
+"""The dashboard over HTTP: what it serves, and what it does with those who ask for something else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from wheelmq.dashboard import server
+from wheelmq.dashboard.figures import Figures
+from wheelmq.dashboard.server import Dashboard
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing.harness import BrokerHarness
+
+R = TypeVar("R")
+
+
+def served(harness: BrokerHarness, work: Callable[[int], Awaitable[R]]) -> R:
+    """What `work` gives, called with the port of a dashboard of the harness's broker."""
+
+    async def ask(command: Command) -> Command:
+        return harness.ask(command)
+
+    async def run() -> R:
+        dashboard = Dashboard(Figures(ask, harness.clock))
+        url = await dashboard.start(0)
+        try:
+            return await asyncio.wait_for(work(int(url.rstrip("/").rpartition(":")[2])), 30)
+        finally:
+            await dashboard.stop()
+
+    return asyncio.run(run())
+
+
+async def exchange(port: int, request: bytes) -> bytes:
+    """All that comes back for a request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def answered(harness: BrokerHarness, request: str) -> tuple[str, dict[str, str], bytes]:
+    """Status, headers and body of the answer to a request, in which | stands for the end of a line."""
+    raw = served(harness, lambda port: exchange(port, request.replace("|", "\r\n").encode()))
+    head, _, body = raw.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    return status.removeprefix("HTTP/1.1 "), dict(line.split(": ", 1) for line in lines), body
+
+
+HOST = "Host: 127.0.0.1:1|"
+
+
+def test_the_page_runs_nothing_but_its_own(harness: BrokerHarness) -> None:
+    status, headers, body = answered(harness, f"GET / HTTP/1.1|{HOST}|")
+    assert (status, headers["Content-Type"]) == ("200 OK", "text/html; charset=utf-8")
+    assert int(headers["Content-Length"]) == len(body)
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "http" not in policy
+    for tag in ("script", "style"):
+        [text] = re.findall(rf"<{tag}>(.*?)</{tag}>", body.decode(), re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not re.search(r"(src|href)=|https?:", body.decode())
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_the_figures(harness: BrokerHarness) -> None:
+    harness.send("T", delay_ms=9000)
+    status, headers, body = answered(harness, "GET /figures.json?x=1 HTTP/1.1|Host: localhost:8080|Accept: */*||")
+    assert (status, headers["Content-Type"]) == ("200 OK", "application/json")
+    found = msgspec.json.decode(body)
+    assert found["problem"] == "" and found["figures"]["overview"]["waiting"]["timer"] == 1
+    assert {"title", "rows", "columns", "note"} == set(found["sections"][0])
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        (f"GET /etc/passwd HTTP/1.1|{HOST}|", "404 Not Found"),
+        (f"GET //figures.json HTTP/1.1|{HOST}|", "404 Not Found"),
+        (f"POST / HTTP/1.1|{HOST}Content-Length: 1||x", "405 Method Not Allowed"),
+        ("GET / HTTP/1.1|Host: evil.example:80||", "421 Misdirected Request"),
+        ("GET / HTTP/1.1|Host: 127.0.0.1.evil.example||", "421 Misdirected Request"),
+        ("GET / HTTP/1.1||", "421 Misdirected Request"),
+        (f"GET / HTTP/1.1|{HOST}Host: evil.example||", "421 Misdirected Request"),
+        ("nonsense||", "400 Bad Request"),
+        (f"GET / HTTP/2|{HOST}|", "400 Bad Request"),
+        ("||", "400 Bad Request"),
+        (f"GET / HTTP/1.1|{HOST}X: {'x' * 9000}||", "400 Bad Request"),
+    ],
+)
+def test_what_is_refused(harness: BrokerHarness, request_text: str, status: str) -> None:
+    found, headers, body = answered(harness, request_text)
+    assert found == status and len(body) < 100
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_head_alone(harness: BrokerHarness) -> None:
+    status, headers, body = answered(harness, f"HEAD / HTTP/1.1|{HOST}|")
+    assert (status, body) == ("200 OK", b"") and int(headers["Content-Length"]) > 1000
+
+
+def test_who_sends_nothing_is_dropped_and_many_are_bounded(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.2)
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
+
+    async def crowd(port: int) -> tuple[list[bytes], bytes]:
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        ended = await asyncio.gather(*(reader.read() for reader, _ in opened), return_exceptions=True)
+        for _, writer in opened:
+            writer.close()
+        later = await exchange(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return [one if isinstance(one, bytes) else b"" for one in ended], later
+
+    ended, later = served(harness, crowd)
+    assert ended == [b""] * 6
+    assert later.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_port_that_is_taken(harness: BrokerHarness) -> None:
+    async def again(port: int) -> None:
+        with pytest.raises(OSError, match="in use"):
+            await Dashboard(Figures(lambda command: asyncio.sleep(0, command), harness.clock)).start(port)
+
+    served(harness, again)
