@@ -55,15 +55,16 @@ class BrokerApp:
     async def start(self) -> None:
         """Compile or load the kernels, recover the store, listen, register. Raises StoreLocked, OSError."""
         loop = asyncio.get_running_loop()
-        offload, background, reading = self._offloads = [
+        offload, block_offload, background, reading = self._offloads = [
             ThreadOffload(name, lambda callback: self._on_loop(loop, callback))
-            for name in ("offload", "background", "reading")
+            for name in ("offload", "block offload", "background", "reading")
         ]
         self.broker = Broker(
             self.settings,
             disk=Disk(),
             clock=SystemClock(),
             offload=offload,
+            block_offload=block_offload,
             background=background,
             reading=reading,
             randomness=random.Random(),

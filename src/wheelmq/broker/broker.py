@@ -97,6 +97,7 @@ class Broker:
         randomness: Random,
         background: Offload | None = None,
         reading: Offload | None = None,
+        block_offload: Offload | None = None,
         origin: Origin | None = None,
         hooks: Hooks | None = None,
     ) -> None:
@@ -123,13 +124,14 @@ class Broker:
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
         self.consumer_filters = ConsumerFilters(disk, self.paths, clock, settings)
         self.clients = Clients()
+        self._changed_groups: dict[str, Connection | None] = {}
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.snapshots = self._open_snapshots()
         self.delay_offsets = self._open_delay_offsets()
         self.ahead = self._open_ahead()
         self.expiry = self._open_expiry()
-        self.flush = Flush(self.store, self.blocks, offload, settings, self.fail)
+        self.flush = self._open_flush(block_offload)
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(self.dispatch.answer), Calls()
         self.pipeline = PipelineDesk(self)
@@ -175,7 +177,7 @@ class Broker:
         self.store.recover(meet, timer.resume)
         self.index = self.timer.keys.index = self._open_index()
         timer.finish()
-        self.block_lane.recover()
+        self.block_lane.recover(timer.blocks_gone)
         return evidence
 
     def _open_configuration(self, origin: Origin | None) -> Configuration[BrokerSettings]:
@@ -190,6 +192,11 @@ class Broker:
 
     def _open_administration(self) -> tuple[BrokerStats, Slices]:
         return BrokerStats(self), Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
+
+    def _open_flush(self, block_offload: Offload | None) -> Flush:
+        """Flushes, those of blocks by an offload of their own if there is one."""
+        of_blocks = self.offload if block_offload is None else block_offload
+        return Flush(self.store, self.blocks, self.offload, of_blocks, self.settings, self.fail)
 
     def _open_snapshots(self) -> Snapshots:
         settings = part_settings.snapshot_settings(self.settings)
@@ -271,6 +278,21 @@ class Broker:
         if self.failure is not None:
             return
         self.ticks.begin()
+        try:
+            worked = self._work()
+        except Exception:
+            if not self.store.journal.count:  # what came is in its queues: whoever comes next is not behind it
+                self._end_round(worked=True)
+            raise
+        self._end_round(worked=worked)
+
+    def _end_round(self, *, worked: bool) -> None:
+        self.ticks.end(worked=worked)
+        self.flow.end_round()
+        self._received = 0
+
+    def _work(self) -> bool:
+        """The steps of a tick; whether there was anything to do."""
         share_s = self.ticks.elapsed_s  # what is due has as much time as who asked
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
@@ -288,6 +310,7 @@ class Broker:
         self.slices.tick()
         self.holds.expire(monotonic_ms)
         self.calls.expire(monotonic_ms)
+        self._tell_members()
         self.flush.tick(monotonic_ms)
         self.timer_chores.check.look()
         self.snapshots.look(monotonic_ms)
@@ -295,9 +318,7 @@ class Broker:
         self.ahead.look(self.timer.armed.bytes, is_burst=self.releaser.has_burst())
         if self.index is not None and not self._index_waits(self.index):
             self.index.look()
-        self.ticks.end(worked=bool(self._received or released or appended))
-        self.flow.end_round()
-        self._received = 0
+        return bool(self._received or released or appended)
 
     def or_refuse(self, step: Callable[[], int]) -> int:
         """What `step` gives; 0 when the store cannot be written, which refuses sends and holds up no other step."""
@@ -315,9 +336,9 @@ class Broker:
         self.stats.note_puts(rows)
         self.timer.take_journal(rows)
         self.block_lane.take_settled(rows)
-        arrivals = Arrivals(rows)
+        arrivals = Arrivals(rows, self.store.log)
         for queue_row in grown:
-            self.holds.wake(queue_row, partial(arrivals.first_by_code, queue_row))
+            self.holds.wake(queue_row, partial(arrivals.of, queue_row))
         return len(rows)
 
     def _index_waits(self, index: MessageIndex) -> bool:
@@ -389,15 +410,26 @@ class Broker:
         if self.refusal is not None and self.failure is None and monotonic_ms - self._refused_ms >= RETRY_MS:
             self.refusal = None
 
-    def tell_members_changed(self, group: str) -> None:
-        """Tell every member of a clustering group that it should share out its queues anew."""
+    def tell_members_changed(self, group: str, by: Connection | None = None) -> None:
+        """Tell every member of a clustering group that it should share out its queues anew: at the end of the tick and
+        once, however many came and went. `by` whom the last change was is told before its answer, as with Apache."""
+        if self.settings.notify_members_changed:
+            self._changed_groups[group] = by
+            self._tell_changed(group, [] if by is None else [by])
+
+    def _tell_members(self) -> None:
+        """Tell the members of the groups that have changed."""
+        changed, self._changed_groups = self._changed_groups, {}
+        for group, told in changed.items():
+            found = self.clients.consumers.get(group)
+            members = {} if found is None else {id(one.connection): one.connection for one in found.clients.values()}
+            self._tell_changed(group, [one for one in members.values() if one is not told])
+
+    def _tell_changed(self, group: str, members: list[Connection]) -> None:
         found = self.clients.consumers.get(group)
-        if found is None or found.message_model == "BROADCASTING" or not self.settings.notify_members_changed:
-            return
-        for connection in {id(c.connection): c.connection for c in found.clients.values()}.values():
-            self.calls.tell(
-                connection, Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
-            )
+        for connection in members if found is not None and found.message_model != "BROADCASTING" else ():
+            ext = {"consumerGroup": group}
+            self.calls.tell(connection, Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext=ext))
 
     def _settings_changed(self, fields: frozenset[str]) -> None:
         """Have those follow that keep what they were made with; others look when they need a setting."""
@@ -407,7 +439,9 @@ class Broker:
         self.admission.look_at_disk()
         if self.fast_send is not None:
             self.fast_send.take_settings()
-        if "broker_permission" in fields:
+        if "auto_create_topic" in fields:
+            self.topics.add_model()
+        if fields & {"auto_create_topic", "broker_permission"}:
             self.topics.tell_anew()
 
     def note_left(self, groups: list[str], *, tell: bool = True) -> None:

@@ -11,9 +11,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from wheelmq.broker.connection import Connection, peer_text
+from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
 from wheelmq.broker.refused import REASONS
 from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, Later, PeerError, Request
 from wheelmq.formats.wire import frame
@@ -31,6 +32,11 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 HANDLERS: dict[int, Handler] = {}
+
+_TOO_MANY_HELD: Final = (
+    f"too many requests are held: {HOLDS_OF_ONE_MAX} of a connection may be, {HOLDS_MAX} of all, and those by tags "
+    "count for each tag too. Ask again later"
+)
 
 
 def serves(*codes: RequestCode) -> Callable[[Handler], Handler]:
@@ -104,6 +110,8 @@ class Dispatch:
         code = request.command.code
         handler = HANDLERS.get(code, self.default_processor)
         answer, failed = self._try(request.connection, code, lambda: handler(request, self._broker))
+        if isinstance(answer, Hold) and not self._broker.holds.has_room(request.connection, answer):
+            answer, failed = Command(code=ResponseCode.SYSTEM_BUSY, remark=_TOO_MANY_HELD), True
         if code in HANDLERS or failed:
             self.counts["failed" if failed else "served"] += 1
         return answer
@@ -143,6 +151,7 @@ class Dispatch:
                 return after(found) if found is not None or last else None
 
             answer.again = again_with_hooks
+            answer.gone = partial(after, None)
             return answer
         if isinstance(answer, Later):
             begin = answer.begin

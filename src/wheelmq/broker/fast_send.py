@@ -24,7 +24,7 @@ from wheelmq.system.failpoint import reach
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
-SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2))
+SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 OUT_BYTES = 1 << 20
 _BLANK = np.zeros(0, np.uint8)
 

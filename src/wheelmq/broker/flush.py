@@ -1,8 +1,9 @@
-"""Flushing: one fsync at a time, off the loop, for everyone who waits for the disk.
+"""Flushing: off the loop, for everyone who waits for the disk; one flush of the log at a time, and one of the blocks.
 
 With SYNC_FLUSH an answer waits for its log position, or for its message in a block, and one flush frees all that came
-before it began (group commit). With ASYNC_FLUSH a flush runs every interval; one of few pages may wait for more, up to
-the longer interval. A plan of the timer asks for one when it needs it.
+before it began (group commit). Who waits for the log does not wait for the files of blocks. With ASYNC_FLUSH a flush
+runs every interval; one of few pages may wait for more, up to the longer interval. A plan of the timer asks for one
+when it needs it.
 A failed fsync is final: the kernel may have dropped the pages, so nothing may be acknowledged any more.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Final
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.holds import DurableAnswers
 from wheelmq.broker.settings import BrokerSettings, FlushMode
-from wheelmq.delay.blocks.blocks import Blocks, Note
+from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
@@ -27,6 +28,17 @@ log = logging.getLogger(__name__)
 PAGE_BYTES: Final = 4096
 
 
+class _Side:
+    """The log, or the logs of the blocks: who waits for it, and how its flushes go."""
+
+    def __init__(self, offload: Offload) -> None:
+        self.offload = offload
+        self.answers = DurableAnswers()
+        self.is_running = self.is_wanted = False
+        self.due_ms = 0
+        """When what is not on disk is flushed though nobody waits for it."""
+
+
 class Flush:
     """Decides when to flush and frees who waited."""
 
@@ -35,21 +47,19 @@ class Flush:
         store: Store,
         blocks: Blocks,
         offload: Offload,
+        block_offload: Offload,
         settings: BrokerSettings,
         fail: Callable[[BaseException], None],
     ) -> None:
         self._store = store
         self._blocks = blocks
-        self._offload = offload
         self._settings = settings
         self._fail = fail
-        self._answers = DurableAnswers()
-        self._block_answers = DurableAnswers()
-        """Those that wait for messages of blocks, by how many were put."""
+        self._of_log = _Side(offload)
+        self._of_blocks = _Side(block_offload)
+        """Who waits for messages of blocks does so by how many were put."""
         self._has_failed = False
-        self._running = False
-        self._wanted = False
-        self._due_ms = self._thorough_ms = 0
+        self._thorough_ms = 0
 
     @property
     def is_sync(self) -> bool:
@@ -62,69 +72,72 @@ class Flush:
 
         `late` is sent in their place then, and when it takes too long; without it, they say FLUSH_DISK_TIMEOUT.
         """
-        self._hold(self._answers, position, self._store.log.synced, connection, frames, late)
+        self._hold(self._of_log, position, self._store.log.synced, connection, frames, late)
 
     def answer_when_blocks_are_durable(
         self, put_count: int, connection: Connection, frames: bytes, late: bytes | None = None
     ) -> None:
         """The same, once the first `put_count` messages of blocks since the start are on disk."""
-        self._hold(self._block_answers, put_count, self._blocks.synced, connection, frames, late)
+        self._hold(self._of_blocks, put_count, self._blocks.synced, connection, frames, late)
 
     def _hold(
-        self, answers: DurableAnswers, upto: int, synced: int, connection: Connection, frames: bytes, late: bytes | None
+        self, side: _Side, upto: int, synced: int, connection: Connection, frames: bytes, late: bytes | None
     ) -> None:
         if upto <= synced:
             connection.send(frames)
         elif self._has_failed:
             connection.send(late or _as_timed_out(frames))
         else:
-            answers.add(upto, int(self._store.clock.monotonic() * 1000), connection, frames, late)
-            self._wanted = True
+            side.answers.add(upto, int(self._store.clock.monotonic() * 1000), connection, frames, late)
+            side.is_wanted = True
 
     def want(self) -> None:
-        """Flush as soon as the one under way is done."""
-        self._wanted = True
+        """Flush what is not on disk as soon as what is under way is done."""
+        for side in self._sides():
+            side.is_wanted |= self._is_behind(side)
 
     def tick(self, now_ms: int) -> None:
-        """Begin a flush if there is reason (monotonic milliseconds)."""
+        """Begin flushes if there is reason (monotonic milliseconds)."""
         self._answer_overdue(now_ms - self._settings.sync_flush_timeout_ms)
-        if (
-            self._has_failed
-            or self._running
-            or not self._is_behind()
-            or not (self._wanted or now_ms >= self._flush_ms())
-        ):
-            return
-        self._running, self._wanted = True, False
-        self._due_ms = now_ms + self._settings.flush_interval_ms
-        self._thorough_ms = now_ms + self._settings.flush_commit_log_thorough_interval
-        upto, flush_log = self._store.flush_job()
-        put_count, flush_blocks = self._blocks.flush_job()
+        if self._begins(self._of_log, now_ms):
+            self._thorough_ms = now_ms + self._settings.flush_commit_log_thorough_interval
+            upto, flush_log = self._store.flush_job()
+            self._of_log.offload.submit(flush_log, lambda result: self._log_flushed(upto, result))
+        if self._begins(self._of_blocks, now_ms):
+            put_count, flush_blocks = self._blocks.flush_job()
+            self._of_blocks.offload.submit(flush_blocks, lambda result: self._blocks_flushed(put_count, result))
 
-        def job() -> list[Note]:
-            notes = flush_blocks()
-            flush_log()
-            return notes
+    def _begins(self, side: _Side, now_ms: int) -> bool:
+        """Whether a flush of `side` begins now; then it is under way."""
+        is_idle = self._has_failed or side.is_running or not self._is_behind(side)
+        if is_idle or not (side.is_wanted or now_ms >= self._flush_ms(side)):
+            return False
+        side.is_running, side.is_wanted = True, False
+        side.due_ms = now_ms + self._settings.flush_interval_ms
+        return True
 
-        self._offload.submit(job, lambda result: self._flushed(upto, put_count, result))
+    def _sides(self) -> tuple[_Side, _Side]:
+        return self._of_log, self._of_blocks
 
-    def _is_behind(self) -> bool:
-        """Whether anything is not on disk."""
-        return self._store.log.synced < self._store.log.end or self._blocks.synced < self._blocks.end
+    def _is_behind(self, side: _Side) -> bool:
+        """Whether anything of it is not on disk."""
+        if side is self._of_log:
+            return self._store.log.synced < self._store.log.end
+        return self._blocks.synced < self._blocks.end
 
-    def _flush_ms(self) -> int:
+    def _flush_ms(self, side: _Side) -> int:
         """When what is not on disk is flushed though nobody waits for it."""
         pages = (self._store.log.end - self._store.log.synced) // PAGE_BYTES
-        is_enough = pages >= self._settings.flush_commit_log_least_pages or self._blocks.synced < self._blocks.end
-        return self._due_ms if is_enough else max(self._due_ms, self._thorough_ms)
+        is_enough = side is self._of_blocks or pages >= self._settings.flush_commit_log_least_pages
+        return side.due_ms if is_enough else max(side.due_ms, self._thorough_ms)
 
     def next_ms(self) -> int | None:
         """When the next flush is due, or an answer has waited too long; None when there is nothing to wait for."""
-        waits = [ms for answers in self._all_answers() if (ms := answers.oldest_ms()) is not None]
-        due_ms = min(waits) + self._settings.sync_flush_timeout_ms if waits else None
-        if self._has_failed or self._running or not self._is_behind():
-            return due_ms
-        return self._flush_ms() if due_ms is None else min(self._flush_ms(), due_ms)
+        timeout_ms = self._settings.sync_flush_timeout_ms
+        waits = [ms + timeout_ms for side in self._sides() if (ms := side.answers.oldest_ms()) is not None]
+        if not self._has_failed:
+            waits += [self._flush_ms(one) for one in self._sides() if not one.is_running and self._is_behind(one)]
+        return min(waits, default=None)
 
     def give_up(self) -> None:
         """The disk failed: whoever waits for it is told, and nothing is flushed or acknowledged any more."""
@@ -132,24 +145,27 @@ class Flush:
         self._answer_overdue(None)
 
     def _answer_overdue(self, before_ms: int | None) -> None:
-        for answers in self._all_answers():
-            for connection, frames, late in answers.take_overdue(before_ms):
+        for side in self._sides():
+            for connection, frames, late in side.answers.take_overdue(before_ms):
                 connection.send(late or _as_timed_out(frames))
 
-    def _all_answers(self) -> tuple[DurableAnswers, DurableAnswers]:
-        return self._answers, self._block_answers
+    def _log_flushed(self, upto: LogPosition, result: object) -> None:
+        if self._has_ended(self._of_log, result):
+            self._store.note_flushed(upto)
+            self._of_log.answers.free(upto)
 
-    def _flushed(self, upto: LogPosition, put_count: int, result: Any) -> None:
-        self._running = False
+    def _blocks_flushed(self, put_count: int, result: Any) -> None:
+        if self._has_ended(self._of_blocks, result):
+            self._blocks.note_flushed(put_count, result)
+            self._of_blocks.answers.free(put_count)
+
+    def _has_ended(self, side: _Side, result: object) -> bool:
+        """A flush of `side` is over: whether what it brought to disk counts."""
+        side.is_running = False
         if isinstance(result, BaseException):
             log.critical("a log could not be brought to disk: %s", result)
             self._fail(result)
-        if self._has_failed:
-            return
-        self._store.note_flushed(upto)
-        self._answers.free(upto)
-        self._blocks.note_flushed(put_count, result)
-        self._block_answers.free(put_count)
+        return not self._has_failed
 
 
 def _as_timed_out(frames: bytes) -> bytes:

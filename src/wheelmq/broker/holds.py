@@ -1,72 +1,128 @@
 """Requests that wait for an answer: long polls, and answers that wait for the disk.
 
 What happens to a key costs as much as the requests it concerns. Of pulls that wait at a queue for some tags, those are
-found by the tags of what has come; what else filters has to look at the messages itself.
+found by the tags of what has come; of those with an expression, by asking each expression once. So does a connection
+that does not read: those of its requests that something happened to are set aside until it does.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from wheelmq.broker.arrivals import is_of_a_tag
 from wheelmq.broker.connection import Connection
-from wheelmq.broker.request import Hold
+from wheelmq.broker.request import Hold, Matches, Wants
 from wheelmq.formats.wire.frame import Command
 
 DEADLINES_OVER: Final = 64
 """How many deadlines may outlive their requests before they are cleared away."""
+HOLDS_MAX: Final = 250_000
+"""Requests that may be held at once. A pull by tags counts once more for each of them: it takes an entry for each."""
+HOLDS_OF_ONE_MAX: Final = 20_000
+"""Those of one connection, counted like that."""
+
+
+class News(Protocol):
+    """The messages that have come to a queue."""
+
+    def first_by_code(self) -> Mapping[int, int]:
+        """The first queue offset of each tag code."""
+        ...
+
+    def first_that(self, matches: Matches) -> int | None:
+        """The queue offset of the first message that passes."""
+        ...
 
 
 class _Held:
-    __slots__ = ("connection", "deadline_ms", "hold", "opaque")
+    __slots__ = ("connection", "deadline_ms", "hold", "is_passed_over", "key", "opaque")
 
     def __init__(self, connection: Connection, opaque: int, hold: Hold, deadline_ms: int) -> None:
         self.connection = connection
         self.opaque = opaque
         self.hold = hold
+        self.key = hold.key
         self.deadline_ms = deadline_ms
+        self.is_passed_over = False
+        """Whether it was not asked again because its connection was full; it is once that has drained."""
 
 
 class _Waiting:
-    """Who waits for one key, by serial: all of them, those that want whatever comes, and the others by tag."""
+    """Who waits for one key, by serial: all of them; and of those that are not passed over, who wants whatever comes,
+    and the others by what they want."""
 
-    __slots__ = ("all", "by_code", "for_anything")
+    __slots__ = ("all", "by_code", "by_filter", "by_tags", "for_anything")
 
     def __init__(self) -> None:
         self.all: dict[int, _Held] = {}
         self.for_anything: dict[int, None] = {}
+        self.by_tags: dict[int, None] = {}
         self.by_code: dict[int, dict[int, None]] = {}
+        self.by_filter: dict[Matches, dict[int, None]] = {}
 
     def add(self, serial: int, held: _Held) -> None:
         self.all[serial] = held
-        if held.hold.tags is None:
-            self.for_anything[serial] = None
-            return
-        for code in held.hold.tags.codes:
-            self.by_code.setdefault(code, {})[serial] = None
+        self.list(serial, held)
 
     def remove(self, serial: int) -> None:
-        tags = self.all.pop(serial).hold.tags
-        if tags is None:
-            del self.for_anything[serial]
-            return
-        for code in tags.codes:
-            mine = self.by_code[code]
-            del mine[serial]
-            if not mine:
-                del self.by_code[code]
+        held = self.all.pop(serial)
+        if not held.is_passed_over:
+            self.strike(serial, held)
 
-    def wanting(self, first_by_code: Mapping[int, int]) -> dict[int, int]:
-        """Who waits for tags that have come, and the first queue offset that each may want."""
+    def list(self, serial: int, held: _Held) -> None:
+        """Have it found by what it wants."""
+        match held.hold.wants:
+            case Wants(codes=frozenset() as codes):
+                self.by_tags[serial] = None
+                for code in codes:
+                    self.by_code.setdefault(code, {})[serial] = None
+            case Wants(matches=matches) if matches is not None:
+                self.by_filter.setdefault(matches, {})[serial] = None
+            case _:
+                self.for_anything[serial] = None
+
+    def strike(self, serial: int, held: _Held) -> None:
+        """Have it found no more, but by its serial."""
+        match held.hold.wants:
+            case Wants(codes=frozenset() as codes):
+                del self.by_tags[serial]
+                for code in codes:
+                    _take_out(self.by_code, code, serial)
+            case Wants(matches=matches) if matches is not None:
+                _take_out(self.by_filter, matches, serial)
+            case _:
+                del self.for_anything[serial]
+
+    def wanting(self, news: News) -> dict[int, int]:
+        """Who waits for what has come, and the first queue offset that each may want."""
         found: dict[int, int] = {}
-        for code, offset in first_by_code.items():
-            for serial in self.by_code.get(code, ()) if is_of_a_tag(code) else self.all:
-                if serial not in self.for_anything:
-                    found[serial] = min(offset, found.get(serial, offset))
+        for code, offset in news.first_by_code().items() if self.by_tags else ():
+            for serial in self.by_code.get(code, ()) if is_of_a_tag(code) else self.by_tags:
+                found[serial] = min(offset, found.get(serial, offset))
+        for matches, serials in self.by_filter.items():
+            first = news.first_that(matches)
+            if first is not None:
+                found.update(dict.fromkeys(serials, first))
         return found
+
+
+def _weight(hold: Hold) -> int:
+    """What it counts of HOLDS_MAX."""
+    return 1 if hold.wants is None else 1 + len(hold.wants.codes or ())
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _take_out(table: dict[K, dict[int, V]], key: K, serial: int) -> None:
+    mine = table[key]
+    del mine[serial]
+    if not mine:
+        del table[key]
 
 
 class Holds:
@@ -75,104 +131,129 @@ class Holds:
     def __init__(self, answer: Callable[[Connection, int, Command], None]) -> None:
         self._answer = answer
         self._by_key: dict[object, _Waiting] = {}
-        self._by_connection: dict[int, dict[int, object]] = {}
+        self._by_connection: dict[int, dict[int, _Held]] = {}
         self._deadlines: list[tuple[int, int, object]] = []
         """A heap. A request that was answered may leave its deadline behind, for a while."""
-        self._passed: dict[int, object] = {}
-        """Keys of requests that were passed over because their connection was full, by serial."""
+        self._passed: dict[int, dict[int, _Held]] = {}
+        """Those that were passed over because their connection was full, by connection and serial."""
         self._serial = 0
-        self._count = 0
+        self._count = self._weight = 0
+        self._weights: Counter[int] = Counter()
+        """By connection."""
 
     def __len__(self) -> int:
         return self._count
+
+    def has_room(self, connection: Connection, hold: Hold) -> bool:
+        """Whether `hold` of `connection` is not one too many."""
+        weight = _weight(hold)
+        return self._weight + weight <= HOLDS_MAX and self._weights[id(connection)] + weight <= HOLDS_OF_ONE_MAX
 
     def add(self, connection: Connection, opaque: int, hold: Hold, now_ms: int) -> None:
         """Hold a request."""
         self._serial += 1
         self._count += 1
+        self._weight += _weight(hold)
+        self._weights[id(connection)] += _weight(hold)
         held = _Held(connection, opaque, hold, now_ms + hold.timeout_ms)
         waiting = self._by_key.get(hold.key)
         if waiting is None:
             waiting = self._by_key[hold.key] = _Waiting()
         waiting.add(self._serial, held)
-        self._by_connection.setdefault(id(connection), {})[self._serial] = hold.key
+        self._by_connection.setdefault(id(connection), {})[self._serial] = held
         heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, hold.key))
 
     def has(self, key: object) -> bool:
         """Whether any request waits for `key`."""
         return key in self._by_key
 
-    def wake(self, key: object, news: Callable[[], Mapping[int, int]] | None = None) -> None:
+    def wake(self, key: object, news: Callable[[], News] | None = None) -> None:
         """Something happened to `key`: ask again each request that waits for it.
 
-        `news` is given when messages have come to a queue: the first queue offset by tag code. Who waits for tags is
-        asked again for those alone.
+        `news` is given when messages have come to a queue. Who wants some of them only is asked again for those alone.
         """
         waiting = self._by_key.get(key)
         if waiting is None:
             return
-        if news is None or not waiting.by_code:
-            for serial in list(waiting.all):
-                self._again(key, serial, last=False)
+        if news is None:
+            for serial, held in list(waiting.all.items()):
+                self._again(serial, held, last=False)
             return
-        wanting = waiting.wanting(news())
+        wanting = waiting.wanting(news()) if waiting.by_tags or waiting.by_filter else {}
         for serial in list(waiting.for_anything):
-            self._again(key, serial, last=False)
+            self._again(serial, waiting.all[serial], last=False)
         for serial, offset in wanting.items():
-            self._go_to(waiting.all.get(serial), serial, offset)
-            self._again(key, serial, last=False)
+            held = waiting.all[serial]
+            self._go_to(held, offset)
+            self._again(serial, held, last=False)
 
     def expire(self, now_ms: int) -> None:
         """Ask those past their deadline for the last time, and once more those that were passed over."""
-        for serial, key in list(self._passed.items()):
-            self._again(key, serial, last=False)
+        drained = [passed for passed in self._passed.values() if not next(iter(passed.values())).connection.is_full]
+        for passed in drained:
+            for serial, held in list(passed.items()):
+                self._again(serial, held, last=False)
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, serial, key = heapq.heappop(self._deadlines)
             waiting = self._by_key.get(key)
-            if waiting is not None:
-                self._go_to(waiting.all.get(serial), serial, None)
-                self._again(key, serial, last=True)
+            late = None if waiting is None else waiting.all.get(serial)
+            if late is not None:
+                self._go_to(late, None)
+                self._again(serial, late, last=True)
 
-    def _go_to(self, held: _Held | None, serial: int, offset: int | None) -> None:
-        """Tell a request for tags where to go on. One that was passed over stays where it was to be asked again."""
-        if held is not None and held.hold.tags is not None and serial not in self._passed:
-            held.hold.tags.go_to(offset)
+    def _go_to(self, held: _Held, offset: int | None) -> None:
+        """Tell a request for some messages where to go on. One that was passed over stays where it was to be asked
+        again."""
+        if held.hold.wants is not None and not held.is_passed_over:
+            held.hold.wants.go_to(offset)
 
     def next_deadline_ms(self) -> int | None:
         return self._deadlines[0][0] if self._deadlines else None
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone: nothing waits for it any more."""
-        for serial, key in list(self._by_connection.get(id(connection), {}).items()):
-            self._forget(key, serial)
+        for serial, held in list(self._by_connection.get(id(connection), {}).items()):
+            self._forget(serial, held)
+            if held.hold.gone is not None:
+                held.hold.gone()
 
-    def _again(self, key: object, serial: int, *, last: bool) -> None:
-        waiting = self._by_key.get(key)
-        held = None if waiting is None else waiting.all.get(serial)
-        if held is None:
-            return
+    def _again(self, serial: int, held: _Held, *, last: bool) -> None:
         if held.connection.is_full and not last:
-            self._passed[serial] = key
+            self._pass_over(serial, held)
             return
-        self._passed.pop(serial, None)
         answer = held.hold.again(last)
         if answer is not None:
             self._answer(held.connection, held.opaque, answer)
         if answer is not None or last:
-            self._forget(key, serial)
+            self._forget(serial, held)
+        elif held.is_passed_over:
+            self._end_passing(serial, held)
+            self._by_key[held.key].list(serial, held)
 
-    def _forget(self, key: object, serial: int) -> None:
-        waiting = self._by_key[key]
-        peer = id(waiting.all[serial].connection)
-        mine = self._by_connection[peer]
-        del mine[serial]
-        self._passed.pop(serial, None)
-        if not mine:
-            del self._by_connection[peer]
+    def _pass_over(self, serial: int, held: _Held) -> None:
+        if not held.is_passed_over:
+            held.is_passed_over = True
+            self._by_key[held.key].strike(serial, held)
+            self._passed.setdefault(id(held.connection), {})[serial] = held
+
+    def _end_passing(self, serial: int, held: _Held) -> None:
+        held.is_passed_over = False
+        _take_out(self._passed, id(held.connection), serial)
+
+    def _forget(self, serial: int, held: _Held) -> None:
+        waiting = self._by_key[held.key]
         waiting.remove(serial)
         if not waiting.all:
-            del self._by_key[key]
+            del self._by_key[held.key]
+        if held.is_passed_over:
+            self._end_passing(serial, held)
+        peer, weight = id(held.connection), _weight(held.hold)
+        _take_out(self._by_connection, peer, serial)
         self._count -= 1
+        self._weight -= weight
+        self._weights[peer] -= weight
+        if not self._weights[peer]:
+            del self._weights[peer]
         if len(self._deadlines) > 2 * self._count + DEADLINES_OVER:
             self._deadlines = [
                 (one.deadline_ms, serial, key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wheelmq.broker.connection import peer_text
+from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.hooks import ConsumeMessageContext, MessageKind, SendMessageContext
 from wheelmq.broker.request import Request
 from wheelmq.formats import names
@@ -39,7 +39,7 @@ def send_context(request: Request, broker: Broker, header: SendHeader) -> SendMe
 
 
 def pull_context(
-    request: Request, broker: Broker, header: PullHeader, status: str, body: bytes
+    connection: Connection, broker: Broker, header: PullHeader, status: str, body: bytes
 ) -> ConsumeMessageContext:
     """A pull that is about to be answered with the records of `body`."""
     count = at = 0
@@ -50,7 +50,7 @@ def pull_context(
         consumer_group=header.consumer_group,
         topic=header.topic,
         queue_id=header.queue_id,
-        client_host=peer_text(request.connection),
+        client_host=peer_text(connection),
         store_host=_address(broker),
         status=status,
         message_count=count,

@@ -35,10 +35,10 @@ class RpcHook(Protocol):
         ...
 
     def after_response(self, address: str, request: Command, response: Command | None) -> None:
-        """Called once for each request that was seen before, with its answer, which may be changed.
+        """Called once for each request, with its answer, which may be changed; also when a hook before it refused it.
 
         `response` is None when there is none, as to some oneway requests. A held pull is told of when it is answered,
-        an answer that waits for the disk before it does.
+        or its client goes; an answer that waits for the disk before it does.
         """
         ...
 

@@ -6,6 +6,7 @@ Read on the loop: the figures of one answer are of one moment.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,7 @@ class Families:
         yield from self._store()
         yield from self._behind()
         yield from self._by_topic()
+        yield self._waiting()
         yield self._snapshot()
         yield from self._blocks()
         yield from self._transactions()
@@ -83,18 +85,28 @@ class Families:
                 family.add_metric([*self._labels.values(), topic], count)
             yield family
 
+    def _waiting(self) -> Metric:
+        """Where what waits does: the sum is that of the topics' pending ones."""
+        family = GaugeMetricFamily(
+            "wheelmq_waiting_messages", "Pending, by where they wait", labels=[*self._labels, "where"]
+        )
+        for where, count in waiting_by_place(self._broker).items():
+            family.add_metric([*self._labels.values(), where], count)
+        return family
+
     def _snapshot(self) -> Metric:
-        """What is in the slots of the wheel up to each bound, from the bound before it on."""
+        """What is in the slots of the wheel up to each bound, from the bound before it on.
+
+        As with Apache the first slot is that of the present second, and a cancel makes up for its message.
+        """
         wheel, now_ms = self._broker.timer.wheel, self._broker.clock.now_ms()
         family = GaugeMetricFamily(
             "rocketmq_timer_message_snapshot", "Indexed, by how far off", labels=[*self._labels, "timer_bound_s"]
         )
-        after_ms: int = now_ms
-        for bound_s in BOUNDS_S:
-            through_ms = min(now_ms + bound_s * 1000, now_ms + (wheel.slots // 2) * wheel.precision_ms)
-            count = int(wheel.units_between(after_ms, through_ms).sum()) if through_ms > after_ms else 0
-            family.add_metric([*self._labels.values(), str(bound_s)], count)
-            after_ms = through_ms
+        edges = [0, *(bound_s * 1000 // wheel.precision_ms for bound_s in BOUNDS_S)]
+        counts = wheel.messages_in(now_ms, edges[-1])
+        for bound_s, (first, end) in zip(BOUNDS_S, itertools.pairwise(edges), strict=True):
+            family.add_metric([*self._labels.values(), str(bound_s)], int(counts[first:end].sum()))
         return family
 
     def _own(self) -> Iterator[Metric]:
@@ -170,6 +182,14 @@ class Families:
         family = HistogramMetricFamily(name, text, labels=list(self._labels))
         family.add_metric(list(self._labels.values()), *_buckets(histogram, bounds))
         return family
+
+
+def waiting_by_place(broker: Broker) -> dict[str, int]:
+    """How many messages wait in the timer, in level queues and in blocks."""
+    timer = broker.timer
+    in_all, in_blocks = int(timer.pending_by_queue.sum()), broker.block_lane.waiting
+    in_levels = sum(timer.done.of(level.stream).count_unset(level.queue.end) for level in timer.levels)
+    return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 
 
 def _buckets(histogram: Histogram, bounds: tuple[float, ...]) -> tuple[list[tuple[str, float]], float]:

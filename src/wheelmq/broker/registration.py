@@ -97,6 +97,7 @@ class _NameServer:
             await self._caller.ask(register_command(self._broker), self._broker.settings.register_timeout_ms / 1000)
         except (CallError, Refused) as error:
             log.warning("not registered at name server %s: %s", self._caller.address, error)
+            self._caller.abort()  # one that does not read would have every further registration pile up here
             return False
         self.is_told = True
         self._told()

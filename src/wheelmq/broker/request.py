@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from wheelmq.broker.connection import Connection
+from wheelmq.filter.expression import Properties
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import ResponseCode
@@ -77,15 +78,22 @@ class Hold:
     timeout_ms: int
     again: Callable[[bool], Command | None]
     """Called with whether it is the last time; None goes on waiting (the last time it means no answer at all)."""
-    tags: TagWait | None = None
-    """Of a pull by tags, whose key is a queue."""
+    wants: Wants | None = None
+    """Of a pull that filters, whose key is a queue; None wants whatever comes."""
+    gone: Callable[[], object] | None = None
+    """Called when its connection is gone: there is no answer any more."""
+
+
+Matches = Callable[[Properties], bool]
+"""Whether a message with these properties passes. Those that are equal pass the same messages."""
 
 
 @dataclass(slots=True)
-class TagWait:
-    """What a hold wants of its queue: it is asked again only when that has come."""
+class Wants:
+    """What a hold wants of its queue, by tag codes or else by properties: it is asked again only when that has come."""
 
-    codes: frozenset[int]
+    codes: frozenset[int] | None
+    matches: Matches | None
     go_to: Callable[[int | None], None]
     """Called before it is asked again, with the queue offset of the first message it may want; None: of all that was
     appended to the queue since it is held, it wants nothing."""

@@ -236,8 +236,15 @@ def check(settings: BrokerSettings) -> None:
         )
     for address in settings.namesrv:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        if not _may_be_host(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise ValueError(f"namesrv has {address!r}: write HOST:PORT, more of them with a semicolon between")
+
+
+def _may_be_host(name: str) -> bool:
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:  # a part of it is empty or too long: it could not even be looked up
+        return False
 
 
 BROKER: Final = Schema(

@@ -29,18 +29,7 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 USERS_PUT_NUMS: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
 USERS_GET_NUMS: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
-KEPT: Final = (
-    TOPIC_PUT_NUMS,
-    TOPIC_PUT_SIZE,
-    GROUP_GET_NUMS,
-    GROUP_GET_SIZE,
-    SNDBCK_PUT_NUMS,
-    BROKER_PUT_NUMS,
-    BROKER_GET_NUMS,
-    USERS_PUT_NUMS,
-    USERS_GET_NUMS,
-)
-"""The names that VIEW_BROKER_STATS_DATA knows. Keys are a topic, `topic@group`, or the cluster's name."""
+"""These are the names that VIEW_BROKER_STATS_DATA knows. Keys are a topic, `topic@group`, or the cluster's name."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -55,6 +44,8 @@ class BrokerStats:
         self._counted = broker.store.queues.next_offset.copy()
         self._bytes: Integers = np.zeros_like(self._counted)
         self._bytes_counted: Integers = np.zeros_like(self._counted)
+        self._users_puts = self._users_gets = 0
+        """Of topics of users: beside the counters, of which those that rest for a day begin anew."""
         self.put_bytes = 0
         self.failed_puts = 0
         self.found = 0
@@ -90,6 +81,7 @@ class BrokerStats:
         self._stats.add(GROUP_GET_SIZE, key, size)
         self._stats.add(BROKER_GET_NUMS, self._cluster, count)
         if not self._broker.topics.is_system(topic):
+            self._users_gets += count
             self._stats.add(USERS_GET_NUMS, self._cluster, count)
 
     def note_sent_back(self, group: str, topic: str) -> None:
@@ -123,14 +115,18 @@ class BrokerStats:
         """Messages a second that a group got of a topic in the last minute."""
         return self._stats.per_second(GROUP_GET_NUMS, f"{topic}@{group}")
 
+    def rates(self, name: str) -> dict[str, float]:
+        """Messages a second in the last minute, by the keys of all counters of a name."""
+        return self._stats.rates(name)
+
     def put_total(self) -> int:
-        """Messages in topics of users."""
+        """Messages that topics of users got since the start."""
         self._collect()
-        return self._stats.total(USERS_PUT_NUMS, self._cluster)
+        return self._users_puts
 
     def get_total(self) -> int:
-        """Messages that consumers got of topics of users."""
-        return self._stats.total(USERS_GET_NUMS, self._cluster)
+        """Messages that consumers got of topics of users since the start."""
+        return self._users_gets
 
     def sample(self) -> None:
         """Take the samples that are due; called every `SAMPLE_MS`."""
@@ -152,6 +148,7 @@ class BrokerStats:
             self._stats.add(TOPIC_PUT_NUMS, topic, count, count)
             self._stats.add(BROKER_PUT_NUMS, self._cluster, count, count)
             if not self._broker.topics.is_system(topic):
+                self._users_puts += count
                 self._stats.add(USERS_PUT_NUMS, self._cluster, count, count)
         for topic, size in queues.by_topic(sizes).items():
             self._stats.add(TOPIC_PUT_SIZE, topic, size)

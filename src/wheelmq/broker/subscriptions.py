@@ -7,11 +7,11 @@ itself. By SQL92 the message's properties decide (RocketMQ: PullMessageProcessor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from wheelmq.broker.request import PeerError
+from wheelmq.broker.request import Matches, PeerError
 from wheelmq.broker.state.consumer_filters import ConsumerFilters, compiled
 from wheelmq.filter.expression import Condition, ExpressionError, Properties
 from wheelmq.filter.values import EvaluationError
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
+
+
+CHARS_MAX: Final = 16_384
+"""Of a subscription that a pull brings along: it is read each time. What a group's heartbeats told is read once."""
 
 
 class Forbidden(IntEnum):
@@ -47,7 +51,7 @@ class MessageFilter(NamedTuple):
 
     codes: frozenset[int] | None = None
     """Tag codes in the queue's units; None for any."""
-    matches: Callable[[Properties], bool] | None = None
+    matches: Matches | None = None
     """Of the properties; None for any."""
 
 
@@ -65,8 +69,8 @@ def filter_of(header: PullHeader, broker: Broker, group: GroupConfig) -> Message
     if subscription.class_filter_mode:
         return EVERYTHING
     if broker.settings.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
-        return MessageFilter(matches=_of_original_topic(broker.consumer_filters, header.topic))
-    return MessageFilter(matches=_guarded(condition))
+        return MessageFilter(matches=_OfOriginalTopic(broker.consumer_filters, header.topic))
+    return MessageFilter(matches=_Guarded(condition))
 
 
 def check_is_supported(subscription: Subscription, broker: Broker) -> None:
@@ -81,6 +85,9 @@ def check_is_supported(subscription: Subscription, broker: Broker) -> None:
 
 def _brought(header: PullHeader) -> Subscription:
     """What the request says itself."""
+    length = len(header.subscription or "")
+    if length > CHARS_MAX:
+        raise _unreadable(ValueError(f"it has {length} characters, and {CHARS_MAX} are read of a pull's subscription"))
     subscription = Subscription(topic=header.topic, sub_string=header.subscription or "")
     subscription.expression_type = header.expression_type or subscription.expression_type
     if subscription.is_by_tags:
@@ -140,25 +147,28 @@ def _by_tags(subscription: Subscription) -> MessageFilter:
     return MessageFilter(codes=frozenset(subscription.code_set))
 
 
-def _of_original_topic(filters: ConsumerFilters, retry_topic: str) -> Callable[[Properties], bool]:
-    """For a group's retry topic: the filter of the topic that a message came from; what has none passes."""
-    group = retry_topic.removeprefix(RETRY_PREFIX)
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """Whether a condition is True; a message that it cannot be asked about does not match."""
 
-    def matches(properties: Properties) -> bool:
-        known = filters.find(properties.get(props.RETRY_TOPIC) or "", group)
-        return known is None or _guarded(known.condition)(properties)
+    condition: Condition
 
-    return matches
-
-
-def _guarded(condition: Condition) -> Callable[[Properties], bool]:
-    """Whether the condition is True; a message that it cannot be asked about does not match."""
-
-    def matches(properties: Properties) -> bool:
+    def __call__(self, properties: Properties) -> bool:
         try:
-            return condition.matches(properties)
+            return self.condition.matches(properties)
         except EvaluationError as error:
             log.debug("passed over a message: %s", error)
             return False
 
-    return matches
+
+@dataclass(frozen=True, slots=True)
+class _OfOriginalTopic:
+    """For a group's retry topic: the filter of the topic that a message came from; what has none passes."""
+
+    filters: ConsumerFilters
+    retry_topic: str
+
+    def __call__(self, properties: Properties) -> bool:
+        group = self.retry_topic.removeprefix(RETRY_PREFIX)
+        known = self.filters.find(properties.get(props.RETRY_TOPIC) or "", group)
+        return known is None or _Guarded(known.condition)(properties)

@@ -1,5 +1,5 @@
 """What is done for the timer beside the ticks: its counts are written down and checked, its progress is told, what is
-released next is read ahead.
+released next is read ahead, the next file of its log made.
 
 And when it begins to release: not while timerStopDequeue says so, nor for disappearTimeAfterStart from the start. That
 is the timer's own: levels and blocks do not wait for it.
@@ -14,6 +14,7 @@ from wheelmq.broker.metrics_check import MetricsCheck
 from wheelmq.delay.timer.metrics import TimerMetrics
 from wheelmq.delay.warm import Warm, WarmBlocks
 from wheelmq.formats.units import Millis
+from wheelmq.store.ahead import STEP_BYTES, FilesAhead
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -34,6 +35,7 @@ class TimerChores:
         self.check = MetricsCheck(broker, self.metrics)
         self._warm = Warm(broker.timer, broker.reading) if settings.timer_warm_enable else None
         self._warm_blocks = WarmBlocks(broker.block_lane, broker.reading)
+        self._files_ahead = self._open_files_ahead()
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
             broker.chores.every(settings.timer_flush_interval_ms, self._save_metrics)
@@ -46,12 +48,20 @@ class TimerChores:
             if stops:
                 log.warning("%s is on: what is in the timer queue waits until it is off", name)
 
+    def _open_files_ahead(self) -> FilesAhead:
+        """Of the timer log, when three quarters of its last file are filled: most stores never fill the first."""
+        files, count = self._broker.timer.log.files, min(1, self._broker.settings.log_files_ahead)
+        background, left_bytes = self._broker.background, files.file_bytes // 4
+        return FilesAhead(files, background, count, populate_bytes=STEP_BYTES, left_bytes=left_bytes)
+
     def next_ms(self) -> int | None:
         """When there is something to do; None when that is not known."""
         return 0 if self.check.has_step else self._dequeues_from_ms
 
     def look(self, now_ms: Millis, monotonic_ms: int) -> None:
-        """Begin to release if it is time; have the next records read: those of blocks, others if that is wanted."""
+        """Begin to release if it is time; have the next file of the timer log made, and the next records read: those of
+        blocks, others if that is wanted."""
+        self._files_ahead.look(self._broker.timer.log.end)
         self._warm_blocks.look()
         if self._warm is not None:
             self._warm.look(now_ms)

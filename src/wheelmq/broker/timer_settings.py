@@ -19,7 +19,7 @@ def check(
         raise ValueError(f"timer_slots is {slots}: it must be 2 or more")
     if not 2 <= roll_window_slots <= slots:
         raise ValueError(f"timer_roll_window_slots is {roll_window_slots}: it must be 2 to timer_slots, {slots}")
-    if max_delay_seconds < 0:
-        raise ValueError(f"timer_max_delay_seconds is {max_delay_seconds}: it must be 0 or more")
+    if not 0 <= max_delay_seconds < 1 << 31:
+        raise ValueError(f"timer_max_delay_seconds is {max_delay_seconds}: it must be 0 to 2147483647")
     if not 0 <= congest_num_each_slot < 1 << 31:
         raise ValueError(f"timer_congest_num_each_slot is {congest_num_each_slot}: it must be 0 to 2147483647")

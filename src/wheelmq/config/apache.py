@@ -18,7 +18,7 @@ from wheelmq.config.schema import Given, Schema, nearest
 from wheelmq.formats.java import java_int, java_long
 
 QUEUE_UNIT_BYTES: Final = 20
-_DOUBLE: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_DOUBLE: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _BOM: Final = "\xef\xbb\xbf"
 
 

@@ -105,20 +105,25 @@ class Configuration(Generic[T]):
             if key.treatment is not Treatment.HONOURED:
                 _stay(key, text)
                 continue
-            given = apache.interpret({name: text}, {name: name}, self._schema).given
-            for field_name, one in given.items():
-                try:
-                    value = self._schema.convert(field_name, one.value)
-                except ValueError as error:
-                    raise ConfigError(f"{name}: {error}") from None
-                if value == getattr(self._settings, field_name):
-                    continue
-                if field_name not in self._schema.mutable:
-                    where = self._origin.file or "the file of settings"
-                    raise ChangeRefused(
-                        ResponseCode.NO_PERMISSION,
-                        f"{name} does not change at run time: change it in {where}, then start anew",
-                    )
+            if text.strip() != apache.written(getattr(self._settings, key.ours)):
+                found |= self._change(name, text)
+        return found
+
+    def _change(self, name: str, text: str) -> dict[str, Any]:
+        """The field that the key `name` sets, if `text` is another value. Raises ConfigError, ChangeRefused."""
+        reading = apache.interpret({name: text}, {name: name}, self._schema)
+        found: dict[str, Any] = {}
+        for field_name, one in reading.given.items():
+            try:
+                value = self._schema.convert(field_name, one.value)
+            except ValueError as error:
+                raise ConfigError(f"{name}: {error}") from None
+            is_so = value == getattr(self._settings, field_name)
+            if field_name not in self._schema.mutable and (not is_so or reading.notes):
+                where = self._origin.file or "the file of settings"
+                remark = f"{name} does not change at run time: change it in {where}, then start anew"
+                raise ChangeRefused(ResponseCode.NO_PERMISSION, "; ".join([remark, *reading.notes]))
+            if not is_so:
                 found[field_name] = value
         return found
 

@@ -36,12 +36,7 @@ NAMESRV_KEYS: Final = (
     refused("enableControllerInNamesrv", BOOLEAN, "false", "there is no controller: remove it, or run Apache's beside"),
     honoured("needWaitForService", BOOLEAN, "false", "waits_for_service"),
     honoured("waitSecondsForService", INT, "45", "wait_for_service_seconds"),
-    no_effect(
-        "deleteTopicWithBrokerRegistration",
-        BOOLEAN,
-        "false",
-        "a topic that its broker no longer has stays until it is deleted",
-    ),
+    honoured("deleteTopicWithBrokerRegistration", BOOLEAN, "false", "delete_topic_with_broker_registration"),
     no_effect(
         "configBlackList",
         TEXT,

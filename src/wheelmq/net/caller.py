@@ -19,15 +19,22 @@ log = logging.getLogger(__name__)
 READ_BYTES = 256 << 10
 ASKED_MAX: Final = 1000
 """Requests of the server's own accord that are worked on at once; more are refused, and oneway ones dropped."""
+SILENCE_S: Final = 1.0
+"""A call that waited for longer than this while nothing at all was heard gives its connection up."""
+CLOSING_S: Final = 1.0
+"""How long what is written and not sent yet is waited for when a connection is closed."""
 
 OnRequest = Callable[[Command], Command | Awaitable[Command | None] | None]
 
 
 class Caller:
-    """One connection, made at the first call and again after it was lost.
+    """One connection, made at the first call and again after it was lost, until it is closed.
+
+    A server that has gone without a word, with its machine or behind a router, would be waited for as long as the
+    system tries to reach it: a quarter of an hour. So a call that times out with nothing heard since gives it up.
 
     `on_request` gets what the server asks of its own accord; what it returns is the answer, at once or when it is
-    awaited. `on_lost` is told when the connection breaks.
+    awaited. `on_lost` is told when the connection breaks. `sign` completes each request before it is sent.
     """
 
     def __init__(
@@ -35,17 +42,22 @@ class Caller:
         address: str,
         on_request: OnRequest | None = None,
         on_lost: Callable[[], None] | None = None,
+        sign: Callable[[Command], None] | None = None,
     ) -> None:
         self.address = address
         self._on_request = on_request
         self._on_lost = on_lost
+        self._sign = sign
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
         self._task: asyncio.Task[None] | None = None
         self._asked: set[asyncio.Task[None]] = set()
-        self._connecting = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._heard = 0
+        """How often something came."""
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
         """Send a request and wait for its answer, whatever its code. Raises CallError."""
@@ -54,11 +66,13 @@ class Caller:
         command.opaque = self._opaque
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._waiting[command.opaque] = future
+        writer, heard = self._writer, self._heard
         try:
             self._write(command)
             async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 may swallow a cancellation
                 return await future
         except TimeoutError:
+            self._give_up(writer, heard, timeout_s)
             raise CallError(f"{self.address} did not answer code {command.code} within {timeout_s} s") from None
         finally:
             self._waiting.pop(command.opaque, None)
@@ -76,48 +90,94 @@ class Caller:
         self._opaque = (self._opaque + 1) & 0x7FFF_FFFF
         command.opaque = self._opaque
         command.flag |= frame.FLAG_ONEWAY
+        writer, heard = self._writer, self._heard
         self._write(command)
         try:
             async with asyncio.timeout(timeout_s):
-                if self._writer is not None:
-                    await self._writer.drain()
+                if writer is not None:
+                    await writer.drain()
         except (OSError, TimeoutError) as error:
+            self._give_up(writer, heard, timeout_s)
             raise CallError(f"{self.address} does not read: {error or 'too long'}") from None
 
     async def close(self) -> None:
-        """Close the connection; waiting calls fail, and what the server asked is not answered any more."""
+        """Close the connection for good; waiting calls fail, and what the server asked is not answered any more."""
+        self._is_closed = True
         for task in self._asked:
             task.cancel()
         await asyncio.gather(*self._asked, return_exceptions=True)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        self._drop(CallError(f"the connection to {self.address} was closed"))
+        writer = self._drop(CallError(f"the connection to {self.address} was closed"))
+        if writer is not None:
+            writer.close()
+            try:
+                async with asyncio.timeout(CLOSING_S):
+                    await writer.wait_closed()
+            except (OSError, TimeoutError):
+                writer.transport.abort()
+
+    def abort(self) -> None:
+        """Break the connection, and give up what waits to be sent over it; the next call makes another."""
+        if self._writer is not None:
+            self._writer.transport.abort()
 
     async def _connect(self, timeout_s: float) -> None:
-        async with self._connecting:
-            if self._writer is not None:
+        """Have a connection: all who want one wait for the same attempt, each for as long as it has time."""
+        if self._reader is not None and self._writer is not None:
+            if not self._reader.at_eof() and not self._writer.is_closing():
                 return
-            host, _, port = self.address.rpartition(":")
-            try:
-                async with asyncio.timeout(timeout_s):
-                    self._reader, self._writer = await asyncio.open_connection(host, int(port), limit=READ_BYTES)
-            except (OSError, TimeoutError) as error:
-                raise Unreachable(f"{self.address} cannot be reached: {error or 'no answer in time'}") from None
-            self._writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._task = asyncio.create_task(self._read())
+            # it is over, and the task that reads has yet to learn it: what is sent now would be lost
+            self._lose(self._writer, CallError(f"{self.address} closed the connection"))
+        if self._is_closed:
+            raise Unreachable(f"the connection to {self.address} was closed")
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(timeout_s))
+            self._opening.add_done_callback(self._opened)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._opening)
+        except TimeoutError:
+            raise Unreachable(f"{self.address} cannot be reached: no answer in time") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unreachable(f"the connection to {self.address} was closed") from None
+
+    async def _open(self, timeout_s: float) -> None:
+        host, _, port = self.address.rpartition(":")
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=READ_BYTES)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(f"{self.address} cannot be reached: {error or 'no answer in time'}") from None
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader, self._writer = reader, writer
+        self._task = asyncio.create_task(self._read(reader, writer))
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # whoever still waits gets it
 
     def _write(self, command: Command) -> None:
         if self._writer is None:
-            raise CallError(f"the connection to {self.address} is lost")
+            raise Unreachable(f"the connection to {self.address} is lost")
+        if self._sign is not None and not command.is_response:
+            self._sign(command)
         self._writer.write(frame.encode(command))
 
-    async def _read(self) -> None:
-        assert self._reader is not None
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         buffer = bytearray()
         try:
-            while chunk := await self._reader.read(READ_BYTES):
+            while chunk := await reader.read(READ_BYTES):
+                self._heard += 1
                 buffer += chunk
                 at = 0
                 while (end := frame.frame_end(buffer, at, len(buffer))) is not None:
@@ -125,9 +185,13 @@ class Caller:
                     at = end
                 if at:
                     del buffer[:at]
-            self._lose(CallError(f"{self.address} closed the connection"))
+            self._lose(writer, CallError(f"{self.address} closed the connection"))
         except (OSError, FrameError) as error:
-            self._lose(CallError(f"the connection to {self.address} failed: {error}"))
+            self._lose(writer, CallError(f"the connection to {self.address} failed: {error}"))
+        except Exception as error:
+            log.exception("what came from %s was not worked off", self.address)
+            problem = f"the connection to {self.address} was given up: {type(error).__name__}: {error}"
+            self._lose(writer, CallError(problem))
 
     def _take(self, command: Command) -> None:
         if command.is_response:
@@ -169,17 +233,25 @@ class Caller:
             answer.opaque, answer.flag = command.opaque, frame.FLAG_RESPONSE
             self._write(answer)
 
-    def _lose(self, error: CallError) -> None:
-        """The server, or the way to it, has gone."""
+    def _give_up(self, writer: asyncio.StreamWriter | None, heard: int, waited_s: float) -> None:
+        """Lose a connection on which nothing was heard while a call waited for its answer."""
+        if writer is not None and heard == self._heard and waited_s >= SILENCE_S:
+            self._lose(writer, CallError(f"{self.address} was silent for {waited_s} s: the connection was given up"))
+
+    def _lose(self, writer: asyncio.StreamWriter, error: CallError) -> None:
+        """The server, or the way to it, has gone: what was not sent yet is let go."""
+        if writer is not self._writer:
+            return  # there is another connection by now
         self._drop(error)
+        writer.transport.abort()
         if self._on_lost is not None:
             self._on_lost()
 
-    def _drop(self, error: CallError) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._reader = self._writer = None
+    def _drop(self, error: CallError) -> asyncio.StreamWriter | None:
+        """Fail the calls that wait; the writer of the connection that was."""
+        writer, self._writer = self._writer, None
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
+        return writer

@@ -64,6 +64,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._frame_timer: asyncio.TimerHandle | None = None
+        self._frame_drained_bytes = 0
+        """Answers that had left when the time of the frame that has begun was set."""
         self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._stalled = False
@@ -287,9 +289,15 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._frame_timer = None
         if begun and self._frame_timer is None and self.is_open:
             deadline_s = self._server.limits.frame_deadline_s
+            self._frame_drained_bytes = self.bytes_drained
             self._frame_timer = self._server.loop.call_later(deadline_s, self._frame_too_slow)
 
     def _frame_too_slow(self) -> None:
+        """The time is up, but for a peer whose bytes are not read because it is still reading answers."""
+        if self._stalled and self.bytes_drained > self._frame_drained_bytes:
+            self._frame_timer = None
+            self._watch_frame(begun=True, moved=False)
+            return
         deadline_s = self._server.limits.frame_deadline_s
         log.info("closing %s: a frame has begun and is not whole after %s s", self.peer, deadline_s)
         self._server.slow_frames += 1

@@ -92,14 +92,6 @@ class Stats:
             self._table[row, 0] += value
             self._table[row, 1] += times
 
-    def set(self, name: str, key: str, total: int, times: int) -> None:
-        """What was counted from the start on, by someone else."""
-        row = self._rows.get((name, key))
-        if row is None:
-            row = self._begin(name, key)
-        if row >= 0:
-            self._table[row] = total, times
-
     def total(self, name: str, key: str) -> int:
         """What was counted from the start on."""
         row = self._rows.get((name, key))
@@ -114,6 +106,22 @@ class Stats:
         """The rate of the last minute."""
         row = self._rows.get((name, key))
         return 0.0 if row is None else self._figures(row, self._rings[0]).tps
+
+    def rates(self, name: str) -> dict[str, float]:
+        """The rates of the last minute of all counters of a name, by key; one that has no sample yet is left out."""
+        ring = self._rings[0]
+        if not ring.taken:
+            return {}
+        newest_ms, newest = ring.taken[-1]
+        keys = [(key, row) for (one, key), row in self._rows.items() if one == name and ring.first[row] < newest_ms]
+        rows = np.array([row for _, row in keys], np.int64)
+        since_ms, before = ring.first[rows], np.zeros(len(rows), np.int64)
+        oldest_ms, oldest = ring.taken[0]
+        if len(ring.taken) == ring.window.samples:
+            whole = np.flatnonzero(since_ms < oldest_ms)
+            since_ms[whole], before[whole] = oldest_ms, oldest[rows[whole], 0]
+        tps = (newest[rows, 0] - before) * 1000 / (newest_ms - since_ms)
+        return {key: rate for (key, _), rate in zip(keys, tps.tolist(), strict=True)}
 
     def _figures(self, row: int, ring: _Ring) -> Figures:
         newest = self._rings[0].taken

@@ -10,7 +10,9 @@ import pytest
 from bench import rawload
 from bench.deliveries import Deliveries, judge, read
 from bench.rawload import PREFIX, Bytes, template
+from wheelmq.broker.handlers.send import split_batch
 from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
 
@@ -18,9 +20,9 @@ TOPIC = "Bench"
 COUNT = 20
 
 
-def frames(first: int, count: int, deliver_ms: tuple[int, int] | None = None) -> list[Command]:
+def frames(first: int, count: int, deliver_ms: tuple[int, int] | None = None, batch: int = 1) -> list[Command]:
     """What the generator sends, as a broker reads it."""
-    made = template(TOPIC, 64, timed=deliver_ms is not None)
+    made = template(TOPIC, 64, timed=deliver_ms is not None, batch=batch)
     out = np.zeros(count * len(made.frame), np.uint8)
     places = (made.opaque_at, made.uniq_at, made.time_at, made.queue_at)
     times = np.array(deliver_ms or (0, 0), np.int64)
@@ -36,6 +38,15 @@ def test_frames() -> None:
     properties = dict(pair.split("\1") for pair in found[1].ext["i"].split("\2") if pair)
     assert properties["UNIQ_KEY"] == f"{PREFIX}{15:010X}"
     assert properties["TIMER_DELIVER_MS"] == "1700000000002"
+
+
+def test_batches() -> None:
+    found = frames(14, 2, batch=3)
+    assert [command.opaque - rawload.OPAQUE_BASE for command in found] == [14, 15]
+    assert all(command.code == RequestCode.SEND_BATCH_MESSAGE and command.ext["m"] == "true" for command in found)
+    inner = split_batch(bytes(found[1].body))
+    assert [body for _, body, _ in inner] == 3 * [b"x" * 64]
+    assert [properties["UNIQ_KEY"] for _, _, properties in inner] == [f"{PREFIX}{15 * 4 + i:010X}" for i in (1, 2, 3)]
 
 
 @pytest.fixture

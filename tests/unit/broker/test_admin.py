@@ -97,6 +97,20 @@ class TestTopics:
         assert put("C", "TBW102")[0] == put("C", "d d")[0] == ResponseCode.INVALID_PARAMETER
         assert [name for name in "ABC" if name in harness.broker.topics] == ["A", "B"]
 
+    @pytest.mark.parametrize(
+        "wrong", [{"perm": 1 << 31}, {"topicSysFlag": -(1 << 31) - 1}, {"topicFilterType": "NO_TAG"}]
+    )
+    def test_what_no_client_could_read(self, harness: BrokerHarness, wrong: dict[str, object]) -> None:
+        """One such topic, and no tool in Java shows any."""
+        body = {"topicConfigList": [{"topicName": "A", **wrong}]}
+        assert refusal(harness, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)[0] != 0
+        assert "A" not in harness.broker.topics
+
+    def test_the_topic_of_levels_is_known(self, harness: BrokerHarness) -> None:
+        """As Apache's broker 5.3.3 has it, whatever older ones did."""
+        told = ask(harness, RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]["SCHEDULE_TOPIC_XXXX"]
+        assert (told["readQueueNums"], told["writeQueueNums"]) == (18, 18)
+
     def test_topics_of_the_broker_itself(self, harness: BrokerHarness) -> None:
         settings = harness.broker.settings
         listed = ask(harness, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
@@ -137,6 +151,13 @@ class TestGroups:
         assert put("a", "b") == 0
         assert put("c", "no group!") == put("c", attributes={"+x": "y"}) == ResponseCode.INVALID_PARAMETER
         assert [name for name in "abc" if harness.broker.groups.known(name)] == ["a", "b"]
+
+    @pytest.mark.parametrize("field", ["retryMaxTimes", "consumeTimeoutMinute", "groupSysFlag", "retryQueueNums"])
+    def test_a_number_that_no_client_could_read(self, harness: BrokerHarness, field: str) -> None:
+        config = {"groupName": "g", field: 1 << 31}
+        assert refusal(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)[0] == ResponseCode.SYSTEM_ERROR
+        assert harness.broker.groups.known("g") is None
+        ask(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config | {field: (1 << 31) - 1})
 
     def test_what_cannot_be_saved_is_not_there(self, harness: BrokerHarness) -> None:
         harness.disk.fail_call(1, OSError(5, "broken"), [Call.REPLACE])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_a_delay_that_cannot_be(
     assert harness.broker.timer.pending_by_queue.sum() == 0 and len(harness.broker.blocks) == 0
 
 
-@pytest.mark.parametrize("text", ["", "1s 5", "1 s", "-1s", "1s,5s"])
+@pytest.mark.parametrize("text", ["", "1s 5", "1 s", "-1s", "1s,5s", "1s 24856d"])
 def test_a_level_table_that_does_not_parse(text: str) -> None:
     with pytest.raises(ConfigError, match="--set message_delay_level: messageDelayLevel"):
         chosen(message_delay_level=text)
@@ -104,6 +105,30 @@ def test_a_wheel_file_of_the_wrong_length(harness: BrokerHarness, tmp_path: Path
         harness.start()
     path.unlink()
     harness.start()
+    all_leave_once(harness, bodies)
+
+
+def test_queue_units_with_a_file_beside_them(harness: BrokerHarness, tmp_path: Path) -> None:
+    """Apache's, with enableConsumeQueueExt: the address of an extension would be taken for a time that is long over."""
+    bodies = fill(harness)
+    harness.stop()
+    store = tmp_path / "store"
+    beside = store / "consumequeue_ext" / SCHEDULE_TOPIC / "2"
+    beside.mkdir(parents=True)
+    (beside / f"{0:020d}").write_bytes(bytes(48))
+    [queue] = (store / "consumequeue" / SCHEDULE_TOPIC / "2").iterdir()
+    raw = bytearray(queue.read_bytes())
+    for i in range(3):
+        raw[20 * i + 12 : 20 * i + 20] = (-(1 << 63) + 48 * i).to_bytes(8, "big", signed=True)
+    queue.write_bytes(raw)
+    with pytest.raises(
+        OSError, match=r"enableConsumeQueueExt was on.*Remove it and .*consumequeue, and the queues are"
+    ):
+        harness.start()
+    shutil.rmtree(store / "consumequeue_ext")
+    shutil.rmtree(store / "consumequeue")
+    harness.start()
+    assert harness.bodies("T") == []
     all_leave_once(harness, bodies)
 
 

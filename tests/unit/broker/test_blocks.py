@@ -328,9 +328,13 @@ class TestDisk:
         return HeldOffload()
 
     @pytest.fixture
-    def harness(self, tmp_path: Path, offload: HeldOffload) -> Iterator[BrokerHarness]:
+    def block_offload(self) -> HeldOffload:
+        return HeldOffload()
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, offload: HeldOffload, block_offload: HeldOffload) -> Iterator[BrokerHarness]:
         """SYNC_FLUSH, with an fsync that the test lets happen."""
-        with BrokerHarness(tmp_path, offload=offload, flush_mode="SYNC_FLUSH") as running:
+        with BrokerHarness(tmp_path, offload=offload, block_offload=block_offload, flush_mode="SYNC_FLUSH") as running:
             running.run_jobs()
             yield running
 
@@ -349,13 +353,43 @@ class TestDisk:
         harness.tick()
         assert asked.answer is not None
 
-    def test_one_flush_frees_those_of_all_blocks_and_of_the_log(self, harness: BrokerHarness) -> None:
+    def test_one_flush_frees_those_of_all_blocks(self, harness: BrokerHarness, block_offload: HeldOffload) -> None:
         asks = [harness.submit(command(harness, seconds)) for seconds in (3, 13, 23, 33)]
-        asks.append(harness.submit(harness.send_command("T")))
         harness.tick()
-        assert all(asked.answer is None for asked in asks)
-        harness.run_jobs(1)
+        assert all(asked.answer is None for asked in asks) and len(block_offload) == 1
+        harness.run_jobs()
         assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
+
+    def test_what_goes_to_the_log_does_not_wait_for_blocks(
+        self, harness: BrokerHarness, offload: HeldOffload, block_offload: HeldOffload
+    ) -> None:
+        """Nor the other way, however often."""
+        for slow, quick in ((block_offload, offload), (offload, block_offload)):
+            asks = [harness.submit(command(harness, 8)), harness.submit(harness.send_command("T"))]
+            waits, goes = asks if slow is block_offload else asks[::-1]
+            harness.tick()
+            for _ in range(3):
+                quick.run()
+                harness.tick()
+                assert goes.answer is not None and goes.answer.code == 0 and waits.answer is None
+                goes = harness.submit(harness.send_command("T") if slow is block_offload else command(harness, 8))
+                harness.tick()
+            assert len(slow) >= 1
+            harness.run_jobs()
+            assert waits.answer is not None and waits.answer.code == 0
+
+    def test_a_failed_sync_of_blocks_lets_nothing_be_acknowledged(
+        self, harness: BrokerHarness, offload: HeldOffload, block_offload: HeldOffload
+    ) -> None:
+        asks = [harness.submit(command(harness, 8)), harness.submit(harness.send_command("T"))]
+        harness.tick()
+        offload.work()
+        block_offload.fail_next(OSError(errno.EIO, "gone"))
+        block_offload.run()
+        offload.tell()
+        harness.tick()
+        assert [asked.answer.code for asked in asks if asked.answer] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
+        assert harness.broker.failure is not None and harness.broker.flush.next_ms() is None
 
     def test_too_late(self, harness: BrokerHarness) -> None:
         asked = harness.submit(command(harness, 8))

@@ -61,6 +61,16 @@ def test_a_refusal_says_why(harness: BrokerHarness) -> None:
     assert get(harness)[0]["fileReservedTime"] == "72"
 
 
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_what_is_shown_may_be_sent_back_and_changes_nothing(tmp_path: Path, broker_id: int) -> None:
+    with BrokerHarness(tmp_path, block_length_seconds=60, broker_id=broker_id) as harness:
+        values = get(harness)[0]
+        assert update(harness, **values).code == OK
+        assert get(harness) == (values, {**get(harness)[1], "counter": 0})
+        answer = update(harness, brokerId="5")
+        assert answer.code == ResponseCode.NO_PERMISSION and "brokerId does not change" in (answer.remark or "")
+
+
 def test_sizes_of_bodies(harness: BrokerHarness) -> None:
     """By the kernel, and the plain way."""
     assert harness.send("T", b"12345").code == OK
@@ -69,6 +79,20 @@ def test_sizes_of_bodies(harness: BrokerHarness) -> None:
     assert harness.send("T", b"1234").code == OK
     assert update(harness, maxMessageSize="5").code == OK
     assert harness.send("T", b"12345").code == OK
+
+
+def test_topics_are_made_by_sends_from_now_on(harness: BrokerHarness) -> None:
+    """What they are made after, and clients ask the name server for, is there from then on too."""
+    harness.stop()
+    (harness._folder / "config" / "topics.json").unlink(missing_ok=True)
+    harness.start(auto_create_topic=False)
+    before = registered(harness)
+    assert "TBW102" not in before and harness.send("NEW").code == ResponseCode.TOPIC_NOT_EXIST
+    assert update(harness, autoCreateTopicEnable="true").code == OK
+    assert registered(harness)["TBW102"]["perm"] == 7 and harness.broker.topics.changed
+    assert harness.send("NEW").code == OK
+    assert update(harness, autoCreateTopicEnable="false").code == OK
+    assert harness.send("OTHER").code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_the_longest_delay(harness: BrokerHarness) -> None:

@@ -80,6 +80,31 @@ def test_offsets_of_a_queue_that_is_gone(harness: BrokerHarness) -> None:
     assert harness.broker.consumer_offsets.get("g", "U", 3) == 0
 
 
+class TestAGroupThatIsDeleted:
+    def delete(self, harness: BrokerHarness) -> None:
+        fields = {"groupName": "g", "cleanOffset": True}
+        assert harness.ask_code(RequestCode.DELETE_SUBSCRIPTIONGROUP, **fields).code == 0
+
+    def test_leaves_how_far_others_have_pulled(self, harness: BrokerHarness) -> None:
+        offsets = harness.broker.consumer_offsets
+        for _ in range(3):
+            harness.send("T")
+        commit(harness, 1)
+        for group in ("g", "h"):  # of which h has committed nothing yet
+            harness.pull("T", consumerGroup=group)
+        self.delete(harness)
+        assert (offsets.pulled("g", "T"), offsets.pulled("h", "T")) == ({}, {0: 3})
+
+    def test_takes_its_reset_along(self, harness: BrokerHarness) -> None:
+        """Else a group of its name would be sent elsewhere by its first pull, and nothing it commits be taken."""
+        harness.send("T")
+        commit(harness, 1)
+        harness.broker.consumer_offsets.reset("g", "T", 0, 0)
+        self.delete(harness)
+        commit(harness, 1)
+        assert committed(harness) == 1
+
+
 class TestANewGroup:
     def query(self, harness: BrokerHarness, topic: str = "T") -> tuple[int, str | None]:
         answer = harness.ask_code(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new", topic=topic, queueId=0)

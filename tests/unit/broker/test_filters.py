@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from wheelmq.broker.state.consumer_filters import DIED_BEFORE_START_MS, SQL92
+from wheelmq.filter.expression import Condition, Properties
 from wheelmq.formats.names import SCHEDULE_TOPIC, retry_topic
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -94,6 +95,22 @@ class TestPull:
     @pytest.mark.parametrize("kind", ["", None, "TAG"])
     def test_types_of_tags(self, harness: BrokerHarness, kind: str | None) -> None:
         assert len(harness.pull("T", subscription="A", expressionType=kind).records) == 3
+
+    def test_no_longer_than_a_moment(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An expression may be long, and the properties too: the broker's loop is not held up by one pull."""
+        real = Condition.matches
+
+        def slow(condition: Condition, properties: Properties) -> bool:
+            harness.clock.advance(6)
+            return real(condition, properties)
+
+        monkeypatch.setattr(Condition, "matches", slow)
+        asked = {"subscription": "n IS NULL", "expressionType": SQL92}
+        pulled = harness.pull("T", **asked)
+        code, next_offset = pulled.answer.code, int(pulled.answer.ext["nextBeginOffset"])
+        assert (code, next_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 2)
+        pulled = harness.pull("T", offset=next_offset, **asked)
+        assert [record.message.body for record in pulled.records] == [b"-"]
 
     def test_as_many_as_asked_for_and_on_from_there(self, harness: BrokerHarness) -> None:
         first = harness.pull("T", subscription="n > 4", expressionType=SQL92, maxMsgNums=1)

@@ -165,3 +165,27 @@ def test_the_log_is_thinned(harness: BrokerHarness, caplog: pytest.LogCaptureFix
     assert len(said) == 2
     assert REJECT in said[0] and "10.0.0.1" in said[0] and "times" not in said[0]
     assert said[1].endswith("(and 7 times since this was said last)")
+
+
+@pytest.mark.parametrize(
+    ("part", "step", "codes"), [("snapshots", "look", [0, 0, 0]), ("chores", "run_due", [0, BUSY, BUSY])]
+)
+def test_a_tick_that_fails(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, part: str, step: str, codes: list[int]
+) -> None:
+    """A step that fails each time behind the queues makes nobody wait; while queues get nothing, sends are refused."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("unforeseen")
+
+    harness.send("T")
+    monkeypatch.setattr(getattr(harness.broker, part), step, fail)
+    found = []
+    for _ in codes:
+        asked = harness.submit(harness.send_command("T"))
+        with pytest.raises(ValueError, match="unforeseen"):
+            harness.tick()
+        harness.clock.advance(2000)
+        asked.connection.flush()
+        found.append(told(asked.answer)[0])
+    assert found == codes

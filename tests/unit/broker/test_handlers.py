@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -194,6 +194,46 @@ class TestMembers:
         wider = [{"topic": "T", "subString": "*"}, {"topic": "U", "subString": "*"}]
         beat(harness, two, "b", subscriptionDataSet=wider)
         assert (told(one), told(two)) == (["g"], ["g"])
+
+    def test_many_changes_at_once_are_told_once(self, harness: BrokerHarness) -> None:
+        """A switch that fails takes half of a group along: the others need not hear of each."""
+        stays, *others = (harness.connect() for _ in range(50))
+        for number, connection in enumerate((stays, *others)):
+            beat(harness, connection, f"c{number}")
+        told(stays)
+        for connection in others:
+            harness.lose(connection)
+        harness.tick()
+        assert told(stays) == ["g"] and self.members(harness) == ["c0"]
+
+    def test_those_who_join_at_once_all_hear_of_the_last(self, harness: BrokerHarness) -> None:
+        body = {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}]}
+        connections = [harness.connect() for _ in range(3)]
+        for number, connection in enumerate(connections):
+            beating = Command(code=RequestCode.HEART_BEAT, body=bodies.write(body | {"clientID": f"c{number}"}))
+            harness.submit(beating, connection)
+        harness.tick()
+        assert [told(connection) for connection in connections] == [["g", "g"], ["g", "g"], ["g"]]
+
+    def test_a_connection_that_goes_looks_at_no_others(self, harness: BrokerHarness) -> None:
+        """When ten thousand go at once, each must not look at all that are left."""
+
+        class Closed(dict[Any, Any]):
+            def __iter__(self) -> NoReturn:
+                raise AssertionError("all members are looked at")
+
+            values = items = keys = __iter__  # type: ignore[assignment]
+
+        one, two = harness.connect(), harness.connect()
+        for connection, client in ((one, "a"), (two, "b")):
+            beat(harness, connection, client, producers=("p",))
+        clients = harness.broker.clients
+        clients.consumers["g"].clients = Closed(clients.consumers["g"].clients)
+        clients.producers["p"] = Closed(clients.producers["p"])
+        assert clients.lose(one) == ["g"]
+        assert len(clients.consumers["g"].clients) == len(clients.producers["p"]) == 1
+        assert clients.lose(two) == ["g"]
+        assert not clients.consumers and not clients.producers and not clients._memberships
 
     def test_a_group_that_does_not_want_to_hear(self, harness: BrokerHarness) -> None:
         """Of who joins or leaves; of who is lost its members hear all the same, as with Apache."""

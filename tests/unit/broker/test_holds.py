@@ -7,13 +7,19 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from msgspec import structs
 
 from tests.unit.broker.test_handlers import beat
 from wheelmq.broker.handlers import pull as pulls
+from wheelmq.broker.holds import Holds
+from wheelmq.filter.expression import Ordered
+from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels.journal import TAG_CODE
+from wheelmq.formats.wire.bodies import PERM_WRITE, GroupConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
-from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION, PULL_SUSPEND
-from wheelmq.testing.harness import Ask, BrokerHarness
+from wheelmq.formats.wire.headers import PULL_SUSPEND
+from wheelmq.testing.connection import FakeConnection
+from wheelmq.testing.harness import Ask, BrokerHarness, records_in
 
 HOLDS = 10_000
 CONNECTIONS = 100
@@ -203,15 +209,186 @@ class TestByTags:
         harness.lose(left.connection)
         assert len(holds) == 0 and not holds._by_key and not holds._by_connection
 
-    def test_by_sql_each_message_is_looked_at(self, tmp_path: Path, reads: mock.Mock) -> None:
+
+class TestBySql:
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Iterator[BrokerHarness]:
         with BrokerHarness(tmp_path, enable_property_filter=True) as harness:
             harness.broker.topics.create_for_group("T", 1)
-            asked = self.hold(harness, 0, "n > 5", expressionType="SQL92", sysFlag=PULL_SUBSCRIPTION | PULL_SUSPEND)
-            reads.reset_mock()
+            yield harness
+
+    def crowd(self, harness: BrokerHarness, *expressions: str) -> Crowd:
+        """Held pulls, each with the next of the expressions."""
+        crowd = Crowd(harness)
+        for i in range(100 * len(expressions)):
+            expression = expressions[i % len(expressions)]
+            crowd.pull("T", 0, harness.broker.store.queues.end("T", 0), subscription=expression, expressionType="SQL92")
+        harness.tick()
+        return crowd
+
+    def test_an_expression_is_asked_once_for_all_that_wait_with_it(
+        self, harness: BrokerHarness, reads: mock.Mock
+    ) -> None:
+        crowd = self.crowd(harness, "n > 5", "n > 7")
+        reads.reset_mock()
+        with mock.patch.object(Ordered, "evaluate", autospec=True, side_effect=Ordered.evaluate) as asked:
             harness.send("T", properties={"n": "1"})
-            assert asked.answer is None and reads.call_count == 1
-            harness.send("T", properties={"n": "6"})
-            assert self.found(asked)[:2] == (0, 2)
+        assert (asked.call_count, reads.call_count) == (2, 0)
+        harness.send("T", b"six", properties={"n": "6"})
+        assert crowd.answered() == list(range(0, 200, 2))
+        answer = crowd.asked[0].answer
+        assert answer is not None and (answer.code, answer.ext["nextBeginOffset"]) == (0, "2")
+        assert bytes(answer.body).count(b"six") == 1
+        harness.advance(HOLD_MS)
+        late = crowd.asked[1].answer
+        assert late is not None and (late.code, late.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "2")
+
+    def test_the_first_of_several_that_came_at_once(self, harness: BrokerHarness) -> None:
+        crowd = self.crowd(harness, "n > 5")
+        for i in (1, 6, 2, 7):
+            harness.submit(harness.send_command("T", b"body", properties={"n": str(i)}))
+        harness.tick()
+        answer = crowd.asked[0].answer
+        assert answer is not None and (answer.code, answer.ext["nextBeginOffset"]) == (0, "4")
+        assert len(records_in(bytes(answer.body))) == 2
+
+
+class TestWhatChangesMeanwhile:
+    """A held pull is answered as one that comes then."""
+
+    def beat(self, harness: BrokerHarness, connection: FakeConnection, *tags: str, version: int) -> None:
+        subscription = {
+            "topic": "T",
+            "subString": "||".join(tags),
+            "tagsSet": tags,
+            "codeSet": [java_hash(tag) for tag in tags],
+            "subVersion": version,
+        }
+        beat(harness, connection, subscriptionDataSet=[subscription])
+
+    @pytest.fixture
+    def held(self, harness: BrokerHarness) -> Ask:
+        """A pull of a group that subscribes to A, behind one message."""
+        connection = harness.connect()
+        harness.send("T")
+        self.beat(harness, connection, "A", version=1)
+        command = harness.pull_command("T", 0, 1, hold_ms=HOLD_MS, consumerGroup="g", sysFlag=PULL_SUSPEND)
+        asked = harness.submit(command, connection)
+        harness.tick()
+        return asked
+
+    def code(self, asked: Ask) -> int:
+        assert asked.answer is not None
+        return asked.answer.code
+
+    def test_more_tags(self, harness: BrokerHarness, held: Ask) -> None:
+        """What came for them before the deadline is not passed over."""
+        self.beat(harness, held.connection, "A", "B", version=2)
+        harness.send("T", b"B", properties={"TAGS": "B"})
+        harness.advance(HOLD_MS)
+        assert self.code(held) == 0 and held.answer is not None
+        assert [one.queue_offset for one in records_in(bytes(held.answer.body))] == [1]
+
+    def test_more_tags_and_a_message_of_those_before(self, harness: BrokerHarness, held: Ask) -> None:
+        self.beat(harness, held.connection, "A", "B", version=2)
+        harness.send("T", b"B", properties={"TAGS": "B"})
+        harness.send("T", b"A", properties={"TAGS": "A"})
+        assert held.answer is not None
+        assert [one.message.body for one in records_in(bytes(held.answer.body))] == [b"B", b"A"]
+
+    def test_other_tags_and_nothing_of_theirs_yet(self, harness: BrokerHarness, held: Ask) -> None:
+        """It is woken by what it wanted before, wants that no more, and waits on at what it wants now."""
+        self.beat(harness, held.connection, "B", version=2)
+        harness.send("T", b"A", properties={"TAGS": "A"})
+        harness.send("T", b"B", properties={"TAGS": "B"})
+        assert held.answer is None
+        harness.send("T", b"A", properties={"TAGS": "A"})
+        assert held.answer is not None
+        assert [one.message.body for one in records_in(bytes(held.answer.body))] == [b"B"]
+
+    @pytest.mark.parametrize("what", ["topic", "group", "forbidden", "broker"])
+    def test_a_permission_that_was_taken_away(self, harness: BrokerHarness, held: Ask, what: str) -> None:
+        broker = harness.broker
+        match what:
+            case "topic":
+                topic = broker.topics.get("T")
+                assert topic is not None
+                broker.topics.put(structs.replace(topic, perm=PERM_WRITE))
+            case "group":
+                broker.groups.put_all([GroupConfig(group_name="g", consume_enable=False)])
+            case "forbidden":
+                broker.groups.forbid("g", "T", forbidden=True)
+            case _:
+                broker.settings = structs.replace(broker.settings, broker_permission=PERM_WRITE)
+        harness.submit(harness.send_command("T", properties={"TAGS": "A"}))
+        harness.tick()
+        assert self.code(held) == ResponseCode.NO_PERMISSION
+
+    def test_the_topic_is_gone(self, harness: BrokerHarness, held: Ask) -> None:
+        harness.broker.topics.delete("T")
+        harness.advance(HOLD_MS)
+        assert self.code(held) == ResponseCode.TOPIC_NOT_EXIST
+
+    def test_the_group_has_left(self, harness: BrokerHarness, held: Ask) -> None:
+        fields = {"clientID": "c", "consumerGroup": "g"}
+        harness.ask_code(RequestCode.UNREGISTER_CLIENT, connection=held.connection, **fields)
+        harness.advance(HOLD_MS)
+        assert self.code(held) == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+class TestBounds:
+    @pytest.mark.parametrize("which", ["HOLDS_MAX", "HOLDS_OF_ONE_MAX"])
+    def test_one_too_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+        monkeypatch.setattr(f"wheelmq.broker.holds.{which}", 3)
+        with BrokerHarness(tmp_path) as harness:
+            harness.send("T")
+            asked = [harness.submit(harness.pull_command("T", 0, 1, hold_ms=HOLD_MS)) for _ in range(4)]
+            harness.tick()
+            assert [one.answer is None for one in asked] == [True, True, True, False]
+            assert asked[3].answer is not None and asked[3].answer.code == ResponseCode.SYSTEM_BUSY
+            other = harness.submit(harness.pull_command("T", 0, 1, hold_ms=HOLD_MS), harness.connect())
+            harness.tick()
+            assert (other.answer is None) == (which == "HOLDS_OF_ONE_MAX")
+            harness.lose(harness.client)
+            again = harness.submit(harness.pull_command("T", 0, 1, hold_ms=HOLD_MS))
+            harness.tick()
+            assert again.answer is None
+
+    def test_tags_count(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each takes an entry in the tables, and a frame has room for a million."""
+        monkeypatch.setattr("wheelmq.broker.holds.HOLDS_OF_ONE_MAX", 5)
+        with BrokerHarness(tmp_path) as harness:
+            harness.send("T")
+            codes = []
+            for wanted in ("A || B", "A || B", "A", "*"):
+                asked = harness.submit(harness.pull_command("T", 0, 1, hold_ms=HOLD_MS, subscription=wanted))
+                harness.tick()
+                codes.append(None if asked.answer is None else asked.answer.code)
+            assert codes == [None, ResponseCode.SYSTEM_BUSY, None, ResponseCode.SYSTEM_BUSY]
+            harness.send("T", properties={"TAGS": "B"})
+            asked = harness.submit(harness.pull_command("T", 0, 2, hold_ms=HOLD_MS, subscription="A || B"))
+            harness.tick()
+            assert asked.answer is None
+
+    def test_a_peer_that_does_not_read_costs_the_others_nothing(self, harness: BrokerHarness) -> None:
+        """All that it holds is woken once; after that nobody looks at it until it reads."""
+        harness.send("T")
+        deaf = harness.connect()
+        asked = []
+        for wanted in ["*", "A", "B"] * 100:
+            asked.append(harness.submit(harness.pull_command("T", 0, 1, hold_ms=HOLD_MS, subscription=wanted), deaf))
+        harness.tick()
+        deaf.is_full = True
+        harness.send("T", b"A", properties={"TAGS": "A"})
+        with mock.patch.object(Holds, "_again", autospec=True, side_effect=Holds._again) as again:
+            for _ in range(10):
+                harness.send("T", b"A", properties={"TAGS": "A"})
+            assert again.call_count == 0
+            deaf.is_full = False
+            harness.tick()
+        assert [one.answer is not None for one in asked] == [True, True, False] * 100
+        harness.send("T", b"B", properties={"TAGS": "B"})
+        assert all(one.answer is not None for one in asked)
 
 
 def test_a_reset_wakes_those_of_its_group_alone(harness: BrokerHarness) -> None:

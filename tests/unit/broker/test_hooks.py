@@ -139,6 +139,14 @@ class TestRpc:
         assert asked.answer is not None and asked.answer.code == ResponseCode.NO_PERMISSION
         assert [code for _, code, _ in seen.after] == [RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE]
 
+    def test_a_held_pull_whose_client_goes(self, rpc: BrokerHarness, seen: Seen) -> None:
+        """It is told of as well, once: a hook may count requests that are under way."""
+        rpc.submit(rpc.pull_command("T", offset=1, hold_ms=1000))
+        rpc.tick()
+        rpc.lose(rpc.client)
+        rpc.advance(2000)
+        assert [answered for _, _, answered in seen.after] == [None]
+
     def test_an_answer_that_waits_for_the_disk(self, tmp_path: Path, seen: Seen) -> None:
         with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", offload=HeldOffload()) as harness:
             harness.broker.hooks.register_rpc_hook(seen)

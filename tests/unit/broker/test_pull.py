@@ -183,6 +183,12 @@ class TestTags:
         assert pulled.answer.code == (0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY)
         assert pulled.answer.remark == ("FOUND" if found else "NO_MATCHED_MESSAGE")
 
+    def test_one_that_is_too_long(self, harness: BrokerHarness) -> None:
+        """Its hash is worked out character by character, while everybody waits."""
+        answer = harness.pull("T", 0, 0, subscription="t" * 16_385).answer
+        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED and "16384" in (answer.remark or "")
+        assert harness.pull("T", 0, 0, subscription="t" * 16_384).answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
     @pytest.mark.parametrize("text", ["||", " || ", "|| ||", " "])
     def test_no_expression(self, harness: BrokerHarness, text: str) -> None:
         assert harness.pull("T", subscription=text).answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED

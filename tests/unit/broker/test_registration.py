@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from wheelmq.broker.registration import Registration
 from wheelmq.formats.wire import headers
@@ -42,9 +44,9 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def registered(folder: Path, *servers: str) -> AsyncIterator[tuple[BrokerHarness, Registration]]:
+async def registered(folder: Path, *servers: str, **settings: Any) -> AsyncIterator[tuple[BrokerHarness, Registration]]:
     """A broker that registers at `servers`."""
-    with BrokerHarness(folder / "store", namesrv=servers) as harness:
+    with BrokerHarness(folder / "store", namesrv=servers, **settings) as harness:
         registration = Registration(harness.broker)
         registration.start()
         try:
@@ -106,5 +108,31 @@ def test_one_hangs(tmp_path: Path) -> None:
             assert not registration.registered.is_set()
         silent.close()
         await one.stop()
+
+    asyncio.run(run())
+
+
+def test_one_that_hangs_is_dialled_anew(tmp_path: Path) -> None:
+    """Over a connection whose other end is gone without a word nothing would come through for a quarter of an hour, and
+    where it is not read each registration would stay in memory."""
+
+    async def run() -> None:
+        ends = []
+
+        async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            ends.append(asyncio.ensure_future(reader.read()))
+            await asyncio.sleep(0)
+
+        silent = await asyncio.start_server(keep, "127.0.0.1", 0)
+        address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+
+        async def is_dialled_anew() -> bool:
+            return len(ends) >= 2
+
+        async with registered(tmp_path, address, register_timeout_ms=50):
+            await until(is_dialled_anew)
+            with contextlib.suppress(ConnectionResetError):
+                await ends[0]  # the first connection was closed
+        silent.close()
 
     asyncio.run(run())

@@ -125,3 +125,11 @@ def test_no_group(harness: BrokerHarness, record: Record) -> None:
 def test_a_retry_topic_that_may_not_be_written(harness: BrokerHarness, record: Record) -> None:
     harness.broker.topics.create_for_group("%RETRY%g", 1).perm = 4
     assert send_back(harness, record).code == ResponseCode.NO_PERMISSION
+
+
+def test_a_sender_that_says_the_most_times_there_are(harness: BrokerHarness) -> None:
+    """It is a dead letter, and not what can be handed back never."""
+    harness.send("T", j=(1 << 31) - 1)
+    (record,) = harness.read_queue("T")
+    assert send_back(harness, record).code == 0
+    assert [one.message.reconsume_times for one in harness.read_queue("%DLQ%g")] == [(1 << 31) - 1]

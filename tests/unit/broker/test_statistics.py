@@ -178,6 +178,30 @@ class TestBroker:
             harness.send("T")
         assert runtime_info(harness.broker)["msgPutTotalYesterdayMorning"] == 2
 
+    def test_a_day_of_rest(self, harness: BrokerHarness) -> None:
+        """Totals never shrink, though counters that rest make room: what came today is a difference of two."""
+        harness.send("T")
+        harness.pull("T")
+        for _ in range(27):
+            harness.clock.advance(HOUR_MS)
+            harness.broker.stats.sample()
+        assert view(harness, TOPIC_PUT_NUMS, "T") is None
+        info = runtime_info(harness.broker)
+        assert info["msgPutTotalTodayNow"] == info["msgPutTotalTodayMorning"] == 1
+        assert info["msgGetTotalTodayNow"] == info["msgGetTotalTodayMorning"] == 1
+
     def test_failed_puts(self, harness: BrokerHarness) -> None:
         assert harness.send("T", properties={"K": "v\0"}).code != 0
         assert runtime_info(harness.broker)["putMessageFailedTimes"] == 1
+
+
+@pytest.mark.parametrize("minutes", [0, 1, 3])
+def test_the_rates_of_all_counters_are_those_of_each(sampled: Sampled, minutes: int) -> None:
+    assert sampled.stats.rates("N") == {}
+    sampled.pass_time(20_000, ("old", 10))
+    sampled.pass_time(minutes * MINUTE_MS, ("old", 10), ("k", 3))
+    sampled.stats.add("N", "fresh", 5)  # no sample has it yet
+    sampled.stats.add("other", "k", 5)
+    found = sampled.stats.rates("N")
+    assert found == {key: sampled.stats.per_second("N", key) for key in (("old", "k") if minutes else ("old",))}
+    assert found["old"] == pytest.approx(1.0)

@@ -280,6 +280,23 @@ class TestDelayed:
         harness.advance(10_000)
         assert harness.bodies("T") == [] and len(halves(harness)) == 1
 
+    def test_what_is_taken_can_be_committed(self, harness: BrokerHarness) -> None:
+        """The longest properties that fit have room for all that is added until they are parked."""
+
+        def send(size: int) -> Command:
+            return half(harness, properties={"pad": "x" * size, props.TIMER_DELAY_SEC: "40"})
+
+        fits, too_many = 1, props.PROPERTIES_BYTES_MAX
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            fits, too_many = (middle, too_many) if send(middle).code == 0 else (fits, middle)
+        assert fits > props.PROPERTIES_BYTES_MAX - 1000
+        connection = producer(harness)
+        sent = send(fits)
+        harness.advance(ROUND_MS)
+        assert checks(connection)
+        assert end(harness, sent, COMMIT).code == 0
+
     def test_rolled_back(self, harness: BrokerHarness) -> None:
         end(harness, half(harness, properties={props.TIMER_DELAY_MS: "1000"}), ROLLBACK)
         harness.advance(5000)
@@ -449,6 +466,13 @@ class TestChecks:
             assert checks(connection) == []
             assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
 
+    def test_how_old_the_log_may_be_changes_while_it_runs(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, block_length_seconds=60) as harness:
+            half(harness, g=harness.now_ms - 2 * 3_600_000)
+            assert harness.ask_code(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=1").code == 0
+            harness.advance(ROUND_MS)
+            assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
+
     @pytest.mark.parametrize("seconds", ["40", "x", "-1"])
     def test_its_own_time(self, harness: BrokerHarness, seconds: str) -> None:
         """Until then it is put back without being counted as asked for."""
@@ -584,6 +608,16 @@ class TestRestart:
         harness.advance(2 * ROUND_MS)
         assert checks(connection) == []
         assert progress(harness)[0] == len(halves(harness))
+
+    def test_a_sender_cannot_say_where_a_half_message_stood_first(self, harness: BrokerHarness) -> None:
+        """Else a start would take another's transaction for an older copy of this one, and forget it."""
+        half(harness, b"another")
+        forged = {props.TRAN_PREPARED_QUEUE_OFFSET: "0", props.TRANSACTION_CHECK_TIMES: "99"}
+        half(harness, b"forged", properties=forged)
+        harness.restart(clean=False)
+        connection = producer(harness)
+        harness.advance(ROUND_MS)
+        assert [asked.ext["msgId"] for asked in checks(connection)] == ["another", "forged"]
 
     def test_a_rollback_that_no_op_says_is_asked_for(self, harness: BrokerHarness) -> None:
         end(harness, half(harness), ROLLBACK)

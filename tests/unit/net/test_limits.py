@@ -208,6 +208,23 @@ def test_all_rest_while_there_is_too_much_and_go_on(serve: Callable[..., Server]
     assert rested
 
 
+def test_a_frame_that_waits_for_its_peer_to_read_is_not_slow(serve: Callable[..., Server]) -> None:
+    """Requests lie in the buffer while the answers before them are read, which takes several deadlines."""
+    core = Frames()
+    core.answer = lambda body: frame(8 * MIB)
+
+    async def play(server: Server, connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(frame(4) * 4)
+        left, began_s = 4 * (8 * MIB + 4), server.loop.time()
+        while left:
+            left -= len(await reader.read(left))
+            await asyncio.sleep(0.001)
+        assert server.loop.time() - began_s > 0.1
+
+    assert serve(core, play, frame_deadline_s=0.05, buffer_bytes_max=MIB).slow_frames == 0
+
+
 class TestIdle:
     def test_one_that_says_nothing(self, serve: Callable[..., Server]) -> None:
         async def play(server: Server, connect: Connect) -> None:

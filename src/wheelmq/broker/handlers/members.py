@@ -40,7 +40,7 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
         changed = broker.clients.consumer_beat(client, consumer)
         broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
         if changed and group.notify_consumer_ids_changed_enable:
-            broker.tell_members_changed(consumer.group_name)
+            broker.tell_members_changed(consumer.group_name, request.connection)
     for producer in beat.producer_data_set:
         broker.clients.producer_beat(client, producer.group_name)
     return reply(IS_SUPPORT_HEART_BEAT_V2="false", IS_SUB_CHANGE="true")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wheelmq.broker.dispatch import serves
+from wheelmq.broker.overview import overview
 from wheelmq.broker.request import Answer, Request, reply
 from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.headers import MetricsHeader
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -16,8 +18,12 @@ if TYPE_CHECKING:
 
 @serves(RequestCode.WMQ_METRICS)
 def get_metrics(request: Request, broker: Broker) -> Answer:
-    """The figures as one JSON object."""
-    return reply(body=msgspec.json.encode(metrics(broker)))
+    """The figures as one JSON object; with `overview`, if topics are asked for."""
+    topics = request.header(MetricsHeader).topics
+    found = metrics(broker)
+    if topics > 0:
+        found["overview"] = overview(broker, topics)
+    return reply(body=msgspec.json.encode(found))
 
 
 def metrics(broker: Broker) -> dict[str, Any]:

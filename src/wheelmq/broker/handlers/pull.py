@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wheelmq.broker.arrivals import is_of_a_tag
-from wheelmq.broker.connection import peer_text
+from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import is_in_memory
 from wheelmq.broker.hook_contexts import pull_context
-from wheelmq.broker.request import Answer, Hold, PeerError, Request, TagWait, reply
+from wheelmq.broker.request import Answer, Hold, PeerError, Request, Wants, reply
 from wheelmq.broker.subscriptions import EVERYTHING, Forbidden, MessageFilter, filter_of, forbidden
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.names import may_always_pull
@@ -19,7 +19,7 @@ from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.formats.wire.bodies import MASTER_ID, PERM_READ, GroupConfig, TopicConfig
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullHeader
+from wheelmq.formats.wire.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from wheelmq.store.commit_log import CommitLog, NoRecord
 from wheelmq.store.consume_queue import Units
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
+
+FILTER_S: Final = 0.01
+"""How long one pull goes on asking an expression about messages."""
 
 
 class Status(StrEnum):
@@ -72,63 +75,94 @@ def pull(request: Request, broker: Broker) -> Answer:
 
     A held pull has passed over the messages that its filter does not want: its last answer names where it stands.
     """
-    header = request.header(PullHeader)
-    group, topic = _check(request, header, broker)
-    wanted = filter_of(header, broker, group)
-    _check_is_registered(request, header, broker)
+    mine = _Pull(request, broker)
+    header = mine.header
     offsets = broker.consumer_offsets
-    queue = header.consumer_group, header.topic, header.queue_id
-    if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0 and not offsets.has_reset(*queue):
-        offsets.commit(*queue, header.commit_offset)
+    if header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0 and not offsets.has_reset(*mine.queue):
+        offsets.commit(*mine.queue, header.commit_offset)
+    now = mine.attempt(last=not header.sys_flag & PULL_SUSPEND)
+    return mine.hold() if now is None else now
 
-    is_held = False
 
-    def attempt(last: bool) -> Command | None:
-        reset = offsets.take_reset(*queue)
-        found = read_queue(broker, header, wanted) if reset is None else _reset_to(broker, header, reset)
+class _Pull:
+    """A pull on its way to its answer. What it may read, and wants, is asked anew each time (RocketMQ: processRequest
+    by executeRequestWhenWakeup): between, a permission may be taken away, or its group may want something else.
+
+    Of the request it keeps the header: hundreds of thousands may be held."""
+
+    __slots__ = ("_broker", "_code", "_connection", "_group", "_held_for", "_passed_to", "_row", "_topic", "_wanted",
+                 "header", "queue")  # fmt: skip
+
+    def __init__(self, request: Request, broker: Broker) -> None:
+        self._code, self._connection = request.command.code, request.connection
+        self._broker = broker
+        self.header = header = request.header(PullHeader)
+        self.queue = header.consumer_group, header.topic, header.queue_id
+        self._held_for: MessageFilter | None = None
+        """What it wanted when it was held, and so is found by; None before it is."""
+        self._passed_to: int | None = None
+        """Before this queue offset there is nothing of that."""
+        self._row = -1
+        self._group, self._topic = _check(self._code, self._connection, header, broker)
+        self._wanted = filter_of(header, broker, self._group)
+        _check_is_registered(self._connection, header, broker)
+
+    def hold(self) -> Hold:
+        """Wait for what is wanted."""
+        header, settings = self.header, self._broker.settings
+        self._held_for = self._wanted
+        header.subscription = None  # it may be long, and is read
+        timeout_ms = header.suspend_timeout_millis if settings.long_polling else settings.short_polling_ms
+        self._row = self._broker.store.queues.row(header.topic, header.queue_id)
+        wants = None if self._wanted == EVERYTHING else Wants(*self._wanted, self._go_to)
+        return Hold(self._row, max(0, timeout_ms), self.attempt, wants)
+
+    def _go_to(self, offset: int | None) -> None:
+        if offset is not None:
+            self._passed_to = offset
+        elif not self._broker.store.journal.count:  # else units may be there that nobody was asked again for
+            self._passed_to = self._broker.store.queues[self._row].end
+
+    def _look_again(self) -> None:
+        """Raises PeerError when it may not be answered any more."""
+        header = self.header
+        self._group, self._topic = _check(self._code, self._connection, header, self._broker)
+        if not header.sys_flag & PULL_SUBSCRIPTION:
+            self._wanted = filter_of(header, self._broker, self._group)
+        _check_is_registered(self._connection, header, self._broker)
+        if self._passed_to is not None and self._wanted == self._held_for:
+            header.queue_offset = max(header.queue_offset, self._passed_to)
+        self._passed_to = None
+
+    def attempt(self, last: bool) -> Command | None:
+        """The answer, if there is something to tell, or it is the last time."""
+        is_held = self._held_for is not None
+        if is_held:
+            self._look_again()
+        header, broker = self.header, self._broker
+        offsets = broker.consumer_offsets
+        reset = offsets.take_reset(*self.queue)
+        found = read_queue(broker, header, self._wanted) if reset is None else _reset_to(broker, header, reset)
         code = code_of(found.status, header.queue_offset)
         if found.status != Status.FOUND:
             broker.stats.note_pull(header.consumer_group, header.topic, 0, 0)
         if code == ResponseCode.PULL_NOT_FOUND and not last:
             return None
-        if found.status == Status.NO_MATCHED_MESSAGE and found.next_offset == found.end and is_held and not last:
+        is_at_end = found.status == Status.NO_MATCHED_MESSAGE and found.next_offset == found.end
+        if is_at_end and is_held and not last:
             header.queue_offset = found.next_offset
             return None
         if broker.hooks.consume:
-            broker.hooks.before_consume(pull_context(request, broker, header, found.status, found.body))
-        offsets.note_pull(*queue, found.next_offset)
-        return _answer(found, code, topic, group, broker)
-
-    now = attempt(False)
-    if now is not None:
-        return now
-    if not header.sys_flag & PULL_SUSPEND:
-        return attempt(True)
-    timeout_ms = header.suspend_timeout_millis if broker.settings.long_polling else broker.settings.short_polling_ms
-    row = broker.store.queues.row(header.topic, header.queue_id)
-    is_held = True
-    return Hold(row, max(0, timeout_ms), attempt, _tag_wait(broker, header, wanted, row))
+            broker.hooks.before_consume(pull_context(self._connection, broker, header, found.status, found.body))
+        offsets.note_pull(*self.queue, found.next_offset)
+        return _answer(found, code, self._topic, self._group, broker)
 
 
-def _tag_wait(broker: Broker, header: PullHeader, wanted: MessageFilter, row: int) -> TagWait | None:
-    """What a held pull waits for, if that is tags alone."""
-    if wanted.codes is None or wanted.matches is not None:
-        return None
-
-    def go_to(offset: int | None) -> None:
-        if offset is not None:
-            header.queue_offset = max(header.queue_offset, offset)
-        elif not broker.store.journal.count:  # else units may be there that nobody was asked again for
-            header.queue_offset = max(header.queue_offset, broker.store.queues[row].end)
-
-    return TagWait(wanted.codes, go_to)
-
-
-def _check(request: Request, header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
+def _check(code: int, connection: Connection, header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
     """The group and the topic, which may be read. Raises PeerError."""
     if not broker.settings.broker_permission & PERM_READ:
         raise forbidden(Forbidden.BROKER, f"the broker[{broker.settings.broker_ip}] pulling message is forbidden")
-    if request.command.code == RequestCode.LITE_PULL_MESSAGE and not broker.settings.lite_pull_message_enable:
+    if code == RequestCode.LITE_PULL_MESSAGE and not broker.settings.lite_pull_message_enable:
         remark = f"the broker[{broker.settings.broker_ip}] for lite pull consumer is forbidden"
         raise forbidden(Forbidden.BROKER, remark)
     group = broker.groups.get(header.consumer_group)
@@ -145,20 +179,20 @@ def _check(request: Request, header: PullHeader, broker: Broker) -> tuple[GroupC
     if not 0 <= header.queue_id < topic.read_queue_nums:
         remark = (
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer_text(request.connection)}]"
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer_text(connection)}]"
         )
         raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
     return group, topic
 
 
-def _check_is_registered(request: Request, header: PullHeader, broker: Broker) -> None:
+def _check_is_registered(connection: Connection, header: PullHeader, broker: Broker) -> None:
     """Refuse who pulls by itself, where only consumers that push are served. Raises PeerError."""
     if not broker.settings.reject_pull_consumer_enable or may_always_pull(header.consumer_group):
         return
     members = broker.clients.consumers.get(header.consumer_group)
     if members is not None and members.consume_type != "CONSUME_ACTIVELY":
         return
-    if members is None or all(client.connection is not request.connection for client in members.clients.values()):
+    if members is None or all(client.connection is not connection for client in members.clients.values()):
         remark = "the consumer's group info not exist, or the pull consumer is rejected by server."
         raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
@@ -196,7 +230,7 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
         broker.transferred += taken
         broker.stats.note_pull(header.consumer_group, header.topic, taken, len(body))
         return Read(Status.FOUND, asked + taken, start, end, body, _is_behind(broker, units[taken - 1]))
-    found, looked_at, removed = _select(log, units, wanted, count_max, bytes_max)
+    found, looked_at, removed = _select(broker, units, wanted, count_max, bytes_max)
     next_offset = asked + looked_at
     is_behind = _is_behind(broker, units[looked_at - 1])
     if not found:
@@ -227,16 +261,23 @@ def _units_max(broker: Broker, wanted: MessageFilter, count_max: int) -> int:
 
 
 def _select(
-    log: CommitLog, units: Units, wanted: MessageFilter, count_max: int, bytes_max: int
+    broker: Broker, units: Units, wanted: MessageFilter, count_max: int, bytes_max: int
 ) -> tuple[list[tuple[LogPosition, int]], int, bool]:
-    """The records that pass; how many units were looked at; whether one names a record that is gone from the log."""
+    """The records that pass; how many units were looked at; whether one names a record that is gone from the log.
+
+    An expression may be long, and so may what it is asked about: after `FILTER_S` the client is to ask again.
+    """
+    log, clock = broker.store.log, broker.clock
     log_start, damaged = log.start, log.damaged
     codes, matches = wanted
+    until_s = clock.monotonic() + FILTER_S
     found: list[tuple[LogPosition, int]] = []
     size_total = looked_at = 0
     removed = False
     for position, size, code in units.tolist():
         if size == BLANK_SIZE or (found and (size_total + size > bytes_max or len(found) == count_max)):
+            break
+        if matches is not None and looked_at and clock.monotonic() > until_s:
             break
         looked_at += 1
         if codes is not None and code not in codes and is_of_a_tag(code):

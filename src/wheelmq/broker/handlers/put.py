@@ -104,10 +104,13 @@ def put_half(broker: Broker, half: Message) -> Appended:
     return _store(broker, lambda: broker.transactions.prepare(half))
 
 
-def check_delay(broker: Broker, message: Message) -> None:
-    """Refuse a `message` that could not be parked later on as it could not be now. Raises PeerError."""
+def check_delay(broker: Broker, message: Message, half: Message) -> None:
+    """Refuse a `message` that could not be parked by a commit, with what its `half` message has grown by then. Raises
+    PeerError."""
+    asked = str(broker.settings.transaction_check_max)
+    properties = {**half.properties, props.TRANSACTION_CHECK_TIMES: asked}
     sys_flag = message.sys_flag & ~SYS_TRANSACTION
-    _parked_due_ms(broker, msgspec.structs.replace(message, sys_flag=sys_flag, properties=dict(message.properties)))
+    _parked_due_ms(broker, msgspec.structs.replace(message, sys_flag=sys_flag, properties=properties))
 
 
 def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:

@@ -164,7 +164,7 @@ def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
     if _block_due_ms(broker, message) is not None:
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot ask for delayInSeconds")
     half = half_of(message)
-    check_delay(broker, message)
+    check_delay(broker, message, half)
     appended = put_half(broker, half)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(broker) | headers.texts(

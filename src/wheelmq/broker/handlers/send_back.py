@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 _FIRST_LEVEL = 3
+TIMES_MAX: Final = (1 << 31) - 1
+"""What a record has room for; senders may say any."""
 
 
 @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -58,7 +60,7 @@ def send_back(request: Request, broker: Broker) -> Answer:
     else:
         properties[props.DELAY] = str(header.delay_level or _FIRST_LEVEL + old.reconsume_times)
     message = old.again(topic.topic_name, queue_id, properties)
-    message.reconsume_times += 1
+    message.reconsume_times = min(message.reconsume_times + 1, TIMES_MAX)
     is_stored = False
     try:
         appended, _ = put(broker, message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
+
+FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+"""What tools and clients in Java can read as a topic's."""
 
 
 @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
@@ -66,6 +69,9 @@ def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> None:
                 check_queues(count)
         except ValueError as error:
             raise PeerError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        if config.topic_filter_type not in FILTER_TYPES:
+            remark = f"topicFilterType is {config.topic_filter_type}: it can be {', '.join(FILTER_TYPES)}"
+            raise PeerError(ResponseCode.INVALID_PARAMETER, remark)
         known = broker.topics.get(name)
         if config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED":
             raise PeerError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")

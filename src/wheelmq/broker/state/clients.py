@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wheelmq.broker.connection import Connection
 from wheelmq.formats.wire.bodies import ConsumerData, Subscription
@@ -39,6 +39,14 @@ class ConsumerGroup:
         return next((one for one in reversed(self.clients.values()) if one.client_id == client_id), None)
 
 
+class _Membership(NamedTuple):
+    """Of a client, on its connection."""
+
+    is_consumer: bool
+    group: str
+    client_id: str
+
+
 class Clients:
     """Members of consumer and producer groups. A key is client id and connection, so a client may come twice."""
 
@@ -47,6 +55,8 @@ class Clients:
         self.producers: dict[str, dict[tuple[str, int], Client]] = {}
         self._groups_produced_for: dict[str, dict[int, tuple[Connection, set[str]]]] = {}
         """By client id and connection."""
+        self._memberships: dict[int, dict[_Membership, None]] = {}
+        """By connection: when many go at once, each takes its own along and looks at no other's."""
 
     def consumer_beat(self, client: Client, data: ConsumerData) -> bool:
         """Take a consumer's heartbeat; whether the group's members or subscriptions changed by it."""
@@ -59,6 +69,9 @@ class Clients:
         key = (client.client_id, id(client.connection))
         joined = key not in group.clients
         group.clients[key] = client
+        self._memberships.setdefault(id(client.connection), {})[
+            _Membership(True, data.group_name, client.client_id)
+        ] = None
         return self._subscribe(group, data.subscription_data_set) or joined
 
     @staticmethod
@@ -77,6 +90,7 @@ class Clients:
 
     def producer_beat(self, client: Client, group: str) -> None:
         self.producers.setdefault(group, {})[client.client_id, id(client.connection)] = client
+        self._memberships.setdefault(id(client.connection), {})[_Membership(False, group, client.client_id)] = None
         mine = self._groups_produced_for.setdefault(client.client_id, {})
         mine.setdefault(id(client.connection), (client.connection, set()))[1].add(group)
 
@@ -104,7 +118,15 @@ class Clients:
 
     def lose(self, connection: Connection) -> list[str]:
         """A connection is gone; the consumer groups that lost a member."""
-        return self._drop_where(lambda client: client.connection is connection)
+        lost: dict[str, None] = {}
+        for is_consumer, group, client_id in list(self._memberships.get(id(connection), ())):
+            key = (client_id, id(connection))
+            if is_consumer:
+                self._drop_consumer(group, key)
+                lost[group] = None
+            else:
+                self._drop_producer(group, key)
+        return list(lost)
 
     def expire(self, before_ms: int) -> tuple[list[Connection], list[str]]:
         """Connections with a client not heard of since `before_ms`, and the consumer groups that lost a member.
@@ -117,23 +139,14 @@ class Clients:
             for client in members.values()
             if client.last_seen_ms < before_ms
         ]
-        connections = {id(connection): connection for connection in stale}
-        return list(connections.values()), self._drop_where(lambda client: id(client.connection) in connections)
-
-    def _drop_where(self, gone: Callable[[Client], bool]) -> list[str]:
-        lost = []
-        for name, group in list(self.consumers.items()):
-            for key in [key for key, client in group.clients.items() if gone(client)]:
-                self._drop_consumer(name, key)
-                lost.append(name)
-        for name, members in list(self.producers.items()):
-            for key in [key for key, client in members.items() if gone(client)]:
-                self._drop_producer(name, key)
-        return list(dict.fromkeys(lost))
+        connections = list({id(connection): connection for connection in stale}.values())
+        lost = (name for connection in connections for name in self.lose(connection))
+        return connections, list(dict.fromkeys(lost))
 
     def _drop_consumer(self, name: str, key: tuple[str, int]) -> None:
         group = self.consumers[name]
         del group.clients[key]
+        self._forget(True, name, key)
         if not group.clients:
             del self.consumers[name]
 
@@ -141,6 +154,7 @@ class Clients:
         members = self.producers.get(name, {})
         if members.pop(key, None) is None:
             return
+        self._forget(False, name, key)
         if not members:
             del self.producers[name]
         client_id, connection = key
@@ -150,3 +164,10 @@ class Clients:
             del mine[connection]
         if not mine:
             del self._groups_produced_for[client_id]
+
+    def _forget(self, is_consumer: bool, name: str, key: tuple[str, int]) -> None:
+        client_id, connection = key
+        mine = self._memberships[connection]
+        del mine[_Membership(is_consumer, name, client_id)]
+        if not mine:
+            del self._memberships[connection]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.units import QueueOffset
@@ -104,18 +104,21 @@ class ConsumerOffsets:
             self._dirty = True
 
     def remove(self, wanted: Callable[[str, str], bool]) -> int:
-        """Forget where groups were, of those pairs of group and topic that `wanted` is true of; how many."""
-        keys = [f"{topic}@{group}" for topic, group in self._pairs() if wanted(group, topic)]
+        """Forget where groups were, how far they pulled and what they are to be reset to, of those pairs of group and
+        topic that `wanted` is true of; how many were anywhere."""
+        keys = {f"{topic}@{group}" for topic, group in self._pairs() if wanted(group, topic)}
         for key in keys:
             del self._table.offset_table[key]
-        for key in [key for key in self._pulled if key not in self._table.offset_table]:
-            del self._pulled[key]
+            self._resets.pop(key, None)
+        for topic, group in list(self._pairs(self._pulled)):
+            if wanted(group, topic):
+                del self._pulled[f"{topic}@{group}"]
         self._dirty |= bool(keys)
         return len(keys)
 
-    def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Topic and group."""
-        for key in self._table.offset_table:
+    def _pairs(self, table: Mapping[str, object] | None = None) -> Iterator[tuple[str, str]]:
+        """Topic and group of each key of a table, of that of offsets if none is named."""
+        for key in self._table.offset_table if table is None else table:
             topic, _, group = key.partition("@")
             if "@" not in group:  # else it is of an older broadcast consumer
                 yield topic, group

@@ -58,12 +58,18 @@ class Topics:
             TIMER_TOPIC: (1, READ_WRITE),
             DEAD_LETTER_TOPIC: (1, READ_WRITE),
         }
-        if settings.auto_create_topic:
-            queues[names.AUTO_CREATE_TOPIC] = (settings.default_topic_queues, READ_WRITE | PERM_INHERIT)
         if settings.trace_topic_enable:
             queues[settings.trace_topic] = (1, READ_WRITE)
         for name, (count, perm) in queues.items():
             self._table.setdefault(name, _config(name, count, perm))
+        self.add_model()
+
+    def add_model(self) -> None:
+        """Have the topic after which topics are made that a send names first, if that is allowed."""
+        name, settings = names.AUTO_CREATE_TOPIC, self._settings
+        if settings.auto_create_topic and name not in self._table:
+            model = _config(name, settings.default_topic_queues, READ_WRITE | PERM_INHERIT)
+            self._table = {**self._table, name: model}
 
     def __contains__(self, name: str) -> bool:
         return name in self._table

@@ -19,7 +19,7 @@ from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.store.store import Appended
+from wheelmq.store.store import Appended, PropertiesTooLong
 from wheelmq.system.failpoint import reach
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ class Checks:
         self._interval_ms = settings.transaction_check_interval
         self._time_out_ms = settings.transaction_time_out
         self._times_max = settings.transaction_check_max
-        self._age_max_ms = settings.file_reserved_time * HOUR_MS
         self._next_ms = broker.now_monotonic_ms() + self._interval_ms
         self._at = 0
         self._stop: int | None = None
@@ -85,34 +84,38 @@ class Checks:
             transactions.pending.drop(offset)
             return 0
         age_ms = self._broker.clock.now_ms() - half.message.born_ms
-        if self._is_hopeless(half, age_ms):
-            transactions.give_up(half)
-            return 1
+        hopeless = self._why_hopeless(half, age_ms)
+        if hopeless is not None:
+            return self._give_up(half, hopeless)
         own_ms = halves.immunity_ms(half.message, self._time_out_ms)
         if own_ms is None and 0 <= age_ms < self._time_out_ms:
             return None
-        if own_ms is not None and age_ms < own_ms:
-            transactions.put_back(half, checked=False)
-            return 1
-        self._ask(half, transactions.put_back(half, checked=True))
+        is_asked = own_ms is None or age_ms >= own_ms
+        try:
+            stored = transactions.put_back(half, checked=is_asked)
+        except PropertiesTooLong:  # Apache RocketMQ stores such as leave no room for what is added
+            return self._give_up(half, "its properties leave no room to put it back")
+        if is_asked:
+            self._ask(half, stored)
         return 1
 
-    def _is_hopeless(self, half: Record, age_ms: int) -> bool:
-        """Whether nobody is asked about `half` any more. Tells why."""
+    def _why_hopeless(self, half: Record, age_ms: int) -> str | None:
+        """Why nobody is asked about `half` any more; None when somebody is."""
         times = halves.check_times(half.message)
         try:
             halves.real_queue(half.message)
         except halves.Unending as error:
-            why = str(error)
-        else:
-            has_room = halves.can_be_put_back(half)
-            if times < self._times_max and age_ms <= self._age_max_ms and has_room:
-                return False
-            why = f"its producer was asked {times} times, it is {age_ms // 1000} s old"
-            why += "" if has_room else ", and its properties leave no room to put it back"
+            return str(error)
+        if times < self._times_max and age_ms <= self._broker.settings.file_reserved_time * HOUR_MS:
+            return None
+        return f"its producer was asked {times} times, it is {age_ms // 1000} s old"
+
+    def _give_up(self, half: Record, why: str) -> int:
+        """Move `half` to where nobody asks for it; how many records that appended."""
         key = half.message.properties.get(props.UNIQ_KEY)
         log.error("transactions: %s goes to %s: %s", key, CHECK_MAX_TIME_TOPIC, why)
-        return True
+        self._transactions.give_up(half)
+        return 1
 
     def _ask(self, half: Record, stored: Appended) -> None:
         """Ask a producer of the group, if one is connected; `stored` is where the half message stands now."""

@@ -24,15 +24,24 @@ ROOM_BYTES: Final = 100
 """Property bytes that a half message leaves free, for what is added when it is put back."""
 
 
+_OURS: Final = (
+    props.TRANSACTION_ID,
+    props.REAL_TOPIC,
+    props.REAL_QID,
+    props.TRAN_PREPARED_QUEUE_OFFSET,
+    props.TRANSACTION_CHECK_TIMES,
+)
+"""What the broker notes on a half message. A sender's would have it taken for the copy of another one, which a start
+gives up then, or for one that was asked for often enough."""
+
+
 class Unending(ValueError):
     """The half message does not say where it belongs; the text says what is wrong."""
 
 
 def half_of(message: Message) -> Message:
     """`message` as it waits for the end of its transaction."""
-    properties = dict(message.properties)
-    for name in (props.TRANSACTION_ID, props.REAL_TOPIC, props.REAL_QID):
-        properties.pop(name, None)
+    properties = {name: value for name, value in message.properties.items() if name not in _OURS}
     properties[props.TRANSACTION_ID] = properties[props.UNIQ_KEY]
     properties[props.REAL_TOPIC] = message.topic
     properties[props.REAL_QID] = str(message.queue_id)
@@ -89,11 +98,6 @@ def resumed(record: Record) -> Message:
     properties.pop(props.TRAN_PREPARED_QUEUE_OFFSET, None)
     properties[props.TRANSACTION_CHECK_TIMES] = "0"
     return record.message.again(names.HALF_TOPIC, HALF_QUEUE, properties)
-
-
-def can_be_put_back(half: Record) -> bool:
-    """Whether a half message can be put back: one that Apache RocketMQ stored may have no room for what is added."""
-    return len(props.encode(put_back(half, checked=True).properties)) <= props.PROPERTIES_BYTES_MAX
 
 
 def op_message(offsets: str, now_ms: Millis, host: Host) -> Message:

@@ -96,7 +96,7 @@ class Transactions:
         return half if place.position == half.position else self._store.log.record_at(place.position)
 
     def put_back(self, half: Record, *, checked: bool) -> Appended:
-        """Append a pending half message once more. Raises OSError."""
+        """Append a pending half message once more. Raises PropertiesTooLong, OSError."""
         appended = self._store.append(halves.put_back(half, checked=checked))
         self.pending.move(halves.origin_of(half), Place(appended.queue_offset, appended.position))
         self.pending.drop(half.queue_offset)
