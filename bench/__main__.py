@@ -1,8 +1,8 @@
 """Benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...], all of them without a name.
 
 A name is a module's, or `delays` or `blocks`, which are modes of `lateness`, or `bystanders`, which is
-`instant --bystanders`, or a module's with `_sync`: both brokers answer behind an fsync then. Options that are not known
-here go to each.
+`instant --bystanders`, or `sends_java_all`, which is `sends_java --all`, or a module's with `_sync`: both brokers
+answer behind an fsync then. Options that are not known here go to each.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "pending": ("bench.pending",),
     "absences": ("bench.absences",),
     "sends_java": ("bench.sends_java",),
+    "sends_java_all": ("bench.sends_java", "--all"),
+    "backlog": ("bench.backlog",),
+    "latency": ("bench.latency",),
+    "pollers": ("bench.pollers",),
     "sends_raw_sync": ("bench.sends_raw", "--flush", "SYNC_FLUSH"),
     "sends_java_sync": ("bench.sends_java", "--flush", "SYNC_FLUSH"),
     "queues": ("bench.queues",),

@@ -50,7 +50,7 @@ def _burst(target: Target, count: int) -> Figures:
         said = client.command(*at(count, span_ms=0, lead_s=lead_s))
         done = client.wait(count, lead_s + DRAIN_S)
         arrivals = client.arrivals()
-        pace_ms = client.command(f"drain {count}", 90)["ms"]
+        pace_ms = client.drain(count, 60)["ms"]
     target.end()
     stored_ms = stored(target, TOPIC, arrivals) - arrivals.deliver_ms
     late_ms = arrivals.at_ms - arrivals.deliver_ms

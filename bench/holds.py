@@ -7,6 +7,7 @@ one at a time; the pulls that each wakes are made anew before the next. Beside i
 from __future__ import annotations
 
 import itertools
+import selectors
 import socket
 import sys
 import time
@@ -71,15 +72,27 @@ class Peer:
 
     def answer(self) -> Command:
         """The next answer. Raises TimeoutError."""
-        while True:
-            end = frame.frame_end(self._buffer, 0, len(self._buffer))
-            if end is not None:
-                command = frame.decode(bytes(self._buffer[:end]), 0, end)
-                del self._buffer[:end]
-                return command
-            chunk = self._socket.recv(1 << 18)
-            assert chunk, "the broker closed the connection"
-            self._buffer += chunk
+        while (found := self.read_answer()) is None:
+            self.receive()
+        return found
+
+    def read_answer(self) -> Command | None:
+        """The next answer, if it has been received."""
+        end = frame.frame_end(self._buffer, 0, len(self._buffer))
+        if end is None:
+            return None
+        command = frame.decode(bytes(self._buffer[:end]), 0, end)
+        del self._buffer[:end]
+        return command
+
+    def receive(self) -> None:
+        """Receive more. Raises TimeoutError."""
+        chunk = self._socket.recv(1 << 18)
+        assert chunk, "the broker closed the connection"
+        self._buffer += chunk
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def close(self) -> None:
         self._socket.close()
@@ -88,8 +101,12 @@ class Peer:
 class Crowd:
     """The held pulls, and how far each is in its queue."""
 
-    def __init__(self, address: str, waits: Sequence[Wait]) -> None:
-        self._peers = [Peer(address) for _ in range(CONNECTIONS)]
+    def __init__(
+        self, address: str, waits: Sequence[Wait], *, connections: int = CONNECTIONS, hold_ms: int = HOLD_MS
+    ) -> None:
+        self.hold_ms = hold_ms
+        """How long the next pulls may be held."""
+        self._peers = [Peer(address) for _ in range(connections)]
         self._sender = Peer(address)
         self._offsets: defaultdict[Wait, int] = defaultdict(int)
         self._held: dict[tuple[int, int], Wait] = {}
@@ -115,6 +132,29 @@ class Crowd:
         self._pull(woken)
         return took_s
 
+    def idle(self, seconds: float) -> tuple[int, int]:
+        """For so long make those anew that are sent away: how many were, and how many had messages."""
+        empty = full = 0
+        end_s = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            for number, peer in enumerate(self._peers):
+                selector.register(peer, selectors.EVENT_READ, number)
+            ready = list(range(len(self._peers)))  # may have received what nobody took
+            while True:
+                for number in ready:
+                    while (answer := self._peers[number].read_answer()) is not None:
+                        wait = self._held.pop((number, answer.opaque))
+                        self._offsets[wait] = int(answer.ext["nextBeginOffset"])
+                        full += answer.code == ResponseCode.SUCCESS
+                        empty += answer.code != ResponseCode.SUCCESS
+                        self._pull([wait])
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    return empty, full
+                ready = [key.data for key, _ in selector.select(left_s)]
+                for number in ready:
+                    self._peers[number].receive()
+
     def _take(self, number: int, waits: set[Wait]) -> None:
         """Take the answers to pulls on one connection. Others there that were sent away are made anew: Apache does that
         every 5 s with those whose queue got something, whatever they filter by."""
@@ -130,7 +170,7 @@ class Crowd:
     def _pull(self, waits: Sequence[Wait]) -> None:
         by_peer: defaultdict[int, list[tuple[Wait, Command]]] = defaultdict(list)
         for wait in waits:
-            by_peer[wait.peer].append((wait, _pull(wait, self._offsets[wait])))
+            by_peer[wait.peer].append((wait, _pull(wait, self._offsets[wait], self.hold_ms)))
         for number, asked in by_peer.items():
             self._peers[number].send(*(command for _, command in asked))
             self._held.update({(number, command.opaque): wait for wait, command in asked})
@@ -146,11 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _figures(target: Target, count: int) -> Figures:
-    for topic, queues in (("BenchQueues", QUEUES), ("BenchTags", 1), ("BenchNone", 1)):
-        target.ask(
-            RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=queues,
-            writeQueueNums=queues, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
-        )  # fmt: skip
+    make_topics(target, BenchQueues=QUEUES, BenchTags=1, BenchNone=1)
     by_queue = [Wait(i, "BenchQueues", i % QUEUES, "", i % CONNECTIONS) for i in range(HOLDS)]
     by_tag = [Wait(i, "BenchTags", 0, f"tag{i}", i % CONNECTIONS) for i in range(HOLDS)]
     queue = _waking(target, by_queue, lambda i: by_queue[i * 7 % QUEUES :: QUEUES], count)
@@ -161,6 +197,15 @@ def _figures(target: Target, count: int) -> Figures:
         **{f"tag_{name}": value for name, value in tag.items()},
         "none_us": none["us"],
     }
+
+
+def make_topics(target: Target, **queues: int) -> None:
+    """Topics with so many queues each."""
+    for topic, count in queues.items():
+        target.ask(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=count,
+            writeQueueNums=count, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
+        )  # fmt: skip
 
 
 def _waking(target: Target, waits: Sequence[Wait], woken: Callable[[int], Sequence[Wait]], count: int) -> Figures:
@@ -184,7 +229,7 @@ def _send_to(crowd: Crowd, woken: Sequence[Wait]) -> float:
     return crowd.send(first.topic, first.queue_id, first.tag, woken)
 
 
-def _pull(wait: Wait, offset: int) -> Command:
+def _pull(wait: Wait, offset: int, hold_ms: int) -> Command:
     header = PullHeader(
         consumer_group="bench",
         topic=wait.topic,
@@ -193,7 +238,7 @@ def _pull(wait: Wait, offset: int) -> Command:
         max_msg_nums=32,
         sys_flag=PULL_SUSPEND | PULL_SUBSCRIPTION,
         commit_offset=0,
-        suspend_timeout_millis=HOLD_MS,
+        suspend_timeout_millis=hold_ms,
         subscription=wait.tag or "*",
         expression_type="TAG",
     )

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -47,11 +47,16 @@ class Arrivals:
 
 
 class JavaClient:
-    """A producer, and a push consumer if it `consumes`, of one topic; in a JVM that ends with the block."""
+    """A producer of one topic, in a JVM that ends with the block; with a push consumer, but in the mode `send`.
 
-    def __init__(self, target: Target, topic: str, *, body_bytes: int = 256, consumes: bool = True) -> None:
+    The consumer keeps what it is handed (`consume`), or how long that was on its way (`time`).
+    """
+
+    def __init__(
+        self, target: Target, topic: str, *, body_bytes: int = 256, mode: Literal["consume", "send", "time"] = "consume"
+    ) -> None:
         self._home = target.home / f"client-{topic}"
-        self._words = [target.namesrv, topic, str(QUEUES), str(body_bytes), "consume" if consumes else "send"]
+        self._words = [target.namesrv, topic, str(QUEUES), str(body_bytes), mode]
 
     def __enter__(self) -> Self:
         self._home.mkdir()
@@ -95,6 +100,16 @@ class JavaClient:
         rows = [line.split() for line in path.read_text().splitlines()]
         columns = np.array([[int(word) for word in row[2:]] for row in rows], np.int64).reshape(-1, 4)
         return Arrivals([row[0] for row in rows], *columns.T)
+
+    def times(self, count: int, per_second: int, threads: int) -> tuple[dict[str, Any], Column]:
+        """Send so many at that pace: what came of it, and from when each was to be sent to the listener, us."""
+        path = self._home / "times"
+        said = self.command(f"time {count} {per_second} {threads} {path}", 2 * count / per_second + 90)
+        return said, np.array(path.read_text().split(), np.int64)
+
+    def drain(self, count: int, deadline_s: int) -> dict[str, Any]:
+        """Hand `count` messages that wait to a new group: whether that was `drained`, and `ms`, first to last."""
+        return self.command(f"drain {count} {deadline_s}", deadline_s + 30)
 
     def reset(self) -> None:
         """Forget what came, and what pauses there were."""

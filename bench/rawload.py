@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import selectors
 import socket
 import struct
@@ -20,10 +21,14 @@ import numpy.typing as npt
 from numba import njit
 
 Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
 
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 UNIQ_DIGITS = 10
 PREFIX = "00000000000000BE0CB000"
+INNER_HEAD = struct.Struct(">iiiii")
+"""Of a message in a batch: size, magic, body crc, flag, body size (RocketMQ: MessageDecoder.encodeMessage)."""
+
 OPAQUE_BASE = 10_000_000
 OPAQUE_COUNT = 80_000_000
 """An opaque tells the number of its message as long as there are no more than so many."""
@@ -38,30 +43,43 @@ class Template:
 
     frame: Bytes
     opaque_at: int
-    uniq_at: int
+    uniq_at: Integers
+    """Of the digits of unique keys: that of the message, or those of the batch and of each message in it."""
     time_at: int
     """Of the 13 digits of TIMER_DELIVER_MS; -1 for a plain message."""
     queue_at: int
 
 
-def template(topic: str, body_bytes: int, *, timed: bool, prefix: str = PREFIX) -> Template:
-    """A send frame for `topic` with a body of `body_bytes`, its unique keys beginning with `prefix` (22 characters)."""
+def template(topic: str, body_bytes: int, *, timed: bool, prefix: str = PREFIX, batch: int = 1) -> Template:
+    """A send frame for `topic` with a body of `body_bytes`, its unique keys beginning with `prefix` (22 characters).
+
+    With a `batch` of more than 1 it holds so many messages, as the Java client joins them.
+    """
     assert len(prefix) == 32 - UNIQ_DIGITS
     timer = "TIMER_DELIVER_MS\\u00010000000000000\\u0002" if timed else ""
-    properties = f"{timer}UNIQ_KEY\\u0001{prefix}{'0' * UNIQ_DIGITS}\\u0002WAIT\\u0001true\\u0002TAGS\\u0001TagA\\u0002"
+    named = f"UNIQ_KEY\\u0001{prefix}{'0' * UNIQ_DIGITS}\\u0002WAIT\\u0001true\\u0002"
+    tagged = f"{named}TAGS\\u0001TagA\\u0002"
+    properties = f"{timer}{tagged}" if batch == 1 else named
+    code, is_batch = (310, "false") if batch == 1 else (320, "true")
     ext = (
         f'"a":"bench","b":"{topic}","c":"TBW102","d":"4","e":"0","f":"0","g":"{int(time.time() * 1000)}","h":"0",'
-        f'"i":"{properties}","j":"0","k":"false","m":"false"'
+        f'"i":"{properties}","j":"0","k":"false","m":"{is_batch}"'
     )
     header = (
-        f'{{"code":310,"extFields":{{{ext}}},"flag":0,"language":"JAVA","opaque":{OPAQUE_BASE},'
+        f'{{"code":{code},"extFields":{{{ext}}},"flag":0,"language":"JAVA","opaque":{OPAQUE_BASE},'
         f'"serializeTypeCurrentRPC":"JSON","version":479}}'
     ).encode()
-    frame = struct.pack(">ii", 4 + len(header) + body_bytes, len(header)) + header + b"x" * body_bytes
+    body = b"x" * body_bytes
+    if batch > 1:
+        inner = tagged.replace("\\u0001", "\1").replace("\\u0002", "\2").encode()
+        size = INNER_HEAD.size + body_bytes + 2 + len(inner)
+        body = batch * (INNER_HEAD.pack(size, 0, 0, 0, body_bytes) + body + struct.pack(">h", len(inner)) + inner)
+    frame = struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+    uniq_at = [found.end() for found in re.finditer(prefix.encode(), frame)]
     return Template(
         frame=np.frombuffer(frame, np.uint8).copy(),
         opaque_at=frame.index(b'"opaque":') + 9,
-        uniq_at=frame.index(prefix.encode()) + len(prefix),
+        uniq_at=np.array(uniq_at, np.int64),
         time_at=frame.index(b"TIMER_DELIVER_MS") + 22 if timed else -1,
         queue_at=frame.index(b'"e":"') + 5,
     )
@@ -69,7 +87,7 @@ def template(topic: str, body_bytes: int, *, timed: bool, prefix: str = PREFIX) 
 
 @njit(cache=True)
 def build(template, opaque_at, uniq_at, time_at, queue_at, queues, first, count, deliver_ms, out):  # type: ignore[no-untyped-def]
-    """Write `count` frames for the messages first, first + 1, ... to `out`; how many bytes."""
+    """Write `count` frames for the messages, or batches, first, first + 1, ... to `out`; how many bytes."""
     n = template.shape[0]
     for i in range(count):
         at = i * n
@@ -79,10 +97,11 @@ def build(template, opaque_at, uniq_at, time_at, queue_at, queues, first, count,
         for k in range(8):
             out[at + opaque_at + 7 - k] = 48 + value % 10
             value //= 10
-        value = number
-        for k in range(UNIQ_DIGITS):
-            out[at + uniq_at + UNIQ_DIGITS - 1 - k] = HEX[value & 15]
-            value >>= 4
+        for j in range(uniq_at.shape[0]):
+            value = number * uniq_at.shape[0] + j
+            for k in range(UNIQ_DIGITS):
+                out[at + uniq_at[j] + UNIQ_DIGITS - 1 - k] = HEX[value & 15]
+                value >>= 4
         out[at + queue_at] = 48 + number % queues
         if time_at >= 0:
             value = deliver_ms[number & 1]
@@ -181,6 +200,8 @@ class Load:
     deliver_at_ms: int | None = None
     queues: int = 4
     prefix: str = PREFIX
+    batch: int = 1
+    """Messages in a frame; `messages`, `rate` and all results count frames."""
 
     @property
     def is_timed(self) -> bool:
@@ -193,7 +214,7 @@ class Generator:
     def __init__(self, address: str, topic: str, load: Load, taken: Bytes | None = None) -> None:
         self.load = load
         self.result = Result()
-        self._template = template(topic, load.body_bytes, timed=load.is_timed, prefix=load.prefix)
+        self._template = template(topic, load.body_bytes, timed=load.is_timed, prefix=load.prefix, batch=load.batch)
         self.result.frame_bytes = len(self._template.frame)
         self._taken = np.zeros(0, np.uint8) if taken is None else taken
         self._out = np.zeros(load.window * len(self._template.frame), np.uint8)
@@ -319,6 +340,7 @@ def main() -> None:
     parser.add_argument("--deliver-at-ms", type=int)
     parser.add_argument("--queues", type=int, default=4)
     parser.add_argument("--prefix", default=PREFIX, help="of the unique keys")
+    parser.add_argument("--batch", type=int, default=1, help="messages in a frame")
     parser.add_argument("--taken", type=Path, metavar="FILE", help="write there which messages were taken, as a .npy")
     options = vars(parser.parse_args())
     address, topic, taken_path = options.pop("address"), options.pop("topic"), options.pop("taken")

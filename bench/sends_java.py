@@ -1,60 +1,108 @@
-"""Sends of Apache's Java client: 32 threads, each waiting for its answer, 256 B; and what a send costs the broker."""
+"""Sends of Apache's Java client, each thread waiting for its answer; and what a message costs the broker.
+
+32 threads and 256 B; with --all 1, 32 and 64 threads, each with 256 B, 1 KiB, 4 KiB and batches of 32 of 256 B. All
+figures are for messages.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from bench.javaclient import JavaClient
 from bench.report import Figures, Metric, Report, add_flush, measure_flushing, parse, parser
 from bench.targets import Target
 
-TOPIC = "Sends"
-THREADS = 32
-WARM_SLICE_S = 4
-WARM_GROWTH = 1.1
-WARM_SLICES = 10
+TOPIC: Final = "Sends"
+THREADS: Final = (1, 32, 64)
+SIZES: Final = (256, 1024, 4096)
+BATCH: Final = 32
+BATCH_SIZE: Final = 256
+SETTLE_S: Final = 2
+"""Sends unmeasured before each that are measured, by a client that is warm."""
+WARM_SLICE_S: Final = 4
+WARM_GROWTH: Final = 1.1
+WARM_SLICES: Final = 10
+ANSWER_S: Final = 60
 
-METRICS = [
-    Metric("per_s", "sends/s", ratio_at_least=0.95),
-    Metric("us", "broker processor us/send", ratio_at_most=1),
-    Metric("failed", "sends that failed", at_most=0),
-]
+
+@dataclass(frozen=True)
+class Case:
+    """Who sends what."""
+
+    threads: int = 32
+    body_bytes: int = 256
+    batch: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.threads}_{self.body_bytes}" + f"x{self.batch}" * (self.batch > 1)
+
+    @property
+    def text(self) -> str:
+        return f"{self.threads} x {self.body_bytes:,} B" + f" x {self.batch}" * (self.batch > 1)
+
+
+USUAL: Final = Case()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     made = parser("sends_java", __doc__)
-    made.add_argument("--seconds", type=int, help="(20; 8 with --short)")
+    made.add_argument("--seconds", type=int, help="for each (20; 8, of all 3, with --short)")
+    made.add_argument("--all", action="store_true", help="all numbers of threads, sizes, and batches")
     add_flush(made)
     options = parse(made, argv)
-    seconds = options.seconds or (8 if options.short else 20)
-    report = Report(f"sends, Java client, {THREADS} threads, 256 B, {seconds} s", METRICS)
-    measure_flushing(report, options, lambda target: _sends(target, seconds))
+    cases = [USUAL]
+    if options.all:
+        cases = [Case(threads, size) for threads in THREADS for size in SIZES]
+        cases += [Case(threads, BATCH_SIZE, BATCH) for threads in THREADS]
+    seconds = options.seconds or (20 if not options.short else 3 if options.all else 8)
+    report = Report(f"sends, Java client, threads x bytes, {seconds} s each", _metrics(cases))
+    measure_flushing(report, options, lambda target: _sends(target, cases, seconds))
     return report.finish(options.json)
 
 
-def _sends(target: Target, seconds: int) -> Figures:
-    with JavaClient(target, TOPIC, consumes=False) as client:
-        _warm(client)
-        processor = target.processor()
-        said = client.command(f"sends {seconds} {THREADS}", seconds + 60)
-        used = processor.seconds()["broker"]
-    return {
-        "per_s": said["sent"] / said["seconds"],
-        "us": used * 1e6 / max(1, said["sent"]),
-        "failed": said["failed"],
-    }
+def _metrics(cases: Sequence[Case]) -> list[Metric]:
+    return [
+        *(Metric(f"per_s_{case.name}", f"messages/s, {case.text}", ratio_at_least=0.95) for case in cases),
+        *(Metric(f"us_{case.name}", f"broker processor us/message, {case.text}", ratio_at_most=1) for case in cases),
+        Metric("failed", "sends that failed", at_most=0),
+    ]
 
 
-def _warm(client: JavaClient) -> None:
-    """Send unmeasured until it gets no faster: both the client and a broker in Java compile as they go."""
+def _sends(target: Target, cases: Sequence[Case], seconds: int) -> Figures:
+    figures: Figures = {"failed": 0}
+    with JavaClient(target, TOPIC, mode="send") as client:
+        warm(client)
+        for case in cases:
+            if case != USUAL:
+                send(client, SETTLE_S, case)
+            processor = target.processor()
+            said = send(client, seconds, case)
+            used = processor.seconds()["broker"]
+            figures[f"per_s_{case.name}"] = said["sent"] / said["seconds"]
+            figures[f"us_{case.name}"] = used * 1e6 / max(1, said["sent"])
+            figures["failed"] += said["failed"]
+    return figures
+
+
+def send(client: JavaClient, seconds: int, case: Case) -> dict[str, float]:
+    """Send for so long: messages `sent`, sends `failed`, `seconds`."""
+    return client.command(f"sends {seconds} {case.threads} {case.body_bytes} {case.batch}", seconds + ANSWER_S)
+
+
+def warm(client: JavaClient) -> float:
+    """Send unmeasured until it gets no faster: both the client and a broker in Java compile as they go. Messages/s."""
     best = 0.0
     for i in range(WARM_SLICES):
-        said = client.command(f"sends {WARM_SLICE_S} {THREADS}", WARM_SLICE_S + 60)
+        said = send(client, WARM_SLICE_S, USUAL)
         rate = said["sent"] / said["seconds"]
         if i >= 2 and rate < best * WARM_GROWTH:
-            return
+            break
         best = max(best, rate)
+    return max(best, rate)
 
 
 if __name__ == "__main__":

@@ -1,62 +1,87 @@
-"""Sends as raw frames: 16 connections with 64 in flight each, 256 B and 1 KiB.
+"""Sends as raw frames: 16 connections with 64 in flight each, of 256 B, 1 KiB and 4 KiB; and batches of 32 of 256 B.
 
-Beside Apache and WheelMQ stands a sink, which answers and does nothing else: what the generator could ask for.
+Of batches 8 are in flight on each connection, and all figures are for messages. Beside Apache and WheelMQ stands a
+sink, which answers and does nothing else: what the generator could ask for.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from bench.generator import generate, sink, warm_up
 from bench.rawload import Load
 from bench.report import Figures, Metric, Report, add_flush, measure_flushing, parse, parser
 from bench.targets import Target
 
-SIZES = (256, 1024)
+SIZES: Final = (256, 1024, 4096)
+BATCH: Final = 32
+BATCH_WINDOW: Final = 8
+SINK_S: Final = 5.0
+RATIOS: Final = {"256": 4.0, "1024": 3.0}
+"""How far ahead of Apache sends are wanted to be; others are to be ahead."""
 
-METRICS = [
-    Metric("per_s_256", "sends/s of 256 B", ratio_at_least=4),
-    Metric("per_s_1024", "sends/s of 1 KiB", ratio_at_least=3),
-    Metric("log_256", "log MB/s at 256 B"),
-    Metric("log_1024", "log MB/s at 1 KiB"),
-    Metric("us_256", "broker processor us/send, 256 B"),
-    Metric("us_1024", "broker processor us/send, 1 KiB"),
-    Metric("refused", "sends not taken", at_most=0),
-    Metric("generator", "generator's processor, % of a core"),
-]
+Cases = dict[str, Load]
+"""By how they are called in figures: 256, or 256x32."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     made = parser("sends_raw", __doc__)
-    made.add_argument("--seconds", type=float, help="for each size (20; 5 with --short)")
+    made.add_argument("--seconds", type=float, help="for each (20; 5 with --short)")
+    made.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of bodies, in bytes (256 1024 4096)")
+    made.add_argument(
+        "--batch", type=int, default=BATCH, help=f"messages of the first size in a batch; 1: none ({BATCH})"
+    )
     add_flush(made)
     options = parse(made, argv)
     seconds = options.seconds or (5.0 if options.short else 20.0)
-    report = Report(f"sends, raw frames, 16 x 64 in flight, {seconds:g} s each", METRICS)
+    cases = {str(size): Load(body_bytes=size, seconds=seconds) for size in options.sizes}
+    if options.batch > 1:
+        size = options.sizes[0]
+        batches = Load(body_bytes=size, seconds=seconds, batch=options.batch, window=BATCH_WINDOW)
+        cases[f"{size}x{options.batch}"] = batches
+    report = Report(f"sends, raw frames, 16 x 64 in flight, {seconds:g} s each", _metrics(cases))
     with sink() as address:
-        report.add("sink", _ceiling(address, min(seconds, 5.0)))
-    measure_flushing(report, options, lambda target: _sends(target, seconds))
+        report.add("sink", _ceiling(address, cases, min(seconds, SINK_S)))
+    measure_flushing(report, options, lambda target: _sends(target, cases))
     return report.finish(options.json)
 
 
-def _ceiling(address: str, seconds: float) -> Figures:
-    results = {size: generate(address, "Bench", Load(body_bytes=size, seconds=seconds)) for size in SIZES}
-    return {f"per_s_{size}": result["per_second"] for size, result in results.items()}
+def _metrics(cases: Cases) -> list[Metric]:
+    called = {name: f"{load.body_bytes:,} B" + f" x {load.batch}" * (load.batch > 1) for name, load in cases.items()}
+    return [
+        *(
+            Metric(f"per_s_{name}", f"messages/s, {text}", ratio_at_least=RATIOS.get(name, 1.0))
+            for name, text in called.items()
+        ),
+        *(Metric(f"log_{name}", f"log MB/s, {text}") for name, text in called.items()),
+        *(Metric(f"us_{name}", f"broker processor us/message, {text}") for name, text in called.items()),
+        Metric("refused", "sends not taken", at_most=0),
+        Metric("generator", "generator's processor, % of a core"),
+    ]
 
 
-def _sends(target: Target, seconds: float) -> Figures:
+def _ceiling(address: str, cases: Cases, seconds: float) -> Figures:
+    figures = {}
+    for name, load in cases.items():
+        result = generate(address, "Bench", dataclasses.replace(load, seconds=seconds))
+        figures[f"per_s_{name}"] = result["per_second"] * load.batch
+    return figures
+
+
+def _sends(target: Target, cases: Cases) -> Figures:
     figures: Figures = {"refused": 0, "generator": 0}
-    for size in SIZES:
-        topic = f"Bench{size}"
-        load = Load(body_bytes=size, seconds=seconds)
+    for name, load in cases.items():
+        topic = f"Bench{name}"
         warm_up(target.broker, topic, load)
         processor, before = target.processor(), target.log_bytes()
         result = generate(target.broker, topic, load)
         used, after = processor.seconds()["broker"], target.log_bytes()
-        figures[f"per_s_{size}"] = result["per_second"]
-        figures[f"log_{size}"] = (after - before) / 1e6 / result["seconds"]
-        figures[f"us_{size}"] = used * 1e6 / max(1, result["good"])
+        figures[f"per_s_{name}"] = result["per_second"] * load.batch
+        figures[f"log_{name}"] = (after - before) / 1e6 / result["seconds"]
+        figures[f"us_{name}"] = used * 1e6 / max(1, result["good"] * load.batch)
         figures["refused"] += result["sent"] - result["good"]
         figures["generator"] = max(figures["generator"], 100 * result["processor_seconds"] / result["seconds"])
     return figures

@@ -2,13 +2,19 @@
 
 Afterwards the topic's queues are read to the end, and every message is looked for by its number. Sustained is what went
 in and came out in time: timers by the seconds of sending plus those that the last one was late.
+
+Whoever sends as fast as the broker takes timers makes more of them due than it can release beside what comes: lateness
+then says how soon it slows the sender down. `--pace 1.5` gives WheelMQ one and a half times what Apache sustained in
+the same round, and no more: lateness there is that of a broker that keeps up. `--rate` gives both a rate.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +31,8 @@ STALL_S = 30.0
 """Nothing more came out for so long: the rest is lost."""
 DRAIN_MAX_S = 240.0
 LOOK_S = 0.5
+PACED_LATE_MS = 50
+"""p99 of a broker that is given what it can do."""
 
 METRICS = [
     Metric("sustained", "timers/s, in and out", ratio_at_least=1),
@@ -48,14 +56,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = parser("timers_sustained", __doc__, rounds=1)
     made.add_argument("--seconds", type=float, help="of sending (60; 20 with --short)")
     made.add_argument("--delays-s", type=float, nargs=2, help="(20 45; 6 12 with --short)")
+    made.add_argument("--rate", type=float, help="timers/s for each broker; else as fast as it takes them")
+    made.add_argument("--pace", type=float, help="WheelMQ is given so many times what Apache sustained in that round")
     options = parse(made, argv)
     seconds = options.seconds or (20.0 if options.short else 60.0)
     first_s, second_s = options.delays_s or ((6.0, 12.0) if options.short else (20.0, 45.0))
-    load = Load(seconds=seconds, delays_ms=(int(first_s * 1000), int(second_s * 1000)))
+    load = Load(seconds=seconds, delays_ms=(int(first_s * 1000), int(second_s * 1000)), rate=options.rate)
     title = f"timers in and out, {seconds:g} s of raw frames of 256 B, delays {first_s:g} and {second_s:g} s"
-    report = Report(title, METRICS)
-    measure(report, options, lambda target: _sustain(target, load))
+    is_paced = options.rate is not None or options.pace is not None
+    report = Report(
+        title, [replace(one, at_most=PACED_LATE_MS) if is_paced and one.key == "p99_ms" else one for one in METRICS]
+    )
+    measure(report, options, lambda target: _sustain(target, _paced(load, target, report, options)))
     return report.finish(options.json)
+
+
+def _paced(load: Load, target: Target, report: Report, options: argparse.Namespace) -> Load:
+    """What `target` is given."""
+    if options.pace is None or target.name == "Apache":
+        return load
+    rounds = report.figures.get("Apache")
+    if not rounds:
+        raise SystemExit("--pace needs a round of Apache's before: leave --only out, or give a --rate")
+    return replace(load, rate=options.pace * rounds[-1]["sustained"])
 
 
 def _sustain(target: Target, load: Load) -> Figures:

@@ -95,6 +95,22 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+def run_tool(command: Sequence[str], folder: Path, deadline_s: float, **environment: str) -> None:
+    """Run a tool that builds or installs, in `folder`. Raises BuildError with the end of what it said."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=deadline_s,
+    )
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command[:4])} failed:\n{done.stdout[-4000:]}")
+
+
 def run_program(
     program: Program, home: Path, on_result: Callable[[CaseResult], object] = lambda result: None
 ) -> list[CaseResult]:

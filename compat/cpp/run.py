@@ -6,13 +6,11 @@ import argparse
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from compat.apache.maven import BuildError
-from compat.suite import Asked, CaseResult, Program, run_main, run_program, suite_parser
+from compat.suite import Asked, CaseResult, Program, run_main, run_program, run_tool, suite_parser
 
 FOLDER = Path(__file__).parent
 TARGET = FOLDER / "target"
@@ -41,16 +39,8 @@ def install() -> Path:
         stamp.unlink(missing_ok=True)
         shutil.rmtree(site, ignore_errors=True)
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
-        done = subprocess.run(
-            [*command, "--require-hashes", "--target", str(site), "-r", str(REQUIREMENTS)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=INSTALL_DEADLINE_S,
-        )
-        if done.returncode != 0:
-            raise BuildError(f"pip failed:\n{done.stdout[-4000:]}")
+        command += ["--require-hashes", "--target", str(site), "-r", str(REQUIREMENTS)]
+        run_tool(command, FOLDER, INSTALL_DEADLINE_S)
         stamp.write_text(REQUIREMENTS.read_text())
     return site
 

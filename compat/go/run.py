@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from compat.apache.maven import BuildError
-from compat.suite import Asked, CaseResult, Program, run_main, run_program, suite_parser, tools_found
+from compat.suite import Asked, CaseResult, Program, run_main, run_program, run_tool, suite_parser, tools_found
 
 FOLDER = Path(__file__).parent
 TARGET = FOLDER / "target"
@@ -32,19 +30,7 @@ def build() -> Path:
     TARGET.mkdir(exist_ok=True)
     program = TARGET / "compat"
     command = ["go", "build", "-mod=readonly", "-trimpath", "-o", str(program), "."]
-    environment = {**os.environ, "GOFLAGS": "-modcacherw", "GOTOOLCHAIN": "local"}
-    done = subprocess.run(
-        command,
-        cwd=FOLDER,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=BUILD_DEADLINE_S,
-    )
-    if done.returncode != 0:
-        raise BuildError(f"go build failed:\n{done.stdout[-4000:]}")
+    run_tool(command, FOLDER, BUILD_DEADLINE_S, GOFLAGS="-modcacherw", GOTOOLCHAIN="local")
     return program
 
 

@@ -6,12 +6,10 @@ import argparse
 import hashlib
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from compat.apache.maven import BuildError
-from compat.suite import Asked, CaseResult, Program, run_main, run_program, suite_parser, tools_found
+from compat.suite import Asked, CaseResult, Program, run_main, run_program, run_tool, suite_parser, tools_found
 
 FOLDER = Path(__file__).parent
 TARGET = FOLDER / "target"
@@ -41,17 +39,7 @@ def install() -> Path:
         for name in PINS:
             shutil.copyfile(FOLDER / name, TARGET / name)
         command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit-lockfile-registry-resolved"]
-        done = subprocess.run(
-            command,
-            cwd=TARGET,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=INSTALL_DEADLINE_S,
-        )
-        if done.returncode != 0:
-            raise BuildError(f"npm ci failed:\n{done.stdout[-4000:]}")
+        run_tool(command, TARGET, INSTALL_DEADLINE_S)
         stamp.write_text(fingerprint)
     return TARGET / "node_modules"
 

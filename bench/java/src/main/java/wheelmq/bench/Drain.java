@@ -11,13 +11,12 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 
 /** What the client can do at best on this machine: messages that all wait in the topic, into the hands of a new group. */
 final class Drain {
-    private static final int DEADLINE_S = 60;
     /** Each run is a group of its own, so that all messages are new to it. */
     private static final AtomicInteger RUNS = new AtomicInteger();
 
     private Drain() {}
 
-    static String of(String namesrv, String topic, int wanted) throws Exception {
+    static String of(String namesrv, String topic, int wanted, int deadlineS) throws Exception {
         AtomicInteger count = new AtomicInteger();
         AtomicLong firstNs = new AtomicLong();
         AtomicLong lastNs = new AtomicLong();
@@ -39,7 +38,7 @@ final class Drain {
         });
         consumer.subscribe(topic, "*");
         consumer.start();
-        boolean done = reached.await(DEADLINE_S, TimeUnit.SECONDS);
+        boolean done = reached.await(deadlineS, TimeUnit.SECONDS);
         consumer.shutdown();
         return "\"drained\":" + done + ",\"ms\":" + (lastNs.get() - firstNs.get()) / 1e6;
     }

@@ -1,6 +1,10 @@
 package wheelmq.bench;
 
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
@@ -17,6 +21,8 @@ import org.apache.rocketmq.common.message.Message;
 final class Load {
     private static final int FAILURES_MAX = 100_000;
     private static final int THREADS_FOR_DELAYS = 8;
+    /** The first byte of a body that holds the time, in nanoseconds of this process, when it was to be sent. */
+    static final byte STAMPED = 1;
 
     private final DefaultMQProducer producer;
     final String namesrv;
@@ -24,7 +30,7 @@ final class Load {
     private final byte[] body;
 
     private interface Making {
-        Message make(int number);
+        Message make(int number, long dueNs);
     }
 
     Load(String namesrv, String topic, int queues, int bodyBytes) throws Exception {
@@ -40,8 +46,8 @@ final class Load {
     }
 
     /** A first message makes the topic; the consumer must not subscribe before there is a route. */
-    void makeTopic() throws Exception {
-        while (producer.send(plain(0)).getSendStatus() != SendStatus.SEND_OK) {
+    void makeTopic() {
+        while (!sent(plain(0))) { // a JVM that has just begun may take longer than a send waits
             LockSupport.parkNanos(100_000_000);
         }
     }
@@ -53,7 +59,7 @@ final class Load {
     String at(int count, int spanMs, int afterMs, int threads) throws Exception {
         long firstMs = System.currentTimeMillis() + afterMs;
         AtomicInteger late = new AtomicInteger();
-        return spread(count, threads, 0, number -> {
+        return spread(count, threads, 0, (number, dueNs) -> {
             Message message = plain(number);
             long dueMs = firstMs + (long) number * spanMs / count;
             if (dueMs - System.currentTimeMillis() < 1000) {
@@ -66,7 +72,7 @@ final class Load {
 
     String delays(int countOfEach, int perSecond, String delays) throws Exception {
         int[] delaysMs = Arrays.stream(delays.split(",")).mapToInt(Integer::parseInt).toArray();
-        return spread(countOfEach * delaysMs.length, THREADS_FOR_DELAYS, perSecond, number -> {
+        return spread(countOfEach * delaysMs.length, THREADS_FOR_DELAYS, perSecond, (number, dueNs) -> {
             Message message = plain(number);
             message.setDelayTimeMs(delaysMs[number % delaysMs.length]);
             return message;
@@ -75,7 +81,7 @@ final class Load {
 
     String levels(int countOfEach, int perSecond, String levels) throws Exception {
         int[] asked = Arrays.stream(levels.split(",")).mapToInt(Integer::parseInt).toArray();
-        return spread(countOfEach * asked.length, THREADS_FOR_DELAYS, perSecond, number -> {
+        return spread(countOfEach * asked.length, THREADS_FOR_DELAYS, perSecond, (number, dueNs) -> {
             Message message = plain(number);
             message.setDelayTimeLevel(asked[number % asked.length]);
             return message;
@@ -83,10 +89,19 @@ final class Load {
     }
 
     String seconds(int count, int perSecond, int seconds) throws Exception {
-        return spread(count, THREADS_FOR_DELAYS, perSecond, number -> {
+        return spread(count, THREADS_FOR_DELAYS, perSecond, (number, dueNs) -> {
             Message message = plain(number);
             message.putUserProperty("delayInSeconds", String.valueOf(seconds));
             return message;
+        });
+    }
+
+    /** Messages that say when they were to be sent: a stall delays those behind it, and that is told of them. */
+    String stamped(int count, int perSecond, int threads) throws Exception {
+        return spread(count, threads, perSecond, (number, dueNs) -> {
+            byte[] stamped = body.clone();
+            ByteBuffer.wrap(stamped).put(STAMPED).putLong(dueNs);
+            return new Message(topic, "TagA", stamped);
         });
     }
 
@@ -97,13 +112,15 @@ final class Load {
         long beganNs = System.nanoTime();
         together(threads, () -> {
             for (int number = next.getAndIncrement(); number < count; number = next.getAndIncrement()) {
+                long dueNs = System.nanoTime();
                 if (perSecond > 0) {
-                    long waitNs = beganNs + number * 1_000_000_000L / perSecond - System.nanoTime();
+                    long waitNs = beganNs + number * 1_000_000_000L / perSecond - dueNs;
+                    dueNs += waitNs;
                     if (waitNs > 0) {
                         LockSupport.parkNanos(waitNs);
                     }
                 }
-                while (!sent(making.make(number))) {
+                while (!sent(making.make(number, dueNs))) {
                     if (failed.incrementAndGet() > FAILURES_MAX) {
                         return;
                     }
@@ -114,7 +131,10 @@ final class Load {
         return "\"sent\":" + count + ",\"failed\":" + failed + ",\"seconds\":" + seconds;
     }
 
-    String sends(int seconds, int threads) throws Exception {
+    /** As many as can be in that time, one by one or in batches; messages are counted. */
+    String sends(int seconds, int threads, int bodyBytes, int batch) throws Exception {
+        byte[] filled = new byte[bodyBytes];
+        Arrays.fill(filled, (byte) 'x');
         AtomicLong good = new AtomicLong();
         AtomicInteger failed = new AtomicInteger();
         long beganNs = System.nanoTime();
@@ -122,8 +142,8 @@ final class Load {
         together(threads, () -> {
             long mine = 0;
             while (System.nanoTime() < endNs && failed.get() < FAILURES_MAX) {
-                if (sent(plain(0))) {
-                    mine++;
+                if (batch == 1 ? sent(new Message(topic, "TagA", filled)) : sentBatch(filled, batch)) {
+                    mine += batch;
                 } else {
                     failed.incrementAndGet();
                 }
@@ -134,10 +154,21 @@ final class Load {
         return "\"sent\":" + good + ",\"failed\":" + failed + ",\"seconds\":" + took;
     }
 
+    private boolean sentBatch(byte[] filled, int batch) {
+        List<Message> messages = new ArrayList<>(batch);
+        for (int i = 0; i < batch; i++) {
+            messages.add(new Message(topic, "TagA", filled));
+        }
+        return did(() -> producer.send(messages));
+    }
+
     private boolean sent(Message message) {
+        return did(() -> producer.send(message));
+    }
+
+    private static boolean did(Callable<SendResult> send) {
         try {
-            SendResult result = producer.send(message);
-            return result.getSendStatus() == SendStatus.SEND_OK;
+            return send.call().getSendStatus() == SendStatus.SEND_OK;
         } catch (Exception error) {
             LockSupport.parkNanos(1_000_000);
             return false;

@@ -16,8 +16,11 @@ import org.apache.rocketmq.remoting.protocol.body.CMResult;
 import org.apache.rocketmq.remoting.protocol.body.ConsumeMessageDirectlyResult;
 import org.apache.rocketmq.remoting.protocol.body.ConsumerRunningInfo;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** What the broker asks consumers for an administrator (307, 309, 221), and offsets that are reset (222). */
+@Execution(ExecutionMode.CONCURRENT)
 class ClientCallsTest extends Suite {
     private static final long TO_THE_BEGINNING = 0;
     private static final long TO_THE_END = -1;

@@ -12,8 +12,11 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestReporter;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** Messages that the consumer gives back (36). */
+@Execution(ExecutionMode.CONCURRENT)
 class RetryTest extends Suite {
     private static final Predicate<MessageExt> AT_SECOND_SIGHT = message -> message.getReconsumeTimes() > 0;
     private static final int ONE_SECOND_LEVEL = 1;

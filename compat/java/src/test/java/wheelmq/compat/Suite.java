@@ -13,8 +13,6 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.topic.TopicValidator;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
 
 /** What every class of cases starts from: the broker under test, a producer, and names no earlier run has used. */
 abstract class Suite {
@@ -29,17 +27,18 @@ abstract class Suite {
     private static final String RUN = Long.toString(System.currentTimeMillis(), Character.MAX_RADIX);
     private static final AtomicInteger NAMES = new AtomicInteger();
 
-    static DefaultMQProducer producer;
+    /** One for all classes, some of which run side by side; it goes with the JVM. */
+    static final DefaultMQProducer producer = startedProducer();
 
-    @BeforeAll
-    static void startProducer() throws MQClientException {
-        producer = newProducer();
-        producer.start();
-    }
-
-    @AfterAll
-    static void stopProducer() {
-        producer.shutdown();
+    private static DefaultMQProducer startedProducer() {
+        DefaultMQProducer producer = newProducer();
+        try {
+            producer.start();
+        } catch (MQClientException problem) {
+            throw new IllegalStateException(problem);
+        }
+        Runtime.getRuntime().addShutdownHook(new Thread(producer::shutdown));
+        return producer;
     }
 
     static DefaultMQProducer newProducer() {
@@ -52,7 +51,8 @@ abstract class Suite {
         return "compat_" + what + "_" + RUN + "_" + NAMES.incrementAndGet();
     }
 
-    static String newTopic(int queues) throws Exception {
+    /** One at a time: the first cases of classes that run side by side all begin with one. */
+    static synchronized String newTopic(int queues) throws Exception {
         String topic = fresh("topic");
         producer.createTopic(TopicValidator.AUTO_CREATE_TOPIC_KEY_TOPIC, topic, queues, null);
         awaitRoute(topic);

@@ -12,8 +12,11 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.topic.TopicValidator;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** Message traces: what clients send to RMQ_SYS_TRACE_TOPIC of their own accord. */
+@Execution(ExecutionMode.CONCURRENT)
 class TraceTest extends Suite {
     private static final String TRACE_TOPIC = TopicValidator.RMQ_SYS_TRACE_TOPIC;
 

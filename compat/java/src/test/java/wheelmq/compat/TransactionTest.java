@@ -18,8 +18,11 @@ import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** Transactions: what is committed comes once, what is rolled back never, what is unknown is asked for. */
+@Execution(ExecutionMode.CONCURRENT)
 class TransactionTest extends Suite {
     /** The broker looks every 30 s at what is older than 6 s, and asks for what has not ended in 3 s more. */
     private static final long CHECK_MAX_MS = 80_000;
