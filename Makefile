@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bounds compat fuzz crash brokers crowd states sweeps sim bench lock clean
+.PHONY: help install demo test lint kernels bounds compat fuzz crash brokers crowd states sweeps sim bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,9 +19,13 @@ install: $(INSTALLED) ## Make .venv with everything that is needed, from locked 
 
 $(INSTALLED): requirements/wheelmq.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found: make install PYTHON=/path/to/python3"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --require-hashes -r requirements/wheelmq.txt
-	$(PIP) install --no-deps --no-build-isolation -e .
+	@echo "Making $(VENV), 1.2 GB: Spark, Java, Numba and the tools of the tests. It takes a minute or two, once."
+	@echo "1 of 3: an environment for $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "2 of 3: the $$(grep -c '==' requirements/wheelmq.txt) packages of requirements/wheelmq.txt, fetched and unpacked; pip is silent meanwhile"
+	@$(PIP) install --require-hashes -r requirements/wheelmq.txt
+	@echo "3 of 3: WheelMQ itself"
+	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: install ## Start everything, send delayed messages, show how late they arrive.
@@ -32,8 +36,12 @@ lint: install ## Look at style and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## Look at style and types, then run the tests.
-	$(BIN)/pytest -n 2 --dist loadgroup
+kernels: install ## Compile the kernels for this machine, as whatever needs them first does (1 min).
+	$(BIN)/python -c 'from wheelmq.formats.kernels.warm import warm; warm(print)'
+
+test: install ## Look at style and types, then run the tests.
+	$(MAKE) --no-print-directory -j 2 lint kernels
+	$(BIN)/pytest -n 3
 
 bounds: install ## Run the tests of the kernels with every index checked (5 min).
 	BOUNDS=whole $(BIN)/pytest tests/twin/test_bounds.py

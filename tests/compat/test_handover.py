@@ -12,10 +12,12 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +55,7 @@ PLAIN = {b"plain", b"b0", b"b1", b"b2", b"large" * 4000}
 COMMITTED = b"committed"
 PENDING = {b"pending", b"small", b"level"}
 WAYS = [("apache", "stopped"), ("ours", "killed")]
+AT_ONCE = 2
 IS_WHOLE = os.environ.get("COMPAT") == "whole"
 if IS_WHOLE:
     WAYS += [("apache", "killed"), ("ours", "stopped")]
@@ -256,16 +259,28 @@ def pending_keys(store: Path) -> Counter[str]:
     return Counter(pending.unique_key or "" for pending in pending_in(store))
 
 
-@pytest.mark.parametrize(("first", "end"), WAYS)
-def test_a_store_is_handed_over(tmp_path: Path, first: str, end: str) -> None:
-    store, second = tmp_path / "store", "ours" if first == "apache" else "apache"
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future[None]]]:
+    """Every way, two at once: they mostly wait, for what is due and for Apache's broker to stop."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {way: pool.submit(hand_over, tmp_path_factory.mktemp("-".join(way)), *way) for way in WAYS}
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_a_store_is_handed_over(ways: dict[tuple[str, str], Future[None]], way: tuple[str, str]) -> None:
+    ways[way].result()
+
+
+def hand_over(folder: Path, first: str, end: str) -> None:
+    """Have one kind of broker fill a store and end, the other go on with it and end, and the first have it again."""
+    store, second = folder / "store", "ours" if first == "apache" else "apache"
     port = free_port(beside=(-2, 1))  # the id of a message names its broker's address: who takes over has it too
-    with ApacheNameServer(tmp_path / "names") as names:
-        with BROKERS[first](tmp_path / "first", store, names.address, port) as broker:
+    with ApacheNameServer(folder / "names") as names:
+        with BROKERS[first](folder / "first", store, names.address, port) as broker:
             filled = asyncio.run(fill(names.address, broker.address, store))
             broker.end(end == "killed")
         assert pending_keys(store) == Counter([*filled.pending_keys, filled.far_key])
-        with BROKERS[second](tmp_path / "second", store, names.address, port) as broker:
+        with BROKERS[second](folder / "second", store, names.address, port) as broker:
             late_max_ms = OURS_LATE_MS if second == "ours" else APACHE_LATE_MS
             asyncio.run(look(names.address, broker.address, store, filled, late_max_ms))
             if IS_WHOLE and second == "apache":
@@ -273,7 +288,8 @@ def test_a_store_is_handed_over(tmp_path: Path, first: str, end: str) -> None:
             broker.end(end == "killed")
         assert pending_keys(store) == Counter([filled.far_key])
         if first == "ours" or end == "stopped":  # what left a broker that was killed comes again (FINDINGS.md)
-            with BROKERS[first](tmp_path / "first", store, names.address, port) as broker:
+            with BROKERS[first](folder / "first", store, names.address, port) as broker:
                 asyncio.run(look_again(names.address, filled))
                 broker.end(False)
             assert pending_keys(store) == Counter([filled.far_key])
+    shutil.rmtree(folder)  # what failed stays

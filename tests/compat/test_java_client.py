@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from compat.java.run import CaseResult, run_suite
+from compat.suite import CONFIG
 from tests.running import up
 
 LATE_MAX_MS = 1000
@@ -21,7 +22,8 @@ def failed(results: list[CaseResult]) -> list[str]:
 
 @pytest.mark.spark
 def test_with_wheelmq(tmp_path: Path) -> None:
-    with up(tmp_path / "home", "--set", f"log_file_bytes={64 << 20}", "--set", "enablePropertyFilter=true") as running:
+    settings = [word for name, value in CONFIG.items() for word in ("--set", f"{name}={value}")]
+    with up(tmp_path / "home", "--set", f"log_file_bytes={64 << 20}", *settings) as running:
         results = run_suite(running.found["namesrv"], max_lateness_ms=LATE_MAX_MS)
         assert failed(results) == []
         assert running.stop() == 0

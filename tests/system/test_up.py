@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -46,11 +48,27 @@ def test_the_broker_and_its_clients(tmp_path: Path) -> None:
         pending = lines(running.command("timers", "--json"))
         assert [row["topic"] for row in pending] == ["T"]
         assert lines(running.command("timers", "--json", "--to", "+30m")) == []
+        with urllib.request.urlopen(found["dashboard"] + "figures.json", timeout=COMMAND_DEADLINE_S) as answer:
+            shown = json.load(answer)
+        assert shown["problem"] == "" and shown["figures"]["broker"] == "broker-a"
+        assert shown["figures"]["overview"]["waiting"] == {"timer": 1, "level": 0, "block": 0}
         counts = lines(running.command("timers", "--per-minute", "--json", "--topic", "T"))
         assert counts == [{"minute_ms": pending[0]["due_ms"] // 60_000 * 60_000, "count": 1}]
-        for words in (["--level", "18"], ["--delay-in-seconds", "7200"], ["--delay", "2h"]):
-            key = lines(running.command("send", "T", "never", *words, "--json"))[0]["unique_key"]
+        delayed = []
+        for words in (["--level", "19"], ["--delay-in-seconds", "7200"], ["--delay", "2h"]):
+            delayed += lines(running.command("send", "T", "never", *words, "--json"))
+        listed = {row["unique_key"]: row for row in lines(running.command("timers", "--json"))}
+        for sent, level in zip(delayed, (18, None, None), strict=True):
+            key = sent["unique_key"]
+            assert (sent["level"], listed[key]["level"]) == (level, level)
+            if sent["due_is_exact"]:
+                assert sent["due_ms"] == listed[key]["due_ms"]
+            else:  # what waits in a block is not found by its id
+                assert listed[key]["block"] is not None and abs(sent["due_ms"] - listed[key]["due_ms"]) < 1000
             assert "Cancelled" in running.command("cancel", "T", "--key", key)
+        running.command("send", "Levels", "a second", "--level", "1")
+        [of_level] = lines(running.command("consume", "Levels", "--group", "g", "--count", "1", "--json"))
+        assert (of_level["level"], of_level["due_is_exact"]) == (1, False) and of_level["lateness_ms"] >= 0
         assert lines(running.command("timers", "--json")) == pending
         refused = running.refused("send", "T", "far", "--at", "+30d")
         assert "this broker's timer reaches 3d" in refused

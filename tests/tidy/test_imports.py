@@ -21,6 +21,7 @@ BELOW: dict[str, set[str]] = {
     "nameserver": {"formats", "system", "config", "store"},
     "broker": {"formats", "system", "config", "filter", "observe", "store", "delay"},
     "pipeline": {"formats", "system", "net", "delay"},
+    "dashboard": {"formats", "system", "net"},
     "testing": {"formats", "system", "config", "observe", "store", "delay", "net", "client", "nameserver", "broker"},
     "cli": {
         "formats",
@@ -34,6 +35,7 @@ BELOW: dict[str, set[str]] = {
         "nameserver",
         "broker",
         "pipeline",
+        "dashboard",
     },
     "__main__": {"cli"},
     "__init__": set(),

@@ -10,7 +10,7 @@ import pytest
 
 from .sources import Module, modules
 
-APACHES = {"formats/wire/headers.py", "formats/wire/codes.py"}
+APACHES = {"formats/wire/codes.py"}
 """Names of fields on the wire are Apache's."""
 
 FUNCTIONS_OF_TIME = re.compile(r"_ms$|_time$|_?millis$|^due_of$|^park$")
