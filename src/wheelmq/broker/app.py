@@ -16,6 +16,7 @@ from wheelmq.broker.broker import Broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registration
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
+from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
 from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.server import Server
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 assert _handlers
-
-FAST_PORT_BELOW = 2
 
 
 class BrokerApp:

@@ -6,11 +6,16 @@ import os
 import socket
 from typing import Final
 
+from wheelmq.config.bounds import FAST_PORT_BELOW
+
 HOST: Final = "127.0.0.1"
 FIRST: Final = 15_000
 COUNT: Final = 15_000
 """Free ports are looked for below the kernel's range for outgoing connections, so that none of those is in the way
 when a server comes back to its port."""
+APART: Final = 4
+"""How far apart ports are that are looked for. A broker also listens on its fast port, FAST_PORT_BELOW its own, and is
+not to take that of a server that has chosen it and is still on its way up."""
 
 
 def is_free(port: int) -> bool:
@@ -23,10 +28,15 @@ def is_free(port: int) -> bool:
 
 
 def free_port(*, but: tuple[int, ...] = ()) -> int:
-    """A port that is free now and none of `but`. Raises OSError."""
-    for i in range(COUNT):
-        port = FIRST + (os.getpid() * 37 + i) % COUNT
-        if port not in but and is_free(port):
+    """A port that is free now, as is the fast port that goes with it, and that no server on `but` uses.
+
+    Raises OSError.
+    """
+    used = {*but, *(port - FAST_PORT_BELOW for port in but)}
+    for i in range(COUNT // APART):
+        port = FIRST + (os.getpid() * 37 + i) * APART % COUNT
+        pair = (port, port - FAST_PORT_BELOW)
+        if used.isdisjoint(pair) and all(is_free(one) for one in pair):
             return port
     raise OSError(f"every port from {FIRST} to {FIRST + COUNT - 1} is taken")
 
