@@ -43,11 +43,11 @@ class RecordingDisk(SimulatedDisk):
             self.kept[path] = file.array.copy()
         return file
 
-    def note_sync(self, file: MappedFile) -> None:
+    def note_sync(self, file: MappedFile, stop: int) -> None:
         self._look()
-        super().note_sync(file)
-        self.synced[file.path][:] = file.array
-        self.kept[file.path][:] = file.array
+        super().note_sync(file, stop)
+        self.synced[file.path][:stop] = file.array[:stop]
+        self.kept[file.path][:stop] = file.array[:stop]
         self._look()
 
     def sync_folder(self, folder: Path) -> None:

@@ -311,7 +311,7 @@ class Broker:
         self.holds.expire(monotonic_ms)
         self.calls.expire(monotonic_ms)
         self._tell_members()
-        self.flush.tick(monotonic_ms)
+        self.flush.tick(monotonic_ms, is_burst=self.releaser.is_burst_leaving())
         self.timer_chores.check.look()
         self.snapshots.look(monotonic_ms)
         self.delay_offsets.look(monotonic_ms)

@@ -26,6 +26,9 @@ from wheelmq.system.offload import Offload
 log = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
+BURST_INTERVALS: Final = 10
+"""While a burst leaves, a flush that nobody waits for is due after so many intervals: it costs the burst more than half
+its speed, and what leaves is on disk already, as what was parked."""
 
 
 class _Side:
@@ -60,6 +63,8 @@ class Flush:
         """Who waits for messages of blocks does so by how many were put."""
         self._has_failed = False
         self._thorough_ms = 0
+        self._patience_ms = 0
+        """How much longer the log waits for a flush, in a burst."""
 
     @property
     def is_sync(self) -> bool:
@@ -96,8 +101,9 @@ class Flush:
         for side in self._sides():
             side.is_wanted |= self._is_behind(side)
 
-    def tick(self, now_ms: int) -> None:
-        """Begin flushes if there is reason (monotonic milliseconds)."""
+    def tick(self, now_ms: int, *, is_burst: bool = False) -> None:
+        """Begin flushes if there is reason (monotonic milliseconds); in a burst there has to be more of it."""
+        self._patience_ms = (BURST_INTERVALS - 1) * self._settings.flush_interval_ms if is_burst else 0
         self._answer_overdue(now_ms - self._settings.sync_flush_timeout_ms)
         if self._begins(self._of_log, now_ms):
             self._thorough_ms = now_ms + self._settings.flush_commit_log_thorough_interval
@@ -127,9 +133,11 @@ class Flush:
 
     def _flush_ms(self, side: _Side) -> int:
         """When what is not on disk is flushed though nobody waits for it."""
+        if side is self._of_blocks:
+            return side.due_ms
+        due_ms = side.due_ms + self._patience_ms
         pages = (self._store.log.end - self._store.log.synced) // PAGE_BYTES
-        is_enough = side is self._of_blocks or pages >= self._settings.flush_commit_log_least_pages
-        return side.due_ms if is_enough else max(side.due_ms, self._thorough_ms)
+        return due_ms if pages >= self._settings.flush_commit_log_least_pages else max(due_ms, self._thorough_ms)
 
     def next_ms(self) -> int | None:
         """When the next flush is due, or an answer has waited too long; None when there is nothing to wait for."""

@@ -55,6 +55,9 @@ BURST_QUANTA = 2
 """As many more at once."""
 BURST_SLICES = 4
 """As much longer: what is due beside a burst, and who asks, waits for some milliseconds at the most."""
+HALVINGS_MAX = 4
+"""So often what is released at once is halved when it takes longer than a burst's slice: while the log is flushed, a
+fault costs a hundred times as much."""
 URGENT_MS = 10.0
 """What is late by so much gets twice the time that requests got, and so on,"""
 URGENCY_MAX = 8.0
@@ -102,6 +105,8 @@ class Releaser:
         self._ring: deque[_Bucket] = deque()
         self._buckets: dict[int, _Bucket] = {}
         self._in_hand = 0
+        self._halvings = 0
+        self._is_leaving = False
         self.counts: Counter[str] = Counter()
         """Released, rolled, dead letters, early (a reference that named a time before its record's: put back),
         unreadable (there is no record any more, or its body would go on with a new checksum and has changed: set aside
@@ -120,6 +125,10 @@ class Releaser:
     def has_burst(self) -> bool:
         """Whether so many are in hand that what nobody waits for should leave them the machine."""
         return self._in_hand >= BURST
+
+    def is_burst_leaving(self) -> bool:
+        """Whether there is a burst, or the last of one."""
+        return self._is_leaving
 
     def has_more(self) -> bool:
         return bool(self._ring)
@@ -164,7 +173,8 @@ class Releaser:
         released = 0
         slices = BURST_SLICES if self.has_burst() else 1
         more_seconds = min((self._urgency(now_ms) - 1) * share_seconds, BURST_SLICES * slice_seconds)
-        stop = self._store.clock.monotonic() + max(slices * slice_seconds, share_seconds + more_seconds)
+        began = self._store.clock.monotonic()
+        stop = began + max(slices * slice_seconds, share_seconds + more_seconds)
         while self._ring:
             parts = self._next_parts()
             try:
@@ -176,9 +186,20 @@ class Releaser:
                 raise
             for part in parts:
                 self.lateness_ms.add(now_ms - int(part[0, ref.FIRE_MS]), len(part))
-            if self._store.clock.monotonic() >= stop:
+            now = self._store.clock.monotonic()
+            self._fit(now - began, BURST_SLICES * slice_seconds)
+            if now >= stop:
                 break
+            began = now
+        self._is_leaving = self.has_burst() or (self._is_leaving and self._in_hand >= QUANTUM)
         return released
+
+    def _fit(self, took_seconds: float, slice_seconds: float) -> None:
+        """Release less at once, or more again, after how long the last took."""
+        if took_seconds > slice_seconds:
+            self._halvings = min(self._halvings + 1, HALVINGS_MAX)
+        elif took_seconds < slice_seconds / 2:
+            self._halvings = max(self._halvings - 1, 0)
 
     def _urgency(self, now_ms: Millis) -> float:
         """How many times as long as the tick has served requests it would release, if that is not some slices more: the
@@ -190,20 +211,21 @@ class Releaser:
         return min(URGENCY_MAX, 1.0 + max(0, late_ms) / URGENT_MS)
 
     def _next_parts(self) -> list[Refs]:
-        """What is appended at once: of each bucket its share, and what the ones before it left of theirs."""
+        """What is appended at once: of each bucket its share, and what the ones before it left of theirs; what is left
+        when all had their turn is for those that have more."""
         parts: list[Refs] = []
-        left = quantum = QUANTUM * (BURST_QUANTA if self.has_burst() else 1)
-        for waiting in range(len(self._ring), 0, -1):
+        left = quantum = max(1, QUANTUM * (BURST_QUANTA if self.has_burst() else 1) >> self._halvings)
+        waiting = len(self._ring)
+        while left and self._ring:
             bucket = self._ring.popleft()
-            taken = bucket.take(min(left, max(1, QUANTUM // SHARES_MAX, left // waiting)))
+            taken = bucket.take(min(left, max(1, QUANTUM // SHARES_MAX, left // max(1, waiting))))
+            waiting -= 1
             parts += taken
             left -= sum(map(len, taken))
             if bucket.parts:
                 self._ring.append(bucket)
             else:
                 del self._buckets[bucket.fire_ms]
-            if left == 0:
-                break
         self._in_hand -= quantum - left
         return parts
 

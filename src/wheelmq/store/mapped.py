@@ -218,7 +218,10 @@ class MappedSequence:
         return found
 
     def sync_job(self, position: int, end: int) -> Callable[[], None]:
-        """What brings the bytes from `position` to `end` to disk; may run off the loop."""
+        """What brings the bytes from `position` to `end` to disk; may run off the loop.
+
+        Of files that are let go of, all: see `MappedFiles`. Of others no page behind `end`.
+        """
         parts = [(file, stop) for _, file, _, stop in self.pieces(position, end)]
         folders = [self.folder, *self.folder.parents[:NAMES_ABOVE]] if self._is_sparse and self._has_new_names else []
         self._has_new_names = False
@@ -227,7 +230,7 @@ class MappedSequence:
             try:
                 for file, stop in parts:
                     file.is_written = False
-                    file.sync(stop)
+                    file.sync(stop, only=not self._is_sparse)
                 for folder in folders:
                     self._disk.sync_folder(folder)
             except OSError:

@@ -109,15 +109,23 @@ class MappedFile:
         self.is_written = False
         """Whether it may hold what no sync has covered. Whoever lets go of files keeps it so (store.mapped)."""
 
-    def sync(self, upto_bytes: int) -> None:
+    def sync(self, upto_bytes: int, *, only: bool = False) -> None:
         """Bring the file to disk. `upto_bytes` says how much of it the caller had written when it asked.
 
+        With `only`, just that, to the end of its page. A page that is brought to disk is write-protected, and the next
+        store to it a fault: those ahead of a log's end, which were stored to so that there is none, are left alone.
+
         Goes by the mapping, so it needs no descriptor: a broker that may open no more files still keeps its word.
+        Raises OSError.
         """
-        if _msync(self._address, self.size, _MS_SYNC):
+        self._sync(min(-(-upto_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.size) if only else self.size)
+        self.synced_bytes = max(self.synced_bytes, upto_bytes)
+
+    def _sync(self, stop: int) -> None:
+        """Bring the bytes before `stop` to disk. Raises OSError."""
+        if _msync(self._address, stop, _MS_SYNC):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
-        self.synced_bytes = max(self.synced_bytes, upto_bytes)
 
     def read_ahead(self, start: int, stop: int) -> None:
         """Begin to read bytes `start` to `stop` from disk, in large pieces: they will be walked over one after another.
@@ -133,7 +141,7 @@ class MappedFile:
         They stay clean: what nobody stores to is never written to disk, and can be taken back. A store to one costs
         0.6 us then, where one to a page that is not there costs 17. Where the system cannot do that (Linux before
         5.14) nothing happens. With `stores` they are as after a store, and a further one costs nothing: for what is
-        stored to next, since the next sync writes it.
+        stored to next, since the system may write them to disk any time.
         """
         start -= start % mmap.PAGESIZE
         _madvise(self._address + start, stop - start, _MADV_POPULATE_WRITE if stores else _MADV_POPULATE_READ)

@@ -79,9 +79,8 @@ class SimulatedFile(MappedFile):
         super().__init__(path, size, writable=True)
         self._disk = disk
 
-    def sync(self, upto_bytes: int) -> None:
-        self._disk.note_sync(self)
-        self.synced_bytes = max(self.synced_bytes, upto_bytes)
+    def _sync(self, stop: int) -> None:
+        self._disk.note_sync(self, stop)
 
 
 class _Lock:
@@ -188,17 +187,16 @@ class SimulatedDisk(Disk):
     def used_share(self, folder: Path) -> float:
         return self.used
 
-    def note_sync(self, file: MappedFile) -> None:
-        """`file` is being synced: what it holds now is durable, unless syncs fail."""
+    def note_sync(self, file: MappedFile, stop: int) -> None:
+        """The bytes before `stop` of `file` are being synced: what it holds there now is durable, unless syncs fail."""
         self._called(Call.SYNC)
         if self.sync_error is not None:
             raise self.sync_error
         self.syncs.append(file.path)
         durable = self._durable.get(file.path)
         if durable is None:
-            self._durable[file.path] = file.array.copy()
-        else:
-            durable[:] = file.array
+            durable = self._durable[file.path] = np.zeros_like(file.array)
+        durable[:stop] = file.array[:stop]
 
     def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
         self._called(Call.REPLACE)

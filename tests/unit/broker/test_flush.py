@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from wheelmq.broker.flush import BURST_INTERVALS, PAGE_BYTES
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -254,6 +255,35 @@ class TestAsync:
         harness.advance(1000)
         harness.run_jobs()
         assert log.synced == log.end
+
+    def test_while_a_burst_leaves_it_takes_some_intervals(self, harness: BrokerHarness) -> None:
+        flush, log = harness.broker.flush, harness.broker.store.log
+        harness.advance(1000)
+        harness.send("T")
+        harness.run_jobs()
+        assert log.synced == log.end, "the last flush was long ago"
+        harness.send("T")
+        now_ms = harness.broker.now_monotonic_ms()
+        flush.tick(now_ms + 500 * BURST_INTERVALS - 1, is_burst=True)
+        harness.run_jobs()
+        assert log.synced < log.end
+        flush.tick(now_ms + 500 * BURST_INTERVALS, is_burst=True)
+        harness.run_jobs()
+        assert log.synced == log.end
+
+    def test_what_is_ahead_of_the_end_is_left_alone(self, harness: BrokerHarness) -> None:
+        """It was stored to so that a store costs no fault, which a flush of it would bring back."""
+        harness.send("T")
+        log = harness.broker.store.log
+        file = log.files.file_at(0)
+        ahead = 64 * PAGE_BYTES
+        file.array[ahead] = 1
+        harness.advance(1000)
+        harness.run_jobs()
+        assert log.synced == log.end < ahead
+        assert harness.disk.holds(file.path, 0, log.end)
+        assert not harness.disk.holds(file.path, ahead, ahead + 1)
+        file.array[ahead] = 0
 
     def test_nothing_is_flushed_when_nothing_is_new(self, harness: BrokerHarness) -> None:
         harness.send("T")

@@ -219,7 +219,7 @@ class TestOrder:
         while releaser.has_more():
             sizes.append(releaser.release(Millis(harness.now_ms), 0.0))
             assert releaser.in_hand() == 72 - sum(sizes)
-        assert sizes == [17, *[4] * 13, 3], "half of it, and the one beside; then it is a burst no more"
+        assert sizes == [32, *[4] * 10], "the one beside and all that has room with it; then it is a burst no more"
         harness.settle()
         assert sorted(harness.bodies("T")) == sorted([b"beside", *(b"%d" % i for i in range(71))])
 
@@ -265,6 +265,34 @@ class TestOrder:
         assert releaser.release(Millis(now_ms + 10), 0.001, 0.0024) == 5, "twice as long"
         assert releaser.release(Millis(now_ms + 60_000), 0.001, 0.0024) == 7, "four slices more, and no more"
         clock.creep_ms = 0
+        harness.settle()
+        assert len(harness.bodies("T")) == 100
+
+    def test_less_leaves_at_once_when_that_takes_long_and_more_again(
+        self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(release, "QUANTUM", 16)
+        releaser = with_hundred_in_hand(harness, clock)
+        now_ms = Millis(harness.now_ms)
+        assert [releaser.release(now_ms, 0.0002) for _ in range(6)] == [16, 8, 4, 2, 1, 1], "1 ms, not 0.8"
+        assert [releaser.release(now_ms, 0.0004) for _ in range(2)] == [1, 1], "just as long as it may be"
+        assert [releaser.release(now_ms, 0.002) for _ in range(3)] == [1 + 2, 4 + 8, 16 + 16]
+        clock.creep_ms = 0
+        harness.settle()
+        assert len(harness.bodies("T")) == 100
+
+    def test_a_burst_leaves_until_little_of_it_is_in_hand(
+        self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(release, "QUANTUM", 30)
+        monkeypatch.setattr(release, "BURST", 64)
+        monkeypatch.setattr(release, "BURST_QUANTA", 1)
+        releaser = with_hundred_in_hand(harness, clock)
+        clock.creep_ms = 0
+        now_ms = Millis(harness.now_ms)
+        assert not releaser.is_burst_leaving()
+        seen = [(releaser.release(now_ms, 0.0), releaser.is_burst_leaving()) for _ in range(3)]
+        assert seen == [(30, True), (30, True), (30, False)]
         harness.settle()
         assert len(harness.bodies("T")) == 100
 

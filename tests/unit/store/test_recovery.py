@@ -417,7 +417,7 @@ class TestPowerCut:
                 harness.submit(harness.send_command(topic, b"lost"))
             harness.broker.store.dispatch()
             for file in (tmp_path / "consumequeue/T/0").iterdir():
-                disk.note_sync(disk.map(file, file.stat().st_size))  # the kernel writes the queue back, not the log
+                disk.map(file, file.stat().st_size).sync(0)  # the kernel writes the queue back, not the log
             harness.cut_power(keep=0.0)
             harness.start()
             for _ in range(3):
