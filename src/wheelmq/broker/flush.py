@@ -2,8 +2,8 @@
 
 With SYNC_FLUSH an answer waits for its log position, or for its message in a block, and one flush frees all that came
 before it began (group commit). Who waits for the log does not wait for the files of blocks. With ASYNC_FLUSH a flush
-runs every interval; one of few pages may wait for more, up to the longer interval. A plan of the timer asks for one
-when it needs it.
+runs every interval; one of few pages may wait for more, up to the longer interval, and one while a burst of what is due
+leaves for some intervals. A plan of the timer asks for one when it needs it.
 A failed fsync is final: the kernel may have dropped the pages, so nothing may be acknowledged any more.
 """
 
@@ -28,7 +28,11 @@ log = logging.getLogger(__name__)
 PAGE_BYTES: Final = 4096
 BURST_INTERVALS: Final = 10
 """While a burst leaves, a flush that nobody waits for is due after so many intervals: it costs the burst more than half
-its speed, and what leaves is on disk already, as what was parked."""
+its speed, and most of what leaves is on disk already, as what was parked."""
+BURST_MS_MAX: Final = 5000
+"""But no later than after this, if an interval is no longer itself,"""
+BURST_BYTES_MAX: Final = 768 << 20
+"""nor with more than this to be flushed: a million small messages."""
 
 
 class _Side:
@@ -102,8 +106,9 @@ class Flush:
             side.is_wanted |= self._is_behind(side)
 
     def tick(self, now_ms: int, *, is_burst: bool = False) -> None:
-        """Begin flushes if there is reason (monotonic milliseconds); in a burst there has to be more of it."""
-        self._patience_ms = (BURST_INTERVALS - 1) * self._settings.flush_interval_ms if is_burst else 0
+        """Begin flushes if there is reason (monotonic milliseconds); with ASYNC_FLUSH, in a burst, there has to be more
+        of it."""
+        self._patience_ms = self._burst_patience_ms() if is_burst and not self.is_sync else 0
         self._answer_overdue(now_ms - self._settings.sync_flush_timeout_ms)
         if self._begins(self._of_log, now_ms):
             self._thorough_ms = now_ms + self._settings.flush_commit_log_thorough_interval
@@ -112,6 +117,12 @@ class Flush:
         if self._begins(self._of_blocks, now_ms):
             put_count, flush_blocks = self._blocks.flush_job()
             self._of_blocks.offload.submit(flush_blocks, lambda result: self._blocks_flushed(put_count, result))
+
+    def _burst_patience_ms(self) -> int:
+        if self._store.log.end - self._store.log.synced > BURST_BYTES_MAX:
+            return 0
+        interval_ms = self._settings.flush_interval_ms
+        return max(0, min(BURST_INTERVALS * interval_ms, BURST_MS_MAX) - interval_ms)
 
     def _begins(self, side: _Side, now_ms: int) -> bool:
         """Whether a flush of `side` begins now; then it is under way."""

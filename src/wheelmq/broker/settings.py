@@ -69,8 +69,8 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
 
     flush_mode: FlushMode = FlushMode.ASYNC
     flush_interval_ms: Positive = 500
-    """Milliseconds until what is in the log, and nobody waits for it, is flushed; ten times that while a burst of what
-    is due leaves, which a flush slows down to less than half."""
+    """Milliseconds until what is in the log, and nobody waits for it, is flushed; with ASYNC_FLUSH ten times that, 5000
+    at most, while a burst of what is due leaves, which a flush slows down to less than half."""
     flush_commit_log_least_pages: Count = 0
     """Whole pages that a flush waits for. Apache has 4; here the index and the pipeline follow what is on disk."""
     flush_commit_log_thorough_interval: Count = 10_000

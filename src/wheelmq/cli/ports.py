@@ -38,7 +38,7 @@ def free_port(*, but: tuple[int, ...] = ()) -> int:
         pair = (port, port - FAST_PORT_BELOW)
         if used.isdisjoint(pair) and all(is_free(one) for one in pair):
             return port
-    raise OSError(f"every port from {FIRST} to {FIRST + COUNT - 1} is taken")
+    raise OSError(f"found no port from {FIRST} to {FIRST + COUNT - 1} that is free and has its fast port free as well")
 
 
 def holder(port: int) -> str | None:

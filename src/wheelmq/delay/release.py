@@ -195,7 +195,9 @@ class Releaser:
         return released
 
     def _fit(self, took_seconds: float, slice_seconds: float) -> None:
-        """Release less at once, or more again, after how long the last took."""
+        """Release less at once, or more again, after how long the last took. Without a slice nothing has to fit."""
+        if slice_seconds <= 0:
+            return
         if took_seconds > slice_seconds:
             self._halvings = min(self._halvings + 1, HALVINGS_MAX)
         elif took_seconds < slice_seconds / 2:

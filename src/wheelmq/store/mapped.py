@@ -220,7 +220,7 @@ class MappedSequence:
     def sync_job(self, position: int, end: int) -> Callable[[], None]:
         """What brings the bytes from `position` to `end` to disk; may run off the loop.
 
-        Of files that are let go of, all: see `MappedFiles`. Of others no page behind `end`.
+        Of a sparse file, which may be let go of (see `MappedFiles`), all; of another no page behind `end`.
         """
         parts = [(file, stop) for _, file, _, stop in self.pieces(position, end)]
         folders = [self.folder, *self.folder.parents[:NAMES_ABOVE]] if self._is_sparse and self._has_new_names else []
@@ -286,11 +286,10 @@ class MappedSequence:
         at = position % self.file_bytes
         if at and self.start <= position < self.end:
             path = self.folder / file_name(position - at)
-            changed = [
-                _zero(self.file_at(position).array[first:stop])
-                for first, stop in self._disk.written(path, at, self.file_bytes)
-            ]
-            if any(changed):
+            written = self._disk.written(path, at, self.file_bytes)
+            changed = [_zero(self.file_at(position).array[first:stop]) for first, stop in written]
+            if any(changed) or (changed and not self._is_sparse):
+                # Who was to sync zeros may have been killed first; only of a sparse file does a later sync reach them.
                 file = self.file_at(position)
                 file.sync(file.synced_bytes)
 

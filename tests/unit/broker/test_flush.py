@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker.flush import BURST_INTERVALS, PAGE_BYTES
+from wheelmq.broker import flush as flush_module
+from wheelmq.broker.flush import BURST_INTERVALS, BURST_MS_MAX, PAGE_BYTES
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -79,6 +80,17 @@ class TestSync:
         assert asked.answer is None
         harness.run_jobs()
         assert asked.answer is not None and asked.answer.ext["recallHandle"]
+
+    def test_a_burst_puts_nothing_off(self, harness: BrokerHarness) -> None:
+        """Who comes next would wait for all of it."""
+        harness.submit(harness.send_command("T", properties={props.WAIT: "false"}))
+        harness.tick()
+        harness.run_jobs()
+        harness.submit(harness.send_command("T", properties={props.WAIT: "false"}))
+        harness.tick()
+        harness.broker.flush.tick(harness.broker.now_monotonic_ms() + 500, is_burst=True)
+        harness.run_jobs()
+        assert harness.broker.store.log.synced == harness.broker.store.log.end
 
     def test_pulls_do_not_wait(self, harness: BrokerHarness) -> None:
         harness.submit(harness.send_command("T", b"x"))
@@ -270,6 +282,25 @@ class TestAsync:
         flush.tick(now_ms + 500 * BURST_INTERVALS, is_burst=True)
         harness.run_jobs()
         assert log.synced == log.end
+
+    def test_a_long_interval_is_no_longer_in_a_burst(self, harness: BrokerHarness) -> None:
+        harness.restart(flush_interval_ms=BURST_MS_MAX)
+        flush, log = harness.broker.flush, harness.broker.store.log
+        harness.send("T")
+        harness.run_jobs()
+        harness.send("T")
+        flush.tick(harness.broker.now_monotonic_ms() + BURST_MS_MAX, is_burst=True)
+        harness.run_jobs()
+        assert log.synced == log.end
+
+    def test_much_is_flushed_in_a_burst_too(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(flush_module, "BURST_BYTES_MAX", 10_000)
+        harness.send("T")
+        harness.run_jobs()
+        harness.send("T", bytes(10_000))
+        harness.broker.flush.tick(harness.broker.now_monotonic_ms() + 500, is_burst=True)
+        harness.run_jobs()
+        assert harness.broker.store.log.synced == harness.broker.store.log.end
 
     def test_what_is_ahead_of_the_end_is_left_alone(self, harness: BrokerHarness) -> None:
         """It was stored to so that a store costs no fault, which a flush of it would bring back."""

@@ -20,7 +20,7 @@ from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
 from wheelmq.system.disk import Disk, DiskFull, MappedFile
 from wheelmq.testing.clock import ManualClock
-from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.offload import HeldOffload
 
@@ -365,3 +365,17 @@ def test_a_table_of_many_queues_maps_few(tmp_path: Path) -> None:
     assert len(again) == 200 and {queue.end for queue in again} == {1}
     assert len(again.mapped) <= 16
     assert sum(room_bytes(path) for path in tmp_path.rglob("0" * 20)) == 200 * STEP
+
+
+def test_zeros_that_one_cut_could_not_bring_to_disk_the_next_one_does(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    files = MappedSequence(disk, tmp_path / "log", SIZE)
+    file = files.grow(0, SIZE)
+    file.array[:] = 1
+    files.sync_job(0, SIZE)()
+    disk.fail_call(1, OSError(errno.EIO, "broken"), {Call.SYNC})
+    with pytest.raises(OSError, match="broken"):
+        files.cut(100)
+    files.cut(100)
+    assert not file.array[100:].any()
+    assert disk.holds(file.path, 0, SIZE)
