@@ -1,5 +1,5 @@
 """What is done for the timer beside the ticks: its counts are written down and checked, its progress is told, what is
-released next is read ahead, the next file of its log made.
+released next is read ahead, the next pages and the next file of its log made.
 
 And when it begins to release: not while timerStopDequeue says so, nor for disappearTimeAfterStart from the start. That
 is the timer's own: levels and blocks do not wait for it.
@@ -8,18 +8,21 @@ is the timer's own: levels and blocks do not wait for it.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.metrics_check import MetricsCheck
 from wheelmq.delay.timer.metrics import TimerMetrics
 from wheelmq.delay.warm import Warm, WarmBlocks
 from wheelmq.formats.units import Millis
-from wheelmq.store.ahead import STEP_BYTES, FilesAhead
+from wheelmq.store.ahead import STEP_BYTES, FilesAhead, PagesAhead
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 log = logging.getLogger(__name__)
+
+PAGES_AHEAD_BYTES: Final = 4 << 20
+"""How far ahead of the timer log's end pages are stored to: the units of a turn, or a few."""
 
 
 class TimerChores:
@@ -36,6 +39,7 @@ class TimerChores:
         self._warm = Warm(broker.timer, broker.reading) if settings.timer_warm_enable else None
         self._warm_blocks = WarmBlocks(broker.block_lane, broker.reading)
         self._files_ahead = self._open_files_ahead()
+        self._pages_ahead = PagesAhead(broker.timer.log.files, broker.background, PAGES_AHEAD_BYTES // 2)
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
             broker.chores.every(settings.timer_flush_interval_ms, self._save_metrics)
@@ -61,7 +65,9 @@ class TimerChores:
     def look(self, now_ms: Millis, monotonic_ms: int) -> None:
         """Begin to release if it is time; have the next file of the timer log made, and the next records read: those of
         blocks, others if that is wanted."""
-        self._files_ahead.look(self._broker.timer.log.end)
+        end = self._broker.timer.log.end
+        self._files_ahead.look(end)
+        self._pages_ahead.look(end, PAGES_AHEAD_BYTES, stores=True)
         self._warm_blocks.look()
         if self._warm is not None:
             self._warm.look(now_ms)

@@ -37,6 +37,38 @@ def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
         file.populate(at, min(at + PIECE_BYTES, stop), stores=stores)
 
 
+class PagesAhead:
+    """Has pages of a sequence populated ahead of what is written, a step at a time, so that others have a turn."""
+
+    def __init__(self, files: MappedSequence, offload: Offload, step_bytes: int = STEP_BYTES) -> None:
+        self._files = files
+        self._offload = offload
+        self._step_bytes = step_bytes
+        self._populated_to = self._stored_to = 0
+        self._is_populating = False
+
+    def look(self, position: int, ahead_bytes: int, *, stores: bool = False) -> bool:
+        """The sequence is written up to `position`: begin a step if one is missing within `ahead_bytes`, and its file
+        is there. Whether one is under way."""
+        files = self._files
+        start = max(self._stored_to if stores else self._populated_to, position)
+        if self._is_populating or start >= min(position + ahead_bytes, files.made_to):
+            return self._is_populating
+        file = files.made_at(start)
+        at = start % files.file_bytes
+        stop = min(at + self._step_bytes, file.size)
+        if stores:
+            self._stored_to = start + stop - at
+        self._populated_to = max(self._populated_to, start + stop - at)
+        self._is_populating = True
+        self._offload.submit(partial(_populate, file, at, stop, stores=stores), self._populated)
+        return True
+
+    def _populated(self, _: Any) -> None:
+        """Whatever came of it: it is a help and no promise."""
+        self._is_populating = False
+
+
 class FilesAhead:
     """Has the next `count` files of a sequence made, and their first bytes populated: when so few bytes are left of its
     last file, or as soon as there is that one. `look` is called in every tick."""
@@ -73,38 +105,14 @@ class Ahead:
 
     def __init__(self, commit_log: CommitLog, offload: Offload, count: int = 2, *, is_warm: bool = False) -> None:
         self._log = commit_log
-        self._offload = offload
         populate_bytes = commit_log.files.file_bytes if is_warm else STEP_BYTES
         self._files = FilesAhead(commit_log.files, offload, count, populate_bytes=populate_bytes)
-        self._populated_to = self._stored_to = 0
-        self._is_populating = False
+        self._pages = PagesAhead(commit_log.files, offload)
 
     def look(self, coming_bytes: int = 0, *, is_burst: bool = False) -> None:
         """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon, in a
         burst right now."""
-        if not is_burst or not self._populate(STORED_BYTES, stores=True):
-            self._populate(AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
-        self._files.look(self._log.end)
-
-    def _populate(self, ahead_bytes: int, *, stores: bool = False) -> bool:
-        """One step, if one is missing and its file is there; the next when it is done, so that others have a turn.
-
-        Whether one is under way.
-        """
-        files, end = self._log.files, self._log.end
-        start = max(self._stored_to if stores else self._populated_to, end)
-        if self._is_populating or start >= min(end + ahead_bytes, files.made_to):
-            return self._is_populating
-        file = files.made_at(start)
-        at = start % files.file_bytes
-        stop = min(at + STEP_BYTES, file.size)
-        if stores:
-            self._stored_to = start + stop - at
-        self._populated_to = max(self._populated_to, start + stop - at)
-        self._is_populating = True
-        self._offload.submit(partial(_populate, file, at, stop, stores=stores), self._populated)
-        return True
-
-    def _populated(self, _: Any) -> None:
-        """Whatever came of it: it is a help and no promise."""
-        self._is_populating = False
+        end = self._log.end
+        if not is_burst or not self._pages.look(end, STORED_BYTES, stores=True):
+            self._pages.look(end, AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
+        self._files.look(end)

@@ -14,7 +14,7 @@ import pytest
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.units import QueueOffset
-from wheelmq.store.ahead import Ahead, FilesAhead
+from wheelmq.store.ahead import Ahead, FilesAhead, PagesAhead
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
@@ -322,6 +322,21 @@ class TestAhead:
         stored = [(0, 0, 8, True), (0, 8, 12, True), (12, 0, 8, True)]
         brought_in = [(12, 0, 8, False), (12, 8, 12, False), (24, 0, 8, False), (24, 8, 12, False)]
         assert seen == (stored + brought_in[1:] if is_burst else [(0, 8, 12, False), *brought_in])
+
+    def test_pages_of_any_sequence(self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[tuple[int, int]] = []
+        monkeypatch.setattr(
+            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
+        )
+        files, offload = MappedSequence(disk, tmp_path / "log", SIZE), HeldOffload()
+        ahead = PagesAhead(files, offload, SIZE // 4)
+        assert not ahead.look(0, SIZE // 2, stores=True), "there is no file yet"
+        files.grow(0)
+        for position in (0, 0, 0, SIZE // 4, SIZE - 100):
+            ahead.look(position, SIZE // 2, stores=True)
+            offload.run()
+        quarter = SIZE // 4
+        assert seen == [(0, quarter), (quarter, 2 * quarter), (2 * quarter, 3 * quarter), (SIZE - 100, SIZE)]
 
     def test_pages_that_are_stored_to(self, tmp_path: Path) -> None:
         """They have blocks of the disk then, and hold what they held; beyond the end of the file is no harm."""
