@@ -118,7 +118,7 @@ class BlockLane:
         self._waiting[real_queue] += 1
         self._timer.note_parked(origin, hashed, real_queue)
         if due_ms <= self._armed_through_ms():
-            self._arm(block, np.array([put.index]), block.queue.read(put.index, 1), by="near_lane")
+            self._arm(block, np.array([put.index]), block.queue.read(put.index, 1), by="block_lane")
         return put
 
     def _armed_through_ms(self) -> int:
@@ -177,7 +177,7 @@ class BlockLane:
                 near = self.blocks.get(number)
                 if near is not None:
                     indices, units = near.queue.due_between(self.walked_ms, near_ms, self.wheel.counted_to(near))
-                    self._arm(near, indices, units, by="near_lane")
+                    self._arm(near, indices, units, by="block_lane")
                     self._note_walked(near, units["position"].astype(np.int64), units["size"].astype(np.int64))
             self._walk_to(near_ms)
 
@@ -218,7 +218,7 @@ class BlockLane:
         for block in self.blocks.behind():
             for first, units in block.queue.chunks(self.wheel.counted_to(block)):
                 mine = np.flatnonzero(units["due_ms"] <= through_ms)
-                self._arm(block, first + mine, units[mine], by="near_lane")
+                self._arm(block, first + mine, units[mine], by="block_lane")
 
     def take_settled(self, rows: Rows) -> None:
         """Note which messages of blocks the journal's rows settle."""
