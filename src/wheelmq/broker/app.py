@@ -22,6 +22,7 @@ from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
+from wheelmq.system.memory import keep_freed_memory
 from wheelmq.system.offload import ThreadOffload
 from wheelmq.system.open_files import connections_possible
 
@@ -54,6 +55,7 @@ class BrokerApp:
     async def start(self) -> None:
         """Compile or load the kernels, recover the store, listen, register. Raises StoreLocked, OSError."""
         loop = asyncio.get_running_loop()
+        keep_freed_memory()
         offload, block_offload, background, reading = self._offloads = [
             ThreadOffload(name, lambda callback: self._on_loop(loop, callback))
             for name in ("offload", "block offload", "background", "reading")

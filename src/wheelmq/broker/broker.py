@@ -315,7 +315,7 @@ class Broker:
         self.timer_chores.check.look()
         self.snapshots.look(monotonic_ms)
         self.delay_offsets.look(monotonic_ms)
-        self.ahead.look(self.timer.armed.bytes, is_burst=self.releaser.has_burst())
+        self.ahead.look(self.timer.armed.bytes)
         if self.index is not None and not self._index_waits(self.index):
             self.index.look()
         return bool(self._received or released or appended)

@@ -23,7 +23,8 @@ STEP_BYTES: Final = 8 << 20
 AHEAD_BYTES: Final = 64 << 20
 """How far ahead of the log's end pages are kept: a burst of 100,000 small messages touches no new one."""
 STORED_BYTES: Final = 16 << 20
-"""How far ahead of the log's end pages are stored to in a burst: the faults are this thread's then."""
+"""How far ahead of the log's end pages are stored to: the faults are this thread's then. While a flush is under way one
+costs the loop a hundred times as much as else."""
 COMING_BYTES_MAX: Final = 512 << 20
 """And as much more for what is known to come, but no more than this: a burst of a million small messages."""
 
@@ -109,10 +110,9 @@ class Ahead:
         self._files = FilesAhead(commit_log.files, offload, count, populate_bytes=populate_bytes)
         self._pages = PagesAhead(commit_log.files, offload)
 
-    def look(self, coming_bytes: int = 0, *, is_burst: bool = False) -> None:
-        """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon, in a
-        burst right now."""
+    def look(self, coming_bytes: int = 0) -> None:
+        """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon."""
         end = self._log.end
-        if not is_burst or not self._pages.look(end, STORED_BYTES, stores=True):
+        if not self._pages.look(end, STORED_BYTES, stores=True):
             self._pages.look(end, AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
         self._files.look(end)
