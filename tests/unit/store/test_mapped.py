@@ -142,7 +142,7 @@ def test_cut_before_the_start(disk: SimulatedDisk, tmp_path: Path) -> None:
     assert files_.start == 5 * SIZE
 
 
-def test_a_cut_is_on_disk_and_writes_no_more_than_it_must(disk: SimulatedDisk, tmp_path: Path) -> None:
+def test_a_cut_is_on_disk(disk: SimulatedDisk, tmp_path: Path) -> None:
     files_ = sequence(disk, tmp_path)
     file = files_.grow(0)
     file.array[:] = 7
@@ -154,7 +154,7 @@ def test_a_cut_is_on_disk_and_writes_no_more_than_it_must(disk: SimulatedDisk, t
     assert bytes(files_.file_at(0).view) == b"\7" * 100 + bytes(SIZE - 100)
     disk.syncs.clear()
     files_.cut(100)
-    assert disk.syncs == []  # there was nothing to zero
+    assert len(disk.syncs) == 1, "the zeros may be those of a cut that was killed before it could sync them"
 
 
 def test_a_cut_that_is_interrupted_leaves_files_that_join(tmp_path: Path) -> None:
