@@ -29,7 +29,8 @@ from pathlib import Path
 
 from compat.apache.__main__ import setting
 from compat.apache.apache import ApacheBroker, ApacheNameServer, StartError
-from compat.apache.maven import BuildError, java_and_maven_found
+from compat.apache.maven import java_and_maven_found
+from compat.building import BuildError
 
 LATENESS_MAX_MS = 2_500
 CONFIG = {"enablePropertyFilter": "true", "waitTimeMillsInSendQueue": "5000"}
@@ -93,22 +94,6 @@ class Program:
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
-
-
-def run_tool(command: Sequence[str], folder: Path, deadline_s: float, **environment: str) -> None:
-    """Run a tool that builds or installs, in `folder`. Raises BuildError with the end of what it said."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=deadline_s,
-    )
-    if done.returncode != 0:
-        raise BuildError(f"{' '.join(command[:4])} failed:\n{done.stdout[-4000:]}")
 
 
 def run_program(

@@ -6,18 +6,15 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from compat.building import BuildError, run_tool
+
 BUILD_DEADLINE_S = 600.0
 NEEDED_TOOLS = ("java", "javac", "mvn")
-
-
-class BuildError(Exception):
-    """Maven could not resolve or compile; the message ends with what it said."""
 
 
 def java_and_maven_found() -> str | None:
@@ -72,17 +69,8 @@ class MavenProject:
         for stale in ("classes", "test-classes", "lib"):
             shutil.rmtree(self.target / stale, ignore_errors=True)
         properties = [f"-D{key}={value}" for key, value in self.properties]
-        command = ["mvn", "-q", "-B", "-f", str(self.folder / "pom.xml"), *properties, "test-compile"]
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=BUILD_DEADLINE_S,
-        )
-        if done.returncode != 0:
-            raise BuildError(f"Maven failed in {self.folder.name}:\n{done.stdout[-4000:]}")
+        pom = str(self.folder.absolute() / "pom.xml")
+        run_tool(["mvn", "-f", pom, "-q", "-B", *properties, "test-compile"], self.folder, BUILD_DEADLINE_S)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compat.apache.apache import StartError
-from compat.apache.maven import BuildError, java_and_maven_found
+from compat.apache.maven import java_and_maven_found
+from compat.building import BuildError
 from compat.client.case import CASES, DEADLINE_S, Case, World
 from compat.client.servers import KINDS, Cluster, registered
 from wheelmq.client import Refused

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from compat.suite import Asked, CaseResult, Program, run_main, run_program, run_tool, suite_parser
+from compat.building import run_tool
+from compat.suite import Asked, CaseResult, Program, run_main, run_program, suite_parser
 
 FOLDER = Path(__file__).parent
 TARGET = FOLDER / "target"

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from compat.suite import Asked, CaseResult, Program, run_main, run_program, run_tool, suite_parser, tools_found
+from compat.building import run_tool
+from compat.suite import Asked, CaseResult, Program, run_main, run_program, suite_parser, tools_found
 
 FOLDER = Path(__file__).parent
 TARGET = FOLDER / "target"

@@ -63,8 +63,8 @@ class TimerChores:
         return 0 if self.check.has_step else self._dequeues_from_ms
 
     def look(self, now_ms: Millis, monotonic_ms: int) -> None:
-        """Begin to release if it is time; have the next file of the timer log made, and the next records read: those of
-        blocks, others if that is wanted."""
+        """Begin to release if it is time; have the next pages and the next file of the timer log made, and the next
+        records read: those of blocks, others if that is wanted."""
         end = self._broker.timer.log.end
         self._files_ahead.look(end)
         self._pages_ahead.look(end, PAGES_AHEAD_BYTES, stores=True)
