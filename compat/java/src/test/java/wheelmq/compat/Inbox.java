@@ -43,9 +43,6 @@ final class Inbox implements AutoCloseable {
 
     private static final String FENCE = "fence";
 
-    /** The client drops a heartbeat when another is under way, and its pulls are refused (25) until the next. */
-    private static final int HEARTBEAT_MS = 1_000;
-
     final String topic;
     private final DefaultMQPushConsumer consumer;
     private final Queue<Arrival> arrivals = new ConcurrentLinkedQueue<>();
@@ -60,7 +57,7 @@ final class Inbox implements AutoCloseable {
         consumer.setNamesrvAddr(Suite.NAMESRV);
         consumer.setInstanceName(Suite.fresh("instance"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        consumer.setHeartbeatBrokerInterval(Suite.HEARTBEAT_MS);
         consumer.setConsumeThreadMin(1);
         consumer.setConsumeThreadMax(1);
     }

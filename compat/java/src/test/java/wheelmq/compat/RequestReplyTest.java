@@ -46,6 +46,7 @@ class RequestReplyTest extends Suite {
         answerer.setNamesrvAddr(NAMESRV);
         answerer.setInstanceName(fresh("instance"));
         answerer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        answerer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         answerer.subscribe(topic, "*");
         answerer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             messages.forEach(RequestReplyTest::reply);

@@ -22,6 +22,10 @@ abstract class Suite {
     static final long LATENESS_MAX_MS = Long.getLong("maxLatenessMs", 2_500);
 
     static final long PATIENCE_MS = 15_000;
+
+    /** Of push consumers: one that meets another under way is dropped, and pulls are refused (25) until the next. */
+    static final int HEARTBEAT_MS = 1_000;
+
     private static final long POLL_MS = 5;
 
     private static final String RUN = Long.toString(System.currentTimeMillis(), Character.MAX_RADIX);
