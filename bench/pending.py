@@ -80,7 +80,7 @@ METRICS: Final = [
     Metric("before_mib", "broker's anonymous memory with none, MiB"),
     Metric("first_mib", f"with a {ORDINAL} of them, MiB"),
     Metric("after_mib", "with all of them, MiB"),
-    Metric("growth_mib", f"more with all than with a {ORDINAL}, MiB", at_most=64),
+    Metric("growth_mib", f"more with all than with a {ORDINAL}, MiB", at_most=16),
     Metric("restarted_mib", "after a start with all of them, MiB"),
     Metric("stop_s", "start after a stop, s", at_most=20),
     Metric("kill_s", "start after kill -9 under load, s", at_most=20),

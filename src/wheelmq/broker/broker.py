@@ -216,7 +216,7 @@ class Broker:
 
     def _open_ahead(self) -> Ahead:
         count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
-        return Ahead(self.store.log, self.background, count, is_warm=is_warm)
+        return Ahead(self.store.log, self.background, self.clock, count, is_warm=is_warm)
 
     def _open_index(self) -> MessageIndex | None:
         if not self.settings.message_index_enable:

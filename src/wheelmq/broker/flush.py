@@ -21,6 +21,7 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.store.store import Store
+from wheelmq.system.memory import PHYSICAL_BYTES
 from wheelmq.system.offload import Offload
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,9 @@ BURST_INTERVALS: Final = 10
 its speed, and most of what leaves is on disk already, as what was parked."""
 BURST_MS_MAX: Final = 5000
 """But no later than after this, if an interval is no longer itself,"""
-BURST_BYTES_MAX: Final = 768 << 20
-"""nor with more than this to be flushed: a million small messages."""
+BURST_BYTES_MAX: Final = min(768 << 20, PHYSICAL_BYTES // 20)
+"""nor with more than this to be flushed: a million small messages, and well below what of its memory the system lets be
+unwritten before it has whoever stores to a page wait (vm.dirty_ratio)."""
 
 
 class _Side:

@@ -39,7 +39,7 @@ class TimerChores:
         self._warm = Warm(broker.timer, broker.reading) if settings.timer_warm_enable else None
         self._warm_blocks = WarmBlocks(broker.block_lane, broker.reading)
         self._files_ahead = self._open_files_ahead()
-        self._pages_ahead = PagesAhead(broker.timer.log.files, broker.background, PAGES_AHEAD_BYTES // 2)
+        self._pages_ahead = PagesAhead(broker.timer.log.files, broker.background, broker.clock, PAGES_AHEAD_BYTES // 2)
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
             broker.chores.every(settings.timer_flush_interval_ms, self._save_metrics)

@@ -103,7 +103,7 @@ STORE_KEYS: Final = (
         "flushLeastPagesWhenWarmMapedFile",
         INT,
         "4096",
-        "pages are made, not written, when a file is made ahead",
+        "pages are made when a file is made ahead; the next 16 MiB of the log are written to as well",
         "pages",
     ),
     no_effect("flushConsumeQueueLeastPages", INT, "2", "units are written down with the checkpoint, each 3 s", "pages"),

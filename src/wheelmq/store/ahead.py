@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.clock import Clock
 from wheelmq.system.disk import MappedFile
 from wheelmq.system.offload import Offload
 
@@ -25,12 +26,17 @@ AHEAD_BYTES: Final = 64 << 20
 STORED_BYTES: Final = 16 << 20
 """How far ahead of the log's end pages are stored to: the faults are this thread's then. While a flush is under way one
 costs the loop a hundred times as much as else."""
+FRESH_S: Final = 10.0
+"""The system writes what was stored to by itself, after 30 s as a rule, and the next store is a fault again: what was
+stored to longer ago is stored to once more,"""
+STALE_BYTES: Final = 1 << 20
+"""if there is as much to come, or the sequence has grown by as much since: one that rests stays clean."""
 COMING_BYTES_MAX: Final = 512 << 20
 """And as much more for what is known to come, but no more than this: a burst of a million small messages."""
 
 
 PIECE_BYTES: Final = 512 << 10
-"""What one call of the system populates: meanwhile nobody else in the process can map a file or get a large array."""
+"""What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
 
 
 def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
@@ -39,19 +45,26 @@ def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
 
 
 class PagesAhead:
-    """Has pages of a sequence populated ahead of what is written, a step at a time, so that others have a turn."""
+    """Has pages of a sequence populated ahead of what is written, a step at a time, so that others have a turn: it
+    waits while its thread writes a checkpoint or a snapshot."""
 
-    def __init__(self, files: MappedSequence, offload: Offload, step_bytes: int = STEP_BYTES) -> None:
+    def __init__(self, files: MappedSequence, offload: Offload, clock: Clock, step_bytes: int = STEP_BYTES) -> None:
         self._files = files
         self._offload = offload
+        self._clock = clock
         self._step_bytes = step_bytes
         self._populated_to = self._stored_to = 0
         self._is_populating = False
+        self._stored_s = 0.0
+        self._stored_at = 0
+        """When a step last was stored to, and what was written then."""
 
-    def look(self, position: int, ahead_bytes: int, *, stores: bool = False) -> bool:
+    def look(self, position: int, ahead_bytes: int, *, stores: bool = False, coming_bytes: int = 0) -> bool:
         """The sequence is written up to `position`: begin a step if one is missing within `ahead_bytes`, and its file
         is there. Whether one is under way."""
         files = self._files
+        if stores and self._is_stale(position + coming_bytes):
+            self._stored_to = position
         start = max(self._stored_to if stores else self._populated_to, position)
         if self._is_populating or start >= min(position + ahead_bytes, files.made_to):
             return self._is_populating
@@ -59,11 +72,18 @@ class PagesAhead:
         at = start % files.file_bytes
         stop = min(at + self._step_bytes, file.size)
         if stores:
-            self._stored_to = start + stop - at
+            self._stored_to, self._stored_at = start + stop - at, position
+            self._stored_s = self._clock.monotonic()
         self._populated_to = max(self._populated_to, start + stop - at)
         self._is_populating = True
         self._offload.submit(partial(_populate, file, at, stop, stores=stores), self._populated)
         return True
+
+    def _is_stale(self, soon_at: int) -> bool:
+        """Whether what was stored to is to be stored to again, since the sequence will soon be at `soon_at`."""
+        if self._is_populating or soon_at - self._stored_at < STALE_BYTES:
+            return False
+        return self._clock.monotonic() - self._stored_s >= FRESH_S
 
     def _populated(self, _: Any) -> None:
         """Whatever came of it: it is a help and no promise."""
@@ -104,15 +124,17 @@ class FilesAhead:
 class Ahead:
     """Keeps ahead of the log. `look` is called in every tick and is cheap when there is nothing to do."""
 
-    def __init__(self, commit_log: CommitLog, offload: Offload, count: int = 2, *, is_warm: bool = False) -> None:
+    def __init__(
+        self, commit_log: CommitLog, offload: Offload, clock: Clock, count: int = 2, *, is_warm: bool = False
+    ) -> None:
         self._log = commit_log
         populate_bytes = commit_log.files.file_bytes if is_warm else STEP_BYTES
         self._files = FilesAhead(commit_log.files, offload, count, populate_bytes=populate_bytes)
-        self._pages = PagesAhead(commit_log.files, offload)
+        self._pages = PagesAhead(commit_log.files, offload, clock)
 
     def look(self, coming_bytes: int = 0) -> None:
         """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon."""
         end = self._log.end
-        if not self._pages.look(end, STORED_BYTES, stores=True):
+        if not self._pages.look(end, STORED_BYTES, stores=True, coming_bytes=coming_bytes):
             self._pages.look(end, AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
         self._files.look(end)

@@ -2,7 +2,8 @@
 
 What is written through a mapping has room on the disk before: a store into a hole of a full disk would be SIGBUS, which
 no exception handler sees. A file gets its room in full when it is made, or, where there are thousands that stay nearly
-empty, it is made sparse and gets room in steps (`give_room`). Syncing is msync, which is fdatasync of what is mapped.
+empty, it is made sparse and gets room in steps (`give_room`). On a file system that copies on write (btrfs, ZFS) room
+lasts for one write only, so the promise does not hold there. Syncing is msync, which is fdatasync of what is mapped.
 
 Files are mapped by the system's calls and not by Python's `mmap`: that keeps a descriptor for each (until Python 3.13),
 and holds the interpreter's lock while it flushes or gives advice.

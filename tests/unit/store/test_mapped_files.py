@@ -14,7 +14,7 @@ import pytest
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.units import QueueOffset
-from wheelmq.store.ahead import Ahead, FilesAhead, PagesAhead
+from wheelmq.store.ahead import FRESH_S, STALE_BYTES, Ahead, FilesAhead, PagesAhead
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
@@ -183,7 +183,7 @@ class TestAhead:
 
     def test_the_next_and_the_next_but_one(self, log: CommitLog) -> None:
         offload = HeldOffload()
-        ahead = Ahead(log, offload)
+        ahead = Ahead(log, offload, ManualClock())
         ahead.look()
         assert not len(offload)  # nobody has sent anything yet
         log.reserve(100)
@@ -199,7 +199,7 @@ class TestAhead:
 
     def test_the_loop_may_be_faster(self, log: CommitLog) -> None:
         offload = HeldOffload()
-        ahead = Ahead(log, offload)
+        ahead = Ahead(log, offload, ManualClock())
         log.reserve(100)
         ahead.look()
         offload.work()
@@ -229,7 +229,7 @@ class TestAhead:
         monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * SIZE - 1)
         offload = HeldOffload()
         log.reserve(100)
-        Ahead(log, offload).look()
+        Ahead(log, offload, ManualClock()).look()
         offload.run()
         assert self.names(log) == [0, 1]
 
@@ -237,7 +237,7 @@ class TestAhead:
         self, log: CommitLog, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
         offload = HeldOffload()
-        ahead = Ahead(log, offload)
+        ahead = Ahead(log, offload, ManualClock())
         log.reserve(100)
         disk.is_full = lambda path: True
         ahead.look()
@@ -264,7 +264,7 @@ class TestAhead:
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 9 << 20), ManualClock())
         log.reserve(100)
         offload = HeldOffload()
-        Ahead(log, offload, count, is_warm=is_warm).look()
+        Ahead(log, offload, ManualClock(), count, is_warm=is_warm).look()
         offload.run()
         assert [stop for name, stop in seen if int(name) > 0] == populated
 
@@ -288,7 +288,7 @@ class TestAhead:
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
         log.files.grow(0)
         offload = HeldOffload()
-        ahead = Ahead(log, offload, 0)
+        ahead = Ahead(log, offload, ManualClock(), 0)
         for _ in range(40):
             ahead.look(coming_bytes)
             ahead.look(coming_bytes)
@@ -313,7 +313,7 @@ class TestAhead:
         monkeypatch.setattr("wheelmq.store.ahead.PIECE_BYTES", 8 << 20)
         monkeypatch.setattr("wheelmq.system.disk.MappedFile.populate", populate)
         offload = HeldOffload()
-        ahead = Ahead(log, offload, 0)
+        ahead = Ahead(log, offload, ManualClock(), 0)
         for _ in range(9):
             ahead.look()
             offload.run()
@@ -326,7 +326,7 @@ class TestAhead:
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
         files, offload = MappedSequence(disk, tmp_path / "log", SIZE), HeldOffload()
-        ahead = PagesAhead(files, offload, SIZE // 4)
+        ahead = PagesAhead(files, offload, ManualClock(), SIZE // 4)
         assert not ahead.look(0, SIZE // 2, stores=True), "there is no file yet"
         files.grow(0)
         for position in (0, 0, 0, SIZE // 4, SIZE - 100):
@@ -334,6 +334,36 @@ class TestAhead:
             offload.run()
         quarter = SIZE // 4
         assert seen == [(0, quarter), (quarter, 2 * quarter), (2 * quarter, 3 * quarter), (SIZE - 100, SIZE)]
+
+    @pytest.mark.parametrize("coming_bytes", [0, 2 * STALE_BYTES])
+    def test_what_was_stored_to_long_ago_is_stored_to_again(
+        self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coming_bytes: int
+    ) -> None:
+        """The system has written it meanwhile; but only when there is something to come, or has been."""
+        seen: list[tuple[int, int]] = []
+        monkeypatch.setattr(
+            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
+        )
+        files, offload, clock = MappedSequence(disk, tmp_path / "log", 8 << 20), HeldOffload(), ManualClock()
+        ahead = PagesAhead(files, offload, clock, STALE_BYTES)
+        files.grow(0)
+        moved = 0 if coming_bytes else STALE_BYTES
+        ahead_bytes = 4 * STALE_BYTES
+
+        def look(position: int, coming_bytes: int = 0) -> list[tuple[int, int]]:
+            seen.clear()
+            for _ in range(6):
+                ahead.look(position, ahead_bytes, stores=True, coming_bytes=coming_bytes)
+                offload.run()
+            return [(start - position, stop - position) for start, stop in seen]
+
+        assert sum(stop - start for start, stop in look(0)) == ahead_bytes
+        clock.advance(int(FRESH_S * 1000))
+        assert look(0) == [], "it rests"
+        again = look(moved, coming_bytes)
+        assert again[0][0] == 0 and sum(stop - start for start, stop in again) == ahead_bytes
+        clock.advance(int(FRESH_S * 1000) - 1)
+        assert look(moved, coming_bytes) == [], "it is fresh"
 
     def test_pages_that_are_stored_to(self, tmp_path: Path) -> None:
         """They have blocks of the disk then, and hold what they held; beyond the end of the file is no harm."""
