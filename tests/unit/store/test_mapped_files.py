@@ -335,6 +335,27 @@ class TestAhead:
         quarter = SIZE // 4
         assert seen == [(0, quarter), (quarter, 2 * quarter), (2 * quarter, 3 * quarter), (SIZE - 100, SIZE)]
 
+    def test_a_sync_of_the_written_leaves_none_of_it_mapped(self, tmp_path: Path) -> None:
+        """What is there can be read all the same, and only what was written since the last one goes."""
+        page = mmap.PAGESIZE
+        file = Disk().map(tmp_path / "file", 64 * page)
+
+        def mapped_pages() -> list[bool]:
+            at, count = file.array.ctypes.data // page, file.size // page
+            entries = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=at * 8)
+            return [bool(entry >> np.uint64(63)) for entry in entries]
+
+        file.array[:] = 7
+        assert all(mapped_pages())
+        file.sync(32 * page + 5, only=True)
+        assert mapped_pages() == [False] * 32 + [True] * 32
+        assert file.array[: 16 * page].sum() == 16 * page * 7
+        read = mapped_pages()
+        assert any(read[:32])
+        file.sync(64 * page, only=True)
+        assert mapped_pages() == [*read[:32], *[False] * 32]
+        assert file.array.sum() == file.size * 7 == np.fromfile(file.path, np.uint8).astype(int).sum()
+
     @pytest.mark.parametrize("coming_bytes", [0, 2 * STALE_BYTES])
     def test_what_was_stored_to_long_ago_is_stored_to_again(
         self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coming_bytes: int
