@@ -14,7 +14,7 @@ from typing import Any, Final
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.clock import Clock
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.disk import PIECE_BYTES, MappedFile
 from wheelmq.system.offload import Offload
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,6 @@ STALE_BYTES: Final = 1 << 20
 """if there is as much to come, or the sequence has grown by as much since: one that rests stays clean."""
 COMING_BYTES_MAX: Final = 512 << 20
 """And as much more for what is known to come, but no more than this: a burst of a million small messages."""
-
-
-PIECE_BYTES: Final = 512 << 10
-"""What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
 
 
 def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:

@@ -23,7 +23,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,10 @@ def _needing_room(what: str, path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(error.errno, f"no room for {what}", str(path)) from None
         raise
+
+
+PIECE_BYTES: Final = 512 << 10
+"""What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
 
 
 class StoreLocked(OSError):
@@ -120,19 +124,25 @@ class MappedFile:
         Raises OSError.
         """
         if only:
-            self._unmap_written(upto_bytes)
-        self._sync(min(-(-upto_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.size) if only else self.size)
+            with self._unmapped(self.synced_bytes, upto_bytes):
+                self._sync(min(-(-upto_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.size))
+        else:
+            self._sync(self.size)
         self.synced_bytes = max(self.synced_bytes, upto_bytes)
 
-    def _unmap_written(self, upto_bytes: int) -> None:
-        """Take the whole pages out of the mapping that a sync is to write; who reads there has them back by a fault.
+    @contextlib.contextmanager
+    def _unmapped(self, start: int, stop: int) -> Iterator[None]:
+        """Take whole pages out of the mapping while they are written; who reads there meanwhile has them by a fault.
 
         A mapped page is write-protected before it is written, and each such page interrupts every other processor that
         this process runs on. Taken out all at once they do so once.
         """
-        start, stop = (at - at % mmap.PAGESIZE for at in (self.synced_bytes, upto_bytes))
+        start, stop = (at - at % mmap.PAGESIZE for at in (start, stop))
         if start < stop:
             _madvise(self._address + start, stop - start, mmap.MADV_DONTNEED)
+        yield
+        for at in range(start, stop, PIECE_BYTES):
+            self.populate(at, min(at + PIECE_BYTES, stop))
 
     def _sync(self, stop: int) -> None:
         """Bring the bytes before `stop` to disk. Raises OSError."""
