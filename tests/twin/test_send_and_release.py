@@ -141,13 +141,13 @@ def twins(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Twins]:
 
 
 @given(stream=streams())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_sends_are_served_alike(twins: Twins, stream: bytes) -> None:
     twins.receive(stream)
 
 
 @given(stream=st.lists(batches() | frames(), min_size=1, max_size=6))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_batches_are_served_alike(twins: Twins, stream: list[bytes]) -> None:
     twins.receive(_frame("Alpha", "") + b"".join(stream))
 
