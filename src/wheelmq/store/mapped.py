@@ -222,20 +222,20 @@ class MappedSequence:
 
         Of a sparse file, which may be let go of (see `MappedFiles`), all; of another no page behind `end`.
         """
-        parts = [(file, stop) for _, file, _, stop in self.pieces(position, end)]
+        parts = [(file, at, stop) for _, file, at, stop in self.pieces(position, end)]
         folders = [self.folder, *self.folder.parents[:NAMES_ABOVE]] if self._is_sparse and self._has_new_names else []
         self._has_new_names = False
 
         def sync() -> None:
             try:
-                for file, stop in parts:
+                for file, at, stop in parts:
                     file.is_written = False
-                    file.sync(stop, only=not self._is_sparse)
+                    file.sync(stop, new_from=None if self._is_sparse else at)
                 for folder in folders:
                     self._disk.sync_folder(folder)
             except OSError:
                 self._has_new_names = bool(folders)
-                for file, _ in parts:
+                for file, _, _ in parts:
                     file.is_written = True
                 raise
 

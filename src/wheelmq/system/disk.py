@@ -114,20 +114,21 @@ class MappedFile:
         self.is_written = False
         """Whether it may hold what no sync has covered. Whoever lets go of files keeps it so (store.mapped)."""
 
-    def sync(self, upto_bytes: int, *, only: bool = False) -> None:
+    def sync(self, upto_bytes: int, *, new_from: int | None = None) -> None:
         """Bring the file to disk. `upto_bytes` says how much of it the caller had written when it asked.
 
-        With `only`, just that, to the end of its page. A page that is brought to disk is write-protected, and the next
-        store to it a fault: those ahead of a log's end, which were stored to so that there is none, are left alone.
+        With `new_from` just that, to the end of its page; what was written since the last time begins there. A page
+        that is brought to disk is write-protected, and the next store to it a fault: those ahead of a log's end, which
+        were stored to so that there is none, are left alone.
 
         Goes by the mapping, so it needs no descriptor: a broker that may open no more files still keeps its word.
         Raises OSError.
         """
-        if only:
-            with self._unmapped(self.synced_bytes, upto_bytes):
-                self._sync(min(-(-upto_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.size))
-        else:
+        if new_from is None:
             self._sync(self.size)
+        else:
+            with self._unmapped(new_from, upto_bytes):
+                self._sync(min(-(-upto_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.size))
         self.synced_bytes = max(self.synced_bytes, upto_bytes)
 
     @contextlib.contextmanager

@@ -349,10 +349,10 @@ class TestAhead:
         sync = MappedFile._sync
         monkeypatch.setattr(MappedFile, "_sync", lambda *given: (seen.append(mapped_pages()), sync(*given)))
         file.array[:] = 7
-        file.sync(32 * page + 5, only=True)
+        file.sync(32 * page + 5, new_from=8 * page)
         file.array[0] = 8
-        file.sync(64 * page, only=True)
-        assert seen == [[False] * 32 + [True] * 32, [True] * 32 + [False] * 32]
+        file.sync(64 * page, new_from=32 * page + 5)
+        assert seen == [[True] * 8 + [False] * 24 + [True] * 32, [True] * 32 + [False] * 32]
         assert all(mapped_pages())
         on_disk = np.fromfile(file.path, np.uint8)
         assert (on_disk == file.array).all() and on_disk.astype(int).sum() == file.size * 7 + 1
