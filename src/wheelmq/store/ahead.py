@@ -27,10 +27,11 @@ STORED_BYTES: Final = 16 << 20
 """How far ahead of the log's end pages are stored to: the faults are this thread's then. While a flush is under way one
 costs the loop a hundred times as much as else."""
 FRESH_S: Final = 10.0
-"""The system writes what was stored to by itself, after 30 s as a rule, and the next store is a fault again: what was
-stored to longer ago is stored to once more,"""
-STALE_BYTES: Final = 1 << 20
-"""if there is as much to come, or the sequence has grown by as much since: one that rests stays clean."""
+"""The system writes what was stored to by itself, after half a minute as a rule, and the next store is a fault again. It
+is stored to once more when that was so long ago, if half of it is about to be used, or the sequence grew by as much.
+"""
+RESTS_MAX: Final = 4
+"""So often while the sequence rests: what is to come may be held. One that rests stays clean."""
 COMING_BYTES_MAX: Final = 512 << 20
 """And as much more for what is known to come, but no more than this: a burst of a million small messages."""
 
@@ -54,12 +55,14 @@ class PagesAhead:
         self._stored_s = 0.0
         self._stored_at = 0
         """When a step last was stored to, and what was written then."""
+        self._rests = 0
 
     def look(self, position: int, ahead_bytes: int, *, stores: bool = False, coming_bytes: int = 0) -> bool:
         """The sequence is written up to `position`: begin a step if one is missing within `ahead_bytes`, and its file
         is there. Whether one is under way."""
         files = self._files
-        if stores and self._is_stale(position + coming_bytes):
+        if stores and self._is_stale(position, coming_bytes, ahead_bytes // 2):
+            self._rests = self._rests + 1 if position == self._stored_at else 0
             self._stored_to = position
         start = max(self._stored_to if stores else self._populated_to, position)
         if self._is_populating or start >= min(position + ahead_bytes, files.made_to):
@@ -75,9 +78,12 @@ class PagesAhead:
         self._offload.submit(partial(_populate, file, at, stop, stores=stores), self._populated)
         return True
 
-    def _is_stale(self, soon_at: int) -> bool:
-        """Whether what was stored to is to be stored to again, since the sequence will soon be at `soon_at`."""
-        if self._is_populating or soon_at - self._stored_at < STALE_BYTES:
+    def _is_stale(self, position: int, coming_bytes: int, enough_bytes: int) -> bool:
+        """Whether what was stored to is to be stored to again, since `enough_bytes` have come or are about to."""
+        grown_bytes = position - self._stored_at
+        if self._is_populating or max(grown_bytes, coming_bytes) < enough_bytes:
+            return False
+        if not grown_bytes and self._rests >= RESTS_MAX:
             return False
         return self._clock.monotonic() - self._stored_s >= FRESH_S
 

@@ -68,6 +68,10 @@ def _needing_room(what: str, path: Path) -> Iterator[None]:
 
 PIECE_BYTES: Final = 512 << 10
 """What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
+UNMAPPED_BYTES: Final = 32 << 20
+"""The same, of what is taken out of a mapping."""
+UNMAPPED_BYTES_MIN: Final = 256 << 10
+"""Less is not worth the call: a flush for which senders wait is to be short."""
 
 
 class StoreLocked(OSError):
@@ -117,9 +121,9 @@ class MappedFile:
     def sync(self, upto_bytes: int, *, new_from: int | None = None) -> None:
         """Bring the file to disk. `upto_bytes` says how much of it the caller had written when it asked.
 
-        With `new_from` just that, to the end of its page; what was written since the last time begins there. A page
-        that is brought to disk is write-protected, and the next store to it a fault: those ahead of a log's end, which
-        were stored to so that there is none, are left alone.
+        With `new_from`, where what no sync has covered begins, nothing behind the page of `upto_bytes`. A page that is
+        brought to disk is write-protected, and the next store to it a fault: those ahead of a log's end, which were
+        stored to so that there is none, are left alone.
 
         Goes by the mapping, so it needs no descriptor: a broker that may open no more files still keeps its word.
         Raises OSError.
@@ -127,23 +131,21 @@ class MappedFile:
         if new_from is None:
             self._sync(self.size)
         else:
-            with self._unmapped(new_from, upto_bytes):
-                self._sync(min(-(-upto_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.size))
+            self._unmap(new_from, upto_bytes)
+            self._sync(min(-(-upto_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.size))
         self.synced_bytes = max(self.synced_bytes, upto_bytes)
 
-    @contextlib.contextmanager
-    def _unmapped(self, start: int, stop: int) -> Iterator[None]:
-        """Take whole pages out of the mapping while they are written; who reads there meanwhile has them by a fault.
+    def _unmap(self, start: int, stop: int) -> None:
+        """Take whole pages out of the mapping that are about to be written, if they are many; who reads there has them
+        back by a fault, sixteen at a time.
 
         A mapped page is write-protected before it is written, and each such page interrupts every other processor that
-        this process runs on. Taken out all at once they do so once.
+        this process runs on. Taken out together they do so hundreds at a time.
         """
         start, stop = (at - at % mmap.PAGESIZE for at in (start, stop))
-        if start < stop:
-            _madvise(self._address + start, stop - start, mmap.MADV_DONTNEED)
-        yield
-        for at in range(start, stop, PIECE_BYTES):
-            self.populate(at, min(at + PIECE_BYTES, stop))
+        if stop - start >= UNMAPPED_BYTES_MIN:
+            for at in range(start, stop, UNMAPPED_BYTES):
+                _madvise(self._address + at, min(UNMAPPED_BYTES, stop - at), mmap.MADV_DONTNEED)
 
     def _sync(self, stop: int) -> None:
         """Bring the bytes before `stop` to disk. Raises OSError."""

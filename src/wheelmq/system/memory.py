@@ -14,7 +14,7 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
 KEPT_ARRAY_BYTES: Final = 32 << 20
-"""Arrays below this come from the heap: the most that glibc allows."""
+"""Arrays below this come from the heap: the most that every glibc allows."""
 KEPT_BYTES: Final = 64 << 20
 """What is free at the end of the heap is kept up to this. All threads have one heap, else each would keep as much."""
 STEP_BYTES: Final = 16 << 20
@@ -27,7 +27,7 @@ def keep_freed_memory() -> bool:
 
     A few megabytes that are freed and wanted again are otherwise given back and come as new pages, each with a fault.
     Both take the lock of the process's mappings, which waits for any thread that populates pages, and every fault waits
-    behind it. It holds for threads that begin later: call it first.
+    behind it. Call it before there are threads that allocate: each may have a heap of its own by then.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -14,11 +14,11 @@ import pytest
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.units import QueueOffset
-from wheelmq.store.ahead import FRESH_S, STALE_BYTES, Ahead, FilesAhead, PagesAhead
+from wheelmq.store.ahead import FRESH_S, RESTS_MAX, Ahead, FilesAhead, PagesAhead
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
-from wheelmq.system.disk import Disk, DiskFull, MappedFile
+from wheelmq.system.disk import UNMAPPED_BYTES_MIN, Disk, DiskFull, MappedFile
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
@@ -335,57 +335,71 @@ class TestAhead:
         quarter = SIZE // 4
         assert seen == [(0, quarter), (quarter, 2 * quarter), (2 * quarter, 3 * quarter), (SIZE - 100, SIZE)]
 
-    def test_what_is_synced_is_not_mapped_meanwhile(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only what was written since the last time; and what was stored is there, in the mapping and on the disk."""
-        page = mmap.PAGESIZE
-        file = Disk().map(tmp_path / "file", 64 * page)
-
-        def mapped_pages() -> list[bool]:
-            at, count = file.array.ctypes.data // page, file.size // page
-            entries = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=at * 8)
-            return [bool(entry >> np.uint64(63)) for entry in entries]
-
-        seen: list[list[bool]] = []
-        sync = MappedFile._sync
-        monkeypatch.setattr(MappedFile, "_sync", lambda *given: (seen.append(mapped_pages()), sync(*given)))
-        file.array[:] = 7
-        file.sync(32 * page + 5, new_from=8 * page)
-        file.array[0] = 8
-        file.sync(64 * page, new_from=32 * page + 5)
-        assert seen == [[True] * 8 + [False] * 24 + [True] * 32, [True] * 32 + [False] * 32]
-        assert all(mapped_pages())
-        on_disk = np.fromfile(file.path, np.uint8)
-        assert (on_disk == file.array).all() and on_disk.astype(int).sum() == file.size * 7 + 1
-
-    @pytest.mark.parametrize("coming_bytes", [0, 2 * STALE_BYTES])
-    def test_what_was_stored_to_long_ago_is_stored_to_again(
-        self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coming_bytes: int
+    @pytest.mark.parametrize("flushes", [(100 * 4096 + 5, 2 * SIZE), (2 * SIZE,), (SIZE, SIZE + 100, 2 * SIZE)])
+    def test_what_is_new_is_not_mapped_while_it_is_synced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushes: tuple[int, ...]
     ) -> None:
-        """The system has written it meanwhile; but only when there is something to come, or has been."""
+        """If that are many pages; what was synced before stays, as does what lies behind."""
+        page = mmap.PAGESIZE
+        files = MappedSequence(Disk(), tmp_path / "log", SIZE)
+        for _ in range(2):
+            files.grow(files.end)
+        both = [files.file_at(0), files.file_at(SIZE)]
+        for number, file in enumerate(both):
+            file.array[:] = number + 1
+        unmapped: set[int] = set()
+
+        def look(file: MappedFile, _: int) -> None:
+            at, count = file.array.ctypes.data // page, SIZE // page
+            entries = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=at * 8)
+            first = both.index(file) * count
+            unmapped.update(first + int(i) for i in np.flatnonzero(entries >> np.uint64(63) == 0))
+
+        monkeypatch.setattr(MappedFile, "_sync", look)
+        done = 0
+        for upto in flushes:
+            unmapped.clear()
+            files.sync_job(done, upto)()
+            many = upto - done >= UNMAPPED_BYTES_MIN
+            assert unmapped == (set(range(done // page, upto // page)) if many else set())
+            for file in both:
+                file.array.sum()
+            done = upto
+        assert [set(file.array.tolist()) for file in both] == [{1}, {2}]
+
+    def test_what_was_stored_to_long_ago_is_stored_to_again(
+        self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The system has written it meanwhile; but only when much is to come, or has come, and not for ever."""
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr(
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
-        files, offload, clock = MappedSequence(disk, tmp_path / "log", 8 << 20), HeldOffload(), ManualClock()
-        ahead = PagesAhead(files, offload, clock, STALE_BYTES)
+        files, offload, clock = MappedSequence(disk, tmp_path / "log", 16 * SIZE), HeldOffload(), ManualClock()
+        ahead = PagesAhead(files, offload, clock, SIZE)
         files.grow(0)
-        moved = 0 if coming_bytes else STALE_BYTES
-        ahead_bytes = 4 * STALE_BYTES
 
-        def look(position: int, coming_bytes: int = 0) -> list[tuple[int, int]]:
+        def stored(position: int, coming_bytes: int = 0) -> list[int]:
+            """Which steps behind `position` are stored to."""
             seen.clear()
             for _ in range(6):
-                ahead.look(position, ahead_bytes, stores=True, coming_bytes=coming_bytes)
+                ahead.look(position, 4 * SIZE, stores=True, coming_bytes=coming_bytes)
                 offload.run()
-            return [(start - position, stop - position) for start, stop in seen]
+            return sorted({(start - position) // SIZE for start, _ in seen})
 
-        assert sum(stop - start for start, stop in look(0)) == ahead_bytes
-        clock.advance(int(FRESH_S * 1000))
-        assert look(0) == [], "it rests"
-        again = look(moved, coming_bytes)
-        assert again[0][0] == 0 and sum(stop - start for start, stop in again) == ahead_bytes
-        clock.advance(int(FRESH_S * 1000) - 1)
-        assert look(moved, coming_bytes) == [], "it is fresh"
+        window, after_ms = [0, 1, 2, 3], int(FRESH_S * 1000)
+        assert stored(0) == window
+        clock.advance(after_ms)
+        assert stored(0) == stored(0, 2 * SIZE - 1) == [], "it rests"
+        assert stored(0, 2 * SIZE) == window
+        clock.advance(after_ms - 1)
+        assert stored(0, 2 * SIZE) == [], "it is fresh"
+        assert stored(2 * SIZE) == [2, 3], "as it was fresh"
+        clock.advance(after_ms)
+        assert stored(4 * SIZE) == window
+        for left in reversed(range(RESTS_MAX + 2)):
+            clock.advance(after_ms)
+            assert stored(4 * SIZE, 2 * SIZE) == (window if left > 1 else []), "what comes may be held"
 
     def test_pages_that_are_stored_to(self, tmp_path: Path) -> None:
         """They have blocks of the disk then, and hold what they held; beyond the end of the file is no harm."""
