@@ -28,7 +28,7 @@ from wheelmq.pipeline.java import JavaRuntime, find_java
 from wheelmq.pipeline.session import CACHE_VARIABLE, NICENESS, close_session, open_session, stand_back
 
 PROGRAM = Path(__file__).with_name("run_turn.py")
-PROGRAM_DEADLINE_S = 90.0
+PROGRAM_DEADLINE_S = 170.0
 END_DEADLINE_S = 30.0
 
 

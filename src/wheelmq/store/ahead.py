@@ -27,7 +27,7 @@ STORED_BYTES: Final = 16 << 20
 """How far ahead of the log's end pages are stored to: the faults are this thread's then. While a flush is under way one
 costs the loop a hundred times as much as else."""
 FRESH_S: Final = 10.0
-"""The system writes what was stored to by itself, after half a minute as a rule, and the next store is a fault again. It
+"""The system writes what was stored to by itself, after half a minute as a rule; the next store is a fault again. So it
 is stored to once more when that was so long ago, if half of it is about to be used, or the sequence grew by as much.
 """
 RESTS_MAX: Final = 4
