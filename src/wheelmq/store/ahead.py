@@ -14,7 +14,7 @@ from typing import Any, Final
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.clock import Clock
-from wheelmq.system.disk import PIECE_BYTES, MappedFile
+from wheelmq.system.disk import MappedFile
 from wheelmq.system.offload import Offload
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,8 @@ STEP_BYTES: Final = 8 << 20
 """Pages are populated in steps of this."""
 AHEAD_BYTES: Final = 64 << 20
 """How far ahead of the log's end pages are kept: a burst of 100,000 small messages touches no new one."""
+COMING_BYTES_MAX: Final = 512 << 20
+"""And as much more for what is known to come, but no more than this: a burst of a million small messages."""
 STORED_BYTES: Final = 16 << 20
 """How far ahead of the log's end pages are stored to: the faults are this thread's then. While a flush is under way one
 costs the loop a hundred times as much as else."""
@@ -32,8 +34,8 @@ is stored to once more when that was so long ago, if half of it is about to be u
 """
 RESTS_MAX: Final = 4
 """So often while the sequence rests: what is to come may be held. One that rests stays clean."""
-COMING_BYTES_MAX: Final = 512 << 20
-"""And as much more for what is known to come, but no more than this: a burst of a million small messages."""
+PIECE_BYTES: Final = 512 << 10
+"""What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
 
 
 def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:

@@ -66,10 +66,8 @@ def _needing_room(what: str, path: Path) -> Iterator[None]:
         raise
 
 
-PIECE_BYTES: Final = 512 << 10
-"""What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
 UNMAPPED_BYTES: Final = 32 << 20
-"""The same, of what is taken out of a mapping."""
+"""What one call of the system takes out of a mapping: meanwhile nobody else in the process can map a file."""
 UNMAPPED_BYTES_MIN: Final = 256 << 10
 """Less is not worth the call: a flush for which senders wait is to be short."""
 
