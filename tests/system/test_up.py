@@ -73,6 +73,8 @@ def test_the_broker_and_its_clients(tmp_path: Path) -> None:
         refused = running.refused("send", "T", "far", "--at", "+30d")
         assert "this broker's timer reaches 3d" in refused
         assert "--delay-in-seconds 2592000" in refused and "--set timer_max_delay_seconds=2592000" in refused
+        refused = running.refused("send", "T", "far", "--delay-in-seconds", "99999999")
+        assert "blocks reach 366d" in refused and "--set block_max_delay_seconds=99999999" in refused
         assert "Nothing was cancelled" in running.refused("cancel", "T", "--key", key)
         assert "topic Other is not known" in running.refused("timers", "--topic", "Other")
         options = ("--home", str(home), "--namesrv-port=0", "--broker-port=0")

@@ -23,7 +23,7 @@ from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
 from wheelmq.system.memory import keep_freed_memory
-from wheelmq.system.offload import ThreadOffload
+from wheelmq.system.offload import Offloads, ThreadOffload
 from wheelmq.system.open_files import connections_possible
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class BrokerApp:
         self.hooks = hooks or Hooks()
         """Register hooks here, before the start or later."""
         self._server: Server | None = None
-        self._offloads: list[ThreadOffload] = []
+        self._offloads: Offloads | None = None
         self.broker: Broker | None = None
         self.registration: Registration | None = None
         self.exporter: Exporter | None = None
@@ -56,18 +56,14 @@ class BrokerApp:
         """Compile or load the kernels, recover the store, listen, register. Raises StoreLocked, OSError."""
         loop = asyncio.get_running_loop()
         keep_freed_memory()
-        offload, block_offload, background, reading = self._offloads = [
-            ThreadOffload(name, lambda callback: self._on_loop(loop, callback))
-            for name in ("offload", "block offload", "background", "reading")
-        ]
+        offloads = self._offloads = Offloads.of(
+            lambda name: ThreadOffload(name, lambda callback: self._on_loop(loop, callback))
+        )
         self.broker = Broker(
             self.settings,
             disk=Disk(),
             clock=SystemClock(),
-            offload=offload,
-            block_offload=block_offload,
-            background=background,
-            reading=reading,
+            offloads=offloads,
             randomness=random.Random(),
             origin=self._origin,
             hooks=self.hooks,
@@ -136,8 +132,8 @@ class BrokerApp:
             await self.registration.stop()
         if self._server is not None:
             await self._server.close()
-        for offload in self._offloads:
-            await asyncio.get_running_loop().run_in_executor(None, offload.close)
+        if self._offloads is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._offloads.close)
         await asyncio.sleep(0)  # what the offload finished last is told on the loop
         if self.broker is not None:
             self.broker.close()

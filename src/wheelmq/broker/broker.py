@@ -73,7 +73,7 @@ from wheelmq.store.recovery import InternedNames
 from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
-from wheelmq.system.offload import Offload
+from wheelmq.system.offload import Offloads
 from wheelmq.system.unique_ids import UniqueIds
 
 log = logging.getLogger(__name__)
@@ -93,22 +93,15 @@ class Broker:
         *,
         disk: Disk,
         clock: Clock,
-        offload: Offload,
+        offloads: Offloads,
         randomness: Random,
-        background: Offload | None = None,
-        reading: Offload | None = None,
-        block_offload: Offload | None = None,
         origin: Origin | None = None,
         hooks: Hooks | None = None,
     ) -> None:
         warm(log.warning)
         self.hooks = hooks or Hooks()
         self.settings, self.clock = settings, clock
-        self.disk, self.offload = disk, offload
-        self.background = offload if background is None else background
-        """For work that nobody waits for; `offload` is for flushes and marks, which somebody does."""
-        self.reading = self.background if reading is None else reading
-        """For what may have to come from a cold disk: reads of the pipeline's tasks, searches."""
+        self.disk, self.offloads = disk, offloads
         self.randomness = randomness
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
@@ -131,7 +124,7 @@ class Broker:
         self.delay_offsets = self._open_delay_offsets()
         self.ahead = self._open_ahead()
         self.expiry = self._open_expiry()
-        self.flush = self._open_flush(block_offload)
+        self.flush = Flush(self.store, self.blocks, offloads.flushing, offloads.blocks, settings, self.fail)
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(self.dispatch.answer), Calls()
         self.pipeline = PipelineDesk(self)
@@ -165,7 +158,7 @@ class Broker:
         self.store = Store(self.paths, store_settings, self.disk, self.clock)
         self.timer = Timer(self.store, part_settings.timer_settings(settings))
         self.block_lane = BlockLane(Blocks(self.store, part_settings.block_settings(settings)), self.timer)
-        self.searches = Searches(self.blocks, self.reading)
+        self.searches = Searches(self.blocks, self.offloads.reading)
         self.blocks.load()
         self.blocks.recover()
         timer, evidence = TimerRecovery(self.timer), Evidence(self.store.log)
@@ -193,11 +186,6 @@ class Broker:
     def _open_administration(self) -> tuple[BrokerStats, Slices]:
         return BrokerStats(self), Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
 
-    def _open_flush(self, block_offload: Offload | None) -> Flush:
-        """Flushes, those of blocks by an offload of their own if there is one."""
-        of_blocks = self.offload if block_offload is None else block_offload
-        return Flush(self.store, self.blocks, self.offload, of_blocks, self.settings, self.fail)
-
     def _open_snapshots(self) -> Snapshots:
         settings = part_settings.snapshot_settings(self.settings)
         return Snapshots(
@@ -205,31 +193,33 @@ class Broker:
             self.timer,
             self.block_lane,
             self.index,
-            self.background,
+            self.offloads.background,
             settings,
             hides_nothing=lambda: not self.transactions.has_unsaid_ends,
         )
 
     def _open_delay_offsets(self) -> DelayOffsets:
         interval_ms = self.settings.flush_delay_offset_interval
-        return DelayOffsets(self.store, self.timer.level_offsets, self.background, interval_ms)
+        return DelayOffsets(self.store, self.timer.level_offsets, self.offloads.background, interval_ms)
 
     def _open_ahead(self) -> Ahead:
         count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
-        return Ahead(self.store.log, self.background, self.clock, count, is_warm=is_warm)
+        return Ahead(
+            self.store.log, self.offloads.background, self.offloads.populating, self.clock, count, is_warm=is_warm
+        )
 
     def _open_index(self) -> MessageIndex | None:
         if not self.settings.message_index_enable:
             return None
         size = IndexSize(self.settings.max_hash_slot_num, self.settings.max_index_num)
-        return MessageIndex(self.store, self.background, size)
+        return MessageIndex(self.store, self.offloads.background, size)
 
     def _open_expiry(self) -> Expiry:
         def needed_from() -> LogPosition:
             return min(self.timer.needed_from(), self.block_lane.needed_from(), self.transactions.needed_from())
 
         return Expiry(
-            self.store, self.index, part_settings.expiry_settings(self.settings), needed_from, self.background
+            self.store, self.index, part_settings.expiry_settings(self.settings), needed_from, self.offloads.background
         )
 
     @property

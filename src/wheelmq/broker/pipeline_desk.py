@@ -89,7 +89,7 @@ class PipelineDesk:
         """When a pipeline last opened a lease, asked for a plan, or worked on a turn."""
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
-        self._check_file = CheckFile(broker.store, broker.background)
+        self._check_file = CheckFile(broker.store, broker.offloads.background)
 
     # Leases and turns ----------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class PipelineDesk:
             reach("mark.before")
             self._write(mark)
 
-        self._broker.offload.submit(job, lambda result: self._saved(upto, done, result))
+        self._broker.offloads.flushing.submit(job, lambda result: self._saved(upto, done, result))
 
     def _write(self, mark: Mark) -> None:
         assert self._timer.log.files.synced(mark.timer_log_position)

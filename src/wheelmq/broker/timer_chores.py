@@ -36,10 +36,12 @@ class TimerChores:
         if settings.holds_dequeue and not settings.timer_stop_dequeue:
             self._dequeues_from_ms = broker.now_monotonic_ms() + settings.disappear_time_after_start
         self.check = MetricsCheck(broker, self.metrics)
-        self._warm = Warm(broker.timer, broker.reading) if settings.timer_warm_enable else None
-        self._warm_blocks = WarmBlocks(broker.block_lane, broker.reading)
+        self._warm = Warm(broker.timer, broker.offloads.reading) if settings.timer_warm_enable else None
+        self._warm_blocks = WarmBlocks(broker.block_lane, broker.offloads.reading)
         self._files_ahead = self._open_files_ahead()
-        self._pages_ahead = PagesAhead(broker.timer.log.files, broker.background, broker.clock, PAGES_AHEAD_BYTES // 2)
+        self._pages_ahead = PagesAhead(
+            broker.timer.log.files, broker.offloads.populating, broker.clock, PAGES_AHEAD_BYTES // 2
+        )
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
             broker.chores.every(settings.timer_flush_interval_ms, self._save_metrics)
@@ -55,7 +57,7 @@ class TimerChores:
     def _open_files_ahead(self) -> FilesAhead:
         """Of the timer log, when three quarters of its last file are filled: most stores never fill the first."""
         files, count = self._broker.timer.log.files, min(1, self._broker.settings.log_files_ahead)
-        background, left_bytes = self._broker.background, files.file_bytes // 4
+        background, left_bytes = self._broker.offloads.background, files.file_bytes // 4
         return FilesAhead(files, background, count, populate_bytes=STEP_BYTES, left_bytes=left_bytes)
 
     def next_ms(self) -> int | None:
@@ -78,7 +80,7 @@ class TimerChores:
     def _save_metrics(self) -> None:
         job = self.metrics.save_job()
         if job is not None:
-            self._broker.background.submit(job, self._broker.chores.note_saved)
+            self._broker.offloads.background.submit(job, self._broker.chores.note_saved)
 
     def _tell_progress(self) -> None:
         """One line, if anything has moved since the last one."""

@@ -18,7 +18,18 @@ PARTS: Final = ("broker", "nameserver")
 PLACEHOLDERS: Final = {"store_path": Path("store"), "kv_config_path": Path("kvConfig.json")}
 
 
-@click.group(name="config", short_help="Check a file of settings, or list what there is.")
+class ConfigGroup(click.Group):
+    """Who names a file where a command is wanted is told of the command that takes it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and Path(args[0]).is_file():
+            ctx.fail(f"{args[0]!r} is a file, no command: `wheelmq config check {args[0]}` looks at it")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(name="config", cls=ConfigGroup, short_help="Check a file of settings, or list what there is.")
 def command() -> None:
     """Look at settings: broker.conf and namesrv.conf of Apache RocketMQ, TOML files, environment variables."""
 

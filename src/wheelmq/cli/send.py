@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from wheelmq.cli.errors import namesrv_option, told_plainly
-from wheelmq.cli.times import Duration, duration_text, parse_time, remaining_text, time_text
+from wheelmq.cli.times import Duration, Seconds, duration_text, parse_time, remaining_text, time_text
 from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TOO_FAR = re.compile(r"max delay (\d+)ms")
 """In the remark of a broker's refusal, its own and Apache's."""
+_TOO_FAR_FOR_A_BLOCK = re.compile(r"must not exceed (\d+)s")
 
 
 @click.command(name="send", short_help="Send a message, now or for later.")
@@ -29,7 +30,7 @@ _TOO_FAR = re.compile(r"max delay (\d+)ms")
 @click.option("--at", "at", help="Deliver it at this time: ISO 8601 (local zone if it names none), or +10s.")
 @click.option(
     "--delay-in-seconds",
-    type=click.IntRange(min=0),
+    type=Seconds(),
     help="Deliver it so many seconds from now, by way of a block: up to a year ahead.",
 )
 @click.option(
@@ -90,8 +91,10 @@ def command(
                 delay_in_seconds=delay_in_seconds,
             )
         except Refused as refused:
-            asked_ms = delay_ms if delay_ms is not None else (deliver_at_ms or 0) - clock.now_ms()
-            _tell_limit(refused, asked_ms)
+            if delay_in_seconds is not None:
+                _tell_limit_of_blocks(refused, delay_in_seconds)
+            else:
+                _tell_limit(refused, delay_ms if delay_ms is not None else (deliver_at_ms or 0) - clock.now_ms())
             raise
         is_delayed = level is not None or result.due_ms is not None
         due = asyncio.run(due_of_sent(namesrv, result)) if is_delayed else Due(None)
@@ -119,6 +122,18 @@ def _tell_limit(refused: Refused, asked_ms: int) -> None:
         f"that is {duration_text(asked_ms)} ahead, and this broker's timer reaches {duration_text(int(limit[1]))}: "
         f"send it with --delay-in-seconds {seconds}, which reaches a year, or start the broker with "
         f"`wheelmq up --set timer_max_delay_seconds={seconds}` or more"
+    )
+
+
+def _tell_limit_of_blocks(refused: Refused, seconds: int) -> None:
+    """The same for delayInSeconds."""
+    limit = _TOO_FAR_FOR_A_BLOCK.search(refused.answer.remark or "")
+    if limit is None or seconds <= int(limit[1]):
+        return
+    raise click.ClickException(
+        f"that is {duration_text(seconds * 1000)} ahead, and this broker's blocks reach "
+        f"{duration_text(int(limit[1]) * 1000)}: start the broker with "
+        f"`wheelmq up --set block_max_delay_seconds={seconds}` or more"
     )
 
 

@@ -50,8 +50,9 @@ def show_counts(counts: Counter[int], limit: int, *, as_json: bool) -> bool:
             click.echo(f'{{"minute_ms":{minute_ms},"count":{count}}}')
     elif counts:
         more = f", the first {limit}" if len(counts) > limit else ""
+        minutes = "minute" if len(counts) == 1 else "minutes"
         rows = [(_when(minute_ms)[:16], str(count)) for minute_ms, count in sorted(counts.items())[:limit]]
-        _print(f"{counts.total()} pending, in {len(counts)} minutes{more}", ("minute", "count"), rows)
+        _print(f"{counts.total()} pending, in {len(counts)} {minutes}{more}", ("minute (local time)", "count"), rows)
     return bool(counts)
 
 
@@ -72,7 +73,7 @@ def show_fates(lines: Iterator[bytes], *, as_json: bool) -> bool:
         position = message.log_position if one.end_position is None else one.end_position
         rows.append((_when(message.due_ms), state, ended, message.unique_key or "", message.keys or "", str(position)))
     if rows and not as_json:
-        columns = ("due", "state", "since", "unique key", "keys", "at log position")
+        columns = ("due (local time)", "state", "since", "unique key", "keys", "at log position")
         _print(f"{len(rows)} found", columns, rows, may_go=("at log position", "keys", "since"))
     return bool(rows)
 
@@ -83,7 +84,8 @@ def _print_pending(first: list[Pending], count: int, now_ms: int) -> None:
     for one in first:
         left = remaining_text(one.due_ms - now_ms) if one.due_ms > now_ms else "due"
         rows.append((_when(one.due_ms), left, one.topic, one.keys or "", one.unique_key or "", one.state.value))
-    _print(title, ("due", "in", "topic", "keys", "unique key", "state"), rows, may_go=("keys", "in", "topic"))
+    columns = ("due (local time)", "in", "topic", "keys", "unique key", "state")
+    _print(title, columns, rows, may_go=("keys", "in", "topic"))
 
 
 def _when(time_ms: int) -> str:

@@ -23,6 +23,8 @@ def parse_duration(text: str) -> int:
     written = text.strip()
     if re.fullmatch(r"[0-9.]+", written):
         raise ValueError(f"{text!r} has no unit: write {written}s for seconds; ms, s, m, h and d are known")
+    if written.startswith("-"):
+        raise ValueError(f"{text!r} is negative: a duration is 0 or more, as in 500ms, 10s, 5m")
     if not _DURATION.fullmatch(written):
         raise ValueError(f"{text!r} is no duration: write a number and a unit, as in 500ms, 10s, 5m, 2h, 1d, 1h30m")
     total = sum((Decimal(number) * UNITS_MS[unit.lower()] for number, unit in _PARTS.findall(written)), Decimal())
@@ -85,6 +87,19 @@ def _in_two_units(duration_ms: int) -> str:
             count, left_ms = divmod(rounded_ms, UNITS_MS[greater])
             return f"{count}{greater}" + (f"{left_ms // step_ms}{lesser}" if left_ms else "")
     return f"{duration_ms / 1000:.0f}s"
+
+
+class Seconds(click.ParamType[int]):
+    """An option in whole seconds, 0 or more."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if not re.fullmatch(r"[0-9]+", value.strip(), re.ASCII):
+            self.fail(f"{value!r} is no whole number of seconds, 0 or more: write 3600 for an hour", param, ctx)
+        return int(value)
 
 
 class Duration(click.ParamType[int]):

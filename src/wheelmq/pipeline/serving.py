@@ -90,4 +90,5 @@ class Serving:
         if problem != self._last_problem:
             self._last_problem = problem
             log.warning("no name server tells which brokers there are: %s", problem)
+            self._say("unregistered", why=problem)
         return None

@@ -90,6 +90,8 @@ class PipelineSupervisor:
                 self._see_state()
                 if self._brokers != before:
                     self._on_change(f"serves {', '.join(sorted(self._brokers)) or 'no broker'}")
+            case "unregistered":
+                self._on_change(f"no name server tells which brokers there are: {event.get('why')}")
             case "turning":
                 self._turning.add(broker)
                 self._see_state()

@@ -1,4 +1,4 @@
-"""Work ahead of a log's end, on a thread of its own: the next pages populated, the next files made.
+"""Work ahead of a log's end, beside the loop: the next pages populated, on a thread of its own; the next files made.
 
 A page that is touched for the first time is a fault, and for a file that was only allocated a costly one; a file that
 has to be made is an allocation and an fsync, which waits seconds for a busy disk. Neither belongs into the tick that
@@ -8,13 +8,15 @@ appends. (A file of a consume queue is sparse and synced later, so it costs its 
 from __future__ import annotations
 
 import logging
+import mmap
 from functools import partial
 from typing import Any, Final
 
+from wheelmq.formats.kernels import jit, pages
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.clock import Clock
-from wheelmq.system.disk import MappedFile
+from wheelmq.system.disk import MADV_POPULATE_READ, MADV_POPULATE_WRITE, MappedFile
 from wheelmq.system.offload import Offload
 
 log = logging.getLogger(__name__)
@@ -39,13 +41,19 @@ PIECE_BYTES: Final = 512 << 10
 
 
 def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
-    for at in range(start, stop, PIECE_BYTES):
-        file.populate(at, min(at + PIECE_BYTES, stop), stores=stores)
+    if jit.available():
+        advice = MADV_POPULATE_WRITE if stores else MADV_POPULATE_READ
+        pages.advise(file.address, start - start % mmap.PAGESIZE, stop, PIECE_BYTES, advice)
+    else:
+        for at in range(start, stop, PIECE_BYTES):
+            file.populate(at, min(at + PIECE_BYTES, stop), stores=stores)
 
 
 class PagesAhead:
-    """Has pages of a sequence populated ahead of what is written, a step at a time, so that others have a turn: it
-    waits while its thread writes a checkpoint or a snapshot."""
+    """Has pages of a sequence populated ahead of what is written, a step at a time, so that others have a turn.
+
+    Its thread should do nothing that takes longer: a log that takes 150 MB/s is through what was stored to in 0.1 s.
+    """
 
     def __init__(self, files: MappedSequence, offload: Offload, clock: Clock, step_bytes: int = STEP_BYTES) -> None:
         self._files = files
@@ -129,12 +137,19 @@ class Ahead:
     """Keeps ahead of the log. `look` is called in every tick and is cheap when there is nothing to do."""
 
     def __init__(
-        self, commit_log: CommitLog, offload: Offload, clock: Clock, count: int = 2, *, is_warm: bool = False
+        self,
+        commit_log: CommitLog,
+        making: Offload,
+        populating: Offload,
+        clock: Clock,
+        count: int = 2,
+        *,
+        is_warm: bool = False,
     ) -> None:
         self._log = commit_log
         populate_bytes = commit_log.files.file_bytes if is_warm else STEP_BYTES
-        self._files = FilesAhead(commit_log.files, offload, count, populate_bytes=populate_bytes)
-        self._pages = PagesAhead(commit_log.files, offload, clock)
+        self._files = FilesAhead(commit_log.files, making, count, populate_bytes=populate_bytes)
+        self._pages = PagesAhead(commit_log.files, populating, clock)
 
     def look(self, coming_bytes: int = 0) -> None:
         """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon."""

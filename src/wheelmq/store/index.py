@@ -58,8 +58,6 @@ log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 16 << 20
 """How much of the log one job reads."""
-PIECE_BYTES: Final = 64 << 10
-"""How much of it is added while who looks something up waits: some 0.1 ms."""
 UNKEYED_MAX: Final = 1000
 """So many records without a key are looked at between two files, which may join."""
 NEWEST_FILES: Final = 2
@@ -89,6 +87,8 @@ class MessageIndex:
         self._folder = store.paths.index
         self._files: list[MappedFile] = []
         self._adding, self._next_in = threading.Lock(), threading.Lock()
+        self._wanted = np.zeros(1, np.int64)
+        """1 while somebody waits for `_adding`."""
         self._mark: IndexMark | None = None
         self._is_busy = self._sync_has_failed = False
         self._failure = ""
@@ -144,7 +144,7 @@ class MessageIndex:
         self._reached = LogPosition(base + at)
         while at < stop:
             with self._alone():
-                at, outcome = self._add_many(source, base, at, min(stop, at + PIECE_BYTES))
+                at, outcome = self._add_many(source, base, at, stop)
             if outcome == kernel.NOT_MINE:
                 at = self._add_one(source, base, at)
             elif outcome == kernel.FILE_END:
@@ -156,7 +156,8 @@ class MessageIndex:
             return at, kernel.NOT_MINE
         state = np.array([at], np.int64)
         file = self._files[-1].array
-        outcome = kernel.index_log(source.array, base, stop, file, self._size.slots, self._size.units, state)
+        slots, units = self._size.slots, self._size.units
+        outcome = kernel.index_log(source.array, base, stop, file, slots, units, state, self._wanted)
         return int(state[kernel.AT]), int(outcome)
 
     def _add_one(self, source: MappedFile, base: int, at: int) -> int:
@@ -193,10 +194,12 @@ class MessageIndex:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else reads or writes a chain meanwhile. Who asks first is next, so that a job that asks again and
-        again holds nobody up for longer than a piece takes."""
+        """Nobody else reads or writes a chain meanwhile. Who asks first is next, and a job that adds many records gives
+        way behind the one it is at."""
         with self._next_in:
+            self._wanted[0] = 1
             self._adding.acquire()
+            self._wanted[0] = 0
         try:
             yield
         finally:

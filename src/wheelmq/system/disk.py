@@ -39,8 +39,8 @@ _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, 
 for _call in (_munmap, _madvise, _msync):
     _call.argtypes = (ctypes.c_void_p, ctypes.c_size_t) if _call is _munmap else (*_munmap.argtypes, ctypes.c_int)
 _FAILED = ctypes.c_void_p(-1).value
-_MADV_POPULATE_READ = 22
-_MADV_POPULATE_WRITE = 23
+MADV_POPULATE_READ: Final = 22
+MADV_POPULATE_WRITE: Final = 23
 _MS_SYNC = 4
 
 _unfinished = itertools.count()
@@ -107,8 +107,9 @@ class MappedFile:
             raise OSError(error.errno, error.strerror, str(path)) from None
         finally:
             os.close(handle)
-        self._address = mapping.address
-        _madvise(self._address, size, mmap.MADV_RANDOM)  # reads go where they go: reading ahead only evicts
+        self.address = mapping.address
+        """Of its first byte; valid as long as somebody holds bytes of it."""
+        _madvise(self.address, size, mmap.MADV_RANDOM)  # reads go where they go: reading ahead only evicts
         self.array: Bytes = np.asarray(mapping)
         self.view = memoryview(self.array)  # type: ignore[arg-type] # NumPy says so for Python 3.12 and newer
         self.synced_bytes = 0
@@ -143,11 +144,11 @@ class MappedFile:
         start, stop = (at - at % mmap.PAGESIZE for at in (start, stop))
         if stop - start >= UNMAPPED_BYTES_MIN:
             for at in range(start, stop, UNMAPPED_BYTES):
-                _madvise(self._address + at, min(UNMAPPED_BYTES, stop - at), mmap.MADV_DONTNEED)
+                _madvise(self.address + at, min(UNMAPPED_BYTES, stop - at), mmap.MADV_DONTNEED)
 
     def _sync(self, stop: int) -> None:
         """Bring the bytes before `stop` to disk. Raises OSError."""
-        if _msync(self._address, stop, _MS_SYNC):
+        if _msync(self.address, stop, _MS_SYNC):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
 
@@ -157,7 +158,7 @@ class MappedFile:
         Without, each page would be read by itself when it is touched.
         """
         start -= start % mmap.PAGESIZE
-        _madvise(self._address + start, stop - start, mmap.MADV_WILLNEED)
+        _madvise(self.address + start, stop - start, mmap.MADV_WILLNEED)
 
     def populate(self, start: int, stop: int, *, stores: bool = False) -> None:
         """Bring the pages of bytes `start` to `stop` in, so that storing there is cheap; they have room on the disk.
@@ -168,7 +169,7 @@ class MappedFile:
         stored to next, since the system may write them to disk any time.
         """
         start -= start % mmap.PAGESIZE
-        _madvise(self._address + start, stop - start, _MADV_POPULATE_WRITE if stores else _MADV_POPULATE_READ)
+        _madvise(self.address + start, stop - start, MADV_POPULATE_WRITE if stores else MADV_POPULATE_READ)
 
 
 class Disk:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -64,3 +65,29 @@ class ThreadOffload:
             except Exception as error:
                 result = error
             self._on_loop(lambda done=done, result=result: done(result))  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Offloads:
+    """The workers of a broker by what they do, so that no job waits for one of another kind."""
+
+    flushing: Offload
+    """Flushes of the log, and marks: somebody waits for them."""
+    blocks: Offload
+    """Flushes of the blocks."""
+    background: Offload
+    """What nobody waits for: files that are written, made or removed, the index."""
+    reading: Offload
+    """What may have to come from a cold disk: reads of the pipeline's tasks, searches."""
+    populating: Offload
+    """Pages ahead of what is written, and nothing that takes longer."""
+
+    @classmethod
+    def of(cls, make: Callable[[str], Offload]) -> Offloads:
+        """Each made by its name."""
+        return cls(**{field.name: make(field.name) for field in fields(cls)})
+
+    def close(self) -> None:
+        """Have all finish what was handed in."""
+        for field in fields(self):
+            getattr(self, field.name).close()

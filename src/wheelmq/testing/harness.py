@@ -28,7 +28,7 @@ from wheelmq.formats.wire import frame, headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION, PULL_SUSPEND
-from wheelmq.system.offload import InlineOffload
+from wheelmq.system.offload import InlineOffload, Offloads
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.disk import SimulatedDisk
@@ -107,6 +107,7 @@ class BrokerHarness:
         self.background = self.offload if background is None else background
         self.reading = self.background if reading is None else reading
         self.block_offload = self.offload if block_offload is None else block_offload
+        self._offloads = Offloads(self.offload, self.block_offload, self.background, self.reading, self.background)
         self.randomness = Random(seed)
         self._settings = {**SMALL, **settings}
         self._folder = folder
@@ -151,10 +152,7 @@ class BrokerHarness:
                 chosen,
                 disk=self.disk,
                 clock=self.clock,
-                offload=self.offload,
-                background=self.background,
-                reading=self.reading,
-                block_offload=self.block_offload,
+                offloads=self._offloads,
                 randomness=self.randomness,
             )
         except BaseException:
@@ -165,10 +163,7 @@ class BrokerHarness:
     def stop(self) -> None:
         """A clean stop: what was handed to the offload is finished, every connection is closed."""
         broker = self.broker
-        self.offload.close()
-        self.background.close()
-        self.reading.close()
-        self.block_offload.close()
+        self._offloads.close()
         for connection in list(self._connections):
             self.lose(connection)
         broker.close()

@@ -35,6 +35,14 @@ def test_what_of_apaches_file_is_honoured(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_where_a_command_is_wanted(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=b\n")
+    told = run("config", file)
+    assert told.exit_code == 2 and f"`wheelmq config check {file}`" in told.output
+    assert "No such command" in run("config", "chek").output
+
+
 def test_whose_file_it_is(tmp_path: Path) -> None:
     text = "listenPort=9877\nkvConfigPath=/x\nbindAddress=127.0.0.1\n"
     assert check(tmp_path / "n.conf", text).output.startswith("nameserver: 3 settings")

@@ -48,7 +48,12 @@ def test_a_number_alone_has_no_unit(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize("text", ["-5s", "5 s", "s", "10x", "1h-3m", "１０s", "1e3s", "10s junk"])
+def test_a_negative_duration_is_told_to_be_one() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        parse_duration("-5s")
+
+
+@pytest.mark.parametrize("text", ["5 s", "s", "10x", "1h-3m", "１０s", "1e3s", "10s junk"])
 def test_what_is_no_duration_is_told_what_to_write(text: str) -> None:
     with pytest.raises(ValueError, match="write"):
         parse_duration(text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from wheelmq.formats.disk import properties as props
@@ -21,6 +23,8 @@ from wheelmq.formats.disk.index import (
     put_key,
     seconds_since,
 )
+from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels.index import DONE, WANTED, index_log
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -219,6 +223,39 @@ class TestFollowing:
             assert query(harness, "a").code == ResponseCode.QUERY_NOT_FOUND
             harness.run_jobs()
             assert bodies_of(query(harness, "a")) == [b"1"]
+
+    @pytest.mark.skipif(not jit.available(), reason="kernels are off")
+    def test_who_wants_the_file_is_let_in_behind_each_record(self, harness: BrokerHarness) -> None:
+        for key in "abc":
+            send(harness, b"1", KEYS=key, UNIQ_KEY=f"u{key}")
+        log, size = harness.broker.store.log, IndexSize(10, 20)
+        file, state, wanted = np.zeros(size.file_bytes, np.uint8), np.zeros(1, np.int64), np.ones(1, np.int64)
+
+        def added() -> int:
+            return index_log(log.files.file_at(0).array, 0, log.end, file, size.slots, size.units, state, wanted)
+
+        assert [added() for _ in range(3)] == [WANTED, WANTED, DONE]
+        found = [find_key(file.data, size, index_hash("T", key), Millis(0), Millis(FOREVER), 9) for key in "abc"]
+        assert [len(one) for one in found] == [1, 1, 1] and state[0] == log.end
+
+    def test_it_is_asked_while_it_adds(self, tmp_path: Path) -> None:
+        background = HeldOffload()
+        with BrokerHarness(tmp_path, offload=background) as harness:
+            for i in range(500):
+                send(harness, b"%d" % i, KEYS=f"k{i} all")
+            index = harness.broker.index
+            assert index is not None
+            background.run()  # the first record; the others are one job
+            harness.tick()
+            adding = threading.Thread(target=background.work)
+            adding.start()
+            seen = [0]
+            while adding.is_alive():
+                seen.append(len(index.find("T", "all", Millis(0), Millis(FOREVER), 1000).positions))
+            harness.run_jobs()
+            assert seen == sorted(seen)
+            assert len(index.find("T", "all", Millis(0), Millis(FOREVER), 1000).positions) == 500
+            assert all(bodies_of(query(harness, f"k{i}")) == [b"%d" % i] for i in range(500))
 
     def test_a_full_disk_is_tried_again(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()

@@ -13,8 +13,9 @@ import pytest
 
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
+from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import QueueOffset
-from wheelmq.store.ahead import FRESH_S, RESTS_MAX, Ahead, FilesAhead, PagesAhead
+from wheelmq.store.ahead import FRESH_S, RESTS_MAX, Ahead, FilesAhead, PagesAhead, _populate
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
@@ -183,7 +184,7 @@ class TestAhead:
 
     def test_the_next_and_the_next_but_one(self, log: CommitLog) -> None:
         offload = HeldOffload()
-        ahead = Ahead(log, offload, ManualClock())
+        ahead = Ahead(log, offload, offload, ManualClock())
         ahead.look()
         assert not len(offload)  # nobody has sent anything yet
         log.reserve(100)
@@ -199,7 +200,7 @@ class TestAhead:
 
     def test_the_loop_may_be_faster(self, log: CommitLog) -> None:
         offload = HeldOffload()
-        ahead = Ahead(log, offload, ManualClock())
+        ahead = Ahead(log, offload, offload, ManualClock())
         log.reserve(100)
         ahead.look()
         offload.work()
@@ -229,7 +230,7 @@ class TestAhead:
         monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * SIZE - 1)
         offload = HeldOffload()
         log.reserve(100)
-        Ahead(log, offload, ManualClock()).look()
+        Ahead(log, offload, offload, ManualClock()).look()
         offload.run()
         assert self.names(log) == [0, 1]
 
@@ -237,7 +238,7 @@ class TestAhead:
         self, log: CommitLog, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
         offload = HeldOffload()
-        ahead = Ahead(log, offload, ManualClock())
+        ahead = Ahead(log, offload, offload, ManualClock())
         log.reserve(100)
         disk.is_full = lambda path: True
         ahead.look()
@@ -264,7 +265,7 @@ class TestAhead:
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 9 << 20), ManualClock())
         log.reserve(100)
         offload = HeldOffload()
-        Ahead(log, offload, ManualClock(), count, is_warm=is_warm).look()
+        Ahead(log, offload, offload, ManualClock(), count, is_warm=is_warm).look()
         offload.run()
         assert [stop for name, stop in seen if int(name) > 0] == populated
 
@@ -281,22 +282,18 @@ class TestAhead:
     ) -> None:
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr("wheelmq.store.ahead.COMING_BYTES_MAX", 50 << 20)
-        monkeypatch.setattr("wheelmq.store.ahead.PIECE_BYTES", 4 << 20)
-        monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
-        )
+        monkeypatch.setattr("wheelmq.store.ahead._populate", lambda file, start, stop, **_: seen.append((start, stop)))
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
         log.files.grow(0)
         offload = HeldOffload()
-        ahead = Ahead(log, offload, ManualClock(), 0)
+        ahead = Ahead(log, offload, offload, ManualClock(), 0)
         for _ in range(40):
             ahead.look(coming_bytes)
             ahead.look(coming_bytes)
             assert len(offload) <= 2  # one step at a time, beside the files
             offload.run()
-        step, piece = 8 << 20, 4 << 20
-        starts = [start + at for start in range(0, upto_bytes - 1, step) for at in (0, piece)]
-        assert seen == [(start, start + piece) for start in starts]
+        step = 8 << 20
+        assert seen == [(start, start + step) for start in range(0, upto_bytes, step)]
 
     def test_the_next_pages_are_stored_to(
         self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -304,16 +301,15 @@ class TestAhead:
         """Those behind them are brought in, also in files that were made ahead."""
         seen: list[tuple[int, int, int, bool]] = []
 
-        def populate(file: MappedFile, start: int, stop: int, *, stores: bool = False) -> None:
+        def populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
             seen.append((int(file.path.name) >> 20, start >> 20, stop >> 20, stores))
 
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 12 << 20), ManualClock())
         log.files.grow(0)
         log.files.take_ahead(log.files.ahead_job(2, 0)())
-        monkeypatch.setattr("wheelmq.store.ahead.PIECE_BYTES", 8 << 20)
-        monkeypatch.setattr("wheelmq.system.disk.MappedFile.populate", populate)
+        monkeypatch.setattr("wheelmq.store.ahead._populate", populate)
         offload = HeldOffload()
-        ahead = Ahead(log, offload, ManualClock(), 0)
+        ahead = Ahead(log, offload, offload, ManualClock(), 0)
         for _ in range(9):
             ahead.look()
             offload.run()
@@ -322,9 +318,7 @@ class TestAhead:
 
     def test_pages_of_any_sequence(self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[tuple[int, int]] = []
-        monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
-        )
+        monkeypatch.setattr("wheelmq.store.ahead._populate", lambda file, start, stop, **_: seen.append((start, stop)))
         files, offload = MappedSequence(disk, tmp_path / "log", SIZE), HeldOffload()
         ahead = PagesAhead(files, offload, ManualClock(), SIZE // 4)
         assert not ahead.look(0, SIZE // 2, stores=True), "there is no file yet"
@@ -372,9 +366,7 @@ class TestAhead:
     ) -> None:
         """The system has written it meanwhile; but only when much is to come, or has come, and not for ever."""
         seen: list[tuple[int, int]] = []
-        monkeypatch.setattr(
-            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
-        )
+        monkeypatch.setattr("wheelmq.store.ahead._populate", lambda file, start, stop, **_: seen.append((start, stop)))
         files, offload, clock = MappedSequence(disk, tmp_path / "log", 16 * SIZE), HeldOffload(), ManualClock()
         ahead = PagesAhead(files, offload, clock, SIZE)
         files.grow(0)
@@ -414,6 +406,20 @@ class TestAhead:
         assert bytes(file.view[:8]) == b"\0\0\0\0\0\7\0\0" and not any(file.view[8:])
         os.truncate(file.path, 32 * page)
         file.populate(0, 64 * page, stores=True)
+
+    @pytest.mark.parametrize("is_compiled", [False, True])
+    def test_piece_by_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool) -> None:
+        """From the page of the start to the page of the end, and no further; the twin does as the kernel."""
+        if is_compiled and not jit.available():
+            pytest.skip("kernels are off")
+        page = mmap.PAGESIZE
+        monkeypatch.setattr(jit, "available", lambda: is_compiled)
+        monkeypatch.setattr("wheelmq.store.ahead.PIECE_BYTES", 8 * page)
+        file = Disk().map(tmp_path / "file", 64 * page)
+        for start, stop, stores in ((3 * page + 7, 20 * page, True), (40 * page, 51 * page + 1, False)):
+            _populate(file, start, stop, stores=stores)
+        entries = np.fromfile("/proc/self/pagemap", np.uint64, 64, offset=file.address // page * 8)
+        assert np.flatnonzero(entries >> np.uint64(63)).tolist() == [*range(3, 20), *range(40, 52)]
 
     def test_through_a_broker(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path / "store", log_files_ahead=2) as harness:

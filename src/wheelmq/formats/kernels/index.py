@@ -24,6 +24,8 @@ FILE_END: Final = 1
 """The log file ends in a blank here."""
 NOT_MINE: Final = 2
 """The record at AT is for the plain code."""
+WANTED: Final = 3
+"""Somebody else wants the index file; the record at AT is next."""
 
 AT: Final = 0
 STATE: Final = 1
@@ -120,10 +122,13 @@ def _count_keys(a: Bytes, spans: Integers) -> int:
 
 
 @free_kernel
-def index_log(a: Bytes, base: int, stop: int, file: Bytes, slots: int, units: int, state: Integers) -> int:
+def index_log(
+    a: Bytes, base: int, stop: int, file: Bytes, slots: int, units: int, state: Integers, wanted: Integers
+) -> int:
     """Add the records of the log file `a` that begin from AT on and before `stop` to the index `file`: what came of it.
 
-    The log file begins at log position `base`; at least the blank's 8 bytes stand behind AT.
+    The log file begins at log position `base`; at least the blank's 8 bytes stand behind AT. Another thread that wants
+    the index file sets `wanted`[0], and has it after the record that is being added.
     """
     r = np.empty(rec.RECORD, np.int64)
     spans = np.empty(prop.SPANS, np.int64)
@@ -143,4 +148,6 @@ def index_log(a: Bytes, base: int, stop: int, file: Bytes, slots: int, units: in
                 return NOT_MINE
             _put_keys(a, spans, topic_hash, file, slots, r[rec.POSITION], r[rec.STORE_MS])
         state[AT] = at + r[rec.SIZE]
+        if wanted[0] != 0 and state[AT] < stop:
+            return WANTED
     return DONE

@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -99,6 +99,13 @@ def part(function: F) -> F:
 
     compiled: F = njit(cache=True, boundscheck=None, error_model="numpy", _nrt=False)(function)
     return compiled
+
+
+def external(name: str, result: str, arguments: Sequence[str]) -> Any:
+    """A function of the C library that kernels call, by the names of Numba's types."""
+    from numba import types
+
+    return types.ExternalFunction(name, getattr(types, result)(*(getattr(types, one) for one in arguments)))
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from wheelmq.formats.kernels import (
     journal,
     json_header,
     keys,
+    pages,
     parked,
     properties,
     record,
@@ -93,6 +94,7 @@ def warm(say: Callable[[str], None]) -> None:
             gather.gather(written, 0, 0, raw, 0, written, integers)
         units.by_queue(a["journal"][:0], integers, a["groups"], written)
         parked.take(a["journal"][:0], a["counts by queue"], a["refs"], nothing, nothing, 0, integers)
-        index.index_log(written, 0, 0, written, 1, 1, np.zeros(index.STATE, np.int64))
+        index.index_log(written, 0, 0, written, 1, 1, np.zeros(index.STATE, np.int64), integers)
+        pages.advise(0, 0, 0, 1, 0)
         keys.insert(integers, integers, nothing, nothing)
         topics.intern_topic(a["slots"], a["names"], written, integers, read, 0, 0)
