@@ -1,4 +1,4 @@
-"""A broker process: core, sockets, the thread beside the loop, the name servers."""
+"""A broker process: core, sockets, the threads beside the loop, the name servers."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class BrokerApp:
             await self._server.close()
         if self._offloads is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._offloads.close)
-        await asyncio.sleep(0)  # what the offload finished last is told on the loop
+        await asyncio.sleep(0)  # what the offloads finished last is told on the loop
         if self.broker is not None:
             self.broker.close()
 

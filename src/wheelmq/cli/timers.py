@@ -70,7 +70,9 @@ class Asked(NamedTuple):
 @click.option("--per-minute", is_flag=True, help="Count what is due in each minute.")
 @click.option("--key", help="Say what became of those for --topic with this key: also of those that are out.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows of the table.")
-@click.option("--json", "as_json", is_flag=True, help="Print every row as a JSON line, as they are found: not by time.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print every row as a JSON line; messages as they are found, not by time."
+)
 def command(
     namesrv: str,
     broker: str | None,

@@ -23,7 +23,7 @@ def parse_duration(text: str) -> int:
     written = text.strip()
     if re.fullmatch(r"[0-9.]+", written):
         raise ValueError(f"{text!r} has no unit: write {written}s for seconds; ms, s, m, h and d are known")
-    if written.startswith("-"):
+    if written.startswith("-") and _DURATION.fullmatch(written[1:]):
         raise ValueError(f"{text!r} is negative: a duration is 0 or more, as in 500ms, 10s, 5m")
     if not _DURATION.fullmatch(written):
         raise ValueError(f"{text!r} is no duration: write a number and a unit, as in 500ms, 10s, 5m, 2h, 1d, 1h30m")

@@ -85,10 +85,15 @@ class Serving:
             except (CallError, Refused, bodies.BodyError) as error:
                 problem = str(error)
                 continue
-            self._last_problem = ""
+            self._tell("")
             return set(bodies.masters(table.values()).values())
-        if problem != self._last_problem:
-            self._last_problem = problem
-            log.warning("no name server tells which brokers there are: %s", problem)
-            self._say("unregistered", why=problem)
+        self._tell(problem)
         return None
+
+    def _tell(self, problem: str) -> None:
+        """Say when the name servers answer no more, and when one does again."""
+        if bool(problem) != bool(self._last_problem):
+            if problem:
+                log.warning("no name server tells which brokers there are: %s", problem)
+            self._say("name servers", why=problem or None)
+        self._last_problem = problem

@@ -90,8 +90,10 @@ class PipelineSupervisor:
                 self._see_state()
                 if self._brokers != before:
                     self._on_change(f"serves {', '.join(sorted(self._brokers)) or 'no broker'}")
-            case "unregistered":
-                self._on_change(f"no name server tells which brokers there are: {event.get('why')}")
+            case "name servers":
+                why = event.get("why")
+                no_answer = f"no name server tells which brokers there are: {why}"
+                self._on_change("a name server answers again" if why is None else no_answer)
             case "turning":
                 self._turning.add(broker)
                 self._see_state()

@@ -8,15 +8,12 @@ appends. (A file of a consume queue is sparse and synced later, so it costs its 
 from __future__ import annotations
 
 import logging
-import mmap
 from functools import partial
 from typing import Any, Final
 
-from wheelmq.formats.kernels import jit, pages
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.clock import Clock
-from wheelmq.system.disk import MADV_POPULATE_READ, MADV_POPULATE_WRITE, MappedFile
 from wheelmq.system.offload import Offload
 
 log = logging.getLogger(__name__)
@@ -28,29 +25,18 @@ AHEAD_BYTES: Final = 64 << 20
 COMING_BYTES_MAX: Final = 512 << 20
 """And as much more for what is known to come, but no more than this: a burst of a million small messages."""
 STORED_BYTES: Final = 16 << 20
-"""How far ahead of the log's end pages are stored to: the faults are this thread's then. While a flush is under way one
-costs the loop a hundred times as much as else."""
+"""How far ahead of the log's end pages are stored to: the faults are not the loop's then. While a flush is under way
+one costs the loop a hundred times as much as else."""
 FRESH_S: Final = 10.0
 """The system writes what was stored to by itself, after half a minute as a rule; the next store is a fault again. So it
 is stored to once more when that was so long ago, if half of it is about to be used, or the sequence grew by as much.
 """
 RESTS_MAX: Final = 4
 """So often while the sequence rests: what is to come may be held. One that rests stays clean."""
-PIECE_BYTES: Final = 512 << 10
-"""What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
-
-
-def _populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
-    if jit.available():
-        advice = MADV_POPULATE_WRITE if stores else MADV_POPULATE_READ
-        pages.advise(file.address, start - start % mmap.PAGESIZE, stop, PIECE_BYTES, advice)
-    else:
-        for at in range(start, stop, PIECE_BYTES):
-            file.populate(at, min(at + PIECE_BYTES, stop), stores=stores)
 
 
 class PagesAhead:
-    """Has pages of a sequence populated ahead of what is written, a step at a time, so that others have a turn.
+    """Has pages of a sequence populated ahead of what is written, a step at a time, so that another one has a turn.
 
     Its thread should do nothing that takes longer: a log that takes 150 MB/s is through what was stored to in 0.1 s.
     """
@@ -61,7 +47,7 @@ class PagesAhead:
         self._clock = clock
         self._step_bytes = step_bytes
         self._populated_to = self._stored_to = 0
-        self._is_populating = False
+        self._is_populating = self._has_failed = False
         self._stored_s = 0.0
         self._stored_at = 0
         """When a step last was stored to, and what was written then."""
@@ -85,7 +71,7 @@ class PagesAhead:
             self._stored_s = self._clock.monotonic()
         self._populated_to = max(self._populated_to, start + stop - at)
         self._is_populating = True
-        self._offload.submit(partial(_populate, file, at, stop, stores=stores), self._populated)
+        self._offload.submit(partial(file.populate, at, stop, stores=stores), self._populated)
         return True
 
     def _is_stale(self, position: int, coming_bytes: int, enough_bytes: int) -> bool:
@@ -97,9 +83,13 @@ class PagesAhead:
             return False
         return self._clock.monotonic() - self._stored_s >= FRESH_S
 
-    def _populated(self, _: Any) -> None:
+    def _populated(self, result: Any) -> None:
         """Whatever came of it: it is a help and no promise."""
         self._is_populating = False
+        if result is not True and not self._has_failed:
+            self._has_failed = True
+            why = result if isinstance(result, BaseException) else "the system cannot do that (Linux before 5.14)"
+            log.warning("pages of %s are not populated ahead, which makes sends slower: %s", self._files.folder, why)
 
 
 class FilesAhead:

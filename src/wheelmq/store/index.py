@@ -1,4 +1,4 @@
-"""The index of messages by key: it follows the log, on a thread of its own (RocketMQ: IndexService).
+"""The index of messages by key: it follows the log, beside the loop (RocketMQ: IndexService).
 
 Nothing waits for it. It reads the log up to where queue units were written, adds each key to the last of its files, and
 begins another when that is full. Where it goes on after a stop is told by its files; what a power cut may have torn is
@@ -145,6 +145,7 @@ class MessageIndex:
         while at < stop:
             with self._alone():
                 at, outcome = self._add_many(source, base, at, stop)
+            self._reached = LogPosition(base + at)
             if outcome == kernel.NOT_MINE:
                 at = self._add_one(source, base, at)
             elif outcome == kernel.FILE_END:
@@ -194,8 +195,10 @@ class MessageIndex:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else reads or writes a chain meanwhile. Who asks first is next, and a job that adds many records gives
-        way behind the one it is at."""
+        """Nobody else reads or writes a chain meanwhile.
+
+        Of the job and the loop, which are all there are, who asks first is next, and a job that adds many gives way.
+        """
         with self._next_in:
             self._wanted[0] = 1
             self._adding.acquire()

@@ -39,8 +39,8 @@ _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, 
 for _call in (_munmap, _madvise, _msync):
     _call.argtypes = (ctypes.c_void_p, ctypes.c_size_t) if _call is _munmap else (*_munmap.argtypes, ctypes.c_int)
 _FAILED = ctypes.c_void_p(-1).value
-MADV_POPULATE_READ: Final = 22
-MADV_POPULATE_WRITE: Final = 23
+_MADV_POPULATE_READ: Final = 22
+_MADV_POPULATE_WRITE: Final = 23
 _MS_SYNC = 4
 
 _unfinished = itertools.count()
@@ -70,6 +70,10 @@ UNMAPPED_BYTES: Final = 32 << 20
 """What one call of the system takes out of a mapping: meanwhile nobody else in the process can map a file."""
 UNMAPPED_BYTES_MIN: Final = 256 << 10
 """Less is not worth the call: a flush for which senders wait is to be short."""
+
+
+POPULATED_BYTES: Final = 512 << 10
+"""What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
 
 
 class StoreLocked(OSError):
@@ -107,9 +111,8 @@ class MappedFile:
             raise OSError(error.errno, error.strerror, str(path)) from None
         finally:
             os.close(handle)
-        self.address = mapping.address
-        """Of its first byte; valid as long as somebody holds bytes of it."""
-        _madvise(self.address, size, mmap.MADV_RANDOM)  # reads go where they go: reading ahead only evicts
+        self._address = mapping.address
+        _madvise(self._address, size, mmap.MADV_RANDOM)  # reads go where they go: reading ahead only evicts
         self.array: Bytes = np.asarray(mapping)
         self.view = memoryview(self.array)  # type: ignore[arg-type] # NumPy says so for Python 3.12 and newer
         self.synced_bytes = 0
@@ -144,11 +147,11 @@ class MappedFile:
         start, stop = (at - at % mmap.PAGESIZE for at in (start, stop))
         if stop - start >= UNMAPPED_BYTES_MIN:
             for at in range(start, stop, UNMAPPED_BYTES):
-                _madvise(self.address + at, min(UNMAPPED_BYTES, stop - at), mmap.MADV_DONTNEED)
+                _madvise(self._address + at, min(UNMAPPED_BYTES, stop - at), mmap.MADV_DONTNEED)
 
     def _sync(self, stop: int) -> None:
         """Bring the bytes before `stop` to disk. Raises OSError."""
-        if _msync(self.address, stop, _MS_SYNC):
+        if _msync(self._address, stop, _MS_SYNC):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
 
@@ -158,18 +161,21 @@ class MappedFile:
         Without, each page would be read by itself when it is touched.
         """
         start -= start % mmap.PAGESIZE
-        _madvise(self.address + start, stop - start, mmap.MADV_WILLNEED)
+        _madvise(self._address + start, stop - start, mmap.MADV_WILLNEED)
 
-    def populate(self, start: int, stop: int, *, stores: bool = False) -> None:
+    def populate(self, start: int, stop: int, *, stores: bool = False) -> bool:
         """Bring the pages of bytes `start` to `stop` in, so that storing there is cheap; they have room on the disk.
 
         They stay clean: what nobody stores to is never written to disk, and can be taken back. A store to one costs
-        0.6 us then, where one to a page that is not there costs 17. Where the system cannot do that (Linux before
-        5.14) nothing happens. With `stores` they are as after a store, and a further one costs nothing: for what is
-        stored to next, since the system may write them to disk any time.
+        0.6 us then, where one to a page that is not there costs 17. With `stores` they are as after a store, and a
+        further one costs nothing: for what is stored to next, since the system may write them to disk any time.
+        Where the system cannot do that (Linux before 5.14), or the file ends before, it is False, and no harm.
         """
+        from wheelmq.formats.kernels import pages  # its library is loaded by those who populate
+
+        advice = _MADV_POPULATE_WRITE if stores else _MADV_POPULATE_READ
         start -= start % mmap.PAGESIZE
-        _madvise(self.address + start, stop - start, MADV_POPULATE_WRITE if stores else MADV_POPULATE_READ)
+        return pages.advise_by_pieces(self._address, start, stop, POPULATED_BYTES, advice) == 0
 
 
 class Disk:

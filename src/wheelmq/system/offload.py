@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -69,14 +69,14 @@ class ThreadOffload:
 
 @dataclass(frozen=True)
 class Offloads:
-    """The workers of a broker by what they do, so that no job waits for one of another kind."""
+    """The workers of a broker by what they do, so that what somebody waits for is not behind what nobody does."""
 
     flushing: Offload
     """Flushes of the log, and marks: somebody waits for them."""
     blocks: Offload
     """Flushes of the blocks."""
     background: Offload
-    """What nobody waits for: files that are written, made or removed, the index."""
+    """What nobody waits for, if it does not take too long: files that are written, made ahead or removed, the index."""
     reading: Offload
     """What may have to come from a cold disk: reads of the pipeline's tasks, searches."""
     populating: Offload
@@ -87,7 +87,10 @@ class Offloads:
         """Each made by its name."""
         return cls(**{field.name: make(field.name) for field in fields(cls)})
 
+    def __iter__(self) -> Iterator[Offload]:
+        return (getattr(self, field.name) for field in fields(self))
+
     def close(self) -> None:
-        """Have all finish what was handed in."""
-        for field in fields(self):
-            getattr(self, field.name).close()
+        """Have each finish what was handed in before; what a tick hands in meanwhile may never run."""
+        for one in self:
+            one.close()

@@ -107,7 +107,13 @@ class BrokerHarness:
         self.background = self.offload if background is None else background
         self.reading = self.background if reading is None else reading
         self.block_offload = self.offload if block_offload is None else block_offload
-        self._offloads = Offloads(self.offload, self.block_offload, self.background, self.reading, self.background)
+        self._offloads = Offloads(
+            flushing=self.offload,
+            blocks=self.block_offload,
+            background=self.background,
+            reading=self.reading,
+            populating=self.background,
+        )
         self.randomness = Random(seed)
         self._settings = {**SMALL, **settings}
         self._folder = folder
@@ -161,7 +167,7 @@ class BrokerHarness:
         self.tick()  # as a server does once it listens
 
     def stop(self) -> None:
-        """A clean stop: what was handed to the offload is finished, every connection is closed."""
+        """A clean stop: what was handed to the offloads is finished, every connection is closed."""
         broker = self.broker
         self._offloads.close()
         for connection in list(self._connections):
@@ -171,7 +177,7 @@ class BrokerHarness:
 
     def crash(self) -> None:
         """`kill -9`: the process is gone, what it wrote is with the system."""
-        for offload in (self.offload, self.background, self.reading, self.block_offload):
+        for offload in self._offloads:
             if isinstance(offload, HeldOffload):
                 offload.forget()
         for connection in self._connections:

@@ -1,20 +1,52 @@
-"""Which brokers are served, where no name server tells."""
+"""Which brokers are served, and what is told of name servers."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
-from wheelmq.cli.ports import free_port
+import pytest
+
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import CallError
+from wheelmq.pipeline import serving as module
 from wheelmq.pipeline.serving import Serving
+from wheelmq.pipeline.supervisor import PipelineSupervisor
+from wheelmq.system.clock import SystemClock
 
 
-def test_a_name_server_that_does_not_answer_is_told_of_once() -> None:
-    said: list[tuple[str, dict[str, Any]]] = []
-    address = f"127.0.0.1:{free_port()}"
-    serving = Serving((), (address,), cast(Any, None), lambda what, **more: said.append((what, more)))
-    for _ in range(2):
-        serving._next_look_s = 0.0
+class NameServer:
+    """A link to one that knows no broker, or does not answer."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+
+    def ask(self, command: Command) -> Command:
+        if self.problem:
+            raise CallError(self.problem)
+        return Command(code=ResponseCode.SUCCESS, body=b'{"brokerAddrTable":{},"clusterAddrTable":{}}')
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_it_is_told_when_name_servers_answer_no_more_and_when_one_does_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, Any]] = []
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    serving = Serving((), (), cast(Any, None), lambda what, **more: said.append((what, more["why"])))
+    server = NameServer()
+    cast(Any, serving)._links = [server]
+    for problem in ("", "refused", "refused", "no answer in 2 s", "", ""):
+        server.problem = problem
         serving.step()
     serving.stop()
-    assert [what for what, _ in said] == ["unregistered"]
-    assert address in said[0][1]["why"]
+    assert said == [("name servers", "refused"), ("name servers", None)]
+
+
+def test_what_the_supervisor_makes_of_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    supervisor = PipelineSupervisor([], tmp_path, clock=SystemClock(), on_change=told.append, namesrv=["here:1"])
+    for why in ("here:1 refused", None):
+        supervisor._heard({"event": "name servers", "why": why})
+    assert told == ["no name server tells which brokers there are: here:1 refused", "a name server answers again"]

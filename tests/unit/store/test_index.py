@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +27,7 @@ from wheelmq.formats.disk.index import (
     put_key,
     seconds_since,
 )
-from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels import index as kernel
 from wheelmq.formats.kernels.index import DONE, WANTED, index_log
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
@@ -35,6 +39,7 @@ from wheelmq.testing.offload import HeldOffload
 
 FOREVER = 1 << 62
 SMALL = IndexSize(10, 6)
+TIMES = (Millis(0), Millis(FOREVER))
 
 
 class TestFile:
@@ -115,6 +120,13 @@ def query(harness: BrokerHarness, key: str, topic: str = "T", **fields: object) 
 def bodies_of(answer: Command) -> list[bytes]:
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return [record.message.body for record in records_in(bytes(answer.body))]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does."""
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s
 
 
 def send(harness: BrokerHarness, body: bytes, **properties: str) -> None:
@@ -224,38 +236,83 @@ class TestFollowing:
             harness.run_jobs()
             assert bodies_of(query(harness, "a")) == [b"1"]
 
-    @pytest.mark.skipif(not jit.available(), reason="kernels are off")
-    def test_who_wants_the_file_is_let_in_behind_each_record(self, harness: BrokerHarness) -> None:
-        for key in "abc":
-            send(harness, b"1", KEYS=key, UNIQ_KEY=f"u{key}")
-        log, size = harness.broker.store.log, IndexSize(10, 20)
-        file, state, wanted = np.zeros(size.file_bytes, np.uint8), np.zeros(1, np.int64), np.ones(1, np.int64)
-
-        def added() -> int:
-            return index_log(log.files.file_at(0).array, 0, log.end, file, size.slots, size.units, state, wanted)
-
-        assert [added() for _ in range(3)] == [WANTED, WANTED, DONE]
-        found = [find_key(file.data, size, index_hash("T", key), Millis(0), Millis(FOREVER), 9) for key in "abc"]
-        assert [len(one) for one in found] == [1, 1, 1] and state[0] == log.end
-
-    def test_it_is_asked_while_it_adds(self, tmp_path: Path) -> None:
+    @pytest.mark.kernels
+    def test_who_asks_while_it_adds_is_let_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the midst of a job, and it goes on behind that."""
         background = HeldOffload()
         with BrokerHarness(tmp_path, offload=background) as harness:
-            for i in range(500):
+            send(harness, b"first", KEYS="all")
+            background.run()
+            for i in range(300):
                 send(harness, b"%d" % i, KEYS=f"k{i} all")
+            background.run()  # the first of them; all others are one job
+            harness.tick()
             index = harness.broker.index
             assert index is not None
-            background.run()  # the first record; the others are one job
-            harness.tick()
-            adding = threading.Thread(target=background.work)
-            adding.start()
-            seen = [0]
-            while adding.is_alive():
-                seen.append(len(index.find("T", "all", Millis(0), Millis(FOREVER), 1000).positions))
+            found: list[int] = []
+            asking = threading.Thread(target=lambda: found.append(len(index.find("T", "all", *TIMES, 1000).positions)))
+            outcomes: list[int] = []
+
+            def index_log(*arguments: Any) -> int:
+                if not outcomes:  # the job has the index file; somebody asks for it
+                    asking.start()
+                    until(lambda: bool(index._wanted[0]))
+                outcomes.append(kernel.index_log(*arguments))
+                return outcomes[-1]
+
+            monkeypatch.setattr(
+                "wheelmq.store.index.kernel", SimpleNamespace(**vars(kernel) | {"index_log": index_log})
+            )
+            background.run()
+            asking.join()
+            assert (outcomes[0], outcomes[-1]) == (WANTED, DONE) and not index._wanted[0]
+            assert 2 < found[0] < 301, "what was added until then"
+            assert len(index.find("T", "all", *TIMES, 1000).positions) == 301
+            assert all(bodies_of(query(harness, f"k{i}")) == [b"%d" % i] for i in range(300))
+
+    @pytest.mark.kernels
+    def test_the_flag_is_read_while_the_kernel_runs(self, harness: BrokerHarness) -> None:
+        """Set by another thread, and not kept in a register."""
+        for i in range(2000):
+            assert harness.send("T", b"%d" % i).code == 0
+        log, size = harness.broker.store.log, IndexSize(10, 100_000)
+        file, state, wanted = np.zeros(size.file_bytes, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64)
+        runs = 0
+
+        def add_again_and_again() -> None:
+            nonlocal runs
+            while runs < 1000:
+                runs, state[0], file[:] = runs + 1, 0, 0
+                args = (log.files.file_at(0).array, 0, log.end, file, size.slots, size.units, state, wanted)
+                if index_log(*args) == WANTED:
+                    return
+
+        adding = threading.Thread(target=add_again_and_again)
+        adding.start()
+        until(lambda: runs > 3)
+        wanted[0] = 1
+        adding.join()
+        assert runs < 1000 and state[0] < log.end
+
+    @pytest.mark.kernels
+    def test_what_fails_behind_records_that_were_added_does_not_add_them_again(self, tmp_path: Path) -> None:
+        disk, background = SimulatedDisk(), HeldOffload()
+        with BrokerHarness(tmp_path, disk=disk, offload=background, max_hash_slot_num=10, max_index_num=8) as harness:
+            send(harness, b"0", KEYS="k")
+            background.run()
+            for i in range(1, 20):
+                send(harness, b"%d" % i, KEYS="k")
+            disk.is_full = lambda path: path.parent.name == "index"
+            for _ in range(3):  # it adds what goes into the first file, and wants another
+                harness.advance(2000)
+                background.run()
+            disk.is_full = lambda path: False
+            harness.advance(2000)
             harness.run_jobs()
-            assert seen == sorted(seen)
-            assert len(index.find("T", "all", Millis(0), Millis(FOREVER), 1000).positions) == 500
-            assert all(bodies_of(query(harness, f"k{i}")) == [b"%d" % i] for i in range(500))
+            assert bodies_of(query(harness, "k")) == [b"%d" % i for i in range(20)]
+            counts = [INDEX_HEADER.unpack(file.read_bytes())["count"] for file in sorted(tmp_path.glob("index/*"))]
+            keys = sum(count - 1 for count in counts)
+            assert 40 <= keys <= 41, "a key and a unique one of each, and once more what failed between the two"
 
     def test_a_full_disk_is_tried_again(self, tmp_path: Path) -> None:
         disk = SimulatedDisk()

@@ -14,12 +14,14 @@ import pytest
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels.pages import advise_by_pieces
 from wheelmq.formats.units import QueueOffset
-from wheelmq.store.ahead import FRESH_S, RESTS_MAX, Ahead, FilesAhead, PagesAhead, _populate
+from wheelmq.store.ahead import FRESH_S, RESTS_MAX, Ahead, FilesAhead, PagesAhead
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
 from wheelmq.system.disk import UNMAPPED_BYTES_MIN, Disk, DiskFull, MappedFile
+from wheelmq.system.offload import InlineOffload
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
@@ -282,7 +284,9 @@ class TestAhead:
     ) -> None:
         seen: list[tuple[int, int]] = []
         monkeypatch.setattr("wheelmq.store.ahead.COMING_BYTES_MAX", 50 << 20)
-        monkeypatch.setattr("wheelmq.store.ahead._populate", lambda file, start, stop, **_: seen.append((start, stop)))
+        monkeypatch.setattr(
+            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
+        )
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
         log.files.grow(0)
         offload = HeldOffload()
@@ -301,13 +305,13 @@ class TestAhead:
         """Those behind them are brought in, also in files that were made ahead."""
         seen: list[tuple[int, int, int, bool]] = []
 
-        def populate(file: MappedFile, start: int, stop: int, *, stores: bool) -> None:
+        def populate(file: MappedFile, start: int, stop: int, *, stores: bool = False) -> None:
             seen.append((int(file.path.name) >> 20, start >> 20, stop >> 20, stores))
 
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 12 << 20), ManualClock())
         log.files.grow(0)
         log.files.take_ahead(log.files.ahead_job(2, 0)())
-        monkeypatch.setattr("wheelmq.store.ahead._populate", populate)
+        monkeypatch.setattr("wheelmq.system.disk.MappedFile.populate", populate)
         offload = HeldOffload()
         ahead = Ahead(log, offload, offload, ManualClock(), 0)
         for _ in range(9):
@@ -318,7 +322,9 @@ class TestAhead:
 
     def test_pages_of_any_sequence(self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[tuple[int, int]] = []
-        monkeypatch.setattr("wheelmq.store.ahead._populate", lambda file, start, stop, **_: seen.append((start, stop)))
+        monkeypatch.setattr(
+            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
+        )
         files, offload = MappedSequence(disk, tmp_path / "log", SIZE), HeldOffload()
         ahead = PagesAhead(files, offload, ManualClock(), SIZE // 4)
         assert not ahead.look(0, SIZE // 2, stores=True), "there is no file yet"
@@ -366,7 +372,9 @@ class TestAhead:
     ) -> None:
         """The system has written it meanwhile; but only when much is to come, or has come, and not for ever."""
         seen: list[tuple[int, int]] = []
-        monkeypatch.setattr("wheelmq.store.ahead._populate", lambda file, start, stop, **_: seen.append((start, stop)))
+        monkeypatch.setattr(
+            "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
+        )
         files, offload, clock = MappedSequence(disk, tmp_path / "log", 16 * SIZE), HeldOffload(), ManualClock()
         ahead = PagesAhead(files, offload, clock, SIZE)
         files.grow(0)
@@ -407,6 +415,7 @@ class TestAhead:
         os.truncate(file.path, 32 * page)
         file.populate(0, 64 * page, stores=True)
 
+    @pytest.mark.kernels
     @pytest.mark.parametrize("is_compiled", [False, True])
     def test_piece_by_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool) -> None:
         """From the page of the start to the page of the end, and no further; the twin does as the kernel."""
@@ -414,12 +423,26 @@ class TestAhead:
             pytest.skip("kernels are off")
         page = mmap.PAGESIZE
         monkeypatch.setattr(jit, "available", lambda: is_compiled)
-        monkeypatch.setattr("wheelmq.store.ahead.PIECE_BYTES", 8 * page)
+        monkeypatch.setattr("wheelmq.system.disk.POPULATED_BYTES", 8 * page)
         file = Disk().map(tmp_path / "file", 64 * page)
-        for start, stop, stores in ((3 * page + 7, 20 * page, True), (40 * page, 51 * page + 1, False)):
-            _populate(file, start, stop, stores=stores)
-        entries = np.fromfile("/proc/self/pagemap", np.uint64, 64, offset=file.address // page * 8)
+        if not (file.populate(3 * page + 7, 20 * page, stores=True) and file.populate(40 * page, 51 * page + 1)):
+            pytest.skip("this system does not populate")
+        address = file.array.ctypes.data
+        entries = np.fromfile("/proc/self/pagemap", np.uint64, 64, offset=address // page * 8)
         assert np.flatnonzero(entries >> np.uint64(63)).tolist() == [*range(3, 20), *range(40, 52)]
+        no_advice = 9999
+        assert advise_by_pieces(address, 0, 7 * page, 2 * page, no_advice) == 4, "each piece by itself"
+
+    def test_a_system_that_does_not_populate_is_told_of_once(
+        self, disk: SimulatedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("wheelmq.system.disk._MADV_POPULATE_READ", 9999)
+        files = MappedSequence(disk, tmp_path / "log", SIZE)
+        files.grow(0)
+        ahead = PagesAhead(files, InlineOffload(), ManualClock(), SIZE // 4)
+        for _ in range(4):
+            ahead.look(0, SIZE)
+        assert caplog.text.count("not populated ahead") == 1
 
     def test_through_a_broker(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path / "store", log_files_ahead=2) as harness:

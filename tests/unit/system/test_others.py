@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from wheelmq.system.offload import InlineOffload, ThreadOffload
+from wheelmq.system.offload import InlineOffload, Offloads, ThreadOffload
 from wheelmq.system.unique_ids import UniqueIds
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.offload import HeldOffload
@@ -48,6 +48,18 @@ class TestThread:
         assert isinstance(told[20], OSError)
         assert told[21] == "after a failure"
         assert len(set(threads)) == 1 and threads[0] != threading.get_ident()
+
+
+class TestAll:
+    def test_each_by_its_name_and_closed_with_the_others(self) -> None:
+        made: dict[str, HeldOffload] = {}
+        offloads, told = Offloads.of(lambda name: made.setdefault(name, HeldOffload())), list[Any]()
+        assert [made[name] for name in ("flushing", "blocks", "background", "reading", "populating")] == list(offloads)
+        assert offloads.populating is made["populating"] and len(made) == 5
+        for number, one in enumerate(offloads):
+            one.submit(lambda number=number: number, told.append)
+        offloads.close()
+        assert told == [0, 1, 2, 3, 4]
 
 
 class TestHeld:

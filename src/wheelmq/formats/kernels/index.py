@@ -26,6 +26,8 @@ NOT_MINE: Final = 2
 """The record at AT is for the plain code."""
 WANTED: Final = 3
 """Somebody else wants the index file; the record at AT is next."""
+UNASKED_BYTES: Final = 16 << 10
+"""So much of the log is added before it is asked: some 20 us, and whoever asks again and again does not hold it up."""
 
 AT: Final = 0
 STATE: Final = 1
@@ -128,8 +130,9 @@ def index_log(
     """Add the records of the log file `a` that begin from AT on and before `stop` to the index `file`: what came of it.
 
     The log file begins at log position `base`; at least the blank's 8 bytes stand behind AT. Another thread that wants
-    the index file sets `wanted`[0], and has it after the record that is being added.
+    the index file sets `wanted`[0], and has it behind `UNASKED_BYTES` at the latest.
     """
+    begun = state[AT]
     r = np.empty(rec.RECORD, np.int64)
     spans = np.empty(prop.SPANS, np.int64)
     seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
@@ -148,6 +151,7 @@ def index_log(
                 return NOT_MINE
             _put_keys(a, spans, topic_hash, file, slots, r[rec.POSITION], r[rec.STORE_MS])
         state[AT] = at + r[rec.SIZE]
-        if wanted[0] != 0 and state[AT] < stop:
+        # Read anew for each record, since the store before may have been to it: nothing says that arrays are apart.
+        if wanted[0] != 0 and begun + UNASKED_BYTES <= state[AT] < stop:
             return WANTED
     return DONE

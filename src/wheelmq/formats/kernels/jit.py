@@ -77,7 +77,7 @@ def kernel(function: F) -> F:
 
 
 def free_kernel(function: F) -> F:
-    """A kernel that other threads run beside: for work off the loop, on bytes that nobody else writes."""
+    """A kernel that other threads run beside: for work off the loop, on bytes that nobody writes meanwhile."""
     from numba import njit
 
     compiled: F = njit(cache=True, nogil=True, boundscheck=None, error_model="numpy")(function)
@@ -102,7 +102,10 @@ def part(function: F) -> F:
 
 
 def external(name: str, result: str, arguments: Sequence[str]) -> Any:
-    """A function of the C library that kernels call, by the names of Numba's types."""
+    """A function of the C library that kernels call, by the names of Numba's types.
+
+    Numba means `ExternalFunction` for itself; it is what has a call compiled that can be kept in the cache.
+    """
     from numba import types
 
     return types.ExternalFunction(name, getattr(types, result)(*(getattr(types, one) for one in arguments)))

@@ -95,6 +95,6 @@ def warm(say: Callable[[str], None]) -> None:
         units.by_queue(a["journal"][:0], integers, a["groups"], written)
         parked.take(a["journal"][:0], a["counts by queue"], a["refs"], nothing, nothing, 0, integers)
         index.index_log(written, 0, 0, written, 1, 1, np.zeros(index.STATE, np.int64), integers)
-        pages.advise(0, 0, 0, 1, 0)
+        pages.advise_by_pieces(0, 0, 0, 1, 0)
         keys.insert(integers, integers, nothing, nothing)
         topics.intern_topic(a["slots"], a["names"], written, integers, read, 0, 0)
