@@ -8,6 +8,7 @@ the timer takes what was parked, holds are woken, a flush begins. No handler wai
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -335,6 +336,13 @@ class Broker:
         """Whether the index leaves the processors to a burst."""
         return self.releaser.has_burst() and self.store.dispatched_to - index.indexed_to < INDEX_WAITS_BYTES
 
+    def _next_index_ms(self) -> int | None:
+        """When the index adds what it has not yet; None when there is nothing, or when a burst's end brings a tick."""
+        if self.index is None or self._index_waits(self.index):
+            return None
+        begin_s = self.index.next_s()
+        return None if begin_s is None else math.ceil(begin_s * 1000)
+
     def is_behind(self) -> bool:
         """Whether more is due than one tick takes."""
         return self.releaser.has_more()
@@ -359,6 +367,7 @@ class Broker:
             self.pipeline.next_ms(monotonic_ms),
             self.timer_chores.next_ms(),
             self.transactions.next_ms(),
+            self._next_index_ms(),
         ):
             if mono_ms is not None:
                 waits.append(mono_ms - monotonic_ms)

@@ -58,6 +58,10 @@ log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 16 << 20
 """How much of the log one job reads."""
+GATHER_S: Final = 0.02
+"""What comes within so long is added together: each job wakes a thread that wants the interpreter's lock."""
+GATHER_BYTES: Final = 256 << 10
+"""Unless it is so much of the log."""
 UNKEYED_MAX: Final = 1000
 """So many records without a key are looked at between two files, which may join."""
 NEWEST_FILES: Final = 2
@@ -93,6 +97,9 @@ class MessageIndex:
         self._is_busy = self._sync_has_failed = False
         self._failure = ""
         self._again_s = 0.0
+        self.gather_s = GATHER_S
+        self._gathered_s = 0.0
+        """When the next job begins, if little has come."""
         self._reached = LogPosition(0)
         """How far the running job has come; its own."""
         self.indexed_to = store.log.start
@@ -104,12 +111,24 @@ class MessageIndex:
 
     def look(self) -> None:
         """Add what has queue units by now, if it is not being done; called in every tick."""
-        if self._is_busy or (self._failure and self._store.clock.monotonic() < self._again_s):
+        begin_s = self.next_s()
+        if begin_s is None:
             return
-        job = self._next_job(self._store.dispatched_to)
+        now_s = self._store.clock.monotonic()
+        job = self._next_job(self._store.dispatched_to) if begin_s <= now_s else None
         if job is not None:
             self._is_busy = True
+            self._gathered_s = now_s + self.gather_s
             self._offload.submit(job, self._followed)
+
+    def next_s(self) -> float | None:
+        """When `look` has something to do, by the clock that never goes back; None when it has nothing to do."""
+        behind_bytes = self._store.dispatched_to - self.indexed_to
+        if self._is_busy or behind_bytes <= 0:
+            return None
+        if self._failure:
+            return self._again_s
+        return 0.0 if behind_bytes >= GATHER_BYTES else self._gathered_s
 
     def close(self) -> None:
         """Add the rest, if it is not too much, and bring the index to disk; no job may run any more."""

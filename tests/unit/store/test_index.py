@@ -33,6 +33,7 @@ from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.store.index import GATHER_BYTES
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness, records_in
 from wheelmq.testing.offload import HeldOffload
@@ -235,6 +236,28 @@ class TestFollowing:
             assert query(harness, "a").code == ResponseCode.QUERY_NOT_FOUND
             harness.run_jobs()
             assert bodies_of(query(harness, "a")) == [b"1"]
+
+    def test_what_comes_shortly_after_is_added_together(self, tmp_path: Path) -> None:
+        """The first at once; the broker asks for the tick that adds the others. Much of the log waits for nothing."""
+        with BrokerHarness(tmp_path) as harness:
+            index = harness.broker.index
+            assert index is not None
+            index.gather_s = 0.02
+
+            def found(key: str) -> int:
+                return len(index.find("T", key, *TIMES, 10).positions)
+
+            send(harness, b"1", KEYS="a")
+            assert found("a") == 1
+            send(harness, b"2", KEYS="b")
+            send(harness, b"3", KEYS="c")
+            assert found("b") == found("c") == 0
+            harness.advance(19)
+            assert found("b") == 0 and harness.broker.next_tick_ms() <= 2
+            harness.advance(2)
+            assert found("b") == found("c") == 1 and index.next_s() is None
+            send(harness, b"x" * GATHER_BYTES, KEYS="d")
+            assert found("d") == 1
 
     @pytest.mark.kernels
     def test_who_asks_while_it_adds_is_let_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
