@@ -25,7 +25,7 @@ from wheelmq.pipeline.session import (
     start_turns,
 )
 
-TURNS_DEADLINE_S = 60.0
+TURNS_DEADLINE_S = 150.0
 
 
 @pytest.mark.spark
