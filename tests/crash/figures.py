@@ -16,6 +16,8 @@ CATCH_UP_MS: Final = 1500
 """After its return the broker has what fell due meanwhile to deliver; so long that is no matter of the pipeline's."""
 INDEXED_AFTER_MS: Final = 4000
 """A parked message waits at most three seconds for a turn: what is older is indexed."""
+IN_HAND_MS: Final = 1000
+"""What is due so shortly before a kill of the broker may be in its hands still, and leave when it is back."""
 ARMED: Final = "pipeline away, armed before"
 
 Span = tuple[int, int]
@@ -74,6 +76,7 @@ def lateness(delivered: npt.NDArray[Any], deaths: Sequence[Death]) -> dict[str, 
     due, late, parked = delivered["due_ms"], delivered["store_ms"] - delivered["due_ms"], delivered["parked_ms"]
     down = within(due, broker_away(deaths)) | within(delivered["store_ms"], broker_away(deaths))
     first_ms = deaths[0].at_ms if deaths else 1 << 62
+    well = (due < first_ms) & ~(down & (due >= first_ms - IN_HAND_MS))
     away, armed, beyond = (np.zeros(len(due), np.bool_) for _ in range(3))
     for death, span in pipeline_away(deaths):
         mine = ~down & within(due, [span])
@@ -82,7 +85,7 @@ def lateness(delivered: npt.NDArray[Any], deaths: Sequence[Death]) -> dict[str, 
         armed |= indexed & (due <= death.armed_through_ms)
         beyond |= mine & (parked < death.at_ms) & (due > death.armed_through_ms)
     return {
-        "nothing killed yet": spread(late[due < first_ms]),
+        "nothing killed yet": spread(late[well]),
         "broker up": spread(late[~down]),
         "pipeline away": spread(late[away & ~beyond]),
         ARMED: spread(late[armed]),

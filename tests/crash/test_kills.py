@@ -36,8 +36,7 @@ SETTINGS = {
     "clean_resource_interval_ms": 600_000,  # so that what is left has blocks
     **NOTHING_EXPIRES,
 }
-LATE_P99_MAX_MS = 60_000.0
-"""What was due a moment before the first kill is as late as the broker takes to come back."""
+LATE_P99_MAX_MS = 5000.0
 TURNING_MAX_S = 120.0
 SHARE_MIN = 0.05
 """How soon and how punctual is for `make crash` to tell: here a slow machine may do something else beside."""
