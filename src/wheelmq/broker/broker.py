@@ -1,8 +1,9 @@
 """The broker: everything behind the sockets.
 
-The shell feeds it bytes and calls `tick` once after each round of reading, and whenever `next_tick_ms` says so. What
-happens in one tick: requests are served as their frames come; then what is due is released, queue units are written,
-the timer takes what was parked, holds are woken, a flush begins. No handler waits for anything.
+The shell feeds it bytes, and requests are served as their frames come. It calls `end_round` after each round of
+reading: queue units are written, the timer takes what was parked, holds are woken; answers leave. And it calls `tick`
+when that says so, and whenever `next_tick_ms` does: what is due is released, a flush begins, and whatever else has its
+time. No handler waits for anything.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ from wheelmq.system.unique_ids import UniqueIds
 
 log = logging.getLogger(__name__)
 
+ROUNDS_MS = 2
+"""So long rounds may follow each other without a tick, whose twenty steps take longer than a message does."""
 RETRY_MS = 100
 """How long to wait before an append is tried again that could not be done."""
 INDEX_WAITS_BYTES = 512 << 20
@@ -139,6 +142,11 @@ class Broker:
         self.ticks, self.flow = Ticks(clock), Flow(self)
         self.admission = Admission(self)
         self._received = 0
+        self._served_s = 0.0
+        """How long the rounds took since the last tick."""
+        self._has_served = False
+        """Whether a round has ended since the last tick that had anything to do."""
+        self._ticked_ms = self._tick_due_ms = 0
         self.put_rate = Rate(lambda: self.store.appended)
         self.get_rate = Rate(lambda: self.transferred)
         self.enqueue_rate = Rate(lambda: self.timer.indexed_to)
@@ -264,27 +272,55 @@ class Broker:
         self.calls.drop(connection)
         self.note_left(self.clients.lose(connection))
 
+    def end_round(self) -> bool:
+        """Finish what the round of reading began; whether a tick is due. Nothing once the broker has failed."""
+        if self.failure is not None:
+            return False
+        if self._received or self.store.journal.count:
+            self._finish_round()
+        near_ms = self.timer.next_near_ms()
+        is_near = near_ms is not None and near_ms <= self.clock.now_ms()
+        return is_near or self.flush.is_asked_for() or self.now_monotonic_ms() >= self._tick_due_ms
+
+    def _finish_round(self) -> None:
+        self.ticks.begin()
+        try:
+            self.or_refuse(self._dispatch)
+        except Exception:
+            self._come_to_rest()
+            raise
+        self._served_s += self.ticks.elapsed_s
+        self._end(worked=True)
+        self._has_served = True
+        self._tick_due_ms = min(self._tick_due_ms, self._ticked_ms + ROUNDS_MS)
+
     def tick(self) -> None:
-        """Finish what the round of reading began; nothing once the broker has failed."""
+        """Do what time and other threads bring; nothing once the broker has failed."""
         if self.failure is not None:
             return
         self.ticks.begin()
         try:
             worked = self._work()
         except Exception:
-            if not self.store.journal.count:  # what came is in its queues: whoever comes next is not behind it
-                self._end_round(worked=True)
+            self._come_to_rest()
             raise
-        self._end_round(worked=worked)
+        self._end(worked=worked)
+        self._has_served = False
 
-    def _end_round(self, *, worked: bool) -> None:
+    def _come_to_rest(self) -> None:
+        """A round or a tick failed. What came is in its queues, if it is: whoever comes next is not behind it then."""
+        if not self.store.journal.count:
+            self._end(worked=True)
+
+    def _end(self, *, worked: bool) -> None:
         self.ticks.end(worked=worked)
         self.flow.end_round()
         self._received = 0
 
     def _work(self) -> bool:
         """The steps of a tick; whether there was anything to do."""
-        share_s = self.ticks.elapsed_s  # what is due has as much time as who asked
+        share_s = self._served_s + self.ticks.elapsed_s  # what is due has as much time as who asked
+        self._served_s = 0.0
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
         self.chores.run_due(monotonic_ms)
@@ -324,9 +360,9 @@ class Broker:
         if not self.store.journal.count:
             return 0
         rows, grown = self.store.dispatch()
-        self.stats.note_puts(rows)
-        self.timer.take_journal(rows)
-        self.block_lane.take_settled(rows)
+        self.stats.note_puts(grown)
+        if self.timer.take_journal(rows):
+            self.block_lane.take_settled(rows)
         arrivals = Arrivals(rows, self.store.log)
         for queue_row in grown:
             self.holds.wake(queue_row, partial(arrivals.of, queue_row))
@@ -343,14 +379,19 @@ class Broker:
         begin_s = self.index.next_s()
         return None if begin_s is None else math.ceil(begin_s * 1000)
 
-    def is_behind(self) -> bool:
-        """Whether more is due than one tick takes."""
-        return self.releaser.has_more()
-
     def next_tick_ms(self) -> int:
         """Milliseconds until the next tick is needed, 0 for at once."""
         if self.failure is not None:
             return RETRY_MS
+        if not self._has_served:
+            wait_ms = self._next_tick_ms()
+            self._ticked_ms = self.now_monotonic_ms()
+            self._tick_due_ms = self._ticked_ms + wait_ms
+            return wait_ms
+        return max(0, self._tick_due_ms - self.now_monotonic_ms())
+
+    def _next_tick_ms(self) -> int:
+        """The same, as all that waits for a time has it."""
         if self.releaser.has_more() or self.store.journal.count:
             return 0 if self.refusal is None else RETRY_MS
         if self.slices.has_more():

@@ -1,7 +1,8 @@
 """What the broker counts by topic and group (RocketMQ: BrokerStatsManager, BrokerStats).
 
-A send is not looked at by itself: how many messages a queue got, its offsets tell, and their bytes are added up a tick
-at a time. Both are brought to the counters of topics when these are sampled, or asked for.
+A send is not looked at by itself: how many messages a queue got, its offsets tell, and their bytes are added up a round
+at a time; nor is a pull, of which three numbers are added up. All are brought to the counters of topics and groups when
+these are sampled, or asked for.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.formats.kernels.journal import QUEUE, SIZE
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.stats import SAMPLE_MS, Counted, Stats
-from wheelmq.store.journal import Rows
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -44,6 +43,8 @@ class BrokerStats:
         self._counted = broker.store.queues.next_offset.copy()
         self._bytes: Integers = np.zeros_like(self._counted)
         self._bytes_counted: Integers = np.zeros_like(self._counted)
+        self._gets: dict[tuple[str, str], list[int]] = {}
+        """What groups got of topics, and was not collected yet: messages, bytes, pulls."""
         self._users_puts = self._users_gets = 0
         """Of topics of users: beside the counters, of which those that rest for a day begin anew."""
         self.put_bytes = 0
@@ -63,12 +64,13 @@ class BrokerStats:
 
     # What is counted -----------------------------------------------------------------------------------------------
 
-    def note_puts(self, rows: Rows) -> None:
-        """Journal rows of a tick were given their places in queues."""
+    def note_puts(self, grown: dict[int, int]) -> None:
+        """Records were given their places in queues: so many bytes by the row of a queue."""
         if len(self._bytes) < len(self._broker.store.queues.next_offset):
             self._make_room()
-        np.add.at(self._bytes, rows[:, QUEUE], rows[:, SIZE])
-        self.put_bytes += int(rows[:, SIZE].sum())
+        for queue_row, size in grown.items():
+            self._bytes[queue_row] += size
+        self.put_bytes += sum(grown.values())
 
     def note_pull(self, group: str, topic: str, count: int, size: int) -> None:
         """A consumer of `group` got so many messages, and so many bytes; or none."""
@@ -76,13 +78,12 @@ class BrokerStats:
             self.missed += 1
             return
         self.found += 1
-        key = f"{topic}@{group}"
-        self._stats.add(GROUP_GET_NUMS, key, count)
-        self._stats.add(GROUP_GET_SIZE, key, size)
-        self._stats.add(BROKER_GET_NUMS, self._cluster, count)
-        if not self._broker.topics.is_system(topic):
-            self._users_gets += count
-            self._stats.add(USERS_GET_NUMS, self._cluster, count)
+        got = self._gets.get((topic, group))
+        if got is None:
+            got = self._gets[topic, group] = [0, 0, 0]
+        got[0] += count
+        got[1] += size
+        got[2] += 1
 
     def note_sent_back(self, group: str, topic: str) -> None:
         """A consumer of `group` gave back a message of `topic`."""
@@ -98,6 +99,7 @@ class BrokerStats:
 
     def forget_group(self, group: str) -> None:
         """The group was deleted."""
+        self._collect()
         of_group = f"@{group}"
         self._stats.drop(lambda name, key: key.endswith(of_group))
 
@@ -126,6 +128,7 @@ class BrokerStats:
 
     def get_total(self) -> int:
         """Messages that consumers got of topics of users since the start."""
+        self._collect()
         return self._users_gets
 
     def sample(self) -> None:
@@ -138,7 +141,19 @@ class BrokerStats:
             self.get_mornings = self.get_mornings[1], self.get_total()
 
     def _collect(self) -> None:
-        """Bring what queues got since the last time to the counters of their topics."""
+        """Bring what queues and groups got since the last time to the counters."""
+        self._collect_puts()
+        gets, self._gets = self._gets, {}
+        for (topic, group), (count, size, pulls) in gets.items():
+            key = f"{topic}@{group}"
+            self._stats.add(GROUP_GET_NUMS, key, count, pulls)
+            self._stats.add(GROUP_GET_SIZE, key, size, pulls)
+            self._stats.add(BROKER_GET_NUMS, self._cluster, count, pulls)
+            if not self._broker.topics.is_system(topic):
+                self._users_gets += count
+                self._stats.add(USERS_GET_NUMS, self._cluster, count, pulls)
+
+    def _collect_puts(self) -> None:
         queues = self._broker.store.queues
         self._make_room()
         ends = queues.next_offset

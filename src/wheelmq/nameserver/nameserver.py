@@ -84,16 +84,17 @@ class NameServer:
         for address in self.routes.lose(connection):
             log.info("broker %s is gone: its connection closed", address)
 
+    def end_round(self) -> bool:
+        """Every request is served whole as it comes; a tick is next to nothing."""
+        return True
+
     def tick(self) -> None:
+        """Forget the brokers that did not register in time."""
         now_ms = self._now_ms()
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + self.settings.scan_interval_ms
             for address in self.routes.expire(now_ms):
                 log.info("broker %s is gone: it did not register in time", address)
-
-    def is_behind(self) -> bool:
-        """Never: nothing here takes long."""
-        return False
 
     def next_tick_ms(self) -> int:
         return max(1, self._next_scan_ms - self._now_ms())

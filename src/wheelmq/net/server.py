@@ -1,8 +1,9 @@
-"""The server shell: sockets in, a core behind them, one tick after each round of reading.
+"""The server shell: sockets in, a core behind them, rounds of reading and ticks.
 
 All connections read into one buffer; whole frames are served as soon as they are there, and a connection keeps what is
-left of a frame that has begun. The first bytes of a round schedule the tick that ends it. Answers queue up per
-connection and leave with one write at the tick's end. `Limits` bound what peers can have of all that.
+left of a frame that has begun. The first bytes of a round schedule its end. Answers queue up per connection and leave
+with one write at the round's end; behind them, when it is due, comes the tick, for what time and other threads bring.
+`Limits` bound what peers can have of all that.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ SMALL_BYTES = 16 << 10
 ROOM_BYTES = 4096
 """Room that a read needs."""
 FAILED_TICK_MS = 100
+SAME_ALARM_S = 0.001
+"""What a core wants by the millisecond is one moment still when it is told again within it: its alarm stays."""
 
 
 class Core(Protocol):
@@ -40,10 +43,12 @@ class Core(Protocol):
 
     def connection_lost(self, connection: ServerConnection) -> None: ...
 
-    def tick(self) -> None: ...
+    def end_round(self) -> bool:
+        """Finish what the round of reading began; whether a tick is due."""
+        ...
 
-    def is_behind(self) -> bool:
-        """Whether the next tick will be a long one: what is queued for connections then leaves before it."""
+    def tick(self) -> None:
+        """Do what time and other threads bring."""
         ...
 
     def next_tick_ms(self) -> int | None:
@@ -119,7 +124,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _serve(self, view: memoryview) -> None:
         """Serve the whole frames that are in view[:filled]; keep the rest."""
-        self._server.schedule_tick()
+        self._server.schedule_round()
         try:
             taken = self._server.core.receive(self, view, self._filled)
         except Exception as error:
@@ -161,10 +166,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _serve_rest(self) -> None:
         if self.is_open and not self._stalled:
+            self._server.schedule_tick()
             if self._rest is not None:
                 self._serve(memoryview(self._rest))
-            else:
-                self._server.schedule_tick()
 
     def eof_received(self) -> bool:
         return False
@@ -348,8 +352,12 @@ class Server:
         self.on_tick: Callable[[], None] | None = None
         """Called after each tick."""
         self._listeners: list[asyncio.Server] = []
-        self._tick_scheduled = False
+        self._round_ends = False
+        """Whether the end of a round is scheduled."""
+        self._tick_asked = False
+        """Whether it is to tick whatever the core says."""
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
         self._idle_alarm: asyncio.TimerHandle | None = None
         self._log = ThinnedLog(log, self.loop.time)
 
@@ -379,11 +387,16 @@ class Server:
                 log.info("closing %s: nothing moved over it for %g s", connection.peer, self.limits.idle_s)
                 connection.close()
 
+    def schedule_round(self) -> None:
+        """End the round of reading that runs now."""
+        if not self._round_ends:
+            self._round_ends = True
+            self.loop.call_soon(self._end_round)
+
     def schedule_tick(self) -> None:
-        """Tick after the round of reading that runs now."""
-        if not self._tick_scheduled:
-            self._tick_scheduled = True
-            self.loop.call_soon(self._tick)
+        """The same, and tick: something has come that is none of the core's requests."""
+        self._tick_asked = True
+        self.schedule_round()
 
     def on_loop(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the loop, then tick; may be called from another thread."""
@@ -394,27 +407,41 @@ class Server:
 
         self.loop.call_soon_threadsafe(run)
 
-    def _tick(self) -> None:
-        self._tick_scheduled = False
+    def _end_round(self) -> None:
+        self._round_ends = False
         wait_ms: int | None = FAILED_TICK_MS
-        if self.core.is_behind():
-            self.write()
         try:
-            self.core.tick()
+            is_due = self.core.end_round() or self._tick_asked
+            self.write()
+            if is_due:
+                self._tick_asked = False
+                self.core.tick()
             wait_ms = self.core.next_tick_ms()
         except Exception:
             self.failed_ticks += 1
             log.exception("a tick failed; the next one is in %d ms", FAILED_TICK_MS)
         self.write()
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if wait_ms == 0:
-            self.schedule_tick()
-        elif wait_ms is not None:
-            self._alarm = self.loop.call_later(wait_ms / 1000, self.schedule_tick)
+        self._set_alarm(wait_ms)
         if self.on_tick is not None:
             self.on_tick()
+
+    def _set_alarm(self, wait_ms: int | None) -> None:
+        """Have the next tick in `wait_ms`, and in place of the one that was to be."""
+        if wait_ms == 0:
+            self.schedule_tick()
+            wait_ms = None
+        at = None if wait_ms is None else self.loop.time() + wait_ms / 1000
+        if self._alarm is not None:
+            if at is not None and abs(at - self._alarm_at) < SAME_ALARM_S:
+                return
+            self._alarm.cancel()
+            self._alarm = None
+        if at is not None:
+            self._alarm, self._alarm_at = self.loop.call_at(at, self._ring), at
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.schedule_tick()
 
     def write(self) -> None:
         """Hand what is queued for connections to their sockets."""

@@ -1,4 +1,6 @@
-"""How long ticks take that have work to do: from the first frame of a round of reading to the end of its tick."""
+"""How long rounds of reading take, from the first frame to the end, and ticks that have work to do.
+
+Both are called ticks where they are told, and each is counted by itself."""
 
 from __future__ import annotations
 
@@ -7,12 +9,13 @@ from typing import Final
 from wheelmq.observe.histogram import Histogram
 from wheelmq.system.clock import Clock
 
-PROCESSOR_EVERY: Final = 16
-"""The processor's clock is read for one tick in so many: on a virtual machine that takes as long as a short tick."""
+PROCESSOR_EVERY: Final = 17
+"""The processor's clock is read for one tick in so many: on a virtual machine that takes as long as a short tick. It is
+odd, since rounds and ticks may take turns."""
 
 
 class Ticks:
-    """The length of ticks in seconds, by the wall and (of some) by the processor."""
+    """The length of rounds and ticks in seconds, by the wall and (of some) by the processor."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

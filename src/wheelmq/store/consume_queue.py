@@ -13,6 +13,7 @@ from wheelmq.formats.disk.message import RECORD_BYTES_MIN
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.disk import Bytes
 
 TAIL_UNITS: Final = 200
 """How many units at the tail are looked at first, when the end of what is good is looked for."""
@@ -49,11 +50,14 @@ class ConsumeQueue:
 
         Raises DiskFull; units written before it stay, and writing them again is harmless.
         """
+        self.write_encoded(offset, np.ascontiguousarray(units).view(np.uint8))
+
+    def write_encoded(self, offset: QueueOffset, raw: Bytes) -> None:
+        """The same, with the bytes of the units."""
         if offset > self.end and self.files.start != self.files.end:
             self._fill_gap(offset)
         elif self.files.start == self.files.end:
             self._begin(offset)
-        raw = np.ascontiguousarray(units).view(np.uint8)
         position = offset * QUEUE_UNIT.size
         done = 0
         while done < len(raw):
@@ -64,7 +68,7 @@ class ConsumeQueue:
             file.is_written = True  # a sync that began meanwhile may have said otherwise
             done += count
         self._synced = min(self._synced, offset)
-        self.end = max(self.end, QueueOffset(offset + len(units)))
+        self.end = max(self.end, QueueOffset(offset + len(raw) // QUEUE_UNIT.size))
 
     def may_go_on_at(self, offset: QueueOffset, position: LogPosition) -> bool:
         """Whether the record at a log position can have `offset`: whatever lies between the end and it, had records."""

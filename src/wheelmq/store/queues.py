@@ -109,11 +109,14 @@ class QueueTable:
         """Have every queue begin in the log; what removes the files of each that are needed no more."""
         return (queue.drop_before(log_start) for queue in self._queues if queue.start < queue.end)
 
-    def write(self, rows: Rows) -> list[int]:
-        """Write the units of journal `rows`; the queues that grew. Raises DiskFull; writing again is harmless."""
+    def write(self, rows: Rows) -> dict[int, int]:
+        """Write the units of journal `rows`; the rows of the queues that grew, each with the bytes of its records.
+
+        Raises DiskFull; writing again is harmless.
+        """
         if jit.available():
             return self._write_quick(rows)
-        grown = []
+        grown = {}
         queue_rows = rows[:, QUEUE]
         order = np.argsort(queue_rows, kind="stable")
         bounds = np.flatnonzero(np.diff(queue_rows[order])) + 1
@@ -125,7 +128,7 @@ class QueueTable:
             units["tag_code"] = mine[:, TAG_CODE]
             row = int(mine[0, QUEUE])
             self._queues[row].write(QueueOffset(int(mine[0, QUEUE_OFFSET])), units)
-            grown.append(row)
+            grown[row] = int(mine[:, SIZE].sum())
         return grown
 
     def write_again(self, rows: Rows) -> npt.NDArray[np.bool_]:
@@ -153,7 +156,7 @@ class QueueTable:
                 left_out[part] = True
         return left_out
 
-    def _write_quick(self, rows: Rows) -> list[int]:
+    def _write_quick(self, rows: Rows) -> dict[int, int]:
         """`write` with a kernel that encodes the units."""
         if len(self._place) < len(self.next_offset):
             self._place = np.zeros_like(self.next_offset)
@@ -161,11 +164,10 @@ class QueueTable:
             self._groups = np.empty((2 * len(rows), kernel.GROUP_COLUMNS), np.int64)
             self._encoded = np.empty(2 * len(rows) * QUEUE_UNIT.size, np.uint8)
         count = kernel.by_queue(rows, self._place, self._groups, self._encoded)
-        units = self._encoded.view(QUEUE_UNIT.dtype)
-        grown = []
+        grown = {}
         start = 0
-        for row, offset, end in self._groups[:count].tolist():
-            self._queues[row].write(QueueOffset(offset), units[start : end // QUEUE_UNIT.size])
-            start = end // QUEUE_UNIT.size
-            grown.append(row)
+        for row, offset, end, size in self._groups[:count].tolist():
+            self._queues[row].write_encoded(QueueOffset(offset), self._encoded[start:end])
+            start = end
+            grown[row] = size
         return grown

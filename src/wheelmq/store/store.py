@@ -296,8 +296,9 @@ class Store:
         topic, queue_id = properties.get(props.REAL_TOPIC), java_long(properties.get(props.REAL_QID, ""))
         return -1 if topic is None or queue_id is None else self._queue_row(topic, queue_id)
 
-    def dispatch(self) -> tuple[Rows, list[int]]:
-        """Write the queue units of the journal and empty it: its rows, and the queues that grew.
+    def dispatch(self) -> tuple[Rows, dict[int, int]]:
+        """Write the queue units of the journal and empty it: its rows, and the rows of the queues that grew, each with
+        the bytes of its records.
 
         When the disk is full the journal stays as it is, for the next try; DiskFull is raised.
         """

@@ -274,8 +274,20 @@ class BrokerHarness:
     # Time ----------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """One tick, and the writes at its end."""
+        """The end of a round and a tick, as when something asks for one; and the writes at their end."""
+        self.broker.end_round()
         self.broker.tick()
+        self._write()
+
+    def end_round(self) -> bool:
+        """The end of a round, and a tick if one is due; whether one was."""
+        is_due = self.broker.end_round()
+        if is_due:
+            self.broker.tick()
+        self._write()
+        return is_due
+
+    def _write(self) -> None:
         for connection in list(self._connections):
             connection.flush()
             if not connection.is_open:

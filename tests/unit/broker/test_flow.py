@@ -168,12 +168,12 @@ def test_the_log_is_thinned(harness: BrokerHarness, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(
-    ("part", "step", "codes"), [("snapshots", "look", [0, 0, 0]), ("chores", "run_due", [0, BUSY, BUSY])]
+    ("part", "step", "codes"), [("snapshots", "look", [0, 0, 0]), ("store", "dispatch", [0, BUSY, BUSY])]
 )
-def test_a_tick_that_fails(
+def test_a_round_or_a_tick_that_fails(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, part: str, step: str, codes: list[int]
 ) -> None:
-    """A step that fails each time behind the queues makes nobody wait; while queues get nothing, sends are refused."""
+    """A step of the tick that fails each time makes nobody wait; while queues get nothing, sends are refused."""
 
     def fail(*_: object) -> None:
         raise ValueError("unforeseen")

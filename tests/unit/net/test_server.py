@@ -25,7 +25,9 @@ class FakeCore:
         self.tick_error: Exception | None = None
         self.on_tick: Callable[[], None] = lambda: None
         self.ticks = 0
-        self.behind = False
+        self.is_due = True
+        self.rounds = 0
+        self.wait_ms: int | None = None
         self.lost = 0
 
     def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
@@ -40,11 +42,12 @@ class FakeCore:
             raise self.tick_error
         self.on_tick()
 
-    def is_behind(self) -> bool:
-        return self.behind
+    def end_round(self) -> bool:
+        self.rounds += 1
+        return self.is_due
 
     def next_tick_ms(self) -> int | None:
-        return 0 if self.tick_error is not None else None
+        return 0 if self.tick_error is not None else self.wait_ms
 
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -194,26 +197,43 @@ def test_answers_wait_for_a_peer_to_read_and_then_go_on() -> None:
     assert most == 5 << 20
 
 
-@pytest.mark.parametrize("behind", [False, True])
-def test_what_is_queued_leaves_before_a_long_tick(behind: bool) -> None:
+@pytest.mark.parametrize("is_due", [True, False])
+def test_answers_leave_at_the_end_of_a_round_and_a_tick_follows_when_it_is_due(is_due: bool) -> None:
     core = FakeCore()
-    core.behind = behind
     left_before: list[bool] = []
 
     def answer(connection: ServerConnection, buffer: memoryview, end: int) -> int:
         connection.send(b"answer")
-        core.on_tick = lambda: left_before.append(not core_server[0].dirty)
+        core.is_due = is_due
+        core.on_tick = lambda: left_before.append(not connection._out)
         return end
 
-    core_server: list[Server] = []
     core.on_bytes = answer
 
     async def play(server: Server, peer: Peer) -> None:
-        core_server.append(server)
         reader, writer = peer
+        await until(lambda: core.ticks > 0)
+        await until(lambda: bool(server.connections))
+        rounds = core.rounds
         writer.write(b"request")
         assert await reader.readexactly(6) == b"answer"
-        await until(lambda: bool(left_before))
+        await until(lambda: core.rounds > rounds)
+        assert left_before == [True] * is_due
 
     serve(core, play)
-    assert left_before[0] == behind
+
+
+def test_an_alarm_and_another_thread_make_a_tick_that_no_round_asks_for() -> None:
+    core = FakeCore()
+    core.is_due = False
+
+    async def play(server: Server, peer: Peer) -> None:
+        await until(lambda: bool(server.connections))
+        ticks = core.ticks
+        server.on_loop(lambda: None)
+        await until(lambda: core.ticks == ticks + 1)
+        core.wait_ms = 1
+        server.schedule_round()
+        await until(lambda: core.ticks >= ticks + 4)
+
+    serve(core, play)

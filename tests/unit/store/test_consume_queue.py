@@ -209,7 +209,7 @@ class TestTable:
         assert tags(table[second]) == [0, 2, 4]
 
     def test_write_of_nothing(self, table: QueueTable) -> None:
-        assert table.write(self.journal()) == []
+        assert table.write(self.journal()) == {}
 
     def test_load_finds_every_folder_of_a_queue(self, disk: SimulatedDisk, tmp_path: Path, table: QueueTable) -> None:
         table.write(self.journal((table.row("T", 0), 0), (table.row("U", 7), 0), (table.row("U", 7), 1)))

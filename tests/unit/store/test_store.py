@@ -44,10 +44,10 @@ def test_a_record_and_its_unit(store: Store) -> None:
     queue = store.queues.find("T", 0)
     assert queue is not None and queue.end == 0  # the unit follows with dispatch
     rows, grown = store.dispatch()
-    assert len(rows) == 2 and grown == [store.queues.row("T", 0)]
+    assert len(rows) == 2 and grown == {store.queues.row("T", 0): first.size + second.size}
     unit = queue.read(QueueOffset(1), 1)[0]
     assert (unit["position"], unit["size"], unit["tag_code"]) == (second.position, second.size, 2598919)
-    assert store.dispatch()[1] == []
+    assert store.dispatch()[1] == {}
 
 
 @pytest.mark.parametrize(("sys_flag", "dispatched"), [(0, True), (4, False), (8, True), (12, False), (0x301, True)])

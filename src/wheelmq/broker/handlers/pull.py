@@ -11,7 +11,7 @@ from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import is_in_memory
 from wheelmq.broker.hook_contexts import pull_context
-from wheelmq.broker.request import Answer, Hold, PeerError, Request, Wants, reply
+from wheelmq.broker.request import Answer, Hold, PeerError, Request, Wants
 from wheelmq.broker.subscriptions import EVERYTHING, Forbidden, MessageFilter, filter_of, forbidden
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.names import may_always_pull
@@ -321,14 +321,12 @@ def _answer(found: Read, code: ResponseCode, topic: TopicConfig, group: GroupCon
     broker_id = MASTER_ID
     if broker.settings.slave_read_enable:
         broker_id = group.which_broker_when_consume_slowly if found.is_behind else group.broker_id
-    return reply(
-        code,
-        found.status.value,
-        found.body,
-        suggestWhichBrokerId=broker_id,
-        nextBeginOffset=found.next_offset,
-        minOffset=found.start,
-        maxOffset=found.end,
-        topicSysFlag=topic.topic_sys_flag,
-        groupSysFlag=group.group_sys_flag,
-    )
+    ext = {
+        "suggestWhichBrokerId": str(broker_id),
+        "nextBeginOffset": str(found.next_offset),
+        "minOffset": str(found.start),
+        "maxOffset": str(found.end),
+        "topicSysFlag": str(topic.topic_sys_flag),
+        "groupSysFlag": str(group.group_sys_flag),
+    }
+    return Command(code=int(code), ext=ext, remark=found.status.value, body=found.body)

@@ -39,12 +39,16 @@ class Intake(NamedTuple):
 
 
 _found: Final = np.zeros(kernel.FOUND, np.int64)
+_none: Final = np.zeros(0, np.int64)
+_NOTHING: Final = Intake(ref.make(0), _none, _none, 0)
 
 
 def take(rows: Rows, counts: Integers) -> Intake:
     """Sort out journal `rows`, and count what comes and goes in `counts`, which has a row for each queue."""
     if not jit.available():
         return _take_plain(rows, counts)
+    if not kernel.is_any_delayed(rows):
+        return _NOTHING
     refs, hashes, deletes = ref.make(len(rows)), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     kernel.take(rows, counts, refs, hashes, deletes, ref.LONG_DELAY_MS, _found)
     parked, deleting, settled = _found.tolist()

@@ -154,8 +154,8 @@ class Timer:
 
     # What the tick tells -----------------------------------------------------------------------------------------
 
-    def take_journal(self, rows: Rows) -> None:
-        """Take what the tick appended: messages it parked, origins it settled."""
+    def take_journal(self, rows: Rows) -> bool:
+        """Take what was appended: messages that are parked, origins that are settled; whether any are settled."""
         self._make_room(len(self.store.queues))
         taken = intake.take(rows, self.counts)
         if taken.settled:
@@ -165,6 +165,7 @@ class Timer:
         if len(taken.refs):
             self.keys.add(taken.key_hashes, taken.refs[:, ref.ORIGIN], self.done, self.store.dispatched_to)
             self.notes.add(self.levels.note(taken.refs), self.store.clock.now_ms())
+        return taken.settled > 0
 
     def _make_room(self, queues: int) -> None:
         """Have counts for each of so many queues."""

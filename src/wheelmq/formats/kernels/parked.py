@@ -30,6 +30,15 @@ COUNTS: Final = 3
 
 
 @kernel
+def is_any_delayed(rows: Integers) -> bool:
+    """Whether a row parks a message, or settles one."""
+    for i in range(rows.shape[0]):
+        if rows[i, row.SETTLES] != 0 or rows[i, row.PARKS] != 0:
+            return True
+    return False
+
+
+@kernel
 def take(
     rows: Integers,
     counts: Integers,

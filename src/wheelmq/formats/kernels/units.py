@@ -19,7 +19,9 @@ GROUP_OFFSET: Final = 1
 """Queue offset of its first unit."""
 GROUP_END: Final = 2
 """Where its units end in the encoded bytes; they begin where those of the group before it end."""
-GROUP_COLUMNS: Final = 3
+GROUP_BYTES: Final = 3
+"""Bytes of its records."""
+GROUP_COLUMNS: Final = 4
 
 _UNIT: Final = QUEUE_UNIT.size
 _POSITION_AT: Final = QUEUE_UNIT.position_of("position")
@@ -45,17 +47,18 @@ def by_queue(rows: Integers, place: Integers, groups: Integers, encoded: Bytes) 
     for g in range(count):
         queue = groups[g, GROUP_QUEUE]
         size = place[queue] * _UNIT
-        place[queue] = at
+        groups[g, GROUP_END] = at
+        groups[g, GROUP_BYTES] = 0
+        place[queue] = g
         at += size
     for i in range(rows.shape[0]):
-        queue = rows[i, row.QUEUE]
-        at = place[queue]
+        g = place[rows[i, row.QUEUE]]
+        at = groups[g, GROUP_END]
         put64(encoded, at + _POSITION_AT, rows[i, row.POSITION])
         put32(encoded, at + _SIZE_AT, rows[i, row.SIZE])
         put64(encoded, at + _TAG_CODE_AT, rows[i, row.TAG_CODE])
-        place[queue] = at + _UNIT
+        groups[g, GROUP_END] = at + _UNIT
+        groups[g, GROUP_BYTES] += rows[i, row.SIZE]
     for g in range(count):
-        queue = groups[g, GROUP_QUEUE]
-        groups[g, GROUP_END] = place[queue]
-        place[queue] = 0
+        place[groups[g, GROUP_QUEUE]] = 0
     return count

@@ -93,6 +93,7 @@ def warm(say: Callable[[str], None]) -> None:
         for raw in (written, read):
             gather.gather(written, 0, 0, raw, 0, written, integers)
         units.by_queue(a["journal"][:0], integers, a["groups"], written)
+        parked.is_any_delayed(a["journal"][:0])
         parked.take(a["journal"][:0], a["counts by queue"], a["refs"], nothing, nothing, 0, integers)
         index.index_log(written, 0, 0, written, 1, 1, np.zeros(index.STATE, np.int64), integers)
         pages.advise_by_pieces(0, 0, 0, 1, 0)

@@ -71,8 +71,20 @@ class Command(msgspec.Struct):
         return self.flag & FLAG_ONEWAY != 0
 
 
-class _JsonHeader(msgspec.Struct, omit_defaults=True):
-    """The JSON header; what is missing is 0, as in Java. Numbers may come as strings."""
+class _JavaHeader(msgspec.Struct):
+    """The JSON header as the Java client writes it, and most others do; what is missing is 0, as in Java."""
+
+    code: int = 0
+    language: str | None = None
+    version: int = 0
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    extFields: dict[str, str] = {}
+
+
+class _AnyHeader(msgspec.Struct):
+    """The JSON header as Java would read it too: numbers may come as strings, and in extFields strings as numbers."""
 
     code: int = 0
     language: str | int | None = None
@@ -84,7 +96,8 @@ class _JsonHeader(msgspec.Struct, omit_defaults=True):
     serializeTypeCurrentRPC: str | None = None
 
 
-_decode_json = msgspec.json.Decoder(_JsonHeader, strict=False).decode
+_decode_java = msgspec.json.Decoder(_JavaHeader).decode
+_decode_any = msgspec.json.Decoder(_AnyHeader, strict=False).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -162,7 +175,23 @@ def encode_binary(command: Command) -> bytes:
 
 def _from_json(header: memoryview) -> Command:
     try:
-        raw = _decode_json(header)
+        java = _decode_java(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _from_any_json(header)
+    return Command(
+        code=java.code,
+        opaque=java.opaque,
+        flag=java.flag,
+        ext=java.extFields,
+        remark=java.remark,
+        language=java.language or "OTHER",
+        version=java.version,
+    )
+
+
+def _from_any_json(header: memoryview) -> Command:
+    try:
+        raw = _decode_any(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"the JSON header does not parse: {error}") from None
     return Command(

@@ -245,7 +245,10 @@ class Simulation:
     def _tick(self) -> None:
         """The end of a step: what came due, what clients learn, what the name server is told."""
         harness, world = self._harness, self._world
-        harness.tick()
+        if world.chance(0.5):
+            harness.tick()
+        else:
+            harness.end_round()
         world.observe()
         self._names.tick(harness.broker)
         self._collect()

@@ -33,8 +33,8 @@ def read(ext: dict[str, str], header: type[H]) -> H:
 
     What is no number is refused; of a truth value all but `true` is false, as in Java: the C++ client writes 1.
     """
-    odd = [name for name in _truth_values(header) if ext.get(name, "false") not in ("true", "false")]
-    if odd:
+    truth_values = _truth_values(header)
+    if truth_values and (odd := [name for name in truth_values if ext.get(name, "false") not in ("true", "false")]):
         ext = {**ext, **{name: str(java_boolean(ext[name])).lower() for name in odd}}
     try:
         return msgspec.convert(ext, header, strict=False)
