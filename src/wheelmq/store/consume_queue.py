@@ -88,8 +88,7 @@ class ConsumeQueue:
             self._fill_gap(offset)
 
     def _fill_gap(self, offset: QueueOffset) -> None:
-        blanks = np.zeros(min(offset - self.end, 65_536), QUEUE_UNIT.dtype)
-        blanks["size"] = BLANK_SIZE
+        blanks = _blanks(min(offset - self.end, 65_536))
         while self.end < offset:
             self.write(self.end, blanks[: offset - self.end])
 
@@ -129,6 +128,19 @@ class ConsumeQueue:
         """Begin at the first unit whose record is still in the log; what removes the files before it, if any."""
         self.start = self._first_at(log_start)
         self._synced = max(self._synced, self.start)
+        return self.files.drop_before(self.start * QUEUE_UNIT.size)
+
+    def give_up(self) -> Callable[[], None] | None:
+        """Give up every message: the queue goes on where it ends. What removes the files before that, if any.
+
+        Units in the last file get blanks, so that a start does not find them. Raises DiskFull.
+        """
+        if self.start == self.end:
+            return None
+        last = (self.files.end - self.files.file_bytes) // QUEUE_UNIT.size
+        first = QueueOffset(max(self.start, last))
+        self.write(first, _blanks(self.end - first))
+        self.start = self.end
         return self.files.drop_before(self.start * QUEUE_UNIT.size)
 
     def _first_at(self, log_start: LogPosition) -> QueueOffset:
@@ -189,3 +201,9 @@ class ConsumeQueue:
             self._synced = max(self._synced, end)
 
         return job
+
+
+def _blanks(count: int) -> Units:
+    blanks = np.zeros(count, QUEUE_UNIT.dtype)
+    blanks["size"] = BLANK_SIZE
+    return blanks

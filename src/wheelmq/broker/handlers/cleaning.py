@@ -28,8 +28,8 @@ def clean_queues(request: Request, broker: Broker) -> Answer:
 def clean_topics(request: Request, broker: Broker) -> Answer:
     """Forget where groups were in topics that were deleted and of which no message is left.
 
-    The messages of a deleted topic go with the log's files, as all do; where groups were stays as long as those do, so
-    that none comes again when the topic is made anew.
+    What a topic got after it was deleted, as what was parked for it, goes with the log's files, as all does; where
+    groups were stays as long as that does, so that none comes again when the topic is made anew.
     """
     left = {topic for (topic, _), queue in broker.store.queues.items() if queue.start < queue.end}
     count = broker.consumer_offsets.remove(lambda group, topic: topic not in broker.topics and topic not in left)
