@@ -39,6 +39,11 @@ def leaves_behind(step: Step, ours: Any) -> bool:
     return step.code_number in (10, 310, 320) and _is_header_error(ours)
 
 
+def _without_handle(said: Any) -> Any:
+    fields = said.get("fields") if isinstance(said, dict) else None
+    return {**said, "fields": {**fields, "recallHandle": None}} if fields is not None else said
+
+
 def _remark(said: Any) -> str:
     return (said.get("remark") or "") if isinstance(said, dict) else ""
 
@@ -88,7 +93,7 @@ MEANT: tuple[Meant, ...] = (
     ),
     Meant(
         "a half message has no recall handle, whatever TIMER_OUT_MS its sender set",
-        lambda step, apaches, ours: "TIMER_OUT_MS" in str(step.ext) and "TRAN_MSG" in str(step.ext),
+        lambda step, apaches, ours: "TRAN_MSG" in str(step.ext) and _without_handle(apaches) == _without_handle(ours),
         ends=False,
     ),
     Meant(

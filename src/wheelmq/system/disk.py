@@ -171,11 +171,16 @@ class MappedFile:
         further one costs nothing: for what is stored to next, since the system may write them to disk any time.
         Where the system cannot do that (Linux before 5.14), or the file ends before, it is False, and no harm.
         """
-        from wheelmq.formats.kernels import pages  # its library is loaded by those who populate
+        from wheelmq.formats.kernels import jit
 
         advice = _MADV_POPULATE_WRITE if stores else _MADV_POPULATE_READ
         start -= start % mmap.PAGESIZE
-        return pages.advise_by_pieces(self._address, start, stop, POPULATED_BYTES, advice) == 0
+        if jit.available():
+            from wheelmq.formats.kernels import pages  # its library is loaded by those who populate
+
+            return pages.advise_by_pieces(self._address, start, stop, POPULATED_BYTES, advice) == 0
+        pieces = [(at, min(POPULATED_BYTES, stop - at)) for at in range(start, stop, POPULATED_BYTES)]
+        return not sum(_madvise(self._address + at, size, advice) != 0 for at, size in pieces)
 
 
 class Disk:

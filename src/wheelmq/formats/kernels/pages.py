@@ -2,36 +2,26 @@
 
 A call made from Python has to take the lock back behind it, which takes up to 5 ms while the loop is busy, and the loop
 has to take it back in its turn: for pieces that take half a millisecond each that is most of the time.
+
+Twin: `system.disk.MappedFile.populate`.
 """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Final
 
-from wheelmq.formats.kernels import jit
+from wheelmq.formats.kernels.jit import external, free_kernel
 
-_libc_madvise: Final = ctypes.CDLL(None).madvise
-_libc_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_madvise: Final[Any] = external("madvise", "int32", ("int64", "int64", "int32"))
 
 
+@free_kernel
 def advise_by_pieces(address: int, start: int, stop: int, piece_bytes: int, advice: int) -> int:
     """madvise(2) for bytes `start` to `stop` of the mapping at `address`: how many pieces the system refused.
 
     `start` and `piece_bytes` are whole pages. Whoever calls it holds the mapping.
     """
-    if jit.available():
-        return int(_advise(address, start, stop, piece_bytes, advice))
-    pieces = ((at, min(piece_bytes, stop - at)) for at in range(start, stop, piece_bytes))
-    return sum(_libc_madvise(address + at, size, advice) != 0 for at, size in pieces)
-
-
-if jit.available():
-    _madvise: Final[Any] = jit.external("madvise", "int32", ("int64", "int64", "int32"))
-
-    @jit.free_kernel
-    def _advise(address: int, start: int, stop: int, piece_bytes: int, advice: int) -> int:
-        refused = 0
-        for at in range(start, stop, piece_bytes):
-            refused += _madvise(address + at, min(piece_bytes, stop - at), advice) != 0
-        return refused
+    refused = 0
+    for at in range(start, stop, piece_bytes):
+        refused += _madvise(address + at, min(piece_bytes, stop - at), advice) != 0
+    return refused
