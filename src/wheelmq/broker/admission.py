@@ -4,8 +4,8 @@ Only what clients put is asked about: what was parked is released as long as the
 
 A put that hangs, because the system writes pages back before it gives new ones, shows in Apache's broker as a lock held
 for too long. Here one loop does everything, so nobody can ask while it hangs; whoever asked meanwhile is met later in
-the same tick. So the age of the tick stands for that of the lock: past the limit, the rest of its sends are told to
-come again, and the next tick begins anew.
+the same round. So the age of the round stands for that of the lock: past the limit, the rest of its sends are told to
+come again, and the next round begins anew.
 """
 
 from __future__ import annotations

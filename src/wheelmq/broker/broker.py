@@ -143,9 +143,9 @@ class Broker:
         self.admission = Admission(self)
         self._received = 0
         self._served_s = 0.0
-        """How long the rounds took since the last tick."""
+        """Length of the rounds since the last tick."""
         self._has_served = False
-        """Whether a round has ended since the last tick that had anything to do."""
+        """Whether a round has ended since the last tick."""
         self._ticked_ms = self._tick_due_ms = 0
         self.put_rate = Rate(lambda: self.store.appended)
         self.get_rate = Rate(lambda: self.transferred)
@@ -157,7 +157,8 @@ class Broker:
         self.failure: BaseException | None = None
         """What ended the broker: it must stop, and recover from disk."""
         self.chores = Chores(self)
-        self.stats, self.slices = self._open_administration()
+        self.stats = BrokerStats(self)
+        self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
         self.timer_chores, self.transactions = TimerChores(self), Transactions(self, evidence)
 
     def _recover(self) -> Evidence:
@@ -191,9 +192,6 @@ class Broker:
             return None, None
         arrays = TopicArrays(self)
         return FastSend(self, arrays), FastRelease(self, arrays)
-
-    def _open_administration(self) -> tuple[BrokerStats, Slices]:
-        return BrokerStats(self), Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
 
     def _open_snapshots(self) -> Snapshots:
         settings = part_settings.snapshot_settings(self.settings)
@@ -246,24 +244,26 @@ class Broker:
         """Serve the whole frames in `buffer[:end]`; how many bytes they took. Raises FrameError: close then."""
         self.ticks.begin()
         at = 0
-        while at < end and connection.is_open and not connection.is_full:
-            fast = self.fast_send if connection.sends else None
-            if fast is not None:
-                at = fast.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
-            stop = frame.frame_end(buffer, at, end)
-            if stop is None:
-                break
-            command = frame.decode(buffer, at, stop)
-            connection.sends = command.code in SENDS
-            if connection.sends and fast is not self.fast_send:
-                continue  # the kernel has not seen it
-            self.dispatch.take(connection, command)
-            at = stop
+        try:
+            while at < end and connection.is_open and not connection.is_full:
+                fast = self.fast_send if connection.sends else None
+                if fast is not None:
+                    at = fast.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
+                stop = frame.frame_end(buffer, at, end)
+                if stop is None:
+                    break
+                command = frame.decode(buffer, at, stop)
+                connection.sends = command.code in SENDS
+                if connection.sends and fast is not self.fast_send:
+                    continue  # the kernel has not seen it
+                self.dispatch.take(connection, command)
+                at = stop
+        finally:
+            self._received += at
         if at == end or not connection.is_full:
             connection.waiting_since = None
         elif connection.waiting_since is None:
             connection.waiting_since = self.clock.monotonic()
-        self._received += at
         return at
 
     def connection_lost(self, connection: Connection) -> None:
@@ -278,6 +278,8 @@ class Broker:
             return False
         if self._received or self.store.journal.count:
             self._finish_round()
+        else:
+            self.ticks.forget()  # the beginning of a frame, whose age is its sender's
         near_ms = self.timer.next_near_ms()
         is_near = near_ms is not None and near_ms <= self.clock.now_ms()
         return is_near or self.flush.is_asked_for() or self.now_monotonic_ms() >= self._tick_due_ms
@@ -304,11 +306,11 @@ class Broker:
         except Exception:
             self._come_to_rest()
             raise
-        self._end(worked=worked)
+        self._end(worked=worked or self._has_served)
         self._has_served = False
 
     def _come_to_rest(self) -> None:
-        """A round or a tick failed. What came is in its queues, if it is: whoever comes next is not behind it then."""
+        """A round or a tick failed. Whoever comes next is not behind what came, if that is in its queues."""
         if not self.store.journal.count:
             self._end(worked=True)
 
@@ -391,7 +393,6 @@ class Broker:
         return max(0, self._tick_due_ms - self.now_monotonic_ms())
 
     def _next_tick_ms(self) -> int:
-        """The same, as all that waits for a time has it."""
         if self.releaser.has_more() or self.store.journal.count:
             return 0 if self.refusal is None else RETRY_MS
         if self.slices.has_more():

@@ -23,7 +23,7 @@ class Connection(Protocol):
         ...
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame; it leaves at the end of the tick. Ignored once the connection is closed."""
+        """Queue a frame; it leaves at the end of the round, or of the tick. Ignored once the connection is closed."""
         ...
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 Apache's broker has a pool of threads and a bounded queue for each group of request codes. Here one loop serves all, and
 what a request waits for is the loop. So the queue of a group is its part of a round of reading, from the first bytes of
-the round to the tick that ends it: whoever comes later in the round has those served before it ahead of it, and has
+the round to its end: whoever comes later in the round has those served before it ahead of it, and has
 waited as long as the round is old. A peer that does not read its answers has its requests wait longer: those that were
 read already, and are served once it has. docs/adr/0021-a-queue-is-a-round.md.
 """

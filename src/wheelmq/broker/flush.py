@@ -109,7 +109,7 @@ class Flush:
 
     def is_asked_for(self) -> bool:
         """Whether somebody waits for a flush that can begin."""
-        return any(side.is_wanted and not side.is_running for side in self._sides())
+        return any(side.is_wanted and not side.is_running and self._is_behind(side) for side in self._sides())
 
     def tick(self, now_ms: int, *, is_burst: bool = False) -> None:
         """Begin flushes if there is reason (monotonic milliseconds); with ASYNC_FLUSH, in a burst, there has to be more

@@ -106,7 +106,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     clean_resource_interval_ms: Positive = 10_000
 
     os_page_cache_busy_time_out_mills: Positive = 1000
-    """Age of a tick past which its remaining sends are told to come again."""
+    """Age of a round of requests past which its remaining sends are told to come again."""
     start_accept_send_request_time_stamp: Count = 0
     """Epoch milliseconds before which nothing is taken."""
     metrics_exporter_type: MetricsExporter = MetricsExporter.DISABLE
@@ -208,9 +208,9 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     """From one plan for the pipeline to the next, unless there are rows enough for a turn of its own."""
 
     release_slice_ms: float = 1.0
-    """Time that one tick releases messages for, so that sends and pulls beside a burst have their share; as long as the
-    tick has served requests before, if that was longer: then releases have theirs beside a flood of sends. While
-    thousands are due, four times as long."""
+    """Time that one tick releases messages for, so that sends and pulls beside a burst have their share; as long as
+    requests were served since the last tick, if that was longer: then releases have theirs beside a flood of sends.
+    While thousands are due, four times as long."""
     client_expiry_ms: Positive = 120_000
     lock_expiry_ms: Positive = 60_000
     offsets_persist_ms: Positive = 5000

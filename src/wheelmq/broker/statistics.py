@@ -107,6 +107,7 @@ class BrokerStats:
 
     def figures(self, name: str, key: str) -> Counted | None:
         """Those of a counter over its windows; None when there is no such."""
+        self._collect_gets()
         return self._stats.figures(name, key)
 
     def put_tps(self, topic: str) -> float:
@@ -143,6 +144,9 @@ class BrokerStats:
     def _collect(self) -> None:
         """Bring what queues and groups got since the last time to the counters."""
         self._collect_puts()
+        self._collect_gets()
+
+    def _collect_gets(self) -> None:
         gets, self._gets = self._gets, {}
         for (topic, group), (count, size, pulls) in gets.items():
             key = f"{topic}@{group}"

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
@@ -32,6 +32,9 @@ ROOM_BYTES = 4096
 FAILED_TICK_MS = 100
 SAME_ALARM_S = 0.001
 """What a core wants by the millisecond is one moment still when it is told again within it: its alarm stays."""
+
+
+T = TypeVar("T")
 
 
 class Core(Protocol):
@@ -193,7 +196,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._paused or self._queued_bytes > server.limits.buffer_bytes_max or server.relief.is_on
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame; it leaves at the end of the tick."""
+        """Queue a frame; it leaves at the end of the round, or of the tick."""
         if self.is_open:
             if not self._out:
                 self._server.dirty.append(self)
@@ -408,22 +411,28 @@ class Server:
         self.loop.call_soon_threadsafe(run)
 
     def _end_round(self) -> None:
+        """End the round, and tick if that is due or asked for, and also when the round's end fails."""
         self._round_ends = False
-        wait_ms: int | None = FAILED_TICK_MS
+        failed = self.failed_ticks
+        is_due = self._attempt(self.core.end_round)
+        self.write()
+        if is_due or self._tick_asked or self.failed_ticks > failed:
+            self._tick_asked = False
+            self._attempt(self.core.tick)
+        wait_ms = self._attempt(self.core.next_tick_ms)
+        self.write()
+        self._set_alarm(wait_ms if self.failed_ticks == failed else FAILED_TICK_MS)
+        if self.on_tick is not None:
+            self.on_tick()
+
+    def _attempt(self, step: Callable[[], T]) -> T | None:
+        """What `step` gives; None when it fails, which is told and counted."""
         try:
-            is_due = self.core.end_round() or self._tick_asked
-            self.write()
-            if is_due:
-                self._tick_asked = False
-                self.core.tick()
-            wait_ms = self.core.next_tick_ms()
+            return step()
         except Exception:
             self.failed_ticks += 1
             log.exception("a tick failed; the next one is in %d ms", FAILED_TICK_MS)
-        self.write()
-        self._set_alarm(wait_ms)
-        if self.on_tick is not None:
-            self.on_tick()
+            return None
 
     def _set_alarm(self, wait_ms: int | None) -> None:
         """Have the next tick in `wait_ms`, and in place of the one that was to be."""
@@ -432,7 +441,7 @@ class Server:
             wait_ms = None
         at = None if wait_ms is None else self.loop.time() + wait_ms / 1000
         if self._alarm is not None:
-            if at is not None and abs(at - self._alarm_at) < SAME_ALARM_S:
+            if at is not None and 0 <= at - self._alarm_at < SAME_ALARM_S:
                 return
             self._alarm.cancel()
             self._alarm = None

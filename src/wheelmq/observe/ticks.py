@@ -40,6 +40,10 @@ class Ticks:
         """Seconds since the work of this tick began; 0 outside of one."""
         return 0.0 if self._began is None else self._clock.monotonic() - self._began
 
+    def forget(self) -> None:
+        """What began was nothing."""
+        self._began = None
+
     def end(self, *, worked: bool) -> None:
         """The tick is over."""
         assert self._began is not None

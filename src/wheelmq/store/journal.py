@@ -1,6 +1,6 @@
-"""The journal: one row for each record appended in the tick that runs.
+"""The journal: one row for each record appended in the round, or the tick, that runs.
 
-The commit log's writers, kernel and plain, add rows; at the end of the tick the store derives queue units from them,
+The commit log's writers, kernel and plain, add rows; at its end the store derives queue units from them,
 the timer takes what was parked, and the journal is emptied. Rows are in log order; their columns are those of
 `formats.kernels.journal`.
 """

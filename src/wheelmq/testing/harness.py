@@ -302,19 +302,27 @@ class BrokerHarness:
         raise AssertionError("the broker does not come to rest")
 
     def advance(self, ms: int, work: Callable[[], object] | None = None, every_ms: int = 100) -> None:
-        """Time passes; the broker is ticked at each moment it asked for, and `work` is called every `every_ms`."""
+        """Time passes; the broker is ticked at each moment it asked for, and at the end. `work` is called every
+        `every_ms`, as a round of requests."""
         self.settle()
         end_ms = self.now_ms + ms
         next_work_ms = self.now_ms if work is not None else end_ms + 1
         while True:
             if work is not None and self.now_ms >= next_work_ms:
                 work()
+                self.end_round()
                 next_work_ms = self.now_ms + every_ms
-            self.settle()
             if self.now_ms >= end_ms:
+                self.settle()
                 return
-            wait_ms = max(1, self.broker.next_tick_ms())
-            self.clock.advance(min(wait_ms, end_ms - self.now_ms, max(1, next_work_ms - self.now_ms)))
+            wait_ms = self.broker.next_tick_ms()
+            if wait_ms == 0:
+                self.settle()
+                wait_ms = self.broker.next_tick_ms()
+            passes_ms = min(wait_ms, end_ms - self.now_ms, max(1, next_work_ms - self.now_ms))
+            self.clock.advance(passes_ms)
+            if passes_ms == wait_ms:
+                self.settle()
 
     def advance_to_next(self) -> int:
         """Time passes until the broker asks for a tick, which it gets; how long that was."""

@@ -189,3 +189,23 @@ def test_a_round_or_a_tick_that_fails(
         asked.connection.flush()
         found.append(told(asked.answer)[0])
     assert found == codes
+
+
+def test_the_beginning_of_a_frame_is_no_round(harness: BrokerHarness) -> None:
+    """Whoever is slow to send the rest, or closes, makes nobody's request old."""
+    harness.send("T")
+    harness.settle()
+    harness.broker.next_tick_ms()
+    slow, closing = harness.connect(), harness.connect()
+    harness.feed(b"\0\0\1", slow)
+    harness.end_round()
+    command = harness.send_command("T")
+    command.opaque = closing.next_opaque(oneway=False)
+    harness.feed(frame.encode(command) + b"\0\0\0\1", closing)
+    assert not closing.is_open
+    harness.end_round()
+    harness.clock.advance(60_000)
+    asked = harness.submit(harness.send_command("T"))
+    harness.end_round()
+    assert told(asked.answer)[0] == ResponseCode.SUCCESS
+    assert harness.broker.ticks.wall.greatest < 1

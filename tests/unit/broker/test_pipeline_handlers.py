@@ -178,7 +178,7 @@ class TestWhenATurnIsDue:
     @staticmethod
     def wait(harness: BrokerHarness, ms: int) -> None:
         """Time passes, and the broker ticks as often as one does that is polled."""
-        harness.advance(ms, lambda: None, every_ms=LOOK_MS // 2)
+        harness.advance(ms, harness.tick, every_ms=LOOK_MS // 2)
 
     @pytest.fixture(autouse=True)
     def opened(self, harness: BrokerHarness, model: PipelineModel) -> None:

@@ -127,14 +127,22 @@ class TestBroker:
     def test_gets(self, harness: BrokerHarness) -> None:
         for _ in range(3):
             harness.send("T")
-        pulled = harness.pull("T", consumerGroup="g")
+        pulls = [
+            harness.pull("T", offset=offset, consumerGroup="g", maxMsgNums=most) for offset, most in ((0, 2), (2, 1))
+        ]
         harness.pull("T", offset=3, consumerGroup="g")
         harness.advance(SAMPLE_MS)
         numbers, sizes = view(harness, GROUP_GET_NUMS, "T@g"), view(harness, GROUP_GET_SIZE, "T@g")
         assert numbers is not None and sizes is not None
-        assert (numbers["statsMinute"]["sum"], numbers["statsMinute"]["avgpt"]) == (3, 3.0)
-        assert sizes["statsMinute"]["sum"] == len(pulled.answer.body)
-        assert (harness.broker.stats.found, harness.broker.stats.missed > 0) == (1, True)
+        assert (numbers["statsMinute"]["sum"], numbers["statsMinute"]["avgpt"]) == (3, 1.5)
+        assert sizes["statsMinute"]["sum"] == sum(len(pulled.answer.body) for pulled in pulls)
+        assert (harness.broker.stats.found, harness.broker.stats.missed > 0) == (2, True)
+
+    def test_of_a_group_that_begins_before_the_first_sample(self, harness: BrokerHarness) -> None:
+        harness.send("T")
+        harness.pull("T", consumerGroup="g")
+        found = view(harness, GROUP_GET_NUMS, "T@g")
+        assert found is not None and found["statsMinute"]["sum"] == 0
 
     def test_sent_back(self, harness: BrokerHarness) -> None:
         harness.send("T")
@@ -153,6 +161,7 @@ class TestBroker:
         harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
         assert view(harness, TOPIC_PUT_NUMS, "T") is view(harness, GROUP_GET_NUMS, "T@g") is None
         assert view(harness, TOPIC_PUT_NUMS, "U") and view(harness, GROUP_GET_NUMS, "U@g")
+        harness.pull("U", consumerGroup="g")  # and is not sampled yet
         harness.ask_code(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g")
         assert view(harness, GROUP_GET_NUMS, "U@g") is None
         harness.send("T")

@@ -25,6 +25,7 @@ class FakeCore:
         self.tick_error: Exception | None = None
         self.on_tick: Callable[[], None] = lambda: None
         self.ticks = 0
+        self.round_error: Exception | None = None
         self.is_due = True
         self.rounds = 0
         self.wait_ms: int | None = None
@@ -44,6 +45,8 @@ class FakeCore:
 
     def end_round(self) -> bool:
         self.rounds += 1
+        if self.round_error is not None:
+            raise self.round_error
         return self.is_due
 
     def next_tick_ms(self) -> int | None:
@@ -235,5 +238,56 @@ def test_an_alarm_and_another_thread_make_a_tick_that_no_round_asks_for() -> Non
         core.wait_ms = 1
         server.schedule_round()
         await until(lambda: core.ticks >= ticks + 4)
+
+    serve(core, play)
+
+
+def test_an_alarm_gives_way_to_an_earlier_one() -> None:
+    core = FakeCore()
+    core.is_due, core.wait_ms = False, 3_600_000
+
+    async def play(server: Server, peer: Peer) -> None:
+        await until(lambda: bool(server.connections))
+        ticks, rounds = core.ticks, core.rounds
+        core.wait_ms = 5
+        server.schedule_round()
+        await until(lambda: core.rounds > rounds)
+        await until(lambda: core.ticks > ticks)
+
+    serve(core, play)
+
+
+def test_what_has_its_time_goes_on_while_the_ends_of_rounds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "FAILED_TICK_MS", 1)
+    core = FakeCore()
+    core.is_due, core.round_error = False, ValueError("unforeseen")
+
+    async def play(server: Server, peer: Peer) -> None:
+        await until(lambda: bool(server.connections))
+        ticks = core.ticks
+        peer[1].write(b"x")
+        await until(lambda: core.ticks >= ticks + 3)
+
+    assert serve(core, play).failed_ticks > 0
+
+
+def test_a_peer_that_has_read_what_was_queued_makes_a_tick() -> None:
+    """What waits for its connection to drain is looked at by the tick."""
+    core = FakeCore()
+    core.is_due = False
+    ticks: list[int] = []
+
+    def answer_more_than_a_socket_holds_once(connection: ServerConnection, buffer: memoryview, end: int) -> int:
+        if not ticks:
+            connection.send(bytes(64 << 20))
+            ticks.append(core.ticks)
+        return end - 1
+
+    core.on_bytes = answer_more_than_a_socket_holds_once
+
+    async def play(server: Server, peer: Peer) -> None:
+        peer[1].write(b"xx")
+        assert len(await peer[0].readexactly(64 << 20)) == 64 << 20
+        await until(lambda: core.ticks > ticks[0])
 
     serve(core, play)

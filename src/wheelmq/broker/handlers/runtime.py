@@ -80,7 +80,7 @@ def _store(broker: Broker) -> dict[str, object]:
         "earliestMessageTimeStamp": first.store_ms if first else -1,
         "remainHowManyDataToFlush": _bytes(store.log.end - store.log.synced),
         "remainTransientStoreBufferNumbs": NO_BUFFERS,
-        "dispatchBehindBytes": 0,  # queue units are written in the tick that appends
+        "dispatchBehindBytes": 0,  # queue units are written at the end of the round that appends
         "dispatchMaxBuffer": 0,
         "pageCacheLockTimeMills": 0,  # nothing holds a lock while it writes
     }

@@ -81,6 +81,7 @@ class _JavaHeader(msgspec.Struct):
     flag: int = 0
     remark: str | None = None
     extFields: dict[str, str] = {}
+    serializeTypeCurrentRPC: str | None = None
 
 
 class _AnyHeader(msgspec.Struct):
@@ -184,7 +185,7 @@ def _from_json(header: memoryview) -> Command:
         flag=java.flag,
         ext=java.extFields,
         remark=java.remark,
-        language=java.language or "OTHER",
+        language="OTHER" if java.language is None else java.language,
         version=java.version,
     )
 

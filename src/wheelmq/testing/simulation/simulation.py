@@ -411,6 +411,7 @@ class Simulation:
         if self._harness.is_running:  # what failed before may not be known yet
             self._tick()
             self._harness.run_jobs()
+            self._world.observe()
         if self._harness.is_running and self._harness.broker.failure is not None:
             self._died("has failed")
         if not self._harness.is_running:
