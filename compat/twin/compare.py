@@ -21,6 +21,7 @@ NOT_COMPARED: dict[str, str] = {
     "IS_SUPPORT_HEART_BEAT_V2": "Apache's compares fingerprints of heartbeats; WheelMQ takes each as a whole",
     "indexLastUpdateTimestamp": "a time",
     "indexLastUpdatePhyoffset": "a log position",
+    "timestamp": "of a message, by the broker's clock",
     "version": "of settings: counts changes, and names a time",
     "remark of code 1": "the text of a Java exception, or ours",
     "what a remark has in brackets at its end": "WheelMQ says there what is wrong with the value",
@@ -47,10 +48,17 @@ _RECORDS = frozenset((11, 12, 33, 361))
 _SENDS = frozenset((10, 310, 320))
 _ASIDE = ("TRAN_MSG", "TIMER_", "DELAY")
 """Parts of properties that may have a message stored in a queue that all topics share."""
-_SHARED = ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+SHARED = ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
 _OURS = frozenset(("cancelResult",))
 _NOT_COMPARED_FIELDS = frozenset(
-    ("indexLastUpdateTimestamp", "indexLastUpdatePhyoffset", "version", "IS_SUPPORT_HEART_BEAT_V2", "forbiddenType")
+    (
+        "indexLastUpdateTimestamp",
+        "indexLastUpdatePhyoffset",
+        "version",
+        "IS_SUPPORT_HEART_BEAT_V2",
+        "forbiddenType",
+        "timestamp",
+    )
 )
 _BROKERS = frozenset(("UNIQ_KEY", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "__WMQ_DUE", "ORIGIN_MESSAGE_ID"))
 _VOLATILE = frozenset(
@@ -161,17 +169,19 @@ def _record(record: Record, prefix: str) -> Any:
     topic = message.topic.replace(prefix, "")
     properties = {name: value.replace(prefix, "") for name, value in message.properties.items() if name not in _BROKERS}
     return {
-        "topic": topic, "queue": topic != "T9" and (message.queue_id, topic not in _SHARED and record.queue_offset),
+        "topic": topic, "queue": topic != "T9" and (message.queue_id, topic not in SHARED and record.queue_offset),
         "flag": message.flag, "sysFlag": message.sys_flag, "reconsumeTimes": message.reconsume_times,
         "body": message.body.decode("latin-1"), "properties": properties,
     }  # fmt: skip
 
 
+_OBJECT_KEY = re.compile(r"([{,]\s*)(\{[^{}]*\})(\s*:)")
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
 
 
 def _quoted(text: str) -> str:
     """Java's JSON with its bare number keys quoted, and its keys that are objects as texts."""
+    text = _OBJECT_KEY.sub(lambda found: f"{found[1]}{json.dumps(found[2])}{found[3]}", text)
     return _BARE_KEY.sub(lambda found: found[1] or f'{found[2]}"{found[3]}"{found[4]}', text)
 
 

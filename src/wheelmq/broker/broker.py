@@ -105,12 +105,13 @@ class Broker:
         warm(log.warning)
         self.hooks = hooks or Hooks()
         self.settings, self.clock = settings, clock
-        self.disk, self.offloads = disk, offloads
-        self.randomness = randomness
+        self.disk, self.offloads, self.randomness = disk, offloads, randomness
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
         self.park_settings = part_settings.park_settings(settings, parse_levels(settings.message_delay_level))
-        self.configuration = self._open_configuration(origin)
+        self.configuration = Configuration(
+            BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
+        )
         try:
             evidence = self._recover()
         except SnapshotWrong as error:
@@ -182,10 +183,6 @@ class Broker:
         timer.finish()
         self.block_lane.recover(timer.blocks_gone)
         return evidence
-
-    def _open_configuration(self, origin: Origin | None) -> Configuration[BrokerSettings]:
-        settings, changed = self.settings, self._settings_changed
-        return Configuration(BROKER, settings, origin or Origin(), disk=self.disk, clock=self.clock, changed=changed)
 
     def _open_fast(self) -> tuple[FastSend | None, FastRelease | None]:
         if not jit.available():
@@ -347,6 +344,7 @@ class Broker:
         self.ahead.look(self.timer.armed.bytes)
         if self.index is not None and not self._index_waits(self.index):
             self.index.look()
+        self.holds.wake(self.index)  # queries that wait for it
         return bool(self._received or released or appended)
 
     def or_refuse(self, step: Callable[[], int]) -> int:
@@ -359,7 +357,7 @@ class Broker:
 
     def _dispatch(self) -> int:
         """Queue units, then the timer's notes, then whoever waited for the queues; how many records that were."""
-        if not self.store.journal.count:
+        if self.store.dispatched_to == self.store.log.end:
             return 0
         rows, grown = self.store.dispatch()
         self.stats.note_puts(grown)

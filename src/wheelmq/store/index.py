@@ -121,6 +121,10 @@ class MessageIndex:
             self._gathered_s = now_s + self.gather_s
             self._offload.submit(job, self._followed)
 
+    def hurry(self) -> None:
+        """Somebody asks: gather no more before what there is is added."""
+        self._gathered_s = 0.0
+
     def next_s(self) -> float | None:
         """When `look` has something to do, by the clock that never goes back; None when it has nothing to do."""
         behind_bytes = self._store.dispatched_to - self.indexed_to

@@ -61,6 +61,11 @@ class TestAnswer:
         assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("3", "0")
         assert answer.ext["recallHandle"]
 
+    @pytest.mark.parametrize("level", ["0", "-1"])
+    def test_a_level_that_is_none_takes_no_handle_away(self, harness: BrokerHarness, level: str) -> None:
+        assert harness.send("T", delay_ms=5000, properties={"UNIQ_KEY": "K", "DELAY": level}).ext["recallHandle"]
+        assert "recallHandle" not in harness.send("T", properties={"UNIQ_KEY": "K", "DELAY": "1"}).ext
+
     @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
     @pytest.mark.parametrize("spell", [lambda command: command, spelled_out], ids=["letters", "names"])
     def test_every_way_to_say_it(self, harness: BrokerHarness, spell: Any, binary: bool) -> None:

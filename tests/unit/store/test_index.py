@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from wheelmq.broker.handlers.query import CATCH_UP_MS
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.index import (
     INDEX_HEADER,
@@ -115,7 +116,12 @@ class TestFile:
 
 def query(harness: BrokerHarness, key: str, topic: str = "T", **fields: object) -> Command:
     asked = {"topic": topic, "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": FOREVER, **fields}
-    return harness.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=headers.texts(**asked)))
+    found = harness.submit(Command(code=RequestCode.QUERY_MESSAGE, ext=headers.texts(**asked)))
+    harness.tick()
+    if found.answer is None:
+        harness.advance(CATCH_UP_MS)
+    assert found.answer is not None
+    return found.answer
 
 
 def bodies_of(answer: Command) -> list[bytes]:

@@ -21,6 +21,7 @@ from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.index import ChainTooLong, IndexDamaged
 from wheelmq.formats.disk.message import SYS_TRANSACTION, Message
+from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_boolean, java_long
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.bodies import PERM_WRITE
@@ -175,8 +176,8 @@ def recall_handle(broker: Broker, message: Message) -> str | None:
     """
     out_ms = java_long(message.properties.get(props.TIMER_OUT_MS, ""))
     topic = message.properties.get(props.REAL_TOPIC)
-    has_level = props.DELAY in message.properties or props.TIMER_DELAY_LEVEL in message.properties
-    if out_ms is None or topic is None or topic.startswith(names.RETRY_PREFIX) or has_level:
+    is_parked = message.topic == TIMER_TOPIC
+    if not is_parked or out_ms is None or topic is None or topic.startswith(names.RETRY_PREFIX):
         return None
     parts = ("v1", topic, broker.settings.broker_name, str(out_ms + 1), message.properties[props.UNIQ_KEY])
     return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()

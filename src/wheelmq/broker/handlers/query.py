@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import UNIQUE_KEY_QUERY, QueryMessageHeader, ViewMessageHeader
+from wheelmq.store.index import MessageIndex
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
+
+
+CATCH_UP_MS: Final = 100
+"""So long a query waits for the index to have what was stored before it; then it is answered with what there is."""
 
 
 @serves(RequestCode.QUERY_MESSAGE)
@@ -22,19 +28,35 @@ def query_message(request: Request, broker: Broker) -> Answer:
     most = broker.settings.query_unique_key_count_max if is_unique else header.max_num
     if most < 0:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"maxNum is {most}: it says how many messages are wanted")
-    span = Millis(header.begin_timestamp), Millis(header.end_timestamp)
-    spans = []
-    if broker.index is not None:
-        found = broker.index.find(header.topic, header.key, *span, min(most, broker.settings.query_count_max))
-        records = (broker.store.log.record_at(position) for position in found.positions)
-        spans = [(record.position, record.size) for record in records if record is not None]
+    most = min(most, broker.settings.query_count_max)
+    index, upto = broker.index, broker.store.log.end
+    if index is None:
+        raise _not_found()
+    if index.indexed_to >= upto:
+        return _found(header, most, index, broker)
+    index.hurry()
+
+    def again(last: bool) -> Command | None:
+        return _found(header, most, index, broker) if last or index.indexed_to >= upto else None
+
+    return Hold(index, CATCH_UP_MS, again)
+
+
+def _found(header: QueryMessageHeader, most: int, index: MessageIndex, broker: Broker) -> Command:
+    found = index.find(header.topic, header.key, Millis(header.begin_timestamp), Millis(header.end_timestamp), most)
+    records = (broker.store.log.record_at(position) for position in found.positions)
+    spans = [(record.position, record.size) for record in records if record is not None]
     if not spans:
-        raise PeerError(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
+        raise _not_found()
     return reply(
         body=broker.store.log.gather(spans),
         indexLastUpdateTimestamp=found.last_ms,
         indexLastUpdatePhyoffset=found.last_position,
     )
+
+
+def _not_found() -> PeerError:
+    return PeerError(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
 
 
 @serves(RequestCode.VIEW_MESSAGE_BY_ID)
