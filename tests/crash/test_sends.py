@@ -1,4 +1,4 @@
-"""Six kills with each way of flushing in every run of the tests (`make crash` has 600), and faults planted in what a
+"""Four kills with each way of flushing in every run of the tests (`make crash` has 600), and faults planted in what a
 follower reads: each must be found, and by its name."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.caller import Caller
 from wheelmq.testing.harness import BrokerHarness
 
-KILLS = 6
+KILLS = 4
 SEED = 1820
 """Of moments with four failpoints under load and two in starts."""
 BODY_BYTES = 64

@@ -1,4 +1,4 @@
-"""The targets hold for the corpus, and for mutations of it: the same ones each time, a few seconds of each target.
+"""The targets hold for the corpus, and for mutations of it: the same ones each time, a minute of them all.
 
 What `make fuzz` finds goes into the corpus, and so is tried here from then on.
 """
@@ -16,7 +16,7 @@ from tests.fuzz.mutation import mutations
 from tests.fuzz.targets import CORPUS, INPUT_BYTES_MAX, NAMES, TooSlow
 
 COUNTS = {
-    "frames": 8000, "properties": 6000, "expressions": 1500, "batches": 20_000, "bodies": 20_000, "files": 1500,
+    "frames": 20_000, "properties": 16_000, "expressions": 4000, "batches": 50_000, "bodies": 50_000, "files": 5000,
     "requests": 1000,
 }  # fmt: skip
 SEED = 20_261_122

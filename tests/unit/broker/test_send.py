@@ -61,6 +61,13 @@ class TestAnswer:
         assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("3", "0")
         assert answer.ext["recallHandle"]
 
+    @pytest.mark.kernels
+    @pytest.mark.parametrize("key", ["\3K", 'a"b', "a\\b"])
+    @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+    def test_a_unique_key_that_json_escapes(self, harness: BrokerHarness, key: str, binary: bool) -> None:
+        command = harness.send_command("T", delay_ms=5000, properties={"UNIQ_KEY": key})
+        assert harness.ask(command, binary=binary).ext["transactionId"] == key
+
     @pytest.mark.parametrize("level", ["0", "-1"])
     def test_a_level_that_is_none_takes_no_handle_away(self, harness: BrokerHarness, level: str) -> None:
         assert harness.send("T", delay_ms=5000, properties={"UNIQ_KEY": "K", "DELAY": level}).ext["recallHandle"]

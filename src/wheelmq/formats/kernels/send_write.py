@@ -151,7 +151,12 @@ def _waits_or_has_no_key(log: Bytes, spans: Integers, sync: int) -> bool:
         return not equals(log, spans[2 * prop.WAIT], spans[2 * prop.WAIT + 1], _TRUE)
     key = spans[2 * prop.UNIQ_KEY]
     key_bytes = spans[2 * prop.UNIQ_KEY + 1] - key
-    return key < 0 or key_bytes == 0 or key_bytes > UNIQ_KEY_BYTES_MAX
+    if key < 0 or key_bytes == 0 or key_bytes > UNIQ_KEY_BYTES_MAX:
+        return True
+    for k in range(key, key + key_bytes):
+        if log[k] < 32 or log[k] == 34 or log[k] == 92:  # it would have to be escaped
+            return True
+    return False
 
 
 @part
