@@ -175,35 +175,29 @@ def encode_binary(command: Command) -> bytes:
 
 
 def _from_json(header: memoryview) -> Command:
+    raw: _JavaHeader | _AnyHeader
     try:
-        java = _decode_java(header)
+        raw = java = _decode_java(header)
+        ext = java.extFields
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _from_any_json(header)
-    return Command(
-        code=java.code,
-        opaque=java.opaque,
-        flag=java.flag,
-        ext=java.extFields,
-        remark=java.remark,
-        language="OTHER" if java.language is None else java.language,
-        version=java.version,
-    )
-
-
-def _from_any_json(header: memoryview) -> Command:
-    try:
-        raw = _decode_any(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"the JSON header does not parse: {error}") from None
+        raw = _any_json(header)
+        ext = {name: _text(value) for name, value in (raw.extFields or {}).items() if value is not None}
     return Command(
         code=raw.code,
         opaque=raw.opaque,
         flag=raw.flag,
-        ext={name: _text(value) for name, value in (raw.extFields or {}).items() if value is not None},
+        ext=ext,
         remark=raw.remark,
         language=raw.language if isinstance(raw.language, str) else "OTHER",
         version=raw.version,
     )
+
+
+def _any_json(header: memoryview) -> _AnyHeader:
+    try:
+        return _decode_any(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"the JSON header does not parse: {error}") from None
 
 
 def _text(value: Any) -> str:
