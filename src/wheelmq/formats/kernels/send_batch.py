@@ -43,7 +43,7 @@ from wheelmq.formats.kernels.send_fields import (
     TOPIC_END,
     USER_FLAG,
 )
-from wheelmq.formats.kernels.send_write import finish_record, is_for_the_plain_code, unescape
+from wheelmq.formats.kernels.send_write import finish_record, is_for_the_plain_code, must_be_escaped, unescape
 from wheelmq.formats.kernels.topics import Integers
 
 HEAD_BYTES: Final = 20
@@ -97,9 +97,8 @@ def _read_shared(a: Bytes, text: Bytes, shared: Integers, spans: Integers, seen:
             name = prop.WAIT
         if name < 0:
             return False
-        for k in range(value, spans[2 * name + 1]):
-            if text[k] < 32 or text[k] == 34 or text[k] == 92:  # it would have to be escaped in the answer
-                return False
+        if must_be_escaped(text, value, spans[2 * name + 1]):
+            return False
         row = i * PAIR_FIELDS
         shared[row + NAME], shared[row + PAIR] = name, p
         shared[row + VALUE], shared[row + VALUE_END] = value, spans[2 * name + 1]

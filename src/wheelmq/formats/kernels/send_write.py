@@ -144,6 +144,15 @@ def is_for_the_plain_code(spans: Integers) -> bool:
     return False
 
 
+@part
+def must_be_escaped(text: Bytes, start: int, end: int) -> bool:
+    """Whether text[start:end] has what JSON escapes: the answers that kernels write have it as it stands."""
+    for k in range(start, end):
+        if text[k] < 32 or text[k] == 34 or text[k] == 92:
+            return True
+    return False
+
+
 @inline
 def _waits_or_has_no_key(log: Bytes, spans: Integers, sync: int) -> bool:
     """Whether the answer cannot be as this kernel writes it."""
@@ -153,10 +162,7 @@ def _waits_or_has_no_key(log: Bytes, spans: Integers, sync: int) -> bool:
     key_bytes = spans[2 * prop.UNIQ_KEY + 1] - key
     if key < 0 or key_bytes == 0 or key_bytes > UNIQ_KEY_BYTES_MAX:
         return True
-    for k in range(key, key + key_bytes):
-        if log[k] < 32 or log[k] == 34 or log[k] == 92:  # it would have to be escaped
-            return True
-    return False
+    return must_be_escaped(log, key, key + key_bytes)
 
 
 @part
