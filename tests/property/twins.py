@@ -14,6 +14,7 @@ import numpy as np
 
 from wheelmq.broker.broker import Broker
 from wheelmq.delay import refs as ref
+from wheelmq.delay.timer.lookup import find_parked
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import TIMER_STREAM
 from wheelmq.formats.disk.parked import delete_key
@@ -39,7 +40,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
         "pending": {key: int(timer.pending_by_queue[row]) for key, row in keys.items() if timer.pending_by_queue[row]},
         "armed": armed,
         "noted": (timer.notes.count, timer.notes.next_fire_ms),
-        "keys": {key: [found.origin for found in timer.find_parked(key)[0]] for key in sorted(delete_keys)},
+        "keys": {key: [found.origin for found in find_parked(timer, key)[0]] for key in sorted(delete_keys)},
         "keys in blocks": {key: [i for i in timer.keys.find(key) if i not in timer.done] for key in sorted(in_blocks)},
         "E and S": (timer.indexed_to, timer.walked_through_ms),
         "units": timer.log.end,

@@ -30,6 +30,7 @@ from wheelmq.broker.flow import Flow
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
+from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.pipeline_desk import PipelineDesk
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.schema import BROKER
@@ -63,8 +64,6 @@ from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.warm import warm
 from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
-from wheelmq.formats.wire.codes import RequestCode
-from wheelmq.formats.wire.frame import Command
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.ticks import Ticks
 from wheelmq.store.ahead import Ahead
@@ -122,7 +121,6 @@ class Broker:
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
         self.consumer_filters = ConsumerFilters(disk, self.paths, clock, settings)
         self.clients = Clients()
-        self._changed_groups: dict[str, Connection | None] = {}
         self.locks = QueueLocks(settings.lock_expiry_ms)
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.snapshots = self._open_snapshots()
@@ -132,6 +130,7 @@ class Broker:
         self.flush = Flush(self.store, self.blocks, offloads.flushing, offloads.blocks, settings, self.fail)
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(self.dispatch.answer), Calls()
+        self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
         self.pipeline = PipelineDesk(self)
         self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: then every frame goes the plain way."""
@@ -267,7 +266,7 @@ class Broker:
         """The peer is gone."""
         self.holds.drop(connection)
         self.calls.drop(connection)
-        self.note_left(self.clients.lose(connection))
+        self.member_changes.note_left(self.clients.lose(connection))
 
     def end_round(self) -> bool:
         """Finish what the round of reading began; whether a tick is due. Nothing once the broker has failed."""
@@ -336,7 +335,7 @@ class Broker:
         self.slices.tick()
         self.holds.expire(monotonic_ms)
         self.calls.expire(monotonic_ms)
-        self._tell_members()
+        self.member_changes.notify_members()
         self.flush.tick(monotonic_ms, is_burst=self.releaser.is_burst_leaving())
         self.timer_chores.check.look()
         self.snapshots.look(monotonic_ms)
@@ -449,27 +448,6 @@ class Broker:
         if self.refusal is not None and self.failure is None and monotonic_ms - self._refused_ms >= RETRY_MS:
             self.refusal = None
 
-    def tell_members_changed(self, group: str, by: Connection | None = None) -> None:
-        """Tell every member of a clustering group that it should share out its queues anew: at the end of the tick and
-        once, however many came and went. `by` whom the last change was is told before its answer, as with Apache."""
-        if self.settings.notify_members_changed:
-            self._changed_groups[group] = by
-            self._tell_changed(group, [] if by is None else [by])
-
-    def _tell_members(self) -> None:
-        """Tell the members of the groups that have changed."""
-        changed, self._changed_groups = self._changed_groups, {}
-        for group, told in changed.items():
-            found = self.clients.consumers.get(group)
-            members = {} if found is None else {id(one.connection): one.connection for one in found.clients.values()}
-            self._tell_changed(group, [one for one in members.values() if one is not told])
-
-    def _tell_changed(self, group: str, members: list[Connection]) -> None:
-        found = self.clients.consumers.get(group)
-        for connection in members if found is not None and found.message_model != "BROADCASTING" else ():
-            ext = {"consumerGroup": group}
-            self.calls.tell(connection, Command(code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext=ext))
-
     def _settings_changed(self, fields: frozenset[str]) -> None:
         """Have those follow that keep what they were made with; others look when they need a setting."""
         settings = self.settings
@@ -482,14 +460,6 @@ class Broker:
             self.topics.add_model()
         if fields & {"auto_create_topic", "broker_permission"}:
             self.topics.tell_anew()
-
-    def note_left(self, groups: list[str], *, tell: bool = True) -> None:
-        """Each of the groups has lost a member, perhaps its last; tell the others, if there are any."""
-        for group in groups:
-            if group not in self.clients.consumers:
-                self.consumer_filters.unregister(group)
-            if tell:
-                self.tell_members_changed(group)
 
     def fail(self, error: BaseException) -> None:
         """The disk did not keep its word: acknowledge nothing more, stop, recover from disk."""

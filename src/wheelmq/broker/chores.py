@@ -100,7 +100,7 @@ class Chores:
         connections, groups = broker.clients.expire(broker.now_monotonic_ms() - broker.settings.client_expiry_ms)
         for connection in connections:
             connection.close()
-        broker.note_left(groups)
+        broker.member_changes.note_left(groups)
 
     def _expire_files(self) -> None:
         broker = self._broker

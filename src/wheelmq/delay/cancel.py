@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from wheelmq.delay.timer.timer import Found, Timer
+from wheelmq.delay.timer.lookup import Found, find_parked
+from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES, TIMER_STREAM, origin_stream
@@ -44,7 +45,7 @@ def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appende
 
     What it cancels is added to its keys: so the message index tells what became of that.
     """
-    pending, settled = timer.find_parked(message.properties[props.TIMER_DEL_UNIQKEY])
+    pending, settled = find_parked(timer, message.properties[props.TIMER_DEL_UNIQKEY])
     if not pending:
         return store.append(message), Cancelled.ALREADY_SETTLED if settled else Cancelled.NOT_FOUND
     return append_cancel_of(store, timer, message, pending), Cancelled.CANCELLED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wheelmq.delay.cancel import Cancelled
+from wheelmq.delay.timer.lookup import find_parked
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.timer import MAGIC_DELETE
 from wheelmq.formats.wire import headers
@@ -96,7 +97,7 @@ def test_two_with_one_key_are_cancelled_both_or_none(harness: BrokerHarness, dis
     assert harness.send("P", b"x" * max(1, room - left - 270)).code == 0
     disk.is_full = lambda path: True
     answer = harness.ask(cancel_command(harness, "U"))
-    pending = harness.broker.timer.find_parked("T+U")[0]
+    pending = find_parked(harness.broker.timer, "T+U")[0]
     assert (answer.code == 0, len(pending)) in ((True, 0), (False, 2))
     disk.is_full = lambda path: False
     harness.advance(10_000)

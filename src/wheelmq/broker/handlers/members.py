@@ -40,7 +40,7 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
         changed = broker.clients.consumer_beat(client, consumer)
         broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
         if changed and group.notify_consumer_ids_changed_enable:
-            broker.tell_members_changed(consumer.group_name, request.connection)
+            broker.member_changes.note_change(consumer.group_name, request.connection)
     for producer in beat.producer_data_set:
         broker.clients.producer_beat(client, producer.group_name)
     return reply(IS_SUPPORT_HEART_BEAT_V2="false", IS_SUB_CHANGE="true")
@@ -55,7 +55,7 @@ def unregister_client(request: Request, broker: Broker) -> Answer:
     )
     for name in left:
         config = broker.groups.get(name)
-        broker.note_left([name], tell=config is None or config.notify_consumer_ids_changed_enable)
+        broker.member_changes.note_left([name], notify=config is None or config.notify_consumer_ids_changed_enable)
     return reply()
 
 

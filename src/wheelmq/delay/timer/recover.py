@@ -25,6 +25,7 @@ from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer import indexed, queued
 from wheelmq.delay.timer.adopt import Parked, what_is_out
 from wheelmq.delay.timer.indexed import RecordUnits
+from wheelmq.delay.timer.lookup import find_among
 from wheelmq.delay.timer.mark import Mark, check_is_apaches, load_check
 from wheelmq.delay.timer.rows import out_of_reach
 from wheelmq.delay.timer.snapshot import load_done, save_done
@@ -376,7 +377,7 @@ class TimerRecovery:
             assert record is not None, position
             key = record.message.properties[props.TIMER_DEL_UNIQKEY]
             first, end = (np.searchsorted(by_key[:, _KEY], key_hash(key), side) for side in _SIDES)
-            found = timer.find_among(key, map(Origin, by_key[first:end, _ORIGIN].tolist()))
+            found = find_among(timer, key, map(Origin, by_key[first:end, _ORIGIN].tolist()))
             if found:
                 append_cancel_of(timer.store, timer, own_cancel(record), found)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,29 +30,21 @@ from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.rows import near_refs, units_of
 from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
-from wheelmq.formats.disk.index import IndexDamaged
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (
     KIND_BLOCK,
-    LEVELS_MAX,
     TIMER_STREAM,
     Origin,
     Stream,
     is_level,
-    level_stream,
     origin_index,
-    origin_of,
     origin_stream,
     stream_kind,
     stream_number,
     timer_origin,
 )
-from wheelmq.formats.disk.parked import delete_key, due_of, key_hash
-from wheelmq.formats.disk.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
 from wheelmq.formats.disk.timer import SLOTS, TIMER_LOG_FILE_BYTES, TIMER_TOPIC
-from wheelmq.formats.kernels import journal as row
-from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.journal import Rows
@@ -87,15 +78,6 @@ class TimerSettings:
     """What is parked in the timer queue is neither indexed nor staged."""
     holds_dequeue: bool = False
     """Nothing of the timer queue is released before `armed.let_go` is called."""
-
-
-class Found(NamedTuple):
-    """A pending message that a delete key names."""
-
-    origin: Origin
-    real_queue: int
-    """Row of its real queue."""
-    due_ms: Millis
 
 
 class Timer:
@@ -222,95 +204,20 @@ class Timer:
         """Arm what recovery found within the lead."""
         self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="recovery")
 
-    # Cancel -------------------------------------------------------------------------------------------------------
+    # Settling and state ---------------------------------------------------------------------------------------------
 
-    def find_parked(self, key: str) -> tuple[list[Found], bool]:
-        """The pending messages that the delete key names; and whether one that it names is settled already, as far as
-        that is known still.
+    def record_of(self, origin: Origin) -> Record | None:
+        """Read the record of a parked message.
 
-        Raises IndexDamaged, ChainTooLong where the message index cannot tell.
+        Returns None when the record has expired or is damaged.
         """
-        return self._choose(key, self._with_key(key))
-
-    def find_among(self, key: str, origins: Iterable[Origin]) -> list[Found]:
-        """The pending messages that the delete key names, of those with `origins` and those that no message index has
-        yet."""
-        chosen = sorted({*origins, *self.keys.find(key_hash(key))})
-        records = ((origin, self._record_of(origin)) for origin in chosen)
-        return self._choose(key, ((origin, record) for origin, record in records if record is not None))[0]
-
-    def _choose(self, key: str, found: Iterable[tuple[Origin, Record]]) -> tuple[list[Found], bool]:
-        """Of the messages `found` those that the delete key names and that are pending; whether one is settled."""
-        pending: list[Found] = []
-        settled = False
-        for origin, record in found:
-            properties = record.message.properties
-            if delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) != key:
-                continue
-            if origin in self.done:
-                settled = True
-            else:
-                due_ms = due_of(properties, record.store_ms)
-                pending.append(Found(origin, self.store.real_queue(properties), due_ms))
-        return pending, settled
-
-    def _with_key(self, key: str) -> Iterator[tuple[Origin, Record]]:
-        """Origins and records of the messages that may have the delete key, of each stream the oldest first: those
-        that are indexed by key, then those of the running tick, which are not yet."""
-        code = key_hash(key)
-        found = {origin: self._record_of(origin) for origin in self.keys.find(code)}
-        found |= self._in_message_index(key)
-        rows = self.store.journal.rows()
-        running = {
-            Origin(int(parked[row.PARKS])): self.store.log.record_at(LogPosition(int(parked[row.POSITION])))
-            for parked in rows[rows[:, row.KEY_HASH] == code]
-        }
-        for origin, record in (*sorted(found.items(), key=lambda one: one[0]), *running.items()):
-            if record is not None:
-                yield origin, record
-
-    def _record_of(self, origin: Origin) -> Record | None:
-        """The record of a parked message; None when it has expired, or is damaged."""
         stream = origin_stream(origin)
         if stream_kind(stream) == KIND_BLOCK:
             return self.record_elsewhere(origin)
         queue, index = self.queue_of(stream), QueueOffset(origin_index(origin))
-        if index < queue.start:  # settled so long ago that it has expired
+        if index < queue.start:  # the message was settled long ago, and its record has expired
             return None
         return self.store.log.record_at(LogPosition(int(queue.read(index, 1)["position"][0])))
-
-    def _in_message_index(self, key: str) -> dict[Origin, Record]:
-        """Parked messages that the message index names for a delete key: the topic in it has no `+`."""
-        index, log, unique_key = self.keys.index, self.store.log, key.partition("+")[2]
-        found: dict[Origin, Record] = {}
-        if index is None or not unique_key:
-            return found
-        for topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-            for position in index.find_all(topic, unique_key, self.needed_from):
-                record = log.record_at(position)
-                if record is None:
-                    if position in log.damaged:
-                        continue
-                    raise IndexDamaged(f"no record stands at log position {position}, which the message index names")
-                origin = self._origin_of(record)
-                if origin is not None:
-                    found[origin] = record
-        return found
-
-    def _origin_of(self, record: Record) -> Origin | None:
-        """The origin of a record that may be of a parked message; None of one that is not, or a cancel."""
-        message = record.message
-        if message.topic == TIMER_TOPIC and message.queue_id == 0 and TIMER_DEL_UNIQKEY not in message.properties:
-            stream = TIMER_STREAM
-        elif message.topic == SCHEDULE_TOPIC and 0 <= message.queue_id < LEVELS_MAX:
-            stream = level_stream(message.queue_id + 1)
-        else:
-            return None
-        queue = self.queue_of(stream)
-        if not queue.start <= record.queue_offset < queue.end:
-            return None
-        unit = queue.read(QueueOffset(record.queue_offset), 1)[0]
-        return origin_of(stream, record.queue_offset) if unit["position"] == record.position else None
 
     def settle(self, origin: Origin) -> None:
         """A record that carries `origin` is being appended in this tick."""

@@ -1,0 +1,111 @@
+"""Find parked messages by their delete key: in the table of keys, the message index, and the running tick's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.formats.disk.index import IndexDamaged
+from wheelmq.formats.disk.message import Record
+from wheelmq.formats.disk.origin import LEVELS_MAX, TIMER_STREAM, Origin, level_stream, origin_of
+from wheelmq.formats.disk.parked import delete_key, due_of, key_hash
+from wheelmq.formats.disk.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.kernels import journal as row
+from wheelmq.formats.names import SCHEDULE_TOPIC
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+
+
+class Found(NamedTuple):
+    """A pending message that a delete key names."""
+
+    origin: Origin
+    real_queue: int
+    """Row of its real queue."""
+    due_ms: Millis
+
+
+def find_parked(timer: Timer, key: str) -> tuple[list[Found], bool]:
+    """Find the pending messages that the delete key names.
+
+    Returns them, and whether the key also names a message that is settled, as far as the store still knows.
+    Raises IndexDamaged, ChainTooLong when the message index cannot answer.
+    """
+    return _choose(timer, key, _with_key(timer, key))
+
+
+def find_among(timer: Timer, key: str, origins: Iterable[Origin]) -> list[Found]:
+    """Find the pending messages that the delete key names, among `origins` and the messages in the table of keys."""
+    chosen = sorted({*origins, *timer.keys.find(key_hash(key))})
+    records = ((origin, timer.record_of(origin)) for origin in chosen)
+    return _choose(timer, key, ((origin, record) for origin, record in records if record is not None))[0]
+
+
+def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> tuple[list[Found], bool]:
+    """Keep the messages of `found` that the delete key names and that are pending; also return if one is settled."""
+    pending: list[Found] = []
+    settled = False
+    for origin, record in found:
+        properties = record.message.properties
+        if delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) != key:
+            continue
+        if origin in timer.done:
+            settled = True
+        else:
+            due_ms = due_of(properties, record.store_ms)
+            pending.append(Found(origin, timer.store.real_queue(properties), due_ms))
+    return pending, settled
+
+
+def _with_key(timer: Timer, key: str) -> Iterator[tuple[Origin, Record]]:
+    """Yield origin and record of each message that may have the delete key.
+
+    Messages that are indexed by key come first, the oldest of each stream first; then those of the running tick.
+    """
+    code = key_hash(key)
+    found = {origin: timer.record_of(origin) for origin in timer.keys.find(code)}
+    found |= _in_message_index(timer, key)
+    rows = timer.store.journal.rows()
+    running = {
+        Origin(int(parked[row.PARKS])): timer.store.log.record_at(LogPosition(int(parked[row.POSITION])))
+        for parked in rows[rows[:, row.KEY_HASH] == code]
+    }
+    for origin, record in (*sorted(found.items(), key=lambda one: one[0]), *running.items()):
+        if record is not None:
+            yield origin, record
+
+
+def _in_message_index(timer: Timer, key: str) -> dict[Origin, Record]:
+    """Look up a delete key in the message index. The topic in a delete key has no `+`."""
+    index, log, unique_key = timer.keys.index, timer.store.log, key.partition("+")[2]
+    found: dict[Origin, Record] = {}
+    if index is None or not unique_key:
+        return found
+    for topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        for position in index.find_all(topic, unique_key, timer.needed_from):
+            record = log.record_at(position)
+            if record is None:
+                if position in log.damaged:
+                    continue
+                raise IndexDamaged(f"the message index names log position {position}, which holds no record")
+            origin = _origin_of(timer, record)
+            if origin is not None:
+                found[origin] = record
+    return found
+
+
+def _origin_of(timer: Timer, record: Record) -> Origin | None:
+    """Return the origin of a parked message's record; None when the record is of no parked message, or a cancel."""
+    message = record.message
+    if message.topic == TIMER_TOPIC and message.queue_id == 0 and TIMER_DEL_UNIQKEY not in message.properties:
+        stream = TIMER_STREAM
+    elif message.topic == SCHEDULE_TOPIC and 0 <= message.queue_id < LEVELS_MAX:
+        stream = level_stream(message.queue_id + 1)
+    else:
+        return None
+    queue = timer.queue_of(stream)
+    if not queue.start <= record.queue_offset < queue.end:
+        return None
+    unit = queue.read(QueueOffset(record.queue_offset), 1)[0]
+    return origin_of(stream, record.queue_offset) if unit["position"] == record.position else None
