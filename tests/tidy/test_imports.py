@@ -40,7 +40,7 @@ BELOW: dict[str, set[str]] = {
     "__main__": {"cli"},
     "__init__": set(),
 }
-"""What each part of the package may see beside itself."""
+"""The packages that each package may import."""
 
 SEES_MORE: dict[str, set[str]] = {
     "broker/app.py": {"net"},
