@@ -1,0 +1,64 @@
+"""The declared dependencies are the imported ones, with bounds, and the lock file satisfies them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from .sources import modules
+
+ROOT = Path(__file__).parents[2]
+LOCKED = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / "requirements/wheelmq.txt").read_text(), re.MULTILINE))
+
+
+def dependencies() -> list[str]:
+    """Returns the dependencies as pyproject.toml has them."""
+    found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return found
+
+
+def declared() -> dict[str, Requirement]:
+    """Returns the dependencies by name."""
+    found = [Requirement(line) for line in dependencies()]
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
+
+
+def imported() -> set[str]:
+    """Returns the distributions of all third-party modules that the package imports, at any place in a module."""
+    names: set[str] = set()
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add((node.module or "").partition(".")[0])
+    third_party = names - set(sys.stdlib_module_names) - {"wheelmq"}
+    owners = packages_distributions()
+    return {canonicalize_name(owners[name][0]) for name in third_party}
+
+
+def test_each_import_is_a_declared_dependency() -> None:
+    assert imported() == set(declared())
+
+
+def test_each_dependency_has_both_bounds() -> None:
+    for requirement in declared().values():
+        assert {clause.operator for clause in requirement.specifier} == {">=", "<"}, str(requirement)
+
+
+def test_the_lock_file_satisfies_each_bound() -> None:
+    for name, requirement in declared().items():
+        assert LOCKED[name] in requirement.specifier, f"{requirement}, locked {LOCKED[name]}"
+
+
+def test_the_input_of_the_lock_file_has_the_same_dependencies() -> None:
+    lines = (ROOT / "requirements/wheelmq.in").read_text().splitlines()
+    runtime = [line for line in lines[: lines.index("# tools")] if not line.startswith("#")]
+    assert runtime == dependencies()
