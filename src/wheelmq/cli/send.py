@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -15,12 +14,8 @@ from wheelmq.formats.units import Millis
 
 if TYPE_CHECKING:
     from wheelmq.cli.due import Due
+    from wheelmq.client.delays import TooFarAhead
     from wheelmq.client.results import SendResult
-    from wheelmq.net.errors import Refused
-
-_TOO_FAR = re.compile(r"max delay (\d+)ms")
-"""In the remark of a broker's refusal, its own and Apache's."""
-_TOO_FAR_FOR_A_BLOCK = re.compile(r"must not exceed (\d+)s")
 
 
 @click.command(name="send", short_help="Send a message, now or for later.")
@@ -65,9 +60,9 @@ def command(
     reckoned from this machine's clock, for the broker could not be asked (a message in a block it finds by no id).
     """
     from wheelmq.cli.due import Due, due_of_sent
+    from wheelmq.client.delays import TooFarAhead
     from wheelmq.client.sync import SyncProducer
     from wheelmq.formats.disk import properties as props
-    from wheelmq.net.errors import Refused
     from wheelmq.system.clock import SystemClock
 
     if sum(asked is not None for asked in (delay_ms, at, delay_in_seconds, level)) > 1:
@@ -90,12 +85,8 @@ def command(
                 deliver_at_ms=deliver_at_ms,
                 delay_in_seconds=delay_in_seconds,
             )
-        except Refused as refused:
-            if delay_in_seconds is not None:
-                _tell_limit_of_blocks(refused, delay_in_seconds)
-            else:
-                _tell_limit(refused, delay_ms if delay_ms is not None else (deliver_at_ms or 0) - clock.now_ms())
-            raise
+        except TooFarAhead as error:
+            raise click.ClickException(_too_far_text(error)) from None
         is_delayed = level is not None or result.due_ms is not None
         due = asyncio.run(due_of_sent(namesrv, result)) if is_delayed else Due(None)
     click.echo(_as_json(topic, result, due) if as_json else sent_text(topic, result, due, level, clock.now_ms()))
@@ -112,28 +103,18 @@ def _due_ms(at: str, now_ms: Millis) -> Millis:
     return deliver_at_ms
 
 
-def _tell_limit(refused: Refused, asked_ms: int) -> None:
-    """Raises ClickException, with the ways out, when it was refused for being due later than the timer reaches."""
-    limit = _TOO_FAR.search(refused.answer.remark or "")
-    if limit is None or asked_ms <= int(limit[1]):
-        return
-    seconds = -(-asked_ms // 1000)
-    raise click.ClickException(
-        f"that is {duration_text(asked_ms)} ahead, and this broker's timer reaches {duration_text(int(limit[1]))}: "
-        f"send it with --delay-in-seconds {seconds}, which reaches a year, or start the broker with "
-        f"`wheelmq up --set timer_max_delay_seconds={seconds}` or more"
-    )
-
-
-def _tell_limit_of_blocks(refused: Refused, seconds: int) -> None:
-    """The same for delayInSeconds."""
-    limit = _TOO_FAR_FOR_A_BLOCK.search(refused.answer.remark or "")
-    if limit is None or seconds <= int(limit[1]):
-        return
-    raise click.ClickException(
-        f"that is {duration_text(seconds * 1000)} ahead, and this broker's blocks reach "
-        f"{duration_text(int(limit[1]) * 1000)}: start the broker with "
-        f"`wheelmq up --set block_max_delay_seconds={seconds}` or more"
+def _too_far_text(error: TooFarAhead) -> str:
+    """Return the error and the ways out, for a message that is due later than the timer or the blocks reach."""
+    asked, limit = duration_text(error.asked_ms), duration_text(error.limit_ms)
+    if error.is_in_block:
+        return (
+            f"that is {asked} ahead, and this broker's blocks reach {limit}: start the broker with "
+            f"`wheelmq up --set block_max_delay_seconds={error.seconds}` or more"
+        )
+    return (
+        f"that is {asked} ahead, and this broker's timer reaches {limit}: send it with --delay-in-seconds "
+        f"{error.seconds}, which reaches a year, or start the broker with "
+        f"`wheelmq up --set timer_max_delay_seconds={error.seconds}` or more"
     )
 
 

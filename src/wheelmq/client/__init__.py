@@ -7,6 +7,7 @@ from wheelmq.client.access import AccessKey
 from wheelmq.client.admin import Admin, Span
 from wheelmq.client.allocation import allocate, allocate_in_turn
 from wheelmq.client.consumer_settings import Consumed, ConsumerSettings, Later, Model, PullSettings, StartFrom
+from wheelmq.client.delays import TooFarAhead
 from wheelmq.client.message import MessageError, ReceivedMessage
 from wheelmq.client.outgoing import MessageOptions, OutgoingMessage
 from wheelmq.client.producer import Producer, ProducerSettings
@@ -56,6 +57,7 @@ __all__ = [
     "SyncPullConsumer",
     "SyncPushConsumer",
     "SyncTransactionProducer",
+    "TooFarAhead",
     "TopicUnknown",
     "TransactionProducer",
     "TransactionResult",

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypedDict
+from typing import TypedDict
 
 import msgspec
 
+from wheelmq.client import delays
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.bodies import QueueName
 
 _INNER_HEAD = struct.Struct(">iiiii")  # size, magic, body crc, flag, body size; magic and crc are not looked at
-
-DELAY_LEVELS: Final = 18
-"""Levels that a broker has by default: 1 s, 5 s, 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h."""
 
 Selector = Callable[[Sequence[QueueName]], QueueName]
 """Picks one of a topic's queues, which come in the order that every client of RocketMQ has them in."""
@@ -29,7 +27,8 @@ class MessageOptions(TypedDict, total=False):
     - `queue_id`: of any broker; `order_key`: all messages with this key go to one queue, whose consumers see them in
       order; `select`: any other choice of a queue;
     - one of `delay_level` (1 to 18), `delay_ms`, `deliver_at_ms`, which Apache RocketMQ and WheelMQ have, and
-      `delay_in_seconds` (up to a year, of WheelMQ's brokers alone: others deliver at once).
+      `delay_in_seconds` (up to a year, of WheelMQ's brokers alone: others deliver at once). `deliver_at_ms` is in
+      milliseconds since 1970; a time more than 10 seconds in the past raises ValueError.
     """
 
     keys: str | Sequence[str]
@@ -72,8 +71,12 @@ class OutgoingMessage(msgspec.Struct, kw_only=True):
         return self.order_key is not None or self.select is not None
 
 
-def properties_of(message: OutgoingMessage, unique_key: str) -> dict[str, str]:
-    """The properties of `message`; a UNIQ_KEY that the caller set stays. Raises ValueError."""
+def properties_of(message: OutgoingMessage, unique_key: str, now_ms: int) -> dict[str, str]:
+    """Return the properties of `message`. A UNIQ_KEY that the caller set is kept.
+
+    Raises ValueError for a message that cannot be sent, and TypeError for a field of a wrong type.
+    """
+    delays.check_body(message.body)
     found: dict[str, str] = {}
     keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     if keys:
@@ -83,32 +86,19 @@ def properties_of(message: OutgoingMessage, unique_key: str) -> dict[str, str]:
     found[props.UNIQ_KEY] = unique_key
     found.update(message.properties or {})
     for name, value in found.items():
+        delays.check_property_types(name, value)
         if not name or not value:
             raise ValueError(f"property {name!r} is {value!r}: brokers drop a property without a name or a value")
         if any(sign in name or sign in value for sign in (props.NAME_END, props.PAIR_END)):
             raise ValueError(f"property {name!r}: the characters \\x01 and \\x02 stand between properties")
-    _add_delay(found, message)
+    found |= delays.delay_property(
+        level=message.delay_level,
+        delay_ms=message.delay_ms,
+        deliver_at_ms=message.deliver_at_ms,
+        seconds=message.delay_in_seconds,
+        now_ms=now_ms,
+    )
     return found
-
-
-def _add_delay(properties: dict[str, str], message: OutgoingMessage) -> None:
-    """Ask for a later delivery: after a delay, which the broker counts, or at a time. Raises ValueError."""
-    asked = {
-        props.DELAY: message.delay_level,
-        props.TIMER_DELAY_MS: message.delay_ms,
-        props.TIMER_DELIVER_MS: message.deliver_at_ms,
-        props.DELAY_IN_SECONDS: message.delay_in_seconds,
-    }
-    given = {name: value for name, value in asked.items() if value is not None}
-    if len(given) > 1:
-        raise ValueError("a message has a delay or a time of delivery, not both")
-    for name, value in given.items():
-        if name == props.DELAY and not 0 <= value <= DELAY_LEVELS:
-            raise ValueError(f"there is no delay level {value}: 1 to {DELAY_LEVELS}, or 0 for none")
-        if name != props.TIMER_DELIVER_MS and value < 0:
-            raise ValueError(f"a delay of {value} {'s' if name == props.DELAY_IN_SECONDS else 'ms'} lies in the past")
-        if value or name == props.TIMER_DELIVER_MS:
-            properties[name] = str(value)
 
 
 def is_delayed(properties: Mapping[str, str]) -> bool:

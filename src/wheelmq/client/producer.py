@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Self, Unpack
 
 import msgspec
 
-from wheelmq.client import outgoing, results
+from wheelmq.client import delays, outgoing, results
 from wheelmq.client.access import AccessKey
 from wheelmq.client.compression import compress
 from wheelmq.client.message import ReceivedMessage
@@ -131,8 +131,9 @@ class Producer:
         A delay in milliseconds is a timer's, as Apache RocketMQ has them; one in seconds goes by way of a block, for up
         to a year, and is known to WheelMQ alone.
 
-        Raises ValueError for what cannot be sent, Refused when the broker will not have it, CallError when there is
-        no answer: then it may be stored.
+        Raises ValueError for a message that cannot be sent, and TypeError for a field of a wrong type. Raises Refused
+        when the broker rejects the message, and TooFarAhead if its due time is the reason. Raises CallError when there
+        is no answer: then the message may be stored.
         """
         parcel = self._pack(topic, OutgoingMessage(body=body, **options))
         return self._result(parcel, *await self._deliver(parcel))
@@ -160,7 +161,8 @@ class Producer:
         check_topic(topic)
         if not messages:
             return []
-        blocks = [outgoing.properties_of(message, self._session.unique_ids.next()) for message in messages]
+        now_ms = self._clock.now_ms()
+        blocks = [outgoing.properties_of(message, self._session.unique_ids.next(), now_ms) for message in messages]
         if any(map(outgoing.is_delayed, blocks)):
             raise ValueError("a batch cannot be delayed: send delayed messages one by one")
         body = outgoing.encode_batch([(message.body, block) for message, block in zip(messages, blocks, strict=True)])
@@ -199,12 +201,13 @@ class Producer:
         from wheelmq.formats.disk.parked import delete_key  # brings NumPy, for which no send should wait
 
         check_topic(topic)
+        delays.check_int("deliver_at_ms", deliver_at_ms)
         route = await self._session.routes.get(topic)
         if broker_name is not None and broker_name not in route.masters:
             raise ValueError(f"broker {broker_name} has no queue of {topic}; {', '.join(route.masters)} have")
         outcomes = set()
         for name in [broker_name] if broker_name is not None else route.masters:
-            block = outgoing.properties_of(OutgoingMessage(body=b"0"), self._session.unique_ids.next())
+            block = outgoing.properties_of(OutgoingMessage(body=b"0"), self._session.unique_ids.next(), 0)
             block[props.TIMER_DEL_UNIQKEY] = delete_key(topic, unique_key)
             block[props.TIMER_DELIVER_MS] = str(max(deliver_at_ms, self._clock.now_ms() + CANCEL_AHEAD_MS))
             header = self._header(topic, block)
@@ -266,7 +269,7 @@ class Producer:
     def _pack(self, topic: str, message: OutgoingMessage, extra: dict[str, str] | None = None) -> Parcel:
         """Raises ValueError for what cannot be sent."""
         check_topic(topic)
-        block = outgoing.properties_of(message, self._session.unique_ids.next()) | (extra or {})
+        block = outgoing.properties_of(message, self._session.unique_ids.next(), self._clock.now_ms()) | (extra or {})
         header = self._header(topic, block)
         body, header.sys_flag = compress(message.body, self.settings.compress_over_bytes)
         return self._checked(Parcel(RequestCode.SEND_MESSAGE_V2, header, body, message, block[props.UNIQ_KEY]))
@@ -322,7 +325,7 @@ class Producer:
                 if answer.code in STATUS:
                     await self._session.greet(address)
                     return queue, answer
-                problem = Refused(answer)
+                problem = self._refused(parcel, answer)
                 if answer.code not in _NOT_STORED:
                     break
             except CallError as error:
@@ -333,6 +336,13 @@ class Producer:
             tried.append(queue.broker_name)
         assert problem is not None
         raise problem
+
+    def _refused(self, parcel: Parcel, answer: Command) -> Refused:
+        message = parcel.message
+        asked_ms = message.asked_delay_ms
+        if message.deliver_at_ms is not None:
+            asked_ms = message.deliver_at_ms - self._clock.now_ms()
+        return delays.refused(answer, asked_ms, is_in_block=message.delay_in_seconds is not None)
 
     def _result(self, parcel: Parcel, queue: QueueName, answer: Command) -> SendResult:
         handle, message = answer.ext.get("recallHandle"), parcel.message

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from wheelmq.client.connections import Connections
 from wheelmq.formats import names
@@ -19,6 +19,9 @@ from wheelmq.net.errors import CallError, Refused
 B = TypeVar("B")
 
 log = logging.getLogger(__name__)
+
+_OF_NAME_SERVERS: Final = frozenset((RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO))
+"""Requests that every name server serves, and no broker."""
 
 
 class NoNameServer(CallError):
@@ -119,6 +122,13 @@ class Routes:
                 answer = await self._connections.to(self.servers[at]).call(command, self._timeout_s)
             except CallError as error:
                 problems.append(str(error))
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and command.code in _OF_NAME_SERVERS:
+                problems.append(
+                    f"{self.servers[at]} is not a name server: it does not serve request {command.code} "
+                    f"({RequestCode(command.code).name}). A broker's address was probably given; a name server "
+                    f"usually listens on port 9876"
+                )
                 continue
             self._current = at
             return answer

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+
+import numpy as np
 import pytest
 
 from wheelmq.broker.handlers.send import split_batch
+from wheelmq.client.delays import TooFarAhead, refused
 from wheelmq.client.outgoing import (
     OutgoingMessage,
     check_topic,
@@ -13,23 +17,28 @@ from wheelmq.client.outgoing import (
     is_delayed,
     properties_of,
 )
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import Refused
+
+NOW = 1_800_000_000_000
+"""2027-01-15T08:00:00Z."""
 
 
 def test_keys_tags_and_own_properties() -> None:
     message = OutgoingMessage(body=b"", keys=["k1", "k2"], tags="t", properties={"a": "1"})
-    assert properties_of(message, "U") == {"KEYS": "k1 k2", "TAGS": "t", "UNIQ_KEY": "U", "a": "1"}
-    assert properties_of(OutgoingMessage(body=b"", keys="k"), "U") == {"KEYS": "k", "UNIQ_KEY": "U"}
+    assert properties_of(message, "U", NOW) == {"KEYS": "k1 k2", "TAGS": "t", "UNIQ_KEY": "U", "a": "1"}
+    assert properties_of(OutgoingMessage(body=b"", keys="k"), "U", NOW) == {"KEYS": "k", "UNIQ_KEY": "U"}
 
 
 def test_a_unique_key_of_the_caller_s_own_stays() -> None:
     message = OutgoingMessage(body=b"", properties={"UNIQ_KEY": "order-42"})
-    assert properties_of(message, "U")["UNIQ_KEY"] == "order-42"
+    assert properties_of(message, "U", NOW)["UNIQ_KEY"] == "order-42"
 
 
 @pytest.mark.parametrize("properties", [{"a": ""}, {"": "a"}, {"a": "x\x01y"}, {"a": "x\x02"}, {"a\x02": "x"}])
 def test_properties_that_would_not_arrive_are_refused(properties: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="property"):
-        properties_of(OutgoingMessage(body=b"", properties=properties), "U")
+        properties_of(OutgoingMessage(body=b"", properties=properties), "U", NOW)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +46,8 @@ def test_properties_that_would_not_arrive_are_refused(properties: dict[str, str]
     [
         (OutgoingMessage(body=b"", delay_level=3), {"DELAY": "3"}),
         (OutgoingMessage(body=b"", delay_ms=5), {"TIMER_DELAY_MS": "5"}),
-        (OutgoingMessage(body=b"", deliver_at_ms=7), {"TIMER_DELIVER_MS": "7"}),
+        (OutgoingMessage(body=b"", deliver_at_ms=NOW + 7), {"TIMER_DELIVER_MS": str(NOW + 7)}),
+        (OutgoingMessage(body=b"", deliver_at_ms=NOW - 10_000), {"TIMER_DELIVER_MS": str(NOW - 10_000)}),
         (OutgoingMessage(body=b"", delay_in_seconds=90), {"delayInSeconds": "90"}),
         (OutgoingMessage(body=b"", delay_level=0), {}),
         (OutgoingMessage(body=b"", delay_ms=0), {}),
@@ -45,7 +55,7 @@ def test_properties_that_would_not_arrive_are_refused(properties: dict[str, str]
     ],
 )
 def test_a_delay_or_a_time(message: OutgoingMessage, expected: dict[str, str]) -> None:
-    found = properties_of(message, "U")
+    found = properties_of(message, "U", NOW)
     assert found == {"UNIQ_KEY": "U", **expected}
     assert is_delayed(found) == bool(expected)
 
@@ -59,11 +69,92 @@ def test_a_delay_or_a_time(message: OutgoingMessage, expected: dict[str, str]) -
         (OutgoingMessage(body=b"", delay_in_seconds=-1), "-1 s lies in the past"),
         (OutgoingMessage(body=b"", delay_level=19), "no delay level 19: 1 to 18"),
         (OutgoingMessage(body=b"", delay_level=-1), "no delay level -1"),
+        (
+            OutgoingMessage(body=b"", deliver_at_ms=NOW - 10_001),
+            "is 1799999989999, which is 2027-01-15T07:59:49.999Z, 10.001 s in the past: write milliseconds",
+        ),
+        (
+            OutgoingMessage(body=b"", deliver_at_ms=NOW // 1000 + 60),
+            r"1970-01-21T20:00:00.060Z, .* days\) in the past: it looks like seconds; write 1800000060000, in",
+        ),
+        (OutgoingMessage(body=b"", deliver_at_ms=0), "is 0, which is 1970-01-01T00:00:00.000Z"),
+        (OutgoingMessage(body=b"", deliver_at_ms=-(1 << 63)), "which is before the year 1"),
+        (OutgoingMessage(body=b"", deliver_at_ms=NOW * 1000), f"9999: it looks like microseconds; write {NOW}, in"),
+        (OutgoingMessage(body=b"", deliver_at_ms=NOW * 1_000_000), f"it looks like nanoseconds; write {NOW}, in"),
+        (OutgoingMessage(body=b"", deliver_at_ms=1 << 62), "is after the year 9999: write milliseconds"),
     ],
 )
 def test_delays_that_cannot_be(message: OutgoingMessage, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        properties_of(message, "U")
+        properties_of(message, "U", NOW)
+
+
+MOMENT = datetime.datetime(2027, 1, 15, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize("option", ["delay_level", "delay_ms", "deliver_at_ms", "delay_in_seconds"])
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (True, "is True, a bool: write a whole number"),
+        (1.5, "is 1.5, a float: write a whole number"),
+        ("5", "is '5', a str: write a whole number"),
+        (MOMENT, r"a datetime: write int\(moment.timestamp\(\) \* 1000\)"),
+        (datetime.timedelta(seconds=5), r"a timedelta: write int\(delay.total_seconds\(\)"),
+    ],
+)
+def test_a_delay_of_a_wrong_type(option: str, value: object, problem: str) -> None:
+    message = OutgoingMessage(body=b"", **{option: value})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=f"{option} is .*{problem.removeprefix('is ')}"):
+        properties_of(message, "U", NOW)
+
+
+def test_an_integer_of_numpy_is_an_integer() -> None:
+    message = OutgoingMessage(body=b"", delay_ms=np.int64(5))  # type: ignore[arg-type]
+    assert properties_of(message, "U", NOW)["TIMER_DELAY_MS"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (OutgoingMessage(body="pay up"), r"the body is a str, 'pay up': write body.encode\(\)"),  # type: ignore[arg-type]
+        (OutgoingMessage(body=7), "the body is 7, a int"),  # type: ignore[arg-type]
+        (OutgoingMessage(body=b"", properties={"price": 7}), "'price' is 7: a int"),  # type: ignore[dict-item]
+        (OutgoingMessage(body=b"", properties={7: "price"}), "7 is 'price': a int"),  # type: ignore[dict-item]
+    ],
+)
+def test_fields_of_a_wrong_type(message: OutgoingMessage, problem: str) -> None:
+    with pytest.raises(TypeError, match=problem):
+        properties_of(message, "U", NOW)
+
+
+@pytest.mark.parametrize(
+    ("remark", "is_in_block", "expected"),
+    [
+        (
+            "the delay time should not be bigger than the max delay 259200000ms; or",
+            False,
+            "the delay is 864000 s (10.0 days), and this broker accepts at most 259200 s (3.0 days): send it with "
+            "delay_in_seconds=864000, which reaches a year on WheelMQ's brokers, or start the broker with "
+            "`wheelmq up --set timer_max_delay_seconds=864000` or more",
+        ),
+        (
+            "the delay must not exceed 3600s",
+            True,
+            "start the broker with `wheelmq up --set block_max_delay_seconds=864000`",
+        ),
+    ],
+)
+def test_a_delay_beyond_the_reach_of_the_broker(remark: str, is_in_block: bool, expected: str) -> None:
+    answer = Command(code=13, remark=remark)
+    error = refused(answer, 864_000_000, is_in_block=is_in_block)
+    assert isinstance(error, TooFarAhead) and error.answer is answer
+    assert expected in str(error) and remark in str(error)
+
+
+@pytest.mark.parametrize(("asked_ms", "remark"), [(None, "max delay 5ms"), (5, "max delay 5ms"), (9, "system busy")])
+def test_another_refusal_is_not_about_the_delay(asked_ms: int | None, remark: str) -> None:
+    assert type(refused(Command(code=13, remark=remark), asked_ms, is_in_block=False)) is Refused
 
 
 def test_properties_have_room_for_so_much() -> None:

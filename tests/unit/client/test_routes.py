@@ -44,6 +44,8 @@ class FakeNameServer:
         assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         topic = command.ext["topic"]
         self.asked.append(topic)
+        if topic == "of a broker":
+            return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         if topic == "forbidden":
             return Command(code=ResponseCode.NO_PERMISSION)
         if topic not in self.table:
@@ -191,3 +193,8 @@ def test_server_lists() -> None:
     for text in ("", ";", "a", "a:", "a:x", "a:0", "a:70000", ":9876"):
         with pytest.raises(ValueError, match="name server"):
             server_list(text)
+
+
+def test_a_server_that_is_not_a_name_server_is_named() -> None:
+    with pytest.raises(NoNameServer, match=r"^n is not a name server: it does not serve request 105 \(GET_ROUTEINFO"):
+        asyncio.run(routes(n=FakeNameServer({})).get("of a broker"))

@@ -1,0 +1,170 @@
+"""Checks of a message before it is sent: its delay or its time of delivery, and the types of its fields.
+
+The broker accepts a due time in the past and delivers the message at once. So a time in seconds instead of milliseconds
+would be delivered at once too, without an error. The client rejects it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import operator
+import re
+from typing import Any, Final
+
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.errors import Refused
+
+DELAY_LEVELS: Final = 18
+"""Number of levels that a broker has by default: 1 s, 5 s, 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h."""
+
+PAST_MS_MAX: Final = 10_000
+"""A due time at most this far in the past is accepted. Clocks differ, and a retry of the caller takes time."""
+
+YEAR_9999_MS: Final = 253_402_300_800_000
+_UNITS: Final = ((1000, "seconds"), (1 / 1000, "microseconds"), (1 / 1_000_000, "nanoseconds"))
+_NEAR_MS: Final = 10 * 366 * 86_400_000
+"""A value that names a time this close to the present in another unit was probably written in that unit."""
+
+_TIMER_LIMIT: Final = re.compile(r"max delay (\d+)ms")
+"""In the remark of WheelMQ's broker and of Apache's."""
+_BLOCK_LIMIT: Final = re.compile(r"must not exceed (\d+)s")
+
+
+class TooFarAhead(Refused):
+    """The broker rejected a message because its due time is beyond the reach of the broker's timer."""
+
+    def __init__(self, answer: Command, asked_ms: int, limit_ms: int, *, is_in_block: bool) -> None:
+        super().__init__(answer)
+        self.asked_ms = asked_ms
+        self.limit_ms = limit_ms
+        self.is_in_block = is_in_block
+        """Whether the message was sent with `delay_in_seconds`."""
+
+    @property
+    def seconds(self) -> int:
+        """The delay in whole seconds, rounded up."""
+        return -(-self.asked_ms // 1000)
+
+    def __str__(self) -> str:
+        asked, limit = _span(self.asked_ms), _span(self.limit_ms)
+        if self.is_in_block:
+            remedy = f"start the broker with `wheelmq up --set block_max_delay_seconds={self.seconds}` or more"
+        else:
+            remedy = (
+                f"send it with delay_in_seconds={self.seconds}, which reaches a year on WheelMQ's brokers, or start "
+                f"the broker with `wheelmq up --set timer_max_delay_seconds={self.seconds}` or more"
+            )
+        return f"the delay is {asked}, and this broker accepts at most {limit}: {remedy} ({super().__str__()})"
+
+
+def delay_property(
+    *, level: int | None, delay_ms: int | None, deliver_at_ms: int | None, seconds: int | None, now_ms: int
+) -> dict[str, str]:
+    """Return the property that asks for a later delivery; an empty dict for a delivery at once.
+
+    Raises ValueError for a value that cannot be right, and TypeError for a value that is not an int.
+    """
+    asked = {
+        "delay_level": level,
+        "delay_ms": delay_ms,
+        "deliver_at_ms": deliver_at_ms,
+        "delay_in_seconds": seconds,
+    }
+    given = {option: check_int(option, value) for option, value in asked.items() if value is not None}
+    if not given:
+        return {}
+    if len(given) > 1:
+        raise ValueError(f"a message has a delay or a time of delivery, not both: choose one of {', '.join(given)}")
+    [(option, value)] = given.items()
+    match option:
+        case "deliver_at_ms":
+            _check_time(value, now_ms)
+            return {props.TIMER_DELIVER_MS: str(value)}
+        case "delay_level":
+            if not 0 <= value <= DELAY_LEVELS:
+                raise ValueError(f"there is no delay level {value}: 1 to {DELAY_LEVELS}, or 0 for none")
+            name = props.DELAY
+        case _:
+            unit, name = ("ms", props.TIMER_DELAY_MS) if option == "delay_ms" else ("s", props.DELAY_IN_SECONDS)
+            if value < 0:
+                raise ValueError(f"{option}: a delay of {value} {unit} lies in the past; 0 delivers at once")
+    return {name: str(value)} if value else {}
+
+
+def check_int(option: str, value: Any) -> int:
+    """Return `value` as an int. Raises TypeError, with the call that converts a date or a duration."""
+    if isinstance(value, datetime.datetime):
+        remedy = "write int(moment.timestamp() * 1000)"
+    elif isinstance(value, datetime.timedelta):
+        remedy = f"write int(delay.total_seconds(){'' if option == 'delay_in_seconds' else ' * 1000'})"
+    else:
+        remedy = "write a whole number, as int"
+        if not isinstance(value, bool):
+            try:
+                return operator.index(value)
+            except TypeError:
+                pass
+    raise TypeError(f"{option} is {value!r}, a {type(value).__name__}: {remedy}")
+
+
+def check_body(body: object) -> None:
+    """Raises TypeError for a body that is not made of bytes."""
+    if isinstance(body, str):
+        raise TypeError(f"the body is a str, {_short(body)}: write body.encode()")
+    if not isinstance(body, bytes | bytearray):
+        raise TypeError(f"the body is {_short(body)}, a {type(body).__name__}: bytes are expected")
+
+
+def check_property_types(name: object, value: object) -> None:
+    """Raises TypeError for a name or a value that is not a str."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        wrong = value if isinstance(name, str) else name
+        raise TypeError(f"property {name!r} is {_short(value)}: a {type(wrong).__name__}, where a str is expected")
+
+
+def refused(answer: Command, asked_ms: int | None, *, is_in_block: bool) -> Refused:
+    """Return the error for a rejected send: TooFarAhead if the delay `asked_ms` is beyond the limit in the answer."""
+    limit = (_BLOCK_LIMIT if is_in_block else _TIMER_LIMIT).search(answer.remark or "")
+    if limit is not None and asked_ms is not None:
+        limit_ms = int(limit[1]) * (1000 if is_in_block else 1)
+        if asked_ms > limit_ms:
+            return TooFarAhead(answer, asked_ms, limit_ms, is_in_block=is_in_block)
+    return Refused(answer)
+
+
+def _check_time(deliver_at_ms: int, now_ms: int) -> None:
+    """Raises ValueError for a time before the present, or after the year 9999."""
+    past_ms = now_ms - deliver_at_ms
+    if past_ms <= PAST_MS_MAX and deliver_at_ms < YEAR_9999_MS:
+        return
+    if past_ms <= PAST_MS_MAX:
+        found = f"deliver_at_ms is {deliver_at_ms}, which is after the year 9999"
+    else:
+        found = f"deliver_at_ms is {deliver_at_ms}, which is {_date(deliver_at_ms)}, {_span(past_ms)} in the past"
+    for factor, unit in _UNITS:
+        meant_ms = int(deliver_at_ms * factor)
+        if abs(meant_ms - now_ms) < _NEAR_MS:
+            raise ValueError(f"{found}: it looks like {unit}; write {meant_ms}, in milliseconds since 1970")
+    raise ValueError(f"{found}: write milliseconds since 1970 of a time ahead, or leave it out to deliver at once")
+
+
+def _date(time_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC."""
+    try:
+        seconds, ms = divmod(time_ms, 1000)
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=ms * 1000)
+    except (ValueError, OverflowError, OSError):
+        return "before the year 1"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _span(duration_ms: int) -> str:
+    """Return a duration in seconds, and in days if it is longer than a day."""
+    seconds = duration_ms / 1000
+    return f"{seconds:.10g} s" + (f" ({seconds / 86_400:.1f} days)" if seconds >= 86_400 else "")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
