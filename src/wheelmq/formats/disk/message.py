@@ -16,6 +16,7 @@ Version rule: the layout is Apache's; we never add a field, only properties.
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 import zlib
 from typing import Final, NamedTuple
@@ -80,6 +81,11 @@ class Host(NamedTuple):
 
     address: bytes
     port: int
+
+    def __str__(self) -> str:
+        """Return HOST:PORT, with brackets around an IPv6 address."""
+        host = ipaddress.ip_address(self.address)
+        return f"[{host}]:{self.port}" if host.version == 6 else f"{host}:{self.port}"
 
 
 class Message(msgspec.Struct):

@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from wheelmq.formats.buffer import Buffer
+from wheelmq.formats.wire.foreign import foreign_text
 
 FRAME_BYTES_MAX: Final = 16_777_216
 """The longest frame Apache's server takes, its length field not counted."""
@@ -111,6 +112,9 @@ def frame_end(buffer: Buffer, at: int, end: int) -> int | None:
         return None
     (length,) = _INT32.unpack_from(buffer, at)
     if length < 4 or length > FRAME_BYTES_MAX:
+        foreign = foreign_text(bytes(buffer[at : at + 4]))
+        if foreign is not None:
+            raise FrameError(foreign)
         raise FrameError(f"a frame of {length} bytes; 4 to {FRAME_BYTES_MAX} are taken")
     stop = at + 4 + int(length)
     return stop if stop <= end else None

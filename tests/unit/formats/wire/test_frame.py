@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import struct
 from typing import Any
 
@@ -76,6 +77,25 @@ def test_a_length_that_none_can_have(length: int) -> None:
     raw = struct.pack(">i", length)
     with pytest.raises(FrameError, match="4 to 16777216 are taken"):
         frame.frame_end(raw, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "HTTP/2, as gRPC clients do; this port speaks RocketMQ's remoting protocol",
+        ),
+        (b"GET / HTTP/1.1\r\n", "the peer speaks HTTP/1; this port speaks RocketMQ's remoting protocol"),
+        (b"POST /v1 HTTP/1.1\r\n", "the peer speaks HTTP/1;"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "the peer speaks HTTP/1;"),
+        (b"\x16\x03\x01\x02\x00\x01", "the peer speaks TLS;"),
+        (b"\x16\x02\x01\x02\x00\x01", "a frame of 369230082 bytes"),
+    ],
+)
+def test_another_protocol_is_named(first: bytes, expected: str) -> None:
+    with pytest.raises(FrameError, match=re.escape(expected)):
+        frame.frame_end(memoryview(b"ab" + first), 2, 2 + len(first))
 
 
 def test_lengths_at_the_bounds() -> None:

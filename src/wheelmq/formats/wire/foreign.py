@@ -1,0 +1,30 @@
+"""Names the protocol of a peer that does not speak RocketMQ's remoting protocol, from its first four bytes.
+
+Read as the length of a frame, those bytes make a number that explains nothing: HTTP/2 begins with 1347569952.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_HTTP_1: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"HTTP")
+"""The first bytes of a request or of an answer."""
+_TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
+"""A handshake or an alert, and the major version."""
+
+
+def foreign_text(head: bytes) -> str | None:
+    """Return a text that names the protocol of a peer and the remedy; None if `head` is not of a known protocol."""
+    if head == b"PRI ":
+        return (
+            "the peer speaks HTTP/2, as gRPC clients do; this port speaks RocketMQ's remoting protocol: use a remoting "
+            "client, such as DefaultMQProducer of rocketmq-client in Java"
+        )
+    if head in _HTTP_1:
+        return "the peer speaks HTTP/1; this port speaks RocketMQ's remoting protocol: check the address and the port"
+    if head[:2] in _TLS_RECORDS:
+        return (
+            "the peer speaks TLS; this port speaks RocketMQ's remoting protocol without TLS: switch off TLS in the "
+            "client (tls.enable=false)"
+        )
+    return None
