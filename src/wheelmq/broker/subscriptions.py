@@ -74,11 +74,11 @@ def filter_of(header: PullHeader, broker: Broker, group: GroupConfig) -> Message
 
 
 def check_is_supported(subscription: Subscription, broker: Broker) -> None:
-    """Refuse what filters by more than tags where that is off. Raises PeerError."""
+    """Raises PeerError for a filter by properties while these filters are off."""
     if not broker.settings.enable_property_filter:
         remark = (
-            f"The broker does not support consumer to filter message by {subscription.expression_type}: "
-            "start it with enablePropertyFilter=true"
+            f"The broker does not support consumer to filter message by {subscription.expression_type}: such filters "
+            "are off by default, as with Apache RocketMQ; start the broker with enablePropertyFilter=true"
         )
         raise PeerError(ResponseCode.SYSTEM_ERROR, remark)
 

@@ -172,7 +172,8 @@ class TestSwitchedOff:
         answer = harness.pull("T", subscription="n = 5", expressionType=SQL92).answer
         assert answer.code == ResponseCode.SYSTEM_ERROR
         told = (
-            "The broker does not support consumer to filter message by SQL92: start it with enablePropertyFilter=true"
+            "The broker does not support consumer to filter message by SQL92: such filters are off by default, as with "
+            "Apache RocketMQ; start the broker with enablePropertyFilter=true"
         )
         assert answer.remark == told
         assert harness.pull("T", subscription="A", expressionType="TAG").answer.code == 20
