@@ -43,6 +43,7 @@ from wheelmq.broker.state.groups import Groups
 from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
+from wheelmq.broker.steps import FAILED_STEP_MS, Steps
 from wheelmq.broker.timer_chores import TimerChores
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.broker.transactions.evidence import Evidence
@@ -79,6 +80,7 @@ from wheelmq.system.unique_ids import UniqueIds
 
 log = logging.getLogger(__name__)
 
+DISPATCH = "dispatch"
 ROUNDS_MS = 2
 """So long rounds may follow each other without a tick, whose twenty steps take longer than a message does."""
 RETRY_MS = 100
@@ -140,6 +142,7 @@ class Broker:
         """Why sends are refused now; None when they are not."""
         self._refused_ms = 0
         self.ticks, self.flow = Ticks(clock), Flow(self)
+        self.steps = Steps(clock.monotonic)
         self.admission = Admission(self)
         self._received = 0
         self._served_s = 0.0
@@ -278,39 +281,37 @@ class Broker:
             self.ticks.forget()  # the beginning of a frame, whose age is its sender's
         near_ms = self.timer.next_near_ms()
         is_near = near_ms is not None and near_ms <= self.clock.now_ms()
-        return is_near or self.flush.is_asked_for() or self.now_monotonic_ms() >= self._tick_due_ms
+        is_due = self.flush.is_asked_for() or self.now_monotonic_ms() >= self._tick_due_ms
+        return is_near or is_due or DISPATCH in self.steps.failed_now
 
     def _finish_round(self) -> None:
         self.ticks.begin()
-        try:
-            self.or_refuse(self._dispatch)
-        except Exception:
-            self._come_to_rest()
-            raise
+        self.steps.begin()
+        self._run_dispatch()
         self._served_s += self.ticks.elapsed_s
         self._end(worked=True)
         self._has_served = True
         self._tick_due_ms = min(self._tick_due_ms, self._ticked_ms + ROUNDS_MS)
 
     def tick(self) -> None:
-        """Do what time and other threads bring; nothing once the broker has failed."""
+        """Run the steps that time and other threads make due. Does nothing once the broker has failed.
+
+        A step that fails does not fail the others.
+        """
         if self.failure is not None:
             return
         self.ticks.begin()
-        try:
-            worked = self._work()
-        except Exception:
-            self._come_to_rest()
-            raise
+        self.steps.begin()
+        worked = self._work()
         self._end(worked=worked or self._has_served)
         self._has_served = False
 
-    def _come_to_rest(self) -> None:
-        """A round or a tick failed. Whoever comes next is not behind what came, if that is in its queues."""
-        if not self.store.journal.count:
-            self._end(worked=True)
+    def _run_dispatch(self) -> int:
+        return self.steps.run(DISPATCH, self.or_refuse, self._dispatch) or 0
 
     def _end(self, *, worked: bool) -> None:
+        if DISPATCH in self.steps.failed_now and self.store.journal.count:
+            return  # messages of this round are not in their queues, so the round goes on
         self.ticks.end(worked=worked)
         self.flow.end_round()
         self._received = 0
@@ -321,29 +322,30 @@ class Broker:
         self._served_s = 0.0
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
-        self.chores.run_due(monotonic_ms)
+        run = self.steps.run
+        run("chores", self.chores.run_due, monotonic_ms)
         self._forget_refusal(monotonic_ms)
-        self.timer.arm_near(now_ms)
-        self.block_lane.tick(now_ms)
-        self.timer_chores.look(now_ms, monotonic_ms)
-        self.or_refuse(lambda: self.transactions.tick(monotonic_ms))
-        self.releaser.take_due(now_ms)
+        run("arm near timers", self.timer.arm_near, now_ms)
+        run("blocks", self.block_lane.tick, now_ms)
+        run("timer chores", self.timer_chores.look, now_ms, monotonic_ms)
+        run("transactions", self.or_refuse, lambda: self.transactions.tick(monotonic_ms))
+        run("take due timers", self.releaser.take_due, now_ms)
         slice_s = self.settings.release_slice_ms / 1000
-        released = self.or_refuse(lambda: self.releaser.release(now_ms, slice_s, share_s))
-        appended = self.or_refuse(self._dispatch)
-        self.pipeline.tick(now_ms, monotonic_ms)
-        self.slices.tick()
-        self.holds.expire(monotonic_ms)
-        self.calls.expire(monotonic_ms)
-        self.member_changes.notify_members()
-        self.flush.tick(monotonic_ms, is_burst=self.releaser.is_burst_leaving())
-        self.timer_chores.check.look()
-        self.snapshots.look(monotonic_ms)
-        self.delay_offsets.look(monotonic_ms)
-        self.ahead.look(self.timer.armed.bytes)
+        released = run("release", self.or_refuse, lambda: self.releaser.release(now_ms, slice_s, share_s))
+        appended = self._run_dispatch()
+        run("pipeline", self.pipeline.tick, now_ms, monotonic_ms)
+        run("slices", self.slices.tick)
+        run("held requests", self.holds.expire, monotonic_ms)
+        run("calls", self.calls.expire, monotonic_ms)
+        run("notify members", self.member_changes.notify_members)
+        run("flush", self.flush.tick, monotonic_ms, is_burst=self.releaser.is_burst_leaving())
+        run("timer check", self.timer_chores.check.look)
+        run("snapshots", self.snapshots.look, monotonic_ms)
+        run("delay offsets", self.delay_offsets.look, monotonic_ms)
+        run("files ahead", self.ahead.look, self.timer.armed.bytes)
         if self.index is not None and not self._index_waits(self.index):
-            self.index.look()
-        self.holds.wake(self.index)  # queries that wait for it
+            run("message index", self.index.look)
+        run("held queries", self.holds.wake, self.index)
         return bool(self._received or released or appended)
 
     def or_refuse(self, step: Callable[[], int]) -> int:
@@ -383,7 +385,7 @@ class Broker:
         if self.failure is not None:
             return RETRY_MS
         if not self._has_served:
-            wait_ms = self._next_tick_ms()
+            wait_ms = max(self._next_tick_ms(), FAILED_STEP_MS if self.steps.failed_now else 0)
             self._ticked_ms = self.now_monotonic_ms()
             self._tick_due_ms = self._ticked_ms + wait_ms
             return wait_ms

@@ -45,6 +45,8 @@ class FastRelease:
         if source is None:
             return 0
         first = int(refs[0, ref.POSITION])
+        if not source.start <= first < source.end:
+            return 0  # the plain code sets the message aside and logs its position
         source_base = first - first % source.file_bytes
         refs = refs[: _in_first_stream(refs[:, ref.ORIGIN])]
         here = int(np.searchsorted(refs[:, ref.POSITION], source_base + source.file_bytes))

@@ -120,6 +120,9 @@ class Families:
         yield self._histogram(
             "wheelmq_tick_seconds", "Length of rounds, and of ticks that had work", broker.ticks.wall, TICK_S
         )
+        yield self._counter(
+            "wheelmq_tick_step_failures", "Failed steps of rounds and ticks", "step", dict(broker.steps.failures)
+        )
         yield self._counter("wheelmq_timers_armed", "References armed", "by", dict(timer.armed_by))
         outcomes = {**dict.fromkeys(OUTCOMES, 0), **broker.releaser.counts}
         yield self._counter("wheelmq_timers_settled", "What became of them", "how", outcomes)

@@ -115,6 +115,8 @@ class BrokerHarness:
             populating=self.background,
         )
         self.randomness = Random(seed)
+        self.allows_failed_steps = False
+        """Whether a tick may have failed steps; otherwise their error is raised to the test."""
         self._settings = {**SMALL, **settings}
         self._folder = folder
         self._peers = 0
@@ -276,16 +278,27 @@ class BrokerHarness:
     def tick(self) -> None:
         """The end of a round and a tick, as when something asks for one; and the writes at their end."""
         self.broker.end_round()
+        self._raise_failed()
         self.broker.tick()
+        self._raise_failed()
         self._write()
 
     def end_round(self) -> bool:
         """The end of a round, and a tick if one is due; whether one was."""
         is_due = self.broker.end_round()
+        self._raise_failed()
         if is_due:
             self.broker.tick()
+            self._raise_failed()
         self._write()
         return is_due
+
+    def _raise_failed(self) -> None:
+        """Raise the error of a step that just failed, unless the test expects failed steps."""
+        steps = self.broker.steps
+        if steps.failed_now and not self.allows_failed_steps:
+            assert steps.last_error is not None
+            raise steps.last_error
 
     def _write(self) -> None:
         for connection in list(self._connections):

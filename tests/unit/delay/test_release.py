@@ -448,7 +448,7 @@ class TestRing:
         monkeypatch.setattr(harness.broker.store, "append", fail)
         harness.clock.advance(1000)
         with pytest.raises(ValueError, match="unforeseen"):
-            harness.broker.tick()
+            harness.tick()
         assert harness.broker.releaser.earliest_in_hand_ms() == START_MS + 1000
         monkeypatch.undo()
         harness.advance(200)

@@ -1,0 +1,66 @@
+"""The steps of a tick, each isolated from the failures of the others.
+
+A step that raises an exception is counted and logged, and the tick runs its remaining steps. The log is thinned: the
+same step may fail in every tick. The next tick tries the step again.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from wheelmq.system.thinned import ThinnedLog
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FAILED_STEP_MS: Final = 10
+"""Minimum milliseconds from a tick with a failed step to the next tick, so that a lasting failure uses no whole core.
+Other timers are late by this time at most."""
+
+
+class _Trace:
+    """The stack of an exception, formatted only when the log writes it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __str__(self) -> str:
+        return "".join(traceback.format_exception(self._error)).rstrip()
+
+
+class Steps:
+    """Runs steps and counts those that fail."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._log = ThinnedLog(log, now_s)
+        self.failures: Counter[str] = Counter()
+        """Failures since the start, by the name of the step."""
+        self.failed_now: set[str] = set()
+        """Names of the steps that failed in the current tick, or in the last one."""
+        self.last_error: Exception | None = None
+
+    def begin(self) -> None:
+        """Begin another tick."""
+        self.failed_now.clear()
+
+    def run(self, name: str, step: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T | None:
+        """Run a step of the tick. Returns its result, or None when it raises an exception."""
+        try:
+            return step(*arguments, **keywords)
+        except Exception as error:
+            self.failures[name] += 1
+            self.failed_now.add(name)
+            self.last_error = error
+            self._log.warn(
+                name,
+                "the step %r of a tick failed; the other steps go on, and it is tried again: %s",
+                name,
+                _Trace(error),
+            )
+            return None
