@@ -10,6 +10,7 @@ come again, and the next round begins anew.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,20 @@ from wheelmq.formats.wire.codes import ResponseCode
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 
 class Admission:
     """Asked before each put, and before the kernel serves sends."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        if not broker.is_master:
+            log.warning(
+                "%s: sends and transactions are rejected, and nothing is replicated. Set broker_id=0 for a broker that "
+                "takes messages",
+                slave_text(broker),
+            )
         self._is_stopping = False
         self._full: str | None = None
         self.look_at_disk()
@@ -34,6 +43,8 @@ class Admission:
         """Why nothing is stored; None when it is."""
         if self._is_stopping:
             return "the broker stops"
+        if not self._broker.is_master:
+            return slave_text(self._broker)
         return self._broker.refusal or self._full
 
     def problem(self) -> PeerError | None:
@@ -67,6 +78,11 @@ class Admission:
         used = 100 * self._broker.disk.used_share(self._broker.paths.root)
         is_full = used > self._broker.settings.disk_space_warning_level_ratio
         self._full = f"the disk is {used:.0f} % full" if is_full else None
+
+
+def slave_text(broker: Broker) -> str:
+    """Return the reason why this broker stores no messages for clients."""
+    return f"the broker has the id {broker.settings.broker_id}, so it is a slave and stores no messages"
 
 
 def _local(ms: int) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from wheelmq.broker.admission import slave_text
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.formats.wire.codes import RequestCode as Code
 from wheelmq.system.thinned import ThinnedLog
@@ -65,6 +66,12 @@ GROUPS: Final[dict[int, Group]] = {
 }
 """As Apache's BrokerController registers its processors."""
 
+_REJECTED_BY_SLAVES: Final = frozenset(
+    (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK)
+)
+"""The codes of SendMessageProcessor, whose rejectRequest is true on a slave of Apache RocketMQ 5.3.3."""
+_REJECT: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+
 
 class Refusal(NamedTuple):
     """Why a request is told to come again: what it counts as, and the remark of its answer."""
@@ -85,7 +92,7 @@ class Flow:
     def refusal(self, connection: Connection, code: int) -> Refusal | None:
         """Why a request is not served now; None when it is, and it counts as taken then."""
         group = GROUPS.get(code, ADMIN)
-        found = self._refusal(connection, group)
+        found = self._refusal_of_slave(code) or self._refusal(connection, group)
         if found is None:
             self._taken[group] = self._taken.get(group, 0) + 1
         else:
@@ -95,7 +102,7 @@ class Flow:
 
     def sends_left(self, connection: Connection) -> int:
         """How many sends of `connection` may be served in this round."""
-        if self._refusal(connection, SEND) is not None:
+        if not self._broker.is_master or self._refusal(connection, SEND) is not None:
             return 0
         return self._capacity(SEND) - self._taken.get(SEND, 0)
 
@@ -107,13 +114,19 @@ class Flow:
         """The next request comes in another round."""
         self._taken.clear()
 
+    def _refusal_of_slave(self, code: int) -> Refusal | None:
+        """Return the refusal of a send to a slave; None for other requests, and on a master."""
+        if self._broker.is_master or code not in _REJECTED_BY_SLAVES:
+            return None
+        return Refusal("rejected", f"{_REJECT} ({slave_text(self._broker)})")
+
     def _refusal(self, connection: Connection, group: Group) -> Refusal | None:
         if self._broker.failure is not None:
             return None  # it stops: sends are told so
         settings = self._broker.settings
         round_ms = round(1000 * self._broker.ticks.elapsed_s)
         if group is SEND and round_ms > settings.os_page_cache_busy_time_out_mills:
-            return Refusal("rejected", "[REJECTREQUEST]system busy, start flow control for a while")
+            return Refusal("rejected", _REJECT)
         ahead = self._taken.get(group, 0)
         if ahead >= self._capacity(group):
             return Refusal("overloaded", "[OVERLOAD]system busy, start flow control for a while")

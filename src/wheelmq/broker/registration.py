@@ -105,10 +105,14 @@ class _NameServer:
 
 
 def register_command(broker: Broker) -> Command:
-    """The request that registers `broker` with all its topics."""
+    """Return the request that registers `broker` with all its topics.
+
+    Apache's header requires haServerAddr. It is empty because the broker accepts no replicas: a slave of Apache's that
+    joins this broker name dials no port of another service.
+    """
     body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=broker.topics.wrapper()))
     ext = _header(broker) | headers.texts(
-        haServerAddr=f"{broker.settings.broker_ip}:{broker.settings.listen_port + 1}",
+        haServerAddr="",
         compressed=False,
         bodyCrc32=zlib.crc32(body) & 0x7FFF_FFFF,
     )

@@ -44,6 +44,8 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     cluster: Name = "DefaultCluster"
     broker_name: Name = "broker-a"
     broker_id: Count = 0
+    """0 is a master. With another id the broker is a slave for clients: it rejects sends, and nothing replicates to it.
+    """
     broker_ip: str = "127.0.0.1"
     """The address that routes and message ids name: clients dial it."""
     listen_host: str = "127.0.0.1"

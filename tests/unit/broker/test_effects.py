@@ -103,6 +103,8 @@ def identity(folder: Path) -> None:
         ext = register_command(harness.broker).ext
         told = {name: ext[name] for name in ("brokerName", "clusterName", "brokerId", "brokerAddr")}
         assert told == {"brokerName": "b", "clusterName": "c", "brokerId": "7", "brokerAddr": "10.1.2.3:777"}
+        assert harness.send("T").code == ResponseCode.SYSTEM_BUSY
+        harness.restart(broker_id=0)
         assert harness.send("T").ext["msgId"].startswith("0A010203" + f"{777:08X}")
 
 

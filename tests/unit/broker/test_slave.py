@@ -1,0 +1,87 @@
+"""A broker with an id other than 0: clients take it for a slave, so it stores nothing for them."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.test_send import inner
+from wheelmq.broker.registration import register_command
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.wire import headers
+from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.testing.harness import BrokerHarness
+
+TEXT = "the broker has the id 1, so it is a slave and stores no messages"
+REJECT = f"[REJECTREQUEST]system busy, start flow control for a while ({TEXT})"
+
+
+def stored(harness: BrokerHarness) -> int:
+    return harness.broker.store.log.end
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_it_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> None:
+    with BrokerHarness(tmp_path, broker_id=1) as harness:
+        if not kernels:
+            harness.broker.fast_send = None
+        end = stored(harness)
+        batch = harness.send_command("T", inner(b"a") + inner(b"b"), m=True)
+        batch.code = RequestCode.SEND_BATCH_MESSAGE
+        long_header = Command(code=RequestCode.SEND_MESSAGE, body=b"b", version=479)
+        back = Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, ext={"offset": "0", "group": "g"}, version=479)
+        timer = harness.send_command("T", delay_ms=1000)
+        for command in (harness.send_command("T"), batch, long_header, back, timer):
+            answer = harness.ask(command)
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, REJECT)
+        assert stored(harness) == end
+        assert harness.broker.dispatch.counts["rejected"] == 5
+        assert not harness.broker.admission.takes_sends
+
+
+def test_it_rejects_what_else_stores_messages(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, recall_enable=True) as harness:
+        harness.send("T", b"pending", delay_ms=60_000)
+        harness.restart(broker_id=1)
+        end = stored(harness)
+        handle = base64.urlsafe_b64encode(f"v1 T broker-a {harness.now_ms + 60_000} K".encode()).decode()
+        recall = Command(code=RequestCode.RECALL_MESSAGE, ext=headers.texts(topic="T", recallHandle=handle))
+        answer = harness.ask(recall)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SLAVE_NOT_AVAILABLE,
+            "recall failed, broker service not available",
+        )
+        reset = headers.texts(topic="T", group="g", timestamp=-1, isForce=True, queueId=-1)
+        answer = harness.ask(Command(code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext=reset))
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
+        assert stored(harness) == end
+
+
+def test_it_serves_pulls_and_releases_pending_messages(tmp_path: Path) -> None:
+    """Nothing is replicated, so what the store holds is pending here alone."""
+    with BrokerHarness(tmp_path) as harness:
+        harness.send("T", b"old")
+        harness.send("T", b"timer", delay_ms=3000)
+        harness.send("T", b"level", properties={props.DELAY: "1"})
+        harness.restart(broker_id=1)
+        assert [record.message.body for record in harness.pull("T").records] == [b"old"]
+        harness.advance(3000)
+        assert harness.bodies("T") == [b"old", b"level", b"timer"]
+
+
+def test_one_warning_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with BrokerHarness(tmp_path, broker_id=1):
+        (line,) = [record.getMessage() for record in caplog.records if "slave" in record.getMessage()]
+        assert line.startswith(TEXT) and "broker_id=0" in line
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_a_registration_names_no_address_for_replicas(tmp_path: Path, broker_id: int) -> None:
+    """Apache's name server requires the field; a slave of Apache's must not dial a port that another service has."""
+    with BrokerHarness(tmp_path, broker_id=broker_id) as harness:
+        assert register_command(harness.broker).ext["haServerAddr"] == ""
