@@ -16,6 +16,7 @@ from wheelmq.broker.broker import Broker
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.registration import Registration
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
+from wheelmq.broker.size_settings import body_size_warning
 from wheelmq.config.bounds import FAST_PORT_BELOW
 from wheelmq.config.changes import Origin
 from wheelmq.net.limits import Limits, SocketOptions
@@ -55,6 +56,8 @@ class BrokerApp:
     async def start(self) -> None:
         """Compile or load the kernels, recover the store, listen, register. Raises StoreLocked, OSError."""
         loop = asyncio.get_running_loop()
+        if (warning := body_size_warning(self.settings)) is not None:
+            log.warning(warning)
         keep_freed_memory()
         offloads = self._offloads = Offloads.of(
             lambda name: ThreadOffload(name, lambda callback: self._on_loop(loop, callback))

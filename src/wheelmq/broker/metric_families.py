@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Steps of the distribution of what waits (RocketMQ: TimerMetrics.timerDist)."""
 
-OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable")
+OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed")
 """What may become of what was staged (delay.release): told from the start, so that an alarm sees the first of each."""
 
 LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)

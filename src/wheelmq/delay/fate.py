@@ -15,7 +15,7 @@ import msgspec
 
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.pending import Pending, State, describe
-from wheelmq.delay.release import DEAD_LETTER_TOPIC
+from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record

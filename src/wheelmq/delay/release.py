@@ -16,6 +16,7 @@ import numpy as np
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import cost_of
 from wheelmq.delay.refs import Refs
+from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
@@ -35,13 +36,10 @@ from wheelmq.formats.java import java_long
 from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC, topic_problem
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
-from wheelmq.store.store import PropertiesTooLong, Store
+from wheelmq.store.store import PropertiesTooLong, RecordTooLong, Store
 from wheelmq.system.failpoint import reach
 
 log = logging.getLogger(__name__)
-
-DEAD_LETTER_TOPIC = "rmq_sys_wheelmq_dead_letter"
-"""Where a parked message goes that can never be delivered, with its origin and all its properties."""
 
 QUANTUM = 512
 """References that are released at once; the buckets in the ring share them."""
@@ -65,6 +63,8 @@ URGENCY_MAX = 8.0
 TAKE_MAX = 500_000
 """What one call brings into the ring may cost (armed.cost_of): some 5 ms, half a million references of one millisecond.
 What is due behind a burst waits until that is in."""
+FAILED_RETRY_MS = 10_000
+"""How long the release of one message waits after an unexpected error."""
 
 
 BulkAppend = Callable[[Refs, Millis], int]
@@ -108,9 +108,14 @@ class Releaser:
         self._halvings = 0
         self._is_leaving = False
         self.counts: Counter[str] = Counter()
-        """Released, rolled, dead letters, early (a reference that named a time before its record's: put back),
-        unreadable (there is no record any more, or its body would go on with a new checksum and has changed: set aside
-        until the next start, not settled)."""
+        """Counts of messages by outcome.
+
+        released, rolled, dead_letter: the message left its queue.
+        early: the reference named a time before that of its record. It is armed again.
+        unreadable: there is no record, or its body has changed. The message is set aside until the next start.
+        too_long: no log file holds the message, not even as a dead letter. It is set aside until the next start.
+        failed: an unexpected error. The release is tried again after FAILED_RETRY_MS.
+        """
         self.lateness_ms = Histogram(least=1.0)
         """From the time at which a message was due to the tick that released it, whole milliseconds."""
 
@@ -168,7 +173,8 @@ class Releaser:
         """Append what is in the ring, the buckets in turn; how many. That takes about a slice of time, some slices in a
         burst, or the share of the tick that is due to it, if that is longer.
 
-        Whatever it raises (OSError when the log cannot be written), what was not appended stays in the ring.
+        Raises OSError when the log cannot be written. Messages that were not appended stay in the ring. An error of
+        one message does not stop the others.
         """
         released = 0
         slices = BURST_SLICES if self.has_burst() else 1
@@ -249,9 +255,30 @@ class Releaser:
                 at += done
                 reach("release.after")
             if at < len(pending):
-                self._append_one(pending[at], now_ms)
+                self._try_one(pending[at], now_ms)
                 at += 1
         return len(pending)
+
+    def _try_one(self, one: Refs, now_ms: Millis) -> None:
+        """Append one message. After an unexpected error, log it and arm the message again for a later try.
+
+        Raises OSError: then no message can be appended, and the caller keeps all of them.
+        """
+        try:
+            self._append_one(one, now_ms)
+        except OSError:
+            raise
+        except Exception:
+            self.counts["failed"] += 1
+            log.critical(
+                "timer: the release of the message %s failed. It is tried again in %d s",
+                origin_text(Origin(int(one[ref.ORIGIN]))),
+                FAILED_RETRY_MS // 1000,
+                exc_info=True,
+            )
+            again = one.reshape(1, -1).copy()
+            again[:, ref.FIRE_MS] = now_ms + FAILED_RETRY_MS
+            self._timer.armed.give_back(again)
 
     def _record_of(self, origin: Origin, position: LogPosition) -> Record | None:
         """The record of a parked message that is said to stand at `position`; None when it does not."""
@@ -292,14 +319,30 @@ class Releaser:
             self.counts["rolled" if rolls else "released"] += 1
             if rolls:
                 self._timer.congestion.roll(due_ms, record.store_ms, self._store.log.last_store_ms)
-        except (Unreleasable, PropertiesTooLong) as error:
-            log.error("timer: the message %s goes to %s: %s", origin_text(origin), DEAD_LETTER_TOPIC, error)
-            self._store.append(dead_letter(record), settles=origin, real_queue=real_queue)
-            self.counts["dead_letter"] += 1
+        except (Unreleasable, PropertiesTooLong, RecordTooLong) as error:
+            if not self._append_dead_letter(record, origin, real_queue, error):
+                return
         self._timer.settle(origin)
         reach("release.after")
         if rolls:
             reach("roll.after")
+
+    def _append_dead_letter(self, record: Record, origin: Origin, real_queue: int, error: ValueError) -> bool:
+        """Append a message that cannot be delivered to the dead-letter topic.
+
+        Returns False when no log file holds it there either. Then it stays parked.
+        """
+        letter = dead_letter(record)
+        room_bytes = self._store.properties_room(letter, origin)
+        if room_bytes < 0:
+            self.counts["too_long"] += 1
+            log.critical("timer: the message %s is set aside until the next start: %s", origin_text(origin), error)
+            return False
+        letter.properties = props.fitting(letter.properties, room_bytes)
+        log.error("timer: the message %s goes to %s: %s", origin_text(origin), DEAD_LETTER_TOPIC, error)
+        self._store.append(letter, settles=origin, real_queue=real_queue)
+        self.counts["dead_letter"] += 1
+        return True
 
     def _due_ms(self, record: Record, origin: Origin, now_ms: Millis) -> Millis:
         """When the parked message is due; one of a level when its queue unit says."""
@@ -360,7 +403,13 @@ def _real_queue(properties: dict[str, str]) -> tuple[str, int]:
 
 
 def dead_letter(record: Record) -> Message:
-    """The parked message as it is, for the dead-letter topic; properties that leave no room for the origin go."""
+    """Return the parked message for the dead-letter topic, without the properties that leave no room for the origin.
+
+    The topic, the queue and the unique key of the message come first, so they are the last to go.
+    """
     parked = record.message
     properties = props.without_origin(parked.properties)
-    return parked.again(DEAD_LETTER_TOPIC, 0, props.fitting(properties, props.PROPERTIES_BYTES_MAX - 64))
+    kept_longest = (props.REAL_TOPIC, props.REAL_QID, props.UNIQ_KEY)
+    first = {name: properties[name] for name in kept_longest if name in properties}
+    fitting = props.fitting({**first, **properties}, props.PROPERTIES_BYTES_MAX - 64)
+    return parked.again(DEAD_LETTER_TOPIC, 0, fitting)

@@ -22,7 +22,7 @@ from wheelmq.formats.disk.message import (
     encode_record,
     record_bytes,
 )
-from wheelmq.formats.disk.origin import NO_ORIGIN, Origin, is_level, origin_of, origin_text
+from wheelmq.formats.disk.origin import NO_ORIGIN, ORIGIN_PROPERTY_BYTES, Origin, is_level, origin_of, origin_text
 from wheelmq.formats.disk.parked import delay_facts
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.snapshot import Snapshot
@@ -77,8 +77,12 @@ class PropertiesTooLong(ValueError):
     """The property block of a message would not fit its 16-bit length."""
 
 
-class BatchTooLong(ValueError):
-    """The records of a batch would not fit one file of the log."""
+class RecordTooLong(ValueError):
+    """A record would not fit into a file of the log."""
+
+
+class BatchTooLong(RecordTooLong):
+    """The records of a batch would not fit into one file of the log."""
 
 
 class Store:
@@ -226,10 +230,13 @@ class Store:
         """Append one message; its queue unit follows with `dispatch`.
 
         A record that settles a parked message carries that one's origin; `real_queue` is the row of the queue that
-        the parked message, this one or the settled one, is meant for. Raises PropertiesTooLong, DiskFull.
+        the parked message, this one or the settled one, is meant for.
+        Raises PropertiesTooLong, RecordTooLong, DiskFull.
         """
         encoded = _encode_properties(message, settles)
-        self.log.reserve(self._record_bytes(message, len(encoded)))
+        size = self._record_bytes(message, len(encoded))
+        self._check_size(size)
+        self.log.reserve(size)
         row = self.queues.row(message.topic, message.queue_id)
         dispatched = message.sys_flag & SYS_TRANSACTION in (0, SYS_TRANSACTION_COMMIT)
         queue_offset = QueueOffset(int(self.queues.next_offset[row])) if dispatched else QueueOffset(0)
@@ -280,11 +287,40 @@ class Store:
         Raises PropertiesTooLong, BatchTooLong, DiskFull.
         """
         size = sum(self._record_bytes(one, len(_encode_properties(one, settles))) for one in messages)
-        if size + BLANK_BYTES > self.settings.log_file_bytes:
-            raise BatchTooLong(f"{size} bytes of records; a file of the log has {self.settings.log_file_bytes}")
+        if size > self.record_bytes_max:
+            raise BatchTooLong(
+                f"the batch needs records of {size} bytes in one log file. The limit is {self.record_bytes_max} bytes, "
+                f"because log_file_bytes (mappedFileSizeCommitLog) is {self.settings.log_file_bytes}. Send a smaller "
+                "batch"
+            )
         for one in messages:
             self.queues.row(one.topic, one.queue_id)
         self.log.reserve(size)
+
+    def check_room(self, message: Message, growth_bytes: int) -> None:
+        """Check that the record of `message` fits into a log file after it grows by `growth_bytes`.
+
+        Raises RecordTooLong.
+        """
+        self._check_size(self._record_bytes(message, len(props.encode(message.properties))) + growth_bytes)
+
+    def properties_room(self, message: Message, settles: Origin = NO_ORIGIN) -> int:
+        """Return how many bytes of properties a record of `message` may have; negative when its body is too long."""
+        origin_bytes = ORIGIN_PROPERTY_BYTES if settles else 0
+        return self.record_bytes_max - self._record_bytes(message, origin_bytes)
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The size of the longest record that a log file holds, with the blank after it."""
+        return self.settings.log_file_bytes - BLANK_BYTES
+
+    def _check_size(self, size: int) -> None:
+        if size > self.record_bytes_max:
+            raise RecordTooLong(
+                f"the message needs a record of {size} bytes, with what its delivery adds. The limit is "
+                f"{self.record_bytes_max} bytes, because log_file_bytes (mappedFileSizeCommitLog) is "
+                f"{self.settings.log_file_bytes}. Send a smaller message"
+            )
 
     def _record_bytes(self, message: Message, properties_bytes: int) -> int:
         hosts_bytes = len(message.born_host.address) + len(self.settings.store_host.address)
@@ -399,4 +435,4 @@ def _encode_properties(message: Message, settles: Origin) -> bytes:
     return encoded
 
 
-__all__ = ["Appended", "BatchTooLong", "DiskFull", "PropertiesTooLong", "Store", "StoreSettings"]
+__all__ = ["Appended", "BatchTooLong", "DiskFull", "PropertiesTooLong", "RecordTooLong", "Store", "StoreSettings"]

@@ -15,7 +15,7 @@ from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.park import BOTH
 from wheelmq.delay.offline import pending_in
 from wheelmq.delay.pending import State
-from wheelmq.delay.release import DEAD_LETTER_TOPIC
+from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_TOPIC, BLOCK_UNIT, FLAG_DONE
 from wheelmq.formats.disk.message_id import parse_offset_message_id
@@ -128,7 +128,7 @@ class TestWhatIsAskedFor:
         answer = send(harness, 5, LONG="x" * 32_400)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "leave no room" in (answer.remark or "")
         answer = send(harness, 5, bytes(17 << 10))
-        assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "a file of a block's log has" in (answer.remark or "")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "block_log_file_bytes is 16384" in (answer.remark or "")
 
     def test_nobody_sends_to_the_topic_of_blocks(self, harness: BrokerHarness) -> None:
         assert harness.send(BLOCK_TOPIC).code == ResponseCode.NO_PERMISSION

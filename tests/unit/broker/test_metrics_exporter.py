@@ -170,7 +170,7 @@ def test_transactions(harness: BrokerHarness) -> None:
 
 def test_what_alarms_is_there_from_the_start(harness: BrokerHarness) -> None:
     first = told(harness, "how")
-    for how in ("released", "rolled", "dead_letter", "early", "unreadable"):
+    for how in ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed"):
         assert first["wheelmq_timers_settled_total", how] == 0
     assert first["wheelmq_timers_refused_total", ""] == first["wheelmq_timers_not_noted_total", ""] == 0
     harness.broker.store.append(

@@ -535,7 +535,7 @@ class TestHalvesOfApaches:
         half(harness, b"another")
         harness.advance(ROUND_MS + 1000)
         assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
-        assert "leave no room to put it back" in caplog.text
+        assert "it cannot be put back" in caplog.text
         assert len(checks(connection)) == 1
 
     def test_one_that_has_no_room_even_to_be_given_up(self, harness: BrokerHarness) -> None:
@@ -550,6 +550,21 @@ class TestHalvesOfApaches:
         file.view[end - 1] = ord("y")
         harness.advance(ROUND_MS + 1000)
         assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
+
+    def test_one_that_fills_a_log_file(self, harness: BrokerHarness) -> None:
+        """It is given up, and the checks of others go on."""
+        connection = producer(harness)
+        harness.broker.topics.create_for_group("T", 1)
+        own = {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.UNIQ_KEY: "U", props.PRODUCER_GROUP: GROUP, "own": "x"}
+        message = Message(names.HALF_TOPIC, 0, b"", own, born_ms=harness.broker.clock.now_ms())
+        store = harness.broker.store
+        message.body = bytes(store.properties_room(message) - len(props.encode(own)))
+        harness.broker.transactions.prepare(message)
+        half(harness, b"another")
+        harness.advance(ROUND_MS + 1000)
+        (given_up,) = harness.read_queue(names.CHECK_MAX_TIME_TOPIC)
+        assert given_up.message.body == message.body and given_up.size <= store.record_bytes_max
+        assert len(checks(connection)) == 1
 
     @pytest.mark.parametrize("outcome", [COMMIT, UNKNOWN])
     def test_one_with_a_property_of_ours(self, harness: BrokerHarness, outcome: int) -> None:

@@ -12,11 +12,12 @@ import msgspec
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.request import Answer, Durable, PeerError
-from wheelmq.broker.transactions.halves import has_room
+from wheelmq.broker.transactions.halves import ROOM_BYTES, has_room
 from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.blocks.park import park_in_block
 from wheelmq.delay.cancel import Cancelled, append_cancel
 from wheelmq.delay.park import LevelUnreadable, ParkRefused, TimersOff, park
+from wheelmq.delay.room import half_growth_bytes, release_growth_bytes
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.index import ChainTooLong, IndexDamaged
@@ -27,7 +28,7 @@ from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.bodies import PERM_WRITE
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.store.store import Appended, BatchTooLong, PropertiesTooLong
+from wheelmq.store.store import Appended, PropertiesTooLong, RecordTooLong
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -77,7 +78,17 @@ def _parked_due_ms(broker: Broker, message: Message) -> Millis | None:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE) from None
     except ParkRefused as error:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
+    if due_ms is not None:
+        _check_room(broker, message, release_growth_bytes(message))
     return due_ms
+
+
+def _check_room(broker: Broker, message: Message, growth_bytes: int) -> None:
+    """Check that each record that `message` becomes later fits into a log file. Raises PutFailed."""
+    try:
+        broker.store.check_room(message, growth_bytes)
+    except RecordTooLong as error:
+        raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
 
 
 def _is_refused_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
@@ -94,6 +105,7 @@ def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
         park_in_block(message, due_ms)
     except ParkRefused as error:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
+    _check_room(broker, message, release_growth_bytes(message))
     return _store(broker, lambda: broker.block_lane.put(message, due_ms))
 
 
@@ -102,6 +114,7 @@ def put_half(broker: Broker, half: Message) -> Appended:
     _admit(broker, half)
     if not has_room(half):
         raise PutFailed(broker, PutStatus.PROPERTIES_SIZE_EXCEEDED, "a half message needs room to be put back")
+    _check_room(broker, half, half_growth_bytes(half, ROOM_BYTES))
     return _store(broker, lambda: broker.transactions.prepare(half))
 
 
@@ -132,7 +145,7 @@ def _store(broker: Broker, append: Callable[[], A]) -> A:
         return append()
     except PropertiesTooLong as error:
         raise PutFailed(broker, PutStatus.PROPERTIES_SIZE_EXCEEDED, error) from None
-    except BatchTooLong as error:
+    except RecordTooLong as error:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
     except ChainTooLong as error:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, f"{NOT_LOOKED_UP}: {error}") from None

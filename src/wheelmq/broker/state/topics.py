@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.delay.release import DEAD_LETTER_TOPIC
+from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats import names
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.timer import TIMER_TOPIC

@@ -19,7 +19,7 @@ from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.store.store import Appended, PropertiesTooLong
+from wheelmq.store.store import Appended, PropertiesTooLong, RecordTooLong
 from wheelmq.system.failpoint import reach
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class Checks:
         is_asked = own_ms is None or age_ms >= own_ms
         try:
             stored = transactions.put_back(half, checked=is_asked)
-        except PropertiesTooLong:  # Apache RocketMQ stores such as leave no room for what is added
-            return self._give_up(half, "its properties leave no room to put it back")
+        except (PropertiesTooLong, RecordTooLong) as error:  # Apache RocketMQ accepts messages that leave no room
+            return self._give_up(half, f"it cannot be put back: {error}")
         if is_asked:
             self._ask(half, stored)
         return 1
@@ -111,10 +111,18 @@ class Checks:
         return f"its producer was asked {times} times, it is {age_ms // 1000} s old"
 
     def _give_up(self, half: Record, why: str) -> int:
-        """Move `half` to where nobody asks for it; how many records that appended."""
+        """Move `half` to the topic of transactions that are checked no more.
+
+        Returns the number of records that this appended.
+        """
         key = half.message.properties.get(props.UNIQ_KEY)
+        try:
+            self._transactions.give_up(half)
+        except RecordTooLong as error:
+            log.critical("transactions: %s is set aside until the next start: %s", key, error)
+            self._transactions.pending.drop(half.queue_offset)
+            return 0
         log.error("transactions: %s goes to %s: %s", key, CHECK_MAX_TIME_TOPIC, why)
-        self._transactions.give_up(half)
         return 1
 
     def _ask(self, half: Record, stored: Appended) -> None:

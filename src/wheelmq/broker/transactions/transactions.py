@@ -18,7 +18,7 @@ from wheelmq.broker.transactions.loading import load
 from wheelmq.broker.transactions.ops import Ops
 from wheelmq.broker.transactions.pending import Pending, Place
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message, Record
-from wheelmq.formats.disk.properties import REAL_TOPIC
+from wheelmq.formats.disk.properties import REAL_TOPIC, fitting
 from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.store import Appended
@@ -80,7 +80,7 @@ class Transactions:
     # Records -------------------------------------------------------------------------------------------------------
 
     def prepare(self, half: Message) -> Appended:
-        """Append a half message. Raises OSError, PropertiesTooLong."""
+        """Append a half message. Raises OSError, PropertiesTooLong, RecordTooLong."""
         if self._store.log.end == 0:
             self._ops.say("")  # so that position 0, which says that a record ends none, is none of a half message
         appended = self._store.append(half)
@@ -96,7 +96,7 @@ class Transactions:
         return half if place.position == half.position else self._store.log.record_at(place.position)
 
     def put_back(self, half: Record, *, checked: bool) -> Appended:
-        """Append a pending half message once more. Raises PropertiesTooLong, OSError."""
+        """Append a pending half message once more. Raises PropertiesTooLong, RecordTooLong, OSError."""
         appended = self._store.append(halves.put_back(half, checked=checked))
         self.pending.move(halves.origin_of(half), Place(appended.queue_offset, appended.position))
         self.pending.drop(half.queue_offset)
@@ -104,9 +104,14 @@ class Transactions:
         return appended
 
     def give_up(self, half: Record) -> None:
-        """Move a pending half message to where nobody is asked for it. Raises OSError."""
+        """Move a pending half message to the topic of transactions that are checked no more.
+
+        Properties at its end for which a log file has no room are left out. Raises OSError, RecordTooLong.
+        """
         self._broker.topics.create_for_group(CHECK_MAX_TIME_TOPIC, 1)
-        self._store.append(halves.given_up(half))
+        message = halves.given_up(half)
+        message.properties = fitting(message.properties, self._store.properties_room(message))
+        self._store.append(message)
         self.counts.give_up(half.message.properties.get(REAL_TOPIC, ""))
         self._settle(half)
         reach("transaction.given_up")

@@ -36,7 +36,7 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import InternedNames, LogDamaged, LogScan, Rows
-from wheelmq.store.store import BatchTooLong, PropertiesTooLong
+from wheelmq.store.store import PropertiesTooLong, RecordTooLong
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, MappedFile
 from wheelmq.system.failpoint import reach
@@ -104,7 +104,7 @@ class Block:
     # Put and read --------------------------------------------------------------------------------------------------
 
     def put(self, message: Message, due_ms: Millis, store_ms: Millis, store_host: Host) -> Put:
-        """Append a parked message. Raises PropertiesTooLong, BatchTooLong, DiskFull with nothing changed."""
+        """Append a parked message. Raises PropertiesTooLong, RecordTooLong, DiskFull with nothing changed."""
         assert self.start_ms <= due_ms < self.end_ms and message.topic == BLOCK_TOPIC
         assert message.queue_id == self.number and store_ms >= self.last_store_ms
         encoded = props.encode(message.properties)
@@ -112,8 +112,12 @@ class Block:
             raise PropertiesTooLong(f"{len(encoded)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")
         hosts_bytes = len(message.born_host.address) + len(store_host.address)
         size = record_bytes(len(message.topic.encode()), len(message.body), len(encoded), hosts_bytes=hosts_bytes)
-        if size + BLANK_BYTES > self.log.files.file_bytes:
-            raise BatchTooLong(f"{size} bytes; a file of a block's log has {self.log.files.file_bytes}")
+        file_bytes = self.log.files.file_bytes
+        if size + BLANK_BYTES > file_bytes:
+            raise RecordTooLong(
+                f"the message needs a record of {size} bytes in its block. The limit is {file_bytes - BLANK_BYTES} "
+                f"bytes, because block_log_file_bytes is {file_bytes}. Send a smaller message"
+            )
         self._begin()
         self.queue.make_room()
         self.log.reserve(size)

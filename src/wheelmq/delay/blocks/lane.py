@@ -101,7 +101,7 @@ class BlockLane:
     # Put -----------------------------------------------------------------------------------------------------------
 
     def put(self, message: Message, due_ms: Millis) -> Put:
-        """Append a message that was parked. Raises PropertiesTooLong, BatchTooLong, BlockGoing, NoNumberLeft,
+        """Append a message that was parked. Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft,
         DiskFull."""
         block = self.blocks.block_for(due_ms)
         if block.queue.end == 0:  # it is new, and its number may be one that was given before

@@ -107,7 +107,7 @@ def without_origin(properties: Mapping[str, str]) -> dict[str, str]:
 def fitting(properties: Mapping[str, str], bytes_max: int = PROPERTIES_BYTES_MAX) -> dict[str, str]:
     """`properties` without those at the end for which `bytes_max` encoded bytes leave no room."""
     kept = dict(properties)
-    while len(encode(kept)) > bytes_max:
+    while kept and len(encode(kept)) > bytes_max:
         kept.popitem()
     return kept
 

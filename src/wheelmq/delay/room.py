@@ -1,0 +1,41 @@
+"""The room that the later records of a message need in the log.
+
+A message that waits is written again when it is delivered, when it rolls, or when it becomes a dead letter. Each of
+these records is longer than the first one: its topic may be longer, and its properties say more. The broker checks the
+length of the longest one before it accepts the message. After that, a release cannot fail because of a size.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wheelmq.delay.park import ROOM_BYTES
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
+from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC
+
+DEAD_LETTER_TOPIC: Final = "rmq_sys_wheelmq_dead_letter"
+"""The topic of parked messages that can never be delivered. They keep their properties, and their origin is added."""
+
+_LENGTH_BYTES: Final = 1
+"""Bytes that the length of a topic grows by when the topic has more than 127 characters."""
+
+
+def release_growth_bytes(parked: Message) -> int:
+    """Return how many bytes longer than its parked record the longest later record of `parked` may be."""
+    room_bytes = ORIGIN_PROPERTY_BYTES if parked.topic == SCHEDULE_TOPIC else ROOM_BYTES
+    return room_bytes + _topic_growth_bytes(parked, DEAD_LETTER_TOPIC)
+
+
+def half_growth_bytes(half: Message, room_bytes: int) -> int:
+    """Return how many bytes longer than its first record the longest later record of a half message may be.
+
+    `room_bytes` is the length of the properties that the broker adds when it puts the half message back.
+    """
+    return room_bytes + _topic_growth_bytes(half, CHECK_MAX_TIME_TOPIC)
+
+
+def _topic_growth_bytes(message: Message, last_topic: str) -> int:
+    longest_bytes = max(len(message.properties[props.REAL_TOPIC].encode()), len(last_topic))
+    return max(0, longest_bytes - len(message.topic)) + _LENGTH_BYTES
