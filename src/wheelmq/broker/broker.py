@@ -118,8 +118,8 @@ class Broker:
         except SnapshotWrong as error:
             log.warning("the snapshot is removed, and the whole log is walked: %s", error)
             evidence = self._recover()
-        self.topics = Topics(disk, self.paths, clock, settings)
-        self.groups = Groups(disk, self.paths, clock, settings)
+        self.topics = Topics(disk, self.paths, clock, settings, offloads.tables)
+        self.groups = Groups(disk, self.paths, clock, settings, offloads.tables)
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
         self.consumer_filters = ConsumerFilters(disk, self.paths, clock, settings)
         self.clients = Clients()

@@ -32,6 +32,7 @@ class Chores:
         self._broker = broker
         self._every: list[tuple[int, int, Callable[[], None]]] = []
         self._checkpoint_from_ms = 0
+        self._files = (broker.topics.file, broker.groups.file)
         settings, lane = broker.settings, broker.block_lane
         self.every(settings.offsets_persist_ms, lambda: self._save(broker.consumer_offsets))
         self.every(FILTERS_PERSIST_MS, lambda: self._save(broker.consumer_filters))
@@ -51,13 +52,18 @@ class Chores:
             if due_ms <= monotonic_ms:
                 self._every[i] = (monotonic_ms + interval_ms, interval_ms, chore)
                 chore()
+        for file in self._files:
+            file.look(monotonic_ms)
 
     def waits_ms(self, monotonic_ms: int) -> list[int]:
-        """How long it is until each chore is due."""
-        return [due_ms - monotonic_ms for due_ms, _, _ in self._every]
+        """Return the times until each chore, and each write of a table, is due."""
+        waits = [due_ms - monotonic_ms for due_ms, _, _ in self._every]
+        return waits + [due_ms - monotonic_ms for file in self._files if (due_ms := file.next_ms()) is not None]
 
     def save_tables(self) -> None:
-        """A clean stop: write down now what is written down now and then."""
+        """Write all tables that have changed, for a clean stop."""
+        for file in self._files:
+            file.save_now()
         for table in (self._broker.consumer_offsets, self._broker.consumer_filters):
             self._save(table, inline=True)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+ENCODING_REST = 20
+"""Rest between registrations, as a multiple of the time to encode one: many new topics in a row cost 5 % of a core."""
 
 
 class Registration:
@@ -85,16 +87,20 @@ class _NameServer:
         await asyncio.sleep(max(0, self._broker.settings.disappear_time_after_start) / 1000)
         while True:
             self.wanted.clear()
-            succeeded = await self._register()
+            began_s = self._broker.clock.monotonic()
+            command = register_command(self._broker)
+            rest_s = ENCODING_REST * (self._broker.clock.monotonic() - began_s)
+            succeeded = await self._register(command)
+            await asyncio.sleep(rest_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._broker.settings.register_period_ms / 1000 if succeeded else RETRY_S):
                     await self.wanted.wait()
             if not succeeded:
                 await asyncio.sleep(RETRY_S)  # one that closes each connection is not asked in a hurry
 
-    async def _register(self) -> bool:
+    async def _register(self, command: Command) -> bool:
         try:
-            await self._caller.ask(register_command(self._broker), self._broker.settings.register_timeout_ms / 1000)
+            await self._caller.ask(command, self._broker.settings.register_timeout_ms / 1000)
         except (CallError, Refused) as error:
             log.warning("not registered at name server %s: %s", self._caller.address, error)
             self._caller.abort()  # one that does not read would have every further registration pile up here

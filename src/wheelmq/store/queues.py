@@ -60,6 +60,10 @@ class QueueTable:
         row = self._rows.get(key)
         return self._open(key) if row is None else row
 
+    def known_row(self, topic: str, queue_id: int) -> int | None:
+        """Return the row of a queue, or None if it was never named."""
+        return self._rows.get((topic, queue_id))
+
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if it was ever named."""
         row = self._rows.get((topic, queue_id))

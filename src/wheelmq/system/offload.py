@@ -79,6 +79,8 @@ class Offloads:
     """What nobody waits for, if it does not take too long: files that are written, made ahead or removed, the index."""
     reading: Offload
     """What may have to come from a cold disk: reads of the pipeline's tasks, searches."""
+    tables: Offload
+    """Writes of the JSON tables of the config folder: answers to administration and to sends of new topics wait."""
     populating: Offload
     """Pages ahead of what is written, and nothing that takes longer."""
 

@@ -98,6 +98,7 @@ class BrokerHarness:
         background: InlineOffload | HeldOffload | None = None,
         reading: InlineOffload | HeldOffload | None = None,
         block_offload: InlineOffload | HeldOffload | None = None,
+        tables: InlineOffload | HeldOffload | None = None,
         seed: int = 0,
         **settings: Any,
     ) -> None:
@@ -106,12 +107,14 @@ class BrokerHarness:
         self.offload = InlineOffload() if offload is None else offload
         self.background = self.offload if background is None else background
         self.reading = self.background if reading is None else reading
+        self.tables = InlineOffload() if tables is None else tables
         self.block_offload = self.offload if block_offload is None else block_offload
         self._offloads = Offloads(
             flushing=self.offload,
             blocks=self.block_offload,
             background=self.background,
             reading=self.reading,
+            tables=self.tables,
             populating=self.background,
         )
         self.randomness = Random(seed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
+from random import Random
 from unittest import mock
 
 import numpy as np
@@ -10,9 +12,11 @@ import pytest
 
 from wheelmq.broker.state.topics import QUEUES_MAX
 from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.formats.kernels import topics as kernel
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.testing.disk import Call
-from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.harness import BrokerHarness, NoAnswer
+from wheelmq.testing.offload import HeldOffload
 
 
 def create(harness: BrokerHarness, topic: str, read: int, write: int) -> int:
@@ -44,6 +48,57 @@ class TestOnDisk:
         assert harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code != 0
         assert harness.bodies("T") == [b"stored"]
 
+    def test_a_message_waits_until_its_new_topic_is_on_disk(self, tmp_path: Path) -> None:
+        tables = HeldOffload()
+        with BrokerHarness(tmp_path, tables=tables) as harness:
+            first, second = (harness.submit(harness.send_command("T", b"%d" % i, queue_id=0)) for i in range(2))
+            harness.tick()
+            assert first.answer is second.answer is None and harness.broker.store.log.end == 0
+            tables.run()
+            harness.tick()
+            assert first.answer is not None and first.answer.code == 0
+            harness.restart(clean=False)
+            assert harness.bodies("T") == [b"0", b"1"]
+
+    def test_a_thousand_new_topics_are_two_writes(self, tmp_path: Path) -> None:
+        tables = HeldOffload()
+        with BrokerHarness(tmp_path, tables=tables) as harness:
+            asked = [harness.submit(harness.send_command(f"T{i}", queue_id=0)) for i in range(1000)]
+            harness.tick()
+            assert len(tables) == 1
+            more = harness.submit(harness.send_command("late", queue_id=0))
+            tables.run()
+            harness.tick()
+            assert all(one.answer is not None and one.answer.code == 0 for one in asked) and more.answer is None
+            harness.settle()
+            assert len(tables) == 1 and tables.run() == 1
+            harness.tick()
+            assert more.answer is not None and more.answer.code == 0
+
+    def test_sends_that_wait_are_bounded(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, tables=HeldOffload(), bytes_in_flight_max=1 << 30) as harness:
+            answers = [harness.submit(harness.send_command("T", bytes(4 << 20))) for _ in range(17)]
+            harness.tick()
+            refused = [one.answer for one in answers if one.answer is not None]
+            assert [one.code for one in refused] == [ResponseCode.SYSTEM_BUSY]
+            assert "topics.json" in (refused[0].remark or "")
+
+    def test_an_administrator_is_answered_when_the_topic_is_on_disk(self, tmp_path: Path) -> None:
+        tables = HeldOffload()
+        with BrokerHarness(tmp_path, tables=tables) as harness:
+            with pytest.raises(NoAnswer):
+                create(harness, "T", 4, 4)
+            tables.run()
+            harness.restart(clean=False)
+            assert "T" in harness.broker.topics
+
+    def test_a_change_that_cannot_be_saved_is_taken_back(self, harness: BrokerHarness) -> None:
+        create(harness, "T", 4, 4)
+        harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
+        assert create(harness, "T", 8, 8) == ResponseCode.SYSTEM_ERROR
+        config = harness.broker.topics.get("T")
+        assert config is not None and config.read_queue_nums == 4
+
 
 class TestQueueCounts:
     @pytest.mark.parametrize("count", [-(1 << 31), -1, 0, QUEUES_MAX + 1, (1 << 31) - 1])
@@ -72,11 +127,47 @@ class TestQueueCounts:
         assert (config.read_queue_nums, config.write_queue_nums) == (0, QUEUES_MAX)
 
 
+class TestArrays:
+    """Arrays that follow single changes equal arrays that are built from all topics."""
+
+    def found(self, arrays: TopicArrays, name: str) -> tuple[int, bool, list[int]] | None:
+        raw = np.frombuffer(name.encode(), np.uint8)
+        row = int(kernel.find_topic.py_func(arrays.slots, arrays.rows, arrays.names, raw, 0, len(raw)))
+        if row < 0:
+            return None
+        _, _, count, first, sendable = arrays.rows[row].tolist()
+        return count, bool(sendable), arrays.queue_rows[first : first + count].tolist()
+
+    def test_they_follow_every_kind_of_change(self, harness: BrokerHarness) -> None:
+        arrays = TopicArrays(harness.broker)
+        arrays.refresh()
+        rng = Random(5)
+        names = [f"T{i}" for i in range(60)]
+        with mock.patch.object(arrays, "_build", wraps=arrays._build) as builds:
+            for step in range(300):
+                name = rng.choice(names)
+                if rng.random() < 0.2:
+                    harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)
+                elif rng.random() < 0.5:
+                    create(harness, name, rng.randrange(1, 9), rng.randrange(1, 9))
+                else:
+                    harness.send(name, queue_id=rng.randrange(3))
+                if step % 7 == 0:
+                    arrays.refresh()
+            arrays.refresh()
+            assert builds.call_count < 4
+        fresh = TopicArrays(harness.broker)
+        fresh.refresh()
+        for name in [*names, *harness.broker.topics.all()]:
+            assert self.found(arrays, name) == self.found(fresh, name), name
+
+
 def test_arrays_that_cannot_be_made_stay_as_they_were(harness: BrokerHarness) -> None:
     arrays = TopicArrays(harness.broker)
     arrays.refresh()
     before = arrays.names, arrays.rows, arrays.slots, arrays.queue_rows
     create(harness, "T", 4, 4)
+    harness.broker.topics.tell_anew()  # so that all arrays are built again
     with mock.patch.object(np, "full", side_effect=MemoryError), pytest.raises(MemoryError):
         arrays.refresh()
     assert all(

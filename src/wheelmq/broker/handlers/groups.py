@@ -10,6 +10,7 @@ import msgspec
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.saved_answers import when_saved
 from wheelmq.broker.state.attributes import BadAttribute, changed
 from wheelmq.formats import names
 from wheelmq.formats.wire import bodies
@@ -26,19 +27,17 @@ log = logging.getLogger(__name__)
 @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
 def put_group(request: Request, broker: Broker) -> Answer:
     """Make a group, or change it."""
-    _put(request, broker, [bodies.read(request.body, GroupConfig)])
-    return reply()
+    return _put(request, broker, [bodies.read(request.body, GroupConfig)])
 
 
 @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
 def put_groups(request: Request, broker: Broker) -> Answer:
     """Make or change several groups: all of them, or none."""
-    _put(request, broker, bodies.read(request.body, bodies.GroupConfigList).group_config_list)
-    return reply()
+    return _put(request, broker, bodies.read(request.body, bodies.GroupConfigList).group_config_list)
 
 
-def _put(request: Request, broker: Broker, configs: list[GroupConfig]) -> None:
-    """Raises PeerError."""
+def _put(request: Request, broker: Broker, configs: list[GroupConfig]) -> Answer:
+    """Store `configs`, and answer once they are on disk. Raises PeerError."""
     checked = []
     for config in configs:
         problem = names.group_problem(config.group_name)
@@ -51,7 +50,9 @@ def _put(request: Request, broker: Broker, configs: list[GroupConfig]) -> None:
             raise PeerError(ResponseCode.INVALID_PARAMETER, f"{config.group_name}: {error}") from None
         checked.append(msgspec.structs.replace(config, attributes=attributes))
     log.info("%s makes or changes groups: %s", peer_text(request.connection), [one.group_name for one in checked])
+    undo = broker.groups.undo_of([one.group_name for one in checked])
     broker.groups.put_all(checked)
+    return when_saved(broker.groups.file, reply, undo)
 
 
 @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
@@ -74,19 +75,26 @@ def delete_group(request: Request, broker: Broker) -> Answer:
     """Forget a group, and where it was if that is asked for."""
     header = request.header(DeleteGroupHeader)
     log.info("%s deletes the group %s", peer_text(request.connection), header.group_name)
+    undo = broker.groups.undo_of([header.group_name])
     broker.groups.delete(header.group_name)
-    if header.clean_offset:
-        broker.consumer_offsets.remove(lambda group, topic: group == header.group_name)
-    broker.stats.forget_group(header.group_name)
-    return reply()
+
+    def forget() -> Answer:
+        if header.clean_offset:
+            broker.consumer_offsets.remove(lambda group, topic: group == header.group_name)
+        broker.stats.forget_group(header.group_name)
+        return reply()
+
+    return when_saved(broker.groups.file, forget, undo)
 
 
 @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
 def forbid(request: Request, broker: Broker) -> Answer:
     """Whether a group may read a topic, after that was changed if it is asked for."""
     header = request.header(ForbiddenHeader)
+    undo = broker.groups.undo_of([header.group])
     if header.readable is not None:
         log.info("%s lets %s read %s: %s", peer_text(request.connection), header.group, header.topic, header.readable)
         broker.groups.forbid(header.group, header.topic, forbidden=not header.readable)
     readable = not broker.groups.is_forbidden(header.group, header.topic)
-    return reply(body=bodies.write({"group": header.group, "topic": header.topic, "readable": readable}))
+    answer = reply(body=bodies.write({"group": header.group, "topic": header.topic, "readable": readable}))
+    return answer if header.readable is None else when_saved(broker.groups.file, lambda: answer, undo)

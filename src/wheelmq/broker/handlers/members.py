@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.slices import Steps
 from wheelmq.broker.state.clients import Client
 from wheelmq.broker.state.consumer_filters import compiled
 from wheelmq.broker.subscriptions import check_is_supported
 from wheelmq.filter.expression import ExpressionError
 from wheelmq.formats import names
 from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import ConsumerData
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
+ENTRIES_MAX: Final = 10_000
+"""Groups of a heartbeat and subscriptions of all of them. A client has one or a few; a proxy has thousands."""
+AT_ONCE_MAX: Final = 64
+"""Groups and subscriptions that are served without slices."""
+
 
 @serves(RequestCode.HEART_BEAT)
 def heart_beat(request: Request, broker: Broker) -> Answer:
-    """A client tells which groups it is in; a group that changed by it is told."""
+    """Register a client in its groups, and notify each group that it changes.
+
+    A heartbeat of few groups is served at once. One of many is served in slices, so that other requests and due
+    messages do not wait for it.
+
+    Raises PeerError for one that names more groups or subscriptions than a client can have.
+    """
     beat = bodies.read(request.body, bodies.Heartbeat)
+    entries = sum(1 + len(one.subscription_data_set) for one in beat.consumer_data_set) + len(beat.producer_data_set)
+    if entries > ENTRIES_MAX:
+        raise PeerError(
+            ResponseCode.INVALID_PARAMETER,
+            f"the heartbeat of {beat.client_id[:200]} has {entries} groups and subscriptions, a client can have "
+            f"{ENTRIES_MAX}: use more clients",
+        )
     client = Client(
         client_id=beat.client_id,
         connection=request.connection,
@@ -30,20 +51,39 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
         version=request.command.version,
         last_seen_ms=broker.now_monotonic_ms(),
     )
+    steps = _register(beat, client, broker)
+    if entries > AT_ONCE_MAX:
+        return broker.slices.answer(steps)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            answer: Command = stop.value
+            return answer
+
+
+def _register(beat: bodies.Heartbeat, client: Client, broker: Broker) -> Steps:
+    """Register the groups one by one, a step for each."""
     for consumer in beat.consumer_data_set:
-        if broker.settings.reject_pull_consumer_enable and consumer.consume_type == "CONSUME_ACTIVELY":
-            continue
-        group = broker.groups.get(consumer.group_name)
-        if group is None:
-            continue
-        broker.topics.create_for_group(names.retry_topic(consumer.group_name), group.retry_queue_nums)
-        changed = broker.clients.consumer_beat(client, consumer)
-        broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
-        if changed and group.notify_consumer_ids_changed_enable:
-            broker.member_changes.note_change(consumer.group_name, request.connection)
+        _register_consumer(consumer, client, broker)
+        yield
     for producer in beat.producer_data_set:
         broker.clients.producer_beat(client, producer.group_name)
+        yield
     return reply(IS_SUPPORT_HEART_BEAT_V2="false", IS_SUB_CHANGE="true")
+
+
+def _register_consumer(consumer: ConsumerData, client: Client, broker: Broker) -> None:
+    if broker.settings.reject_pull_consumer_enable and consumer.consume_type == "CONSUME_ACTIVELY":
+        return
+    group = broker.groups.get(consumer.group_name)
+    if group is None:
+        return
+    broker.topics.create_for_group(names.retry_topic(consumer.group_name), group.retry_queue_nums)
+    changed = broker.clients.consumer_beat(client, consumer)
+    broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
+    if changed and group.notify_consumer_ids_changed_enable:
+        broker.member_changes.note_change(consumer.group_name, client.connection)
 
 
 @serves(RequestCode.UNREGISTER_CLIENT)

@@ -18,6 +18,7 @@ from wheelmq.broker.handlers.put import answer_when_stored, put
 from wheelmq.broker.handlers.send import check_topic, marks
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, Durable, Give, Later, PeerError, Request
+from wheelmq.broker.saved_answers import when_topic_saved
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, Message
 from wheelmq.formats.disk.message_id import offset_message_id
@@ -47,6 +48,11 @@ class _Reply:
 @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 def send_reply(request: Request, broker: Broker) -> Answer:
     """Pass a reply on, store it, and say whether the client that waits for it took it."""
+    return when_topic_saved(request, broker, lambda: _send_reply(request, broker))
+
+
+def _send_reply(request: Request, broker: Broker) -> Answer:
+    """Raises TopicUnsaved."""
     if request.command.code == RequestCode.SEND_REPLY_MESSAGE:
         header = request.header(SendHeader)
     else:
@@ -69,6 +75,7 @@ def send_reply(request: Request, broker: Broker) -> Answer:
 
 def _message(request: Request, broker: Broker, header: SendHeader) -> Message:
     topic = check_topic(request, broker, header)
+    broker.topics.check_saved(topic.topic_name)
     body = request.body
     if len(body) > broker.settings.body_bytes_max:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL)

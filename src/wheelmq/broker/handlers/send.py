@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wheelmq.broker.connection import peer_text
@@ -18,8 +19,10 @@ from wheelmq.broker.handlers.put import (
     recall_handle,
 )
 from wheelmq.broker.hook_contexts import send_context
+from wheelmq.broker.hooks import SendMessageContext
 from wheelmq.broker.put_status import PutFailed, PutStatus
-from wheelmq.broker.request import Answer, DurableInBlock, PeerError, Request
+from wheelmq.broker.request import Answer, DurableInBlock, Give, Later, PeerError, Request
+from wheelmq.broker.saved_answers import when_topic_saved
 from wheelmq.broker.transactions.halves import half_of
 from wheelmq.delay.blocks.park import SecondsRefused, asked_due_ms
 from wheelmq.delay.park import LevelUnreadable
@@ -51,7 +54,7 @@ def send(request: Request, broker: Broker) -> Answer:
     )
     if broker.hooks.send or broker.hooks.authorities:
         return _send_with_hooks(request, broker, header)
-    return _send(request, broker, header)
+    return when_topic_saved(request, broker, lambda: _send(request, broker, header))
 
 
 def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> Answer:
@@ -60,12 +63,30 @@ def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> An
     try:
         hooks.before_send(context)
         hooks.check_topic(context.born_host, context.producer_group, context.topic)
-        answer = _send(request, broker, header)
+        answer = when_topic_saved(request, broker, lambda: _send(request, broker, header))
     except PeerError as refusal:
         answer = Command(code=refusal.code, remark=refusal.remark)
     finally:
-        hooks.after_send(context, answer)
-    return answer
+        if not isinstance(answer, Later):
+            hooks.after_send(context, answer)
+    return _with_hooks_later(broker, context, answer.begin) if isinstance(answer, Later) else answer
+
+
+def _with_hooks_later(broker: Broker, context: SendMessageContext, begin: Callable[[Give], None]) -> Later:
+    """Return the answer of `begin`, with the hooks called once it is known."""
+
+    def made(make: Callable[[], Answer]) -> Answer:
+        answer: Answer = None
+        try:
+            answer = make()
+        except PeerError as refusal:
+            answer = Command(code=refusal.code, remark=refusal.remark)
+        finally:
+            if not isinstance(answer, Later):
+                broker.hooks.after_send(context, answer)
+        return _with_hooks_later(broker, context, answer.begin) if isinstance(answer, Later) else answer
+
+    return Later(lambda give: begin(lambda make: give(lambda: made(make))))
 
 
 def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
@@ -86,7 +107,7 @@ def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
 
 
 def check_topic(request: Request, broker: Broker, header: SendHeader) -> TopicConfig:
-    """The topic of a send, made if that is allowed. Raises PeerError."""
+    """Return the topic of a send, created if that is allowed. Raises PeerError."""
     known = broker.topics.get(header.topic)
     if known is not None and known.order:
         check_writable(broker)
@@ -130,6 +151,7 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     asked_queue = message.queue_id
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, broker, header, message)
+    broker.topics.check_saved(message.topic)
     if _is_half(header, message):
         return _send_half(broker, message, asked_queue)
     due_ms = _block_due_ms(broker, message)
@@ -207,6 +229,7 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
     if header.topic.startswith(names.RETRY_PREFIX):
         remark = f"batch request does not support retry group {header.topic}"
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, remark)
+    broker.topics.check_saved(topic.topic_name)
     body = request.body
     _check_body(broker, body)
     shared = props.parse(header.properties)

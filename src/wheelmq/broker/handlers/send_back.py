@@ -9,6 +9,7 @@ from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
 from wheelmq.broker.hook_contexts import send_back_context
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.saved_answers import when_topic_saved
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message_id import offset_message_id
@@ -28,6 +29,11 @@ TIMES_MAX: Final = (1 << 31) - 1
 @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
 def send_back(request: Request, broker: Broker) -> Answer:
     """Store the message again in the group's retry topic, delayed, or in its dead-letter topic."""
+    return when_topic_saved(request, broker, lambda: _send_back(request, broker))
+
+
+def _send_back(request: Request, broker: Broker) -> Answer:
+    """Raises PeerError and TopicUnsaved."""
     header = request.header(SendBackHeader)
     group = broker.groups.get(header.group)
     if group is None:
@@ -59,6 +65,7 @@ def send_back(request: Request, broker: Broker) -> Answer:
         properties[props.DELAY] = "0"
     else:
         properties[props.DELAY] = str(header.delay_level or _FIRST_LEVEL + old.reconsume_times)
+    broker.topics.check_saved(topic.topic_name)
     message = old.again(topic.topic_name, queue_id, properties)
     message.reconsume_times = min(message.reconsume_times + 1, TIMES_MAX)
     is_stored = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
+from wheelmq.broker.saved_answers import when_saved
 from wheelmq.broker.state.attributes import MESSAGE_TYPE, BadAttribute, changed, parse
 from wheelmq.broker.state.topics import check_queues
 from wheelmq.formats import names
@@ -45,8 +47,7 @@ def create_topic(request: Request, broker: Broker) -> Answer:
         changes = parse(header.attributes)
     except BadAttribute as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-    _put(request, broker, [msgspec.structs.replace(config, attributes=changes)])
-    return reply()
+    return _put(request, broker, [msgspec.structs.replace(config, attributes=changes)])
 
 
 @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
@@ -55,12 +56,14 @@ def create_topics(request: Request, broker: Broker) -> Answer:
     configs = bodies.read(request.body, bodies.TopicConfigList).topic_config_list
     for config in configs:
         _check_name(broker, config.topic_name)
-    _put(request, broker, configs)
-    return reply()
+    return _put(request, broker, configs)
 
 
-def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> None:
-    """Take `configs`, whose attributes say what is to change. Raises PeerError."""
+def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> Answer:
+    """Store `configs`, whose attributes are changes of attributes, and answer once they are on disk.
+
+    Raises PeerError.
+    """
     checked = []
     for config in configs:
         name = config.topic_name
@@ -84,7 +87,12 @@ def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> None:
             checked.append(config)
     if checked:
         log.info("%s makes or changes topics: %s", peer_text(request.connection), [one.topic_name for one in checked])
+        changed_to = {one.topic_name: one for one in checked}
+        previous = {name: broker.topics.get(name) for name in changed_to}
         broker.topics.put_all(checked)
+        undo = partial(broker.topics.restore, changed_to, previous)
+        return when_saved(broker.topics.file, reply, undo)
+    return when_saved(broker.topics.file, reply)
 
 
 @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
@@ -96,7 +104,14 @@ def delete_topic(request: Request, broker: Broker) -> Answer:
     topic = request.header(TopicHeader).topic
     _check_name(broker, topic)
     log.info("%s deletes the topic %s", peer_text(request.connection), topic)
+    previous = broker.topics.get(topic)
     broker.topics.delete(topic)
+    undo = partial(broker.topics.restore, {topic: None}, {topic: previous})
+    return when_saved(broker.topics.file, partial(_forget_topic, broker, topic), undo)
+
+
+def _forget_topic(broker: Broker, topic: str) -> Answer:
+    """Remove the messages, the offsets and the statistics of a topic that is deleted for good."""
     broker.consumer_offsets.remove(lambda _, found: found == topic)
     for remove_files in broker.store.queues.give_up(topic):
         if remove_files is not None:

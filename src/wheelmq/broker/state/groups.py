@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import re
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.table_file import TableFile
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.names import TRANSACTION_GROUP
 from wheelmq.formats.wire.bodies import Body, DataVersion, GroupConfig
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
+from wheelmq.system.offload import Offload
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 GROUP_CHARS_MAX = 255
@@ -27,9 +29,6 @@ BUILT_IN = (
     "CID_ONSAPI_OWNER",
     TRANSACTION_GROUP,
 )
-
-
-log = logging.getLogger(__name__)
 
 
 _FORBIDDEN_TO_READ: Final = 1 << 2
@@ -47,12 +46,12 @@ class GroupTable(Body):
 class Groups:
     """Group configs by name."""
 
-    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
-        self._disk = disk
-        self._path = paths.config_file("subscriptionGroup.json")
+    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, offload: Offload) -> None:
         self._clock = clock
         self._settings = settings
-        self._table = config_file.load(disk, self._path, GroupTable) or GroupTable()
+        path = paths.config_file("subscriptionGroup.json")
+        self._table = config_file.load(disk, path, GroupTable) or GroupTable()
+        self.file = TableFile(disk, path, clock, offload, self._snapshot)
         for name in BUILT_IN:
             self._table.subscription_group_table.setdefault(name, GroupConfig(group_name=name))
 
@@ -65,63 +64,76 @@ class Groups:
         return self._table
 
     def put_all(self, configs: list[GroupConfig]) -> None:
-        """Add or replace groups, durably, all of them or none. Raises OSError."""
-        self._replace({**self._table.subscription_group_table, **{one.group_name: one for one in configs}})
+        """Add or replace groups."""
+        self._table.subscription_group_table.update((one.group_name, one) for one in configs)
+        self._note_change()
 
     def delete(self, name: str) -> bool:
-        """Forget a group and what it is forbidden, durably; whether there was one. Raises OSError."""
-        known = self._table.subscription_group_table
-        if name not in known:
+        """Remove a group and its forbidden topics. Returns whether there was one."""
+        if self._table.subscription_group_table.pop(name, None) is None:
             return False
-        self._replace({group: config for group, config in known.items() if group != name}, forgiven=name)
+        self._table.forbidden_table.pop(name, None)
+        self._note_change()
         return True
+
+    def undo_of(self, names: Iterable[str]) -> Callable[[], None]:
+        """Return a function that brings these groups back to their present state."""
+        groups, forbidden = self._table.subscription_group_table, self._table.forbidden_table
+        before = [(name, groups.get(name), dict(forbidden.get(name, {}))) for name in names]
+
+        def undo() -> None:
+            for name, config, topics in before:
+                groups.pop(name, None)
+                forbidden.pop(name, None)
+                if config is not None:
+                    groups[name] = config
+                if topics:
+                    forbidden[name] = topics
+            self._note_change()
+
+        return undo
 
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether the group may not read the topic."""
         return bool(self._table.forbidden_table.get(group, {}).get(topic, 0) & _FORBIDDEN_TO_READ)
 
     def forbid(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Let the group read the topic no more, or again; durably. Raises OSError."""
-        table = {name: dict(topics) for name, topics in self._table.forbidden_table.items()}
-        bits = table.setdefault(group, {}).pop(topic, 0)
+        """Forbid the group to read the topic, or allow it again."""
+        table = self._table.forbidden_table
+        topics = dict(table.get(group, {}))
+        bits = topics.pop(topic, 0)
         bits = bits | _FORBIDDEN_TO_READ if forbidden else bits & ~_FORBIDDEN_TO_READ
         if bits:
-            table[group][topic] = bits
-        if not table[group]:
-            del table[group]
-        self._replace(self._table.subscription_group_table, forbidden=table)
+            topics[topic] = bits
+        table.pop(group, None)
+        if topics:
+            table[group] = topics
+        self._note_change()
 
-    def _replace(
-        self,
-        groups: dict[str, GroupConfig],
-        *,
-        forbidden: dict[str, dict[str, int]] | None = None,
-        forgiven: str | None = None,
-    ) -> None:
-        """Take another table once it is on disk."""
-        forbidden = self._table.forbidden_table if forbidden is None else forbidden
-        table = GroupTable(
-            data_version=DataVersion(timestamp=self._clock.now_ms(), counter=self._table.data_version.counter + 1),
-            forbidden_table={name: topics for name, topics in forbidden.items() if name != forgiven},
-            subscription_group_table=groups,
+    def _note_change(self) -> None:
+        counter = self._table.data_version.counter + 1
+        self._table.data_version = DataVersion(timestamp=self._clock.now_ms(), counter=counter)
+        self.file.note_change()
+
+    def _snapshot(self) -> GroupTable:
+        table = self._table
+        return GroupTable(
+            data_version=table.data_version,
+            forbidden_table=dict(table.forbidden_table),
+            subscription_group_table=dict(table.subscription_group_table),
         )
-        config_file.save(self._disk, self._path, table)
-        self._table = table
 
     def get(self, name: str) -> GroupConfig | None:
-        """The group, made if that is allowed and the name is one; else None."""
+        """Return the group, created if that is allowed and the name is valid; else None.
+
+        A group that is created here may be lost at a kill. The next request that names it creates it again.
+        """
         found = self._table.subscription_group_table.get(name)
         if found is not None:
             return found
         if not self._settings.auto_create_group or not _NAME.fullmatch(name) or len(name) > GROUP_CHARS_MAX:
             return None
-        made = GroupConfig(group_name=name)
-        self._table.subscription_group_table[name] = made
-        self._table.data_version = DataVersion(
-            timestamp=self._clock.now_ms(), counter=self._table.data_version.counter + 1
-        )
-        try:
-            config_file.save(self._disk, self._path, self._table)
-        except OSError as error:  # whoever names it after a stop has it made anew: no reason to refuse a pull now
-            log.error("the group %s is not on disk: %s", name, error)
-        return made
+        created = GroupConfig(group_name=name)
+        self._table.subscription_group_table[name] = created
+        self._note_change()
+        return created

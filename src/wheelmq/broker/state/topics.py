@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import structs
 
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.table_file import TableFile
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats import names
 from wheelmq.formats.disk.paths import StorePaths
@@ -16,6 +20,7 @@ from wheelmq.formats.wire.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, Dat
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
+from wheelmq.system.offload import Offload
 
 log = logging.getLogger(__name__)
 
@@ -25,22 +30,42 @@ QUEUES_MAX: Final = 8192
 """Queues that a topic may have: each takes room in every table of queues."""
 
 
-class Topics:
-    """Topic configs by name. `version` counts changes; `changed` tells that the name server should hear of one."""
+RECENT_MAX: Final = 100_000
+"""Changes that readers of `changed_since` can catch up on by name."""
 
-    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
-        self._disk = disk
-        self._path = paths.config_file("topics.json")
+
+class TopicUnsaved(Exception):
+    """The topic is new and not on disk yet: a message stored in it could be lost with it."""
+
+
+class Topics:
+    """Topic configs by name.
+
+    `version` counts changes. `changed` is set when the broker must register again. A change is visible at once and
+    `file` writes it soon. A new topic takes no message until it is on disk.
+    """
+
+    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, offload: Offload) -> None:
         self._clock = clock
         self._settings = settings
-        stored = config_file.load(disk, self._path, TopicConfigTable) or TopicConfigTable()
+        path = paths.config_file("topics.json")
+        stored = config_file.load(disk, path, TopicConfigTable) or TopicConfigTable()
+        self.file = TableFile(disk, path, clock, offload, self._snapshot, self._written)
         self.version: DataVersion = stored.data_version
         self._table: dict[str, TopicConfig] = dict(stored.topic_config_table)
         for config in self._table.values():
             _bound_queues(config)
         self.changed = True
         self.changes = 0
-        """Changes since the start, for who keeps something derived from the table."""
+        """Changes of topics since the start. A derived table compares it and asks `changed_since`."""
+        self._recent: deque[str] = deque(maxlen=RECENT_MAX)
+        """The names of the last changes."""
+        self._unsaved: dict[str, int] = {}
+        """New topics, each with the change of `file` that it came with."""
+        self._for_sends: set[str] = set()
+        """New topics that a send has created. They are removed if the write fails."""
+        self.waiting_bytes = 0
+        """Bodies of sends that wait for their new topic."""
         self._add_system_topics()
 
     def _add_system_topics(self) -> None:
@@ -96,23 +121,47 @@ class Topics:
         return cluster, self._settings.broker_name, f"{cluster}_REPLY_TOPIC"
 
     def put(self, config: TopicConfig) -> TopicConfig:
-        """Add or replace a topic, durably. Raises OSError with nothing changed."""
+        """Add or replace a topic."""
         self.put_all([config])
         return config
 
     def put_all(self, configs: list[TopicConfig]) -> None:
-        """Add or replace topics, durably, all of them or none. Raises as `put`."""
-        self._replace({**self._table, **{config.topic_name: config for config in configs}})
+        """Add or replace topics."""
+        self._change({config.topic_name: config for config in configs})
 
     def delete(self, name: str) -> bool:
-        """Forget a topic, durably; whether there was one. Its messages stay in the log. Raises as `put`."""
+        """Remove a topic and return whether there was one. Its messages stay in the log."""
         if name not in self._table:
             return False
-        self._replace({known: config for known, config in self._table.items() if known != name})
+        self._change({name: None})
         return True
 
+    def restore(self, changed: Mapping[str, TopicConfig | None], previous: Mapping[str, TopicConfig | None]) -> None:
+        """Take back the change to `changed`, but for topics that were changed again since."""
+        wanted = {
+            name: config for name, config in previous.items() if self._table.get(name) == changed.get(name) != config
+        }
+        if wanted:
+            self._change(wanted)
+
+    def check_saved(self, name: str) -> None:
+        """Raises TopicUnsaved if the topic is new and not on disk."""
+        if name in self._unsaved:
+            raise TopicUnsaved(name)
+
+    def is_saved(self, name: str) -> bool:
+        """Whether messages can be stored in the topic."""
+        return name not in self._unsaved
+
+    def changed_since(self, changes: int) -> list[str] | None:
+        """Return the names of the topics that changed after that many changes, or None if that is too long ago."""
+        count = self.changes - changes
+        if count > len(self._recent):
+            return None
+        return list(dict.fromkeys(islice(reversed(self._recent), count)))
+
     def create_for_send(self, name: str, default_topic: str, default_queues: int, sys_flag: int) -> TopicConfig | None:
-        """The topic a send names, made after `default_topic` if that may be inherited from; None if not.
+        """Create the topic of a send from `default_topic`. Returns None if that topic may not be inherited from.
 
         Raises ValueError when it would have no queue.
         """
@@ -125,7 +174,9 @@ class Topics:
         config = _config(name, count, model.perm & ~PERM_INHERIT)
         config.topic_sys_flag = sys_flag
         config.topic_filter_type = model.topic_filter_type
-        return self.put(config)
+        self.put(config)
+        self._for_sends.add(name)
+        return config
 
     def create_for_group(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
         """A group's retry or dead-letter topic, made if it is not there."""
@@ -145,18 +196,48 @@ class Topics:
         return TopicConfigTable(data_version=self.version, topic_config_table=table)
 
     def tell_anew(self) -> None:
-        """Have the name server hear of all topics in another version: what is registered of them has changed."""
-        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
-        self.changed = True
+        """Register all topics again in another version: the settings that registrations depend on have changed."""
+        self._note_version()
+        self._recent.clear()
         self.changes += 1
 
-    def _replace(self, table: dict[str, TopicConfig]) -> None:
-        """Take `table` once it is on disk: a topic that nobody finds after a stop hides what was sent to it."""
-        version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
-        config_file.save(self._disk, self._path, TopicConfigTable(data_version=version, topic_config_table=table))
-        self._table, self.version = table, version
+    def _note_version(self) -> None:
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self.changed = True
+
+    def _change(self, changed: Mapping[str, TopicConfig | None]) -> None:
+        """Apply changes in memory, and have the file written."""
+        self._note_version()
+        self.file.note_change()
+        for name, config in changed.items():
+            if config is None:
+                self._table.pop(name, None)
+                self._forget_unsaved(name)
+            else:
+                if name not in self._table:
+                    self._unsaved[name] = self.file.changes
+                self._table[name] = config
+            self._note_name(name)
+
+    def _written(self, upto: int, error: OSError | None) -> None:
+        """A write of the changes up to `upto` has ended: new topics take messages, or go if a send had created them."""
+        for name in [name for name, change in self._unsaved.items() if change <= upto]:
+            if error is None:
+                self._forget_unsaved(name)
+                self._note_name(name)
+            elif name in self._for_sends:
+                self._change({name: None})
+
+    def _note_name(self, name: str) -> None:
         self.changes += 1
+        self._recent.append(name)
+
+    def _forget_unsaved(self, name: str) -> None:
+        self._unsaved.pop(name, None)
+        self._for_sends.discard(name)
+
+    def _snapshot(self) -> TopicConfigTable:
+        return TopicConfigTable(data_version=self.version, topic_config_table=dict(self._table))
 
 
 def check_queues(count: int) -> int:

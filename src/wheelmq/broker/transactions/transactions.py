@@ -60,6 +60,8 @@ class Transactions:
         self._rests_to_ms = 0
         self._staged: _Progress | None = None
         self._checks = Checks(broker, self)
+        if self._store.queues.end(CHECK_MAX_TIME_TOPIC, 0):
+            broker.topics.create_for_group(CHECK_MAX_TIME_TOPIC, 1)  # a kill came before the topic was on disk
         broker.chores.every(settings.transaction_metric_flush_interval, self._save_counts)
 
     def _load(self, evidence: Evidence) -> Pending:

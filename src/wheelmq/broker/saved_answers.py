@@ -1,0 +1,83 @@
+"""Answers that wait until a table of the config folder is on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from wheelmq.broker.refusal import refusal_text
+from wheelmq.broker.request import Answer, Give, Later, PeerError, Request
+from wheelmq.broker.state.table_file import TableFile
+from wheelmq.broker.state.topics import TopicUnsaved
+from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.system.disk import DiskFull
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+WAITING_BYTES_MAX: Final = 64 << 20
+"""Bodies of all sends that wait for their new topic."""
+
+
+def when_saved(table: TableFile, answer: Callable[[], Answer], undo: Callable[[], None] | None = None) -> Answer:
+    """Return the answer that `answer` makes once the table is on disk.
+
+    If the write fails, `undo` takes the change back and the answer is the error. Raises PeerError if too many answers
+    wait already.
+    """
+    _check_room(table)
+
+    def begin(give: Give) -> None:
+        def done(error: OSError | None) -> None:
+            if error is not None and undo is not None:
+                undo()
+            give(answer if error is None else lambda: _fail(table, error))
+
+        table.when_saved(done)
+
+    return Later(begin)
+
+
+def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answer]) -> Answer:
+    """Serve a request, once its topic is on disk if it names a new one.
+
+    `serve` raises TopicUnsaved before it has stored anything, and is called again after the write. Raises PeerError.
+    """
+    try:
+        return serve()
+    except TopicUnsaved:
+        table = broker.topics.file
+        size = len(request.command.body)
+        _check_room(table)
+        if broker.topics.waiting_bytes + size > WAITING_BYTES_MAX:
+            raise PeerError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{broker.topics.waiting_bytes} bytes of messages wait until {table.path.name} is written: send again",
+            ) from None
+        request.command.body = bytes(request.command.body)  # the buffer that it came in is about to be reused
+        broker.topics.waiting_bytes += size
+
+        def begin(give: Give) -> None:
+            def done(error: OSError | None) -> None:
+                broker.topics.waiting_bytes -= size
+                if error is None:
+                    give(lambda: when_topic_saved(request, broker, serve))
+                else:
+                    give(lambda: _fail(table, error))
+
+            table.when_saved(done)
+
+        return Later(begin)
+
+
+def _check_room(table: TableFile) -> None:
+    if not table.has_room:
+        remark = f"too many requests wait until {table.path.name} is written: ask again"
+        raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
+
+
+def _fail(table: TableFile, error: OSError) -> Answer:
+    """Raises the error as the answer of a request: it has changed nothing."""
+    if isinstance(error, DiskFull):
+        raise error
+    raise PeerError(ResponseCode.SYSTEM_ERROR, f"{table.path.name} could not be written: {refusal_text(error)}")

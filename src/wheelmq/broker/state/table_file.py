@@ -1,0 +1,136 @@
+"""A JSON table of the config folder that is written off the loop.
+
+A change is made in memory first. The next write stores all changes that were made before it began, so a thousand
+changes cost one write. At most one write of a table runs at a time, and a rest as long as the write follows it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from wheelmq.store import config_file
+from wheelmq.system.clock import Clock
+from wheelmq.system.disk import Disk
+from wheelmq.system.offload import Offload
+from wheelmq.system.thinned import ThinnedLog
+
+log = logging.getLogger(__name__)
+
+WRITE_INTERVAL_MS: Final = 1000
+"""Time from a change to its write when no answer waits for it. A kill can lose the changes of this time."""
+RETRY_MS: Final = 100
+"""Time from a failed write to the next one when an answer waits."""
+WAITERS_MAX: Final = 10_000
+"""Answers that can wait for one table."""
+
+Saved = Callable[[OSError | None], None]
+"""Called when a write has ended, with its error if it failed."""
+
+
+class TableFile:
+    """Writes the value that `take` returns to `path`. Times are monotonic milliseconds."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        clock: Clock,
+        offload: Offload,
+        take: Callable[[], Any],
+        written: Callable[[int, OSError | None], None] = lambda upto, error: None,
+    ) -> None:
+        """`written` is called after each write, with the number of changes in it and its error, before any waiter."""
+        self.path = path
+        self._disk = disk
+        self._clock = clock
+        self._offload = offload
+        self._take = take
+        self._written = written
+        self._changes = 0
+        self._saved = 0
+        """Changes that the file holds."""
+        self._is_writing = False
+        self._due_ms = 0
+        self._rest_until_ms = 0
+        self._waiting: list[tuple[int, Saved]] = []
+        """Each with the change that it waits for, in the order of the changes."""
+        self._log = ThinnedLog(log, clock.monotonic)
+
+    @property
+    def changes(self) -> int:
+        """Changes since the start."""
+        return self._changes
+
+    @property
+    def saved(self) -> int:
+        """Changes that the file on disk holds."""
+        return self._saved
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more answer can wait."""
+        return len(self._waiting) < WAITERS_MAX
+
+    def note_change(self) -> None:
+        """Have the table written soon."""
+        if self._changes == self._saved:
+            self._due_ms = self._now_ms() + WRITE_INTERVAL_MS
+        self._changes += 1
+
+    def when_saved(self, done: Saved) -> None:
+        """Call `done` once all changes up to now are on disk, or the write of them has failed."""
+        if self._changes == self._saved:
+            done(None)
+        else:
+            self._waiting.append((self._changes, done))
+
+    def look(self, monotonic_ms: int) -> None:
+        """Begin a write if one is due."""
+        due_ms = self.next_ms()
+        if due_ms is None or due_ms > monotonic_ms:
+            return
+        upto, value = self._changes, self._take()
+        self._is_writing = True
+        self._offload.submit(
+            lambda: config_file.save(self._disk, self.path, value),
+            lambda result: self._ended(upto, monotonic_ms, result),
+        )
+
+    def next_ms(self) -> int | None:
+        """Return when the next write is due, or None if there is nothing to write."""
+        if self._is_writing or self._changes == self._saved:
+            return None
+        return max(self._rest_until_ms, 0 if self._waiting else self._due_ms)
+
+    def save_now(self) -> None:
+        """Write the table in place, for a clean stop."""
+        if self._changes > self._saved:
+            try:
+                config_file.save(self._disk, self.path, self._take())
+                self._saved = self._changes
+            except OSError as error:
+                log.error("%s could not be written at the stop, its last changes are lost: %s", self.path, error)
+
+    def _ended(self, upto: int, began_ms: int, result: object) -> None:
+        now_ms = self._now_ms()
+        self._is_writing = False
+        self._rest_until_ms = now_ms + (now_ms - began_ms)
+        error: OSError | None = None
+        if isinstance(result, BaseException):
+            error = result if isinstance(result, OSError) else OSError(f"{type(result).__name__}: {result}")
+            self._rest_until_ms, self._due_ms = now_ms + RETRY_MS, now_ms + WRITE_INTERVAL_MS
+            self._log.warn("failed", "%s could not be written, the broker will try again: %s", self.path, error)
+        else:
+            self._saved = max(self._saved, upto)
+            self._due_ms = now_ms + WRITE_INTERVAL_MS
+        self._written(upto, error)
+        ended = [done for change, done in self._waiting if change <= upto]
+        self._waiting = [one for one in self._waiting if one[0] > upto]
+        for done in ended:
+            done(error)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
