@@ -104,6 +104,7 @@ class FastSend:
         parameters[fields.PEER_PORT] = connection.peer.port
         parameters[fields.LOG_BASE] = base
         served = self.served
+        log_end, begin_s = log.end, broker.clock.monotonic()
         parameters[fields.SERVED_MAX] = served + left
         while True:
             outcome = self._call(buffer, end, file.array)
@@ -116,6 +117,8 @@ class FastSend:
             state[send.OUT] = 0
         self.left += outcome == send.NOT_MINE
         broker.flow.took_sends(self.served - served)
+        elapsed_s = broker.clock.monotonic() - begin_s
+        broker.stats.put_times.note_kernel_call(elapsed_s, self.served - served, log.end - log_end)
         return int(state[send.AT])
 
     def _call(self, buffer: Bytes, end: int, log: Bytes) -> int:

@@ -104,7 +104,7 @@ class Flow:
         """How many sends of `connection` may be served in this round."""
         if not self._broker.is_master or self._refusal(connection, SEND) is not None:
             return 0
-        return self._capacity(SEND) - self._taken.get(SEND, 0)
+        return self.capacity(SEND) - self._taken.get(SEND, 0)
 
     def took_sends(self, count: int) -> None:
         """The kernel has served `count` of them."""
@@ -128,7 +128,7 @@ class Flow:
         if group is SEND and round_ms > settings.os_page_cache_busy_time_out_mills:
             return Refusal("rejected", _REJECT)
         ahead = self._taken.get(group, 0)
-        if ahead >= self._capacity(group):
+        if ahead >= self.capacity(group):
             return Refusal("overloaded", "[OVERLOAD]system busy, start flow control for a while")
         if group.wait_ms is None or not settings.broker_fast_failure_enable:
             return None
@@ -143,6 +143,11 @@ class Flow:
             f"period in queue: {waited_ms}ms, size of queue: {ahead}",
         )
 
-    def _capacity(self, group: Group) -> int:
+    def size(self, group: Group) -> int:
+        """Return the number of requests of `group` that this round has taken: its queue, as a refusal names it."""
+        return self._taken.get(group, 0)
+
+    def capacity(self, group: Group) -> int:
+        """Return the number of requests of `group` that a round takes."""
         found: int = getattr(self._broker.settings, group.capacity)
         return found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.broker.put_times import PutTimes
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.stats import SAMPLE_MS, Counted, Stats
 
@@ -49,6 +50,7 @@ class BrokerStats:
         """Of topics of users: beside the counters, of which those that rest for a day begin anew."""
         self.put_bytes = 0
         self.failed_puts = 0
+        self.put_times = PutTimes()
         self.found = 0
         """Pulls that got messages."""
         self.missed = 0

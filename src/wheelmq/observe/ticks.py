@@ -4,11 +4,16 @@ Both are called ticks where they are told, and each is counted by itself."""
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from wheelmq.observe.histogram import Histogram
 from wheelmq.system.clock import Clock
 
+log = logging.getLogger(__name__)
+
+SLOW_S: Final = 0.5
+"""A longer tick is logged. Its puts and releases have waited for it, whichever of its steps was slow."""
 PROCESSOR_EVERY: Final = 17
 """The processor's clock is read for one tick in so many: on a virtual machine that takes as long as a short tick. It is
 odd, since rounds and ticks may take turns."""
@@ -50,7 +55,10 @@ class Ticks:
         if not worked:
             self.idle += 1
         else:
-            self.wall.add(self._clock.monotonic() - self._began)
+            elapsed_s = self._clock.monotonic() - self._began
+            self.wall.add(elapsed_s)
+            if elapsed_s > SLOW_S:
+                log.warning("a tick took %d ms: its sends, pulls and releases waited", round(1000 * elapsed_s))
             if self._processor_began is not None:
                 self.processor.add(self._clock.processor() - self._processor_began)
         self._began = None

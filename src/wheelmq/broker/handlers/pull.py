@@ -142,7 +142,7 @@ class _Pull:
         header, broker = self.header, self._broker
         offsets = broker.consumer_offsets
         reset = offsets.take_reset(*self.queue)
-        found = read_queue(broker, header, self._wanted) if reset is None else _reset_to(broker, header, reset)
+        found = self._read() if reset is None else _reset_to(broker, header, reset)
         code = code_of(found.status, header.queue_offset)
         if found.status != Status.FOUND:
             broker.stats.note_pull(header.consumer_group, header.topic, 0, 0)
@@ -156,6 +156,14 @@ class _Pull:
             broker.hooks.before_consume(pull_context(self._connection, broker, header, found.status, found.body))
         offsets.note_pull(*self.queue, found.next_offset)
         return _answer(found, code, self._topic, self._group, broker)
+
+    def _read(self) -> Read:
+        """Read the queue, and note how long that took."""
+        broker = self._broker
+        begin_s = broker.clock.monotonic()
+        found = read_queue(broker, self.header, self._wanted)
+        broker.stats.put_times.note_read(broker.clock.monotonic() - begin_s)
+        return found
 
 
 def _check(code: int, connection: Connection, header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from wheelmq.broker.put_status import PutFailed, PutStatus
+from wheelmq.broker.put_times import timed
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.request import Answer, Durable, PeerError
 from wheelmq.broker.transactions.halves import ROOM_BYTES, has_room
@@ -48,6 +49,7 @@ def check_writable(broker: Broker) -> None:
         )
 
 
+@timed
 def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
     """Store `message`, parked if it asks for that. Raises PeerError with the answer when it cannot be."""
     _admit(broker, message)
@@ -98,6 +100,7 @@ def _is_refused_by_its_slot(broker: Broker, message: Message, due_ms: Millis) ->
     return broker.timer.congestion.refuses(due_ms, broker.randomness)
 
 
+@timed
 def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
     """Store `message` in the block of its due time. Raises PeerError with the answer when it cannot be."""
     _admit(broker, message)
@@ -109,6 +112,7 @@ def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
     return _store(broker, lambda: broker.block_lane.put(message, due_ms))
 
 
+@timed
 def put_half(broker: Broker, half: Message) -> Appended:
     """Store a half message, whatever delay it asks for. Raises PeerError with the answer when it cannot be."""
     _admit(broker, half)
@@ -127,6 +131,7 @@ def check_delay(broker: Broker, message: Message, half: Message) -> None:
     _parked_due_ms(broker, msgspec.structs.replace(message, sys_flag=sys_flag, properties=properties))
 
 
+@timed
 def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:
     """Store `messages`, none of which asks for a delay: all of them or none. Raises PeerError as `put`."""
     for message in messages:
@@ -140,7 +145,8 @@ def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:
 
 
 def _store(broker: Broker, append: Callable[[], A]) -> A:
-    """What `append` gives. Raises PutFailed with what Apache answers where it raises."""
+    """Append, and return the result. Raises PutFailed with the status that Apache RocketMQ answers."""
+    begin_s = broker.clock.monotonic()
     try:
         return append()
     except PropertiesTooLong as error:
@@ -159,6 +165,8 @@ def _store(broker: Broker, append: Callable[[], A]) -> A:
     except Exception:
         log.exception("a message could not be stored")
         raise PutFailed(broker, PutStatus.UNKNOWN_ERROR) from None
+    finally:
+        broker.stats.put_times.note_append(broker.clock.monotonic() - begin_s)
 
 
 def _admit(broker: Broker, message: Message) -> None:

@@ -1,6 +1,7 @@
 """GET_BROKER_RUNTIME_INFO: every key that mqadmin's brokerStatus prints of a broker of Apache's.
 
-Requests are served as they are read, so nothing waits in a pool's queue, and a put takes as long as the tick it is in.
+A round of reading is the queue of each group of requests (docs/adr/0021-a-queue-is-a-round.md). So the size of a pool's
+queue is the number of its requests in this round, and the wait of its head is the age of the round.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from wheelmq.broker import flow
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Request, reply
 from wheelmq.formats.wire.codes import RequestCode
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 VERSION_TEXT = "V5_3_3"
-_POOLS: Final = ("send", "pull", "litePull", "query", "ack")
+_POOLS: Final = {"send": flow.SEND, "pull": flow.PULL, "litePull": flow.LITE_PULL, "query": flow.QUERY}
 NO_BUFFERS: Final = (1 << 31) - 1
 """What Apache tells where no pool of buffers stands before the page cache."""
 _SPANS: Final = (
@@ -87,7 +89,7 @@ def _store(broker: Broker) -> dict[str, object]:
 
 
 def _puts(broker: Broker) -> dict[str, object]:
-    stats, ticks, times = broker.stats, broker.ticks.wall, broker.store.appended
+    stats, puts, times = broker.stats, broker.stats.put_times.puts, broker.store.appended
     before, today = stats.put_mornings
     return {
         "putTps": broker.put_rate.text(),
@@ -95,10 +97,10 @@ def _puts(broker: Broker) -> dict[str, object]:
         "putMessageSizeTotal": stats.put_bytes,
         "putMessageAverageSize": stats.put_bytes / max(1, times),
         "putMessageFailedTimes": stats.failed_puts,
-        "putMessageEntireTimeMax": round(ticks.greatest * 1000),
-        "putMessageDistributeTime": _distribution(ticks),
-        "putLatency99": f"{ticks.percentile(0.99) * 1000:.2f}",
-        "putLatency999": f"{ticks.percentile(0.999) * 1000:.2f}",
+        "putMessageEntireTimeMax": round(puts.greatest * 1000),
+        "putMessageDistributeTime": _distribution(puts),
+        "putLatency99": f"{puts.percentile(0.99) * 1000:.2f}",
+        "putLatency999": f"{puts.percentile(0.999) * 1000:.2f}",
         "msgPutTotalYesterdayMorning": before,
         "msgPutTotalTodayMorning": today,
         "msgPutTotalTodayNow": stats.put_total(),
@@ -113,7 +115,7 @@ def _gets(broker: Broker) -> dict[str, object]:
         "getFoundTps": stats.found_rate.text(),
         "getMissTps": stats.missed_rate.text(),
         "getTransferredTps": broker.get_rate.text(),
-        "getMessageEntireTimeMax": round(broker.ticks.wall.greatest * 1000),
+        "getMessageEntireTimeMax": round(stats.put_times.longest_read_s * 1000),
         "msgGetTotalYesterdayMorning": before,
         "msgGetTotalTodayMorning": today,
         "msgGetTotalTodayNow": stats.get_total(),
@@ -121,11 +123,18 @@ def _gets(broker: Broker) -> dict[str, object]:
 
 
 def _pools(broker: Broker) -> dict[str, Any]:
-    """Nothing waits; what may wait is bounded by bytes, and 0 stands for what is not bounded by requests."""
-    found: dict[str, Any] = {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 0}
-    for pool in _POOLS:
-        for figure in ("Size", "Capacity", "HeadWaitTimeMills"):
-            found[f"{pool}ThreadPoolQueue{figure}"] = 0
+    """Return the queues of request groups, with the capacities in force. POP is not served, so acks have no queue."""
+    requests, round_ms = broker.flow, round(1000 * broker.ticks.elapsed_s)
+    found: dict[str, Any] = {
+        "EndTransactionQueueSize": requests.size(flow.ENDS),
+        "EndTransactionThreadPoolQueueCapacity": requests.capacity(flow.ENDS),
+        **{f"ackThreadPoolQueue{figure}": 0 for figure in ("Size", "Capacity", "HeadWaitTimeMills")},
+    }
+    for pool, group in _POOLS.items():
+        size = requests.size(group)
+        found[f"{pool}ThreadPoolQueueSize"] = size
+        found[f"{pool}ThreadPoolQueueCapacity"] = requests.capacity(group)
+        found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = round_ms if size else 0
     return found
 
 
@@ -142,14 +151,14 @@ def _delays(broker: Broker) -> dict[str, object]:
     }
 
 
-def _distribution(ticks: Histogram) -> str:
-    """How many ticks took how long, in Apache's groups."""
+def _distribution(puts: Histogram) -> str:
+    """Return the number of puts by the time that they took, in Apache's groups."""
     found, before = [], 0
     for name, bound_s in _SPANS:
-        upto = ticks.count_to(bound_s)
+        upto = puts.count_to(bound_s)
         found.append(f"{name}:{upto - before}")
         before = upto
-    return " ".join([*found, f"[10s~]:{ticks.count - before}"]) + " "
+    return " ".join([*found, f"[10s~]:{puts.count - before}"]) + " "
 
 
 def _duration(ms: int) -> str:

@@ -1,0 +1,102 @@
+"""How long puts and reads take, and a warning for each slow put (RocketMQ: StoreStatsService, DefaultMessageStore)."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
+
+from wheelmq.broker.request import PeerError
+from wheelmq.formats.disk.message import Message
+from wheelmq.observe.histogram import Histogram
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+SLOW_S: Final = 0.5
+"""Apache RocketMQ logs each put that takes longer."""
+
+M = TypeVar("M", Message, list[Message])
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+class PutTimes:
+    """The times of client puts since the start, and the longest read of a queue."""
+
+    def __init__(self) -> None:
+        self.puts = Histogram(least=0.00002)
+        self.longest_read_s = 0.0
+        self._append_s: float | None = None
+        """The time that the append of the current put took; None before its append."""
+
+    def begin(self) -> None:
+        """Begin a put."""
+        self._append_s = None
+
+    def note_append(self, elapsed_s: float) -> None:
+        """Note the time that the append of the current put took."""
+        self._append_s = elapsed_s
+
+    def note_put(self, elapsed_s: float, body_bytes: int, result: str) -> None:
+        """Count the current put, and log a warning if it was slow. A put that was rejected before its append is not
+        counted, as in Apache RocketMQ.
+        """
+        if self._append_s is None:
+            return
+        if self._append_s > SLOW_S:
+            log.warning(
+                "[NOTIFYME]putMessage in lock cost time(ms)=%d, bodyLength=%d AppendMessageResult=%s",
+                round(1000 * self._append_s),
+                body_bytes,
+                result,
+            )
+        if elapsed_s > SLOW_S:
+            log.warning(
+                "putMessage not in lock eclipse time(ms)=%d, bodyLength=%d", round(1000 * elapsed_s), body_bytes
+            )
+        self.puts.add(elapsed_s)
+
+    def note_kernel_call(self, elapsed_s: float, sends: int, appended_bytes: int) -> None:
+        """Count the sends of one kernel call, each with the time of the call, and log a warning if it was slow."""
+        if not sends:
+            return
+        if elapsed_s > SLOW_S:
+            log.warning(
+                "[NOTIFYME]putMessage in lock cost time(ms)=%d, sends=%d, appended bytes=%d in one kernel call",
+                round(1000 * elapsed_s),
+                sends,
+                appended_bytes,
+            )
+        self.puts.add(elapsed_s, sends)
+
+    def note_read(self, elapsed_s: float) -> None:
+        """Note the time that a read of a queue took."""
+        self.longest_read_s = max(self.longest_read_s, elapsed_s)
+
+
+def timed(put: Callable[[Broker, M, Unpack[Ts]], R]) -> Callable[[Broker, M, Unpack[Ts]], R]:
+    """Return `put`, which then counts its time in the broker's PutTimes."""
+
+    @functools.wraps(put)
+    def measured(broker: Broker, message: M, *rest: *Ts) -> R:
+        times, monotonic = broker.stats.put_times, broker.clock.monotonic
+        messages = message if isinstance(message, list) else [message]
+        body_bytes = sum(len(one.body) for one in messages)
+        result = "UNKNOWN_ERROR"
+        times.begin()
+        begin_s = monotonic()
+        try:
+            stored = put(broker, message, *rest)
+            result = "PUT_OK"
+            return stored
+        except PeerError as error:
+            result = str(getattr(error, "status", error.remark))
+            raise
+        finally:
+            times.note_put(monotonic() - begin_s, body_bytes, result)
+
+    return measured
