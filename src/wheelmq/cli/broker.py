@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from wheelmq.cli.config_options import config_option, set_option, settings_of, tell
-from wheelmq.cli.part import home_option, port_told, run_part, say, supervised_options
+from wheelmq.cli.part import home_option, log, port_told, run_part, say, supervised_options
 
 flush_option = click.option(
     "--flush",
@@ -50,6 +50,7 @@ def command(
     async def life(stop: asyncio.Event) -> int:
         from wheelmq.broker.app import BrokerApp
         from wheelmq.broker.schema import BROKER
+        from wheelmq.broker.start_warnings import start_warnings
         from wheelmq.config.changes import Origin
 
         settings, reading = settings_of(
@@ -71,7 +72,12 @@ def command(
             await app.start()
         address = f"{app.settings.broker_ip}:{app.settings.listen_port}"
         text = f"Broker {app.settings.broker_name} listens on {address}; its store is {app.settings.store_path}."
-        say(as_json, "listening", text, address=address)
+        assert app.broker is not None
+        for warning in start_warnings(app.broker):
+            log.warning("%s", warning)
+            if as_json:
+                say(as_json, "warning", warning, warning=warning)
+        say(as_json, "listening", text, address=address, listen_host=app.settings.listen_host)
         stopping = asyncio.create_task(stop.wait())
         failing = asyncio.create_task(app.stopped.wait())
         await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)

@@ -44,7 +44,8 @@ def command(
         with port_told(settings.listen_port, port_option):
             await app.start()
         address = f"{settings.listen_host}:{app.port}"
-        say(as_json, "listening", f"The name server listens on {address}.", address=address)
+        text, host = f"The name server listens on {address}.", settings.listen_host
+        say(as_json, "listening", text, address=address, listen_host=host)
         await stop.wait()
         await app.stop()
         return 0

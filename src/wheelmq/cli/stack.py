@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from wheelmq.cli import stores
+from wheelmq.cli import exposure, stores
+from wheelmq.cli.exposure import Listener
+from wheelmq.cli.log_tail import tail_text
 from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
 from wheelmq.client.routes import Routes
@@ -57,6 +59,8 @@ class StackSettings:
     with_pipeline: bool = True
     master: str | None = None
     broker_settings: tuple[str, ...] = ()
+    namesrv_host: str | None = None
+    """The address that the name server listens on; None for the one of its settings."""
 
 
 class Stack:
@@ -71,6 +75,10 @@ class Stack:
         namesrv_port = settings.namesrv_port or free_port(but=(settings.broker_port,))
         self.namesrv_address = f"{HOST}:{namesrv_port}"
         self.broker_address = f"{HOST}:{settings.broker_port or free_port(but=(namesrv_port,))}"
+        self._registered_address = self.broker_address
+        """The address that the broker gives to name servers and clients; another one with its setting broker_ip."""
+        self._listeners: dict[str, Listener] = {}
+        self._problem: str | None = None
         self.namesrv = self._part("name server", self._namesrv_command())
         self.broker = self._part("broker", self._broker_command())
         self.pipeline: PipelineSupervisor | None = None
@@ -126,6 +134,8 @@ class Stack:
             await asyncio.sleep(LOOK_S)
         for child in self.children:
             child.came_up()
+        for text in exposure.warnings(self._listeners["name server"], self._listeners["broker"]):
+            self._tell(f"WARNING: {text}")
 
     async def _start_dashboard(self) -> None:
         """Let it listen; it says that there is no broker until there is one. Raises StackFailed."""
@@ -153,7 +163,10 @@ class Stack:
         """Raises StackFailed if a part was given up."""
         for child in self.children:
             if child.failure is not None:
-                raise StackFailed(f"the {child.name} cannot run: {child.failure}\nIts log is {child.log_path}.")
+                end = tail_text(child.log_path, child.log_start) or f"\nIts log is {child.log_path}."
+                raise StackFailed(f"the {child.name} cannot run: {child.failure}{end}")
+        if self._problem is not None:
+            raise StackFailed(self._problem)
 
     async def stop(self) -> bool:
         """Stop pipeline, broker, name server, in this order; False when one of them took force or was dead."""
@@ -191,10 +204,11 @@ class Stack:
 
     async def _is_ready(self) -> bool:
         try:
-            registered = self.broker_address in (await self._routes.brokers()).values()
+            registered = self._registered_address in (await self._routes.brokers()).values()
         except (CallError, Refused):
             return False
-        found = await self.metrics() if registered else None
+        has_spoken = len(self._listeners) == 2  # the line of a part may come after its registration
+        found = await self.metrics() if registered and has_spoken else None
         if found is None or not found["takes_sends"]:
             return False
         if self.pipeline is None:
@@ -206,18 +220,25 @@ class Stack:
         if any(child.failure is not None for child in self.children):
             return  # all is about to stop
         if self.broker.is_up or not text.startswith("waits"):  # that it waits for a broker which starts is no news
-            self._tell(f"pipeline: {text}")
+            child = self.pipeline.child if self.pipeline is not None and text.startswith("died") else None
+            end = "" if child is None else tail_text(child.log_path, child.log_start)
+            self._tell(f"pipeline: {text}{end}")
 
     # The parts -----------------------------------------------------------------------------------------------------
 
     def _part(self, name: str, command: list[str]) -> Child:
         def heard(event: Event) -> None:
+            if event.get("event") == "warning":
+                self._tell(f"{name}: WARNING: {event.get('warning')}")
             if event.get("event") == "listening":
                 child.came_up()
+                self._note_listener(name, event)
                 self._tell(f"{name}: listens on {event.get('address')}{' again' if child.deaths else ''}")
 
         def died(how: str, pause_s: float) -> None:
-            self._tell(f"{name}: DIED ({how}); it is started again {'at once' if not pause_s else f'in {pause_s:g} s'}")
+            again = "at once" if not pause_s else f"in {pause_s:g} s"
+            end = tail_text(child.log_path, child.log_start)
+            self._tell(f"{name}: DIED ({how}); it is started again {again}{end}")
 
         child = Child(
             name,
@@ -229,8 +250,19 @@ class Stack:
         )
         return child
 
+    def _note_listener(self, name: str, event: Event) -> None:
+        address = str(event.get("address"))
+        listener = Listener(name, str(event.get("listen_host", HOST)), int(address.rpartition(":")[2]))
+        self._listeners[name] = listener
+        if name == "broker":
+            self._registered_address = address
+        if not listener.is_local:
+            self._problem = exposure.unreachable_text(listener)
+
     def _namesrv_command(self) -> list[str]:
         command = [*_wheelmq("nameserver"), "--home", str(self.home), "--port", self.namesrv_address.rpartition(":")[2]]
+        if self.settings.namesrv_host is not None:
+            command += ["--set", f"listen_host={self.settings.namesrv_host}"]
         config = self.settings.config
         return [*command, "--config", str(config)] if config is not None and is_toml(config) else command
 

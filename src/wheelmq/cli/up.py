@@ -26,6 +26,12 @@ _port = click.IntRange(0, 65535)
 @click.command(name="up", short_help="Run name server, broker and pipeline, and keep them running.")
 @home_option
 @click.option("--namesrv-port", type=_port, default=9876, show_default=True, help="0 picks a free one.")
+@click.option(
+    "--namesrv-host",
+    metavar="ADDRESS",
+    help="The address that the name server listens on; 0.0.0.0 is every address of this machine. The broker has the "
+    "setting listen_host.",
+)
 @click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free one.")
 @click.option("--dashboard-port", type=_port, default=0, show_default=True, help="0 picks a free one.")
 @click.option("--no-dashboard", is_flag=True, help="Leave out the dashboard, which shows figures on 127.0.0.1.")
@@ -42,6 +48,7 @@ _port = click.IntRange(0, 65535)
 def command(
     home: Path,
     namesrv_port: int,
+    namesrv_host: str | None,
     broker_port: int,
     dashboard_port: int,
     no_dashboard: bool,
@@ -70,6 +77,7 @@ def command(
         with_pipeline=not no_pipeline,
         master=master,
         broker_settings=pairs,
+        namesrv_host=namesrv_host,
     )
     sys.exit(asyncio.run(_run(settings, as_json=as_json)))
 

@@ -55,6 +55,8 @@ class Child:
         self.failure: str | None = None
         """Why it is given up; None while it is not."""
         self.failed = asyncio.Event()
+        self.log_start = 0
+        """Byte of the log at which the output of the current process begins."""
         self._clock = clock
         self._on_event = on_event
         self._on_death = on_death
@@ -134,6 +136,7 @@ class Child:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._last_words = ""
         with self.log_path.open("ab") as log:
+            self.log_start = log.tell()
             return await asyncio.create_subprocess_exec(
                 *self.command, stdin=PIPE, stdout=PIPE, stderr=log, process_group=0, limit=LINE_BYTES_MAX
             )

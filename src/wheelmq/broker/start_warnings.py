@@ -1,0 +1,90 @@
+"""Warnings at the start of a broker: it cannot store messages on its disk, or clients cannot reach its address.
+
+Without them a broker on a small disk starts, and rejects the first message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from wheelmq.formats.disk.index import IndexSize
+from wheelmq.formats.hosts import is_loopback
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+    from wheelmq.broker.settings import BrokerSettings
+
+SMALL_LOG_FILE_BYTES: Final = 64 << 20
+"""The file size that the remedy names. A new store then takes a fifth of the usual space."""
+MIB: Final = 1 << 20
+
+
+def start_warnings(broker: Broker) -> list[str]:
+    """Return the warnings for a broker that has just started."""
+    total, free = broker.disk.space(broker.paths.root)
+    used = round(total * broker.disk.used_share(broker.paths.root))
+    files = broker.store.log.files
+    disk = disk_warning(broker.settings, total=total, used=used, free=free, is_new=files.start == files.end)
+    found = (disk, address_warning(broker.settings))
+    return [text for text in found if text is not None]
+
+
+def disk_warning(settings: BrokerSettings, *, total: int, used: int, free: int, is_new: bool) -> str | None:
+    """Return why the store cannot take messages, with the remedy; None if it can.
+
+    `is_new` means that the next message creates the files of the store.
+    """
+    ratio, store, file_bytes = settings.disk_space_warning_level_ratio, settings.store_path, settings.log_file_bytes
+    if 100 * used > ratio * total:
+        return (
+            f"the disk of {store} is {100 * used / total:.0f} % full: the broker rejects messages above {ratio} % "
+            f"(disk_space_warning_level_ratio). Make room there, or choose another --home"
+        )
+    if not is_new:
+        return None
+    remedy = "make room there, or choose another --home"
+    if file_bytes > SMALL_LOG_FILE_BYTES:
+        remedy += f", or start a new store with `--set log_file_bytes={SMALL_LOG_FILE_BYTES}`, at each start"
+    if free < file_bytes:
+        return (
+            f"the disk of {store} has {_mib(free)} free, and the first message needs a log file of {_mib(file_bytes)} "
+            f"(log_file_bytes): the broker will reject messages; {remedy}"
+        )
+    taken = first_bytes(settings, free)
+    if 100 * (used + taken) > ratio * total:
+        return (
+            f"the disk of {store} has {_mib(free)} free, and the first messages create files of {_mib(taken)}: the "
+            f"disk is then more than {ratio} % full (disk_space_warning_level_ratio), and the broker rejects messages; "
+            f"{remedy}"
+        )
+    return None
+
+
+def first_bytes(settings: BrokerSettings, free: int) -> int:
+    """Return the bytes that a new store takes with its first messages, on a disk with `free` bytes left."""
+    size = settings.log_file_bytes
+    taken = size
+    for i in range(settings.log_files_ahead):
+        left = free - taken
+        if left < (2 * size if i else size):  # see MappedSequence.ahead_job
+            break
+        taken += size
+    index = IndexSize(settings.max_hash_slot_num, settings.max_index_num).file_bytes
+    for wanted in (settings.timer_log_file_bytes, index if settings.message_index_enable else 0):
+        taken += wanted if taken + wanted <= free else 0
+    return taken
+
+
+def address_warning(settings: BrokerSettings) -> str | None:
+    """Return why clients on other machines cannot reach a broker that listens for them; None if there is no reason."""
+    if is_loopback(settings.listen_host) or not is_loopback(settings.broker_ip):
+        return None
+    return (
+        f"the broker listens on {settings.listen_host}, and routes name {settings.broker_ip} as its address: clients "
+        "on other machines cannot reach it. Set broker_ip to an address of this machine"
+    )
+
+
+def _mib(count: int) -> str:
+    """Return a size for a person."""
+    return f"{count / MIB:,.0f} MiB" if count < 1024 * MIB else f"{count / (1024 * MIB):.1f} GiB"

@@ -1,0 +1,68 @@
+"""The addresses on which the servers of `wheelmq up` listen: can local parts reach them, and can other machines?
+
+A broker that listens on all addresses is useless to other machines while its name server listens on 127.0.0.1. A
+server that other machines can reach has no password and no TLS. `wheelmq up` prints both facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from wheelmq.cli.ports import HOST
+from wheelmq.formats.hosts import is_loopback
+
+EVERY: Final = ("0.0.0.0", "::", "")
+"""Hosts that mean all addresses of the machine."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A server that listens."""
+
+    name: str
+    host: str
+    """The address that it listens on, as the setting listen_host has it."""
+    port: int
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines can connect to it."""
+        return not is_loopback(self.host)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the other parts of `wheelmq up`, which connect to 127.0.0.1, reach it."""
+        return self.host in (*EVERY, HOST, "localhost")
+
+    @property
+    def text(self) -> str:
+        """The address for a person."""
+        every = " (all addresses of this machine)" if self.host in EVERY else ""
+        return f"{self.name} {self.host}:{self.port}{every}"
+
+
+def unreachable_text(listener: Listener) -> str:
+    """Return the error for a server that the other parts of `wheelmq up` do not reach."""
+    return (
+        f"the {listener.name} listens on {listener.host} alone, and the other parts of `wheelmq up` connect to {HOST}: "
+        f"set its listen_host to 0.0.0.0, or run the parts one by one (`wheelmq nameserver`, `wheelmq broker`, "
+        "`wheelmq pipeline`)"
+    )
+
+
+def warnings(namesrv: Listener, broker: Listener) -> list[str]:
+    """Return the warnings about the addresses of a name server and a broker."""
+    found = []
+    if broker.is_exposed and not namesrv.is_exposed:
+        found.append(
+            f"the broker listens on {broker.host}:{broker.port}, but the name server on {namesrv.host}:{namesrv.port}: "
+            "clients on other machines find no route. Start with --namesrv-host 0.0.0.0"
+        )
+    exposed = [one.text for one in (namesrv, broker) if one.is_exposed]
+    if exposed:
+        found.append(
+            f"other machines can connect to: {', '.join(exposed)}. There is no TLS and no password: allow only trusted "
+            "machines in the firewall"
+        )
+    return found

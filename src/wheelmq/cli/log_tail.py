@@ -1,0 +1,39 @@
+"""The last lines of the log of a child process, for the terminal: a child that dies usually writes the reason there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+LINES_MAX: Final = 6
+LINE_CHARS_MAX: Final = 240
+READ_BYTES: Final = 16 << 10
+
+
+def last_lines(path: Path, start: int = 0) -> list[str]:
+    """Return the last lines of the file `path` from byte `start` on; an empty list if it cannot be read.
+
+    A file that is shorter than `start` was replaced by a new one, which is then read from its beginning.
+    """
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            begin = start if start <= end else 0
+            at = file.seek(max(begin, end - READ_BYTES))
+            raw = file.read()
+    except OSError:
+        return []
+    lines = raw.decode(errors="replace").splitlines()
+    if at > begin:
+        lines = lines[1:]  # the first one is not whole
+    found = [line.rstrip() for line in lines if line.strip()][-LINES_MAX:]
+    return [line if len(line) <= LINE_CHARS_MAX else f"{line[: LINE_CHARS_MAX - 3]}..." for line in found]
+
+
+def tail_text(path: Path, start: int = 0) -> str:
+    """Return the last lines as an indented paragraph, with the name of the file; an empty text without lines."""
+    lines = last_lines(path, start)
+    return (
+        "".join(f"\n    {line}" for line in (f"the end of {path}:", *(f"| {line}" for line in lines))) if lines else ""
+    )

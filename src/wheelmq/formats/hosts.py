@@ -1,0 +1,13 @@
+"""Hosts in settings: which of them are of this machine alone."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to a server that listens on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,78 @@
+"""Addresses that other machines reach, as `wheelmq up` reports them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from wheelmq.cli.exposure import Listener, unreachable_text, warnings
+from wheelmq.cli.stack import Stack, StackFailed, StackSettings
+from wheelmq.formats.hosts import is_loopback
+from wheelmq.system.clock import SystemClock
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+    assert Listener("broker", host, 1).is_exposed is not expected
+
+
+def test_nothing_is_exposed() -> None:
+    assert warnings(Listener("name server", "127.0.0.1", 9876), Listener("broker", "127.0.0.1", 10911)) == []
+
+
+def test_an_exposed_broker_with_a_name_server_on_loopback() -> None:
+    first, second = warnings(Listener("name server", "127.0.0.1", 9876), Listener("broker", "0.0.0.0", 10911))
+    assert "name server on 127.0.0.1:9876" in first and "--namesrv-host 0.0.0.0" in first
+    assert "can connect to: broker 0.0.0.0:10911 (all addresses of this machine). There is no TLS" in second
+
+
+def test_both_are_exposed() -> None:
+    [text] = warnings(Listener("name server", "0.0.0.0", 9876), Listener("broker", "0.0.0.0", 10911))
+    assert "name server 0.0.0.0:9876 (all addresses of this machine), broker 0.0.0.0:10911" in text
+
+
+def test_one_address_alone_is_not_reached_by_the_other_parts(tmp_path: Path) -> None:
+    assert not Listener("broker", "10.0.0.7", 10911).is_local
+    stack = Stack(StackSettings(home=tmp_path, with_pipeline=False), clock=SystemClock(), tell=lambda text: None)
+    stack.broker._on_event({"event": "listening", "address": "10.0.0.7:10911", "listen_host": "10.0.0.7"})
+    with pytest.raises(StackFailed, match=r"the broker listens on 10\.0\.0\.7 alone"):
+        stack.raise_failure()
+    assert "set its listen_host to 0.0.0.0" in unreachable_text(Listener("broker", "10.0.0.7", 10911))
+
+
+def test_a_warning_of_a_part_is_printed(tmp_path: Path) -> None:
+    printed: list[str] = []
+    stack = Stack(StackSettings(home=tmp_path, with_pipeline=False), clock=SystemClock(), tell=printed.append)
+    stack.broker._on_event({"event": "warning", "warning": "the disk is full"})
+    assert printed == ["broker: WARNING: the disk is full"]
+
+
+def test_a_part_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    async def scenario() -> list[str]:
+        printed: list[str] = []
+        died = asyncio.Event()
+
+        def tell(text: str) -> None:
+            printed.append(text)
+            died.set()
+
+        stack = Stack(StackSettings(home=tmp_path, with_pipeline=False), clock=SystemClock(), tell=tell)
+        stack.broker.log_path.parent.mkdir(parents=True)
+        stack.broker.log_path.write_text("a line of an earlier process\n")
+        script = "echo 'Traceback' >&2; echo 'ModuleNotFoundError: No module named x' >&2; exit 1"
+        stack.broker.command = ("/bin/sh", "-c", script)
+        stack.broker.start()
+        await asyncio.wait_for(died.wait(), 20)
+        await stack.broker.stop(5)
+        return printed
+
+    first = asyncio.run(scenario())[0].splitlines()
+    assert first[0].startswith("broker: DIED (it ended with code 1); it is started again at once")
+    assert first[1] == f"    the end of {tmp_path / 'logs' / 'broker.log'}:"
+    assert first[2:] == ["    | Traceback", "    | ModuleNotFoundError: No module named x"]
