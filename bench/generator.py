@@ -15,14 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from bench.rawload import LAST_ANSWERS_S, Bytes, Load
+from bench.targets import Target
 
 START_S: Final = 60.0
 
-WARM_SLICE_S: Final = 3.0
-WARM_GROWTH: Final = 1.1
-"""A broker is warm when a slice of load brings no more than this much above the best before."""
-WARM_SLICES: Final = 16
-"""A JVM on a busy machine takes up to half a minute until its code is compiled."""
+WARM_S: Final = {"Apache": 60.0, "WheelMQ": 10.0}
+"""Seconds of unmeasured load after the start of a broker. The JIT compiler of Apache's JVM needs about a minute. The
+rate goes up and down meanwhile, so a rule such as "until it gets no faster" ends too early."""
+WARM_AGAIN_S: Final = 6.0
+"""Seconds of unmeasured load of another shape, for a broker that is warm."""
 
 
 def generate(address: str, topic: str, load: Load, taken: Path | None = None) -> dict[str, Any]:
@@ -37,14 +38,9 @@ def generate(address: str, topic: str, load: Load, taken: Path | None = None) ->
     return found
 
 
-def warm_up(address: str, topic: str, load: Load) -> None:
-    """Send such a load, unmeasured, until the broker gets no faster; at most `WARM_SLICES` times."""
-    best = 0.0
-    for i in range(WARM_SLICES):
-        rate = generate(address, topic, dataclasses.replace(load, seconds=WARM_SLICE_S))["per_second"]
-        if i >= 2 and rate < best * WARM_GROWTH:
-            return
-        best = max(best, rate)
+def warm_up(target: Target, topic: str, load: Load, *, is_first: bool = True) -> None:
+    """Send such a load, unmeasured, for a fixed time. `is_first` means that the broker has just started."""
+    generate(target.broker, topic, dataclasses.replace(load, seconds=WARM_S[target.name] if is_first else WARM_AGAIN_S))
 
 
 @contextmanager

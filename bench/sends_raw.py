@@ -73,9 +73,9 @@ def _ceiling(address: str, cases: Cases, seconds: float) -> Figures:
 
 def _sends(target: Target, cases: Cases) -> Figures:
     figures: Figures = {"refused": 0, "generator": 0}
-    for name, load in cases.items():
+    for i, (name, load) in enumerate(cases.items()):
         topic = f"Bench{name}"
-        warm_up(target.broker, topic, load)
+        warm_up(target, topic, load, is_first=i == 0)
         processor, before = target.processor(), target.log_bytes()
         result = generate(target.broker, topic, load)
         used, after = processor.seconds()["broker"], target.log_bytes()

@@ -82,7 +82,7 @@ def _paced(load: Load, target: Target, report: Report, options: argparse.Namespa
 
 
 def _sustain(target: Target, load: Load) -> Figures:
-    warm_up(target.broker, WARM_TOPIC, Load(delays_ms=(WARM_DELAY_MS, WARM_DELAY_MS)))
+    warm_up(target, WARM_TOPIC, Load(delays_ms=(WARM_DELAY_MS, WARM_DELAY_MS)))
     _drain(target, WARM_TOPIC, 1 << 60, WARM_DELAY_MS / 1000 + 5.0)
     processor = target.processor()
     result, taken = generate_taken(target.broker, TOPIC, load)
