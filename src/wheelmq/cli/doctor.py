@@ -100,6 +100,7 @@ def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterato
     """The checks, one after another. One that breaks is told as such and does not end the others."""
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("python", python),
+        ("packages", packages),
         ("java", java),
         ("spark", spark),
         ("kernels", kernels),
@@ -121,6 +122,25 @@ def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterato
 def python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     return Check("python", Status.OK, f"{version} ({sys.executable})")
+
+
+def packages() -> Check:
+    """Check that each package is installed that WheelMQ declares. A part that lacks one dies at its start."""
+    import re
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    missing = []
+    declared = [
+        re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requires("wheelmq") or () if "extra ==" not in line
+    ]
+    for name in declared:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Check("packages", Status.FAIL, f"not installed: {', '.join(missing)}", reinstall_text(*missing))
+    return Check("packages", Status.OK, f"all {len(declared)} are installed")
 
 
 def java() -> Check:

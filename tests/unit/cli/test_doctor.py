@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import json
 import os
@@ -30,6 +31,15 @@ def test_this_machine_can_run_wheelmq(tmp_path: Path) -> None:
     assert [check for check in checks if check["name"] in ("java", "spark") and check["status"] != "ok"] == []
     assert all(check["advice"] for check in checks if check["status"] == "fail")
     assert result.exit_code == (1 if any(check["status"] == "fail" for check in checks) else 0)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.packages().status is Status.OK
+    declared = ["click>=8.5,<9", "no-such-package>=1,<2", "optional; extra == 'x'"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: declared)
+    check = doctor.packages()
+    assert (check.status, check.detail) == (Status.FAIL, "not installed: no-such-package")
+    assert check.advice
 
 
 def test_a_port_that_is_taken_names_its_holder() -> None:
