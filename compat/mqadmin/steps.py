@@ -177,8 +177,9 @@ OFFSETS = (
 )
 NO_VALUES = ((r"=.*", ""),)
 STATUS = (
+    (r"^(ackThreadPoolQueueCapacity)\s*:.*", r"\1"),
     (r"^(commitLogDiskRatio_).*", r"\1"),
-    (r"^(\w+(?:Tps|Time|Max|Latency\d+|Time[sS]tamp|Ratio|Capacity|Total|TimesTotal|Flush|Offset|Size))\s*:.*", r"\1"),
+    (r"^(\w+(?:Tps|Time|Max|Latency\d+|Time[sS]tamp|Ratio|DirCapacity|Total|Flush|Offset|Size))\s*:.*", r"\1"),
     (r"^(runtime|putMessageDistributeTime|timerReadBehind|timerOffsetBehind)\s*:.*", r"\1"),
 )
 BROKERS = (
@@ -238,9 +239,7 @@ EXPORTS = (
     Step("metadata exported", f"exportMetadata -c {CLUSTER} -f {{home}}", file="metadata.json"),
     Step("topics exported", "exportMetadata -b {broker} -t -f {home}", file="topic.json"),
     Step("groups exported", "exportMetadata -b {broker} -g -f {home}", file="subscriptionGroup.json"),
-    Step(
-        "configs exported", f"exportConfigs -c {CLUSTER} -f {{home}}", file="configs.json", without=("slaveReadEnable",)
-    ),
+    Step("configs exported", f"exportConfigs -c {CLUSTER} -f {{home}}", file="configs.json"),
     Step("metrics exported", f"exportMetrics -c {CLUSTER} -f {{home}}", file="metrics.json", without=RATIOS),
 )
 TRACES = (
