@@ -14,6 +14,8 @@ class Connection(Protocol):
     is_open: bool
     sends: bool
     """Whether its last request was a send, as the kernel serves them: then the kernel looks at the next ones first."""
+    last_request: tuple[int, int] | None
+    """Code and opaque of the last request that the plain code served."""
     waiting_since: float | None
     """Since when, in monotonic seconds, requests of it wait that were read: it does not read its answers."""
 

@@ -20,6 +20,7 @@ from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hol
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.command_text import command_text
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.store.store import DiskFull
@@ -74,6 +75,7 @@ class Dispatch:
         if command.is_response:
             self._broker.calls.answered(connection, command)
             return
+        connection.last_request = command.code, command.opaque
         refusal = self._broker.flow.refusal(connection, command.code)
         if refusal is not None:
             self.counts[refusal.kind] += 1
@@ -86,7 +88,7 @@ class Dispatch:
     def _give(self, connection: Connection, command: Command, answer: Answer) -> None:
         """Answer the request `command`, now or once it can be."""
         if isinstance(answer, Later):
-            answer.begin(lambda make: self._give(connection, command, self._try(connection, command.code, make)[0]))
+            answer.begin(lambda make: self._give(connection, command, self._try(connection, command, make)[0]))
         elif command.is_oneway or answer is None:
             return
         elif isinstance(answer, Hold):
@@ -109,7 +111,7 @@ class Dispatch:
     def _serve(self, request: Request) -> Answer:
         code = request.command.code
         handler = HANDLERS.get(code, self.default_processor)
-        answer, failed = self._try(request.connection, code, lambda: handler(request, self._broker))
+        answer, failed = self._try(request.connection, request.command, lambda: handler(request, self._broker))
         if isinstance(answer, Hold) and not self._broker.holds.has_room(request.connection, answer):
             answer, failed = Command(code=ResponseCode.SYSTEM_BUSY, remark=_TOO_MANY_HELD), True
         if code in HANDLERS or failed:
@@ -128,13 +130,11 @@ class Dispatch:
         def after(response: Command | None) -> Command | None:
             found = response
             for hook in hooks:
-                told, failed = self._try(
-                    connection, command.code, partial(hook.after_response, address, command, found)
-                )
+                told, failed = self._try(connection, command, partial(hook.after_response, address, command, found))
                 found = told if failed else found
             return found
 
-        refused, failed = self._try(connection, command.code, before)
+        refused, failed = self._try(connection, command, before)
         if failed:
             return after(refused)
         return self._told(request, self._serve(request), after)
@@ -165,8 +165,11 @@ class Dispatch:
         """`again` of a hold, so that what it raises is answered too."""
         return lambda last: self._try(connection, code, lambda: again(last))[0]
 
-    def _try(self, connection: Connection, code: int, ask: Callable[[], A]) -> tuple[A | Command, bool]:
-        """What `ask` gives, or the answer to what it raises; and whether it raised."""
+    def _try(self, connection: Connection, asked: Command | int, ask: Callable[[], A]) -> tuple[A | Command, bool]:
+        """Return the result of `ask`, or the answer to its exception; and whether it raised.
+
+        `asked` is the request. Of a held one it is the code alone, since hundreds of thousands may be held.
+        """
         try:
             return ask(), False
         except PeerError as refusal:
@@ -178,7 +181,8 @@ class Dispatch:
             remark = "service not available now: the disk is full"
             return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark), True
         except Exception as error:
-            log.exception("request %s from %s", code, peer_text(connection))
+            text = f"held request with code={asked}" if isinstance(asked, int) else f"request {command_text(asked)}"
+            log.exception("%s from %s failed", text, peer_text(connection))
             remark = f"{type(error).__name__}: {error}"[:1024]
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=remark), True
 

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
 from wheelmq.formats.disk.message import Host
+from wheelmq.formats.wire.command_text import HEAD_BYTES
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
+from wheelmq.net.failed_writes import warn_of_failed_write
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.relief import Relief
 from wheelmq.system.thinned import ThinnedLog
@@ -89,6 +91,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.is_open = False
         self.sends = True
         self.waiting_since: float | None = None
+        self.last_request: tuple[int, int] | None = None
+        self.last_answer = b""
+        """The head of the last frame that was written."""
 
     # asyncio's side ------------------------------------------------------------------------------------------------
 
@@ -177,6 +182,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            warn_of_failed_write(self._server.log, self, exc)
         self.is_open = False
         self._watch_frame(begun=False, moved=True)
         if self._close_timer is not None:
@@ -209,10 +216,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is not None and self._out:
             if not self._transport.is_closing():
                 self._written_bytes += self._queued_bytes
-                self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+                self._write(self._transport, self._out[0] if len(self._out) == 1 else b"".join(self._out))
             self._out.clear()
             self._queued_bytes = 0
             self.go_on()
+
+    def _write(self, transport: asyncio.Transport, frames: bytes) -> None:
+        """Write frames. A failure ends this connection alone, not the round that writes to others too."""
+        self.last_answer = frames[:HEAD_BYTES]
+        try:
+            transport.write(frames)
+        except Exception as error:
+            warn_of_failed_write(self._server.log, self, error)
+            transport.abort()
 
     def close(self) -> None:
         """Close; what was queued is still sent, to a peer that reads it in time."""
@@ -362,7 +378,7 @@ class Server:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._idle_alarm: asyncio.TimerHandle | None = None
-        self._log = ThinnedLog(log, self.loop.time)
+        self.log = ThinnedLog(log, self.loop.time)
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on `host`, beside what is listened on already; the port, which `port` 0 leaves to the system."""
@@ -379,7 +395,7 @@ class Server:
         if len(self.connections) < self.limits.connections_max:
             return False
         self.refused += 1
-        self._log.warn("crowded", "a connection is refused: there are %d already", self.limits.connections_max)
+        self.log.warn("crowded", "a connection is refused: there are %d already", self.limits.connections_max)
         return True
 
     def _look_for_idle(self) -> None:

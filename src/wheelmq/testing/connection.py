@@ -19,6 +19,7 @@ class FakeConnection:
         self.is_full = False
         self.sends = True
         self.waiting_since: float | None = None
+        self.last_request: tuple[int, int] | None = None
         self.is_lost = False
         """Whether the broker was told that the connection is gone."""
         self.answers: dict[int, Command] = {}

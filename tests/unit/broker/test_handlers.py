@@ -506,6 +506,39 @@ class TestDispatch:
         assert (answer.remark or "").startswith("ValueError: xxx") and len(answer.remark or "") <= 1024
         assert harness.broker.dispatch.counts["failed"] == 1
 
+    def test_what_a_handler_raises_is_logged_with_the_command(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def boom(request: object, broker: object) -> None:
+            raise ValueError("unforeseen")
+
+        from wheelmq.broker import dispatch
+
+        monkeypatch.setitem(dispatch.HANDLERS, 13, boom)
+        ext = {"topic": "T" * 500, "AccessKey": "s3cret"}
+        harness.ask(Command(code=13, ext=ext, body=b"private", version=401))
+        (record,) = [record for record in caplog.records if record.exc_info]
+        line = record.getMessage()
+        assert line.startswith("request code=13 opaque=") and "version=401" in line and "body=7 bytes" in line
+        assert f"topic={'T' * 64}..., AccessKey=***" in line and " from 10.0.0." in line
+        assert "s3cret" not in line and "private" not in line
+
+    def test_what_a_held_pull_raises_is_logged(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        from wheelmq.broker.handlers import pull as pull_module
+
+        def boom(*arguments: object) -> None:
+            raise ValueError("unforeseen")
+
+        harness.send("T")
+        asked = harness.submit(harness.pull_command("T", offset=1, hold_ms=10_000))
+        harness.tick()
+        monkeypatch.setattr(pull_module, "read_queue", boom)
+        harness.send("T")
+        assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_ERROR
+        assert any(text.startswith("held request with code=11 from 10.0.0.") for text in caplog.messages)
+
     def test_no_answer_now(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         from wheelmq.broker import dispatch
 

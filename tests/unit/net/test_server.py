@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from wheelmq.formats.wire import frame
+from wheelmq.formats.wire.frame import Command
 from wheelmq.net import server as shell
 from wheelmq.net.limits import Limits
 from wheelmq.net.server import Server, ServerConnection
@@ -291,3 +294,80 @@ def test_a_peer_that_has_read_what_was_queued_makes_a_tick() -> None:
         await until(lambda: core.ticks > ticks[0])
 
     serve(core, play)
+
+
+class TestFailedWrites:
+    ANSWER = frame.encode(Command(code=0, opaque=7, flag=frame.FLAG_RESPONSE, remark="FOUND"))
+
+    def test_a_connection_that_is_reset_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The peer resets the connection: the answer before may not have arrived."""
+        core = FakeCore()
+
+        def answer(connection: ServerConnection, buffer: memoryview, end: int) -> int:
+            connection.sends, connection.last_request = False, (11, 7)
+            connection.send(self.ANSWER)
+            return end
+
+        core.on_bytes = answer
+
+        async def play(server: Server, peer: Peer) -> None:
+            peer[1].write(b"x")
+            await peer[0].readexactly(len(self.ANSWER))
+            peer[1].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer[1].transport.abort()
+            await until(lambda: core.lost == 1)
+
+        serve(core, play)
+        (line,) = [text for text in caplog.messages if "answers may not have arrived" in text]
+        assert "Last request: code=11 opaque=7; last answer: code=0 opaque=7 flag=1" in line and "remark=FOUND" in line
+
+    def test_a_write_that_raises_ends_its_connection_alone(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        core = FakeCore()
+        core.on_bytes = lambda connection, buffer, end: connection.send(self.ANSWER) or end
+
+        async def play(server: Server, peer: Peer) -> None:
+            other = await asyncio.open_connection(*peer[1].get_extra_info("peername"))
+            await until(lambda: len(server.connections) == 2)
+            port = peer[1].get_extra_info("sockname")[1]
+            (failing,) = [one for one in server.connections if one.peer.port == port]
+
+            def fail(frames: bytes) -> None:
+                raise RuntimeError("no write")
+
+            assert failing._transport is not None
+            monkeypatch.setattr(failing, "_transport", Wrapped(failing._transport, fail))
+            peer[1].write(b"x")
+            other[1].write(b"x")
+            assert await other[0].readexactly(len(self.ANSWER)) == self.ANSWER
+            await until(lambda: core.lost == 1)
+            other[1].close()
+
+        serve(core, play)
+        (line,) = [text for text in caplog.messages if "answers may not have arrived" in text]
+        assert "no write" in line and "Last request: a send; last answer: code=0 opaque=7" in line
+
+    def test_a_connection_that_ends_in_order_is_not(self, caplog: pytest.LogCaptureFixture) -> None:
+        core = FakeCore()
+        core.on_bytes = lambda connection, buffer, end: connection.send(self.ANSWER) or end
+
+        async def play(server: Server, peer: Peer) -> None:
+            peer[1].write(b"x")
+            await peer[0].readexactly(len(self.ANSWER))
+            peer[1].close()
+            await until(lambda: core.lost == 1)
+
+        serve(core, play)
+        assert caplog.messages == []
+
+
+class Wrapped:
+    """A transport whose write is another."""
+
+    def __init__(self, transport: asyncio.Transport, write: Callable[[bytes], None]) -> None:
+        self._transport = transport
+        self.write = write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

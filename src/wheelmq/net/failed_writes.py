@@ -1,0 +1,28 @@
+"""The log line of a failed write (RocketMQ: "process request over, but response failed")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wheelmq.formats.wire.command_text import frame_text
+from wheelmq.system.thinned import ThinnedLog
+
+if TYPE_CHECKING:
+    from wheelmq.net.server import ServerConnection
+
+
+def warn_of_failed_write(log: ThinnedLog, connection: ServerConnection, error: Exception) -> None:
+    """Log that answers may not have arrived, with the last request and the last answer of the connection."""
+    if not connection.last_answer:
+        return  # nothing was written
+    request = "a send"
+    if not connection.sends:
+        request = "code={} opaque={}".format(*connection.last_request or ("?", "?"))
+    log.warn(
+        "failed write",
+        "the connection to %s failed: %s: answers may not have arrived. Last request: %s; last answer: %s",
+        connection.peer,
+        error,
+        request,
+        frame_text(connection.last_answer),
+    )
