@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
+import pytest
+
 from wheelmq.broker.hooks import Hooks
+from wheelmq.cli.hooks import load_hooks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text()
 
@@ -35,3 +39,15 @@ asyncio.run(play())
 def test_every_way_to_register_is_named() -> None:
     ways = {name for name in vars(Hooks) if name.startswith("register_")}
     assert set(re.findall(r"^\| `(register_\w+)`", PAGE, re.MULTILINE)) == ways
+
+
+def test_the_module_of_the_example_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (module,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
+    (command,) = re.findall(r"^\$ .*wheelmq up (.*)$", PAGE, re.MULTILINE)
+    (tmp_path / "audit.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "audit", raising=False)
+    hooks = load_hooks(tuple(word for word in command.split() if word != "--hook"))
+    assert len(hooks.send) == len(hooks.authorities) == 1
+    assert hooks.authorities[0]("127.0.0.1:1", "g", "Orders") is None
+    assert hooks.authorities[0]("127.0.0.1:1", "g", "T") == "g must not send to T"

@@ -4,6 +4,8 @@ ConsumeMessageHook). docs/hooks.md says when each is called.
     app = BrokerApp(settings)
     app.hooks.register_rpc_hook(MyHook())
 
+`wheelmq broker` and `wheelmq up` load them with --hook MODULE:OBJECT (cli/hooks.py).
+
 A hook runs on the broker's loop, so it must not wait for anything. Registered before the start or while the broker
 runs, it is called from the next request on. While any is registered, sends are served by the plain code; while none
 is, hooks cost nothing.

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from wheelmq.cli.config_options import config_option, set_option, settings_of, tell
+from wheelmq.cli.hooks import hook_option, load_hooks
 from wheelmq.cli.part import home_option, log, port_told, run_part, say, supervised_options
 
 flush_option = click.option(
@@ -27,6 +28,7 @@ flush_option = click.option(
 @click.option("--name", help="The broker's name; broker-a if nothing says.")
 @flush_option
 @set_option
+@hook_option
 @supervised_options[0]
 @supervised_options[1]
 def command(
@@ -38,6 +40,7 @@ def command(
     name: str | None,
     flush: str | None,
     pairs: tuple[str, ...],
+    hook_names: tuple[str, ...],
     as_json: bool,
     ends_with_stdin: bool,
 ) -> None:
@@ -53,6 +56,7 @@ def command(
         from wheelmq.broker.start_warnings import start_warnings
         from wheelmq.config.changes import Origin
 
+        hooks = load_hooks(hook_names)
         settings, reading = settings_of(
             BROKER,
             file,
@@ -67,7 +71,7 @@ def command(
             },
         )
         tell(reading.notes)
-        app = BrokerApp(settings, Origin(file, reading.given))
+        app = BrokerApp(settings, Origin(file, reading.given), hooks)
         with port_told(settings.listen_port, port_option):
             await app.start()
         address = f"{app.settings.broker_ip}:{app.settings.listen_port}"

@@ -61,6 +61,7 @@ class StackSettings:
     broker_settings: tuple[str, ...] = ()
     namesrv_host: str | None = None
     """The address that the name server listens on; None for the one of its settings."""
+    hooks: tuple[str, ...] = ()
 
 
 class Stack:
@@ -275,6 +276,8 @@ class Stack:
             command += ["--flush", self.settings.flush]
         for pair in self.settings.broker_settings:
             command += ["--set", pair]
+        for hook in self.settings.hooks:
+            command += ["--hook", hook]
         return command
 
 

@@ -15,7 +15,8 @@ import click
 
 from wheelmq.cli.broker import flush_option
 from wheelmq.cli.config_options import config_option, set_option
-from wheelmq.cli.part import home_option
+from wheelmq.cli.hooks import hook_option, load_hooks
+from wheelmq.cli.part import CannotStart, home_option
 
 if TYPE_CHECKING:
     from wheelmq.cli.stack import Stack, StackSettings
@@ -45,6 +46,7 @@ _port = click.IntRange(0, 65535)
 )
 @click.option("--master", help="Any Spark master for the pipeline; local[2,4] if none is named.")
 @set_option
+@hook_option
 def command(
     home: Path,
     namesrv_port: int,
@@ -58,6 +60,7 @@ def command(
     no_pipeline: bool,
     master: str | None,
     pairs: tuple[str, ...],
+    hook_names: tuple[str, ...],
 ) -> None:
     """Run name server, broker and pipeline until SIGTERM or Ctrl-C, and a dashboard that shows what they do.
 
@@ -67,6 +70,10 @@ def command(
     """
     from wheelmq.cli.stack import StackSettings
 
+    try:
+        load_hooks(hook_names)  # the broker's process loads them again: here only their problems matter
+    except CannotStart as error:
+        raise click.ClickException(str(error)) from None
     settings = StackSettings(
         home=home,
         namesrv_port=namesrv_port,
@@ -78,6 +85,7 @@ def command(
         master=master,
         broker_settings=pairs,
         namesrv_host=namesrv_host,
+        hooks=hook_names,
     )
     sys.exit(asyncio.run(_run(settings, as_json=as_json)))
 
