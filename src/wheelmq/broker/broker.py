@@ -31,6 +31,7 @@ from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.member_changes import MemberChanges
+from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.pipeline_desk import PipelineDesk
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.schema import BROKER
@@ -120,6 +121,7 @@ class Broker:
             evidence = self._recover()
         self.topics = Topics(disk, self.paths, clock, settings, offloads.tables)
         self.groups = Groups(disk, self.paths, clock, settings, offloads.tables)
+        self.new_queues = NewQueues(self.store.queues)
         self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
         self.consumer_filters = ConsumerFilters(disk, self.paths, clock, settings)
         self.clients = Clients()

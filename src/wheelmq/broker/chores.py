@@ -54,10 +54,11 @@ class Chores:
                 chore()
         for file in self._files:
             file.look(monotonic_ms)
+        self._broker.new_queues.tick()
 
     def waits_ms(self, monotonic_ms: int) -> list[int]:
         """Return the times until each chore, and each write of a table, is due."""
-        waits = [due_ms - monotonic_ms for due_ms, _, _ in self._every]
+        waits = [due_ms - monotonic_ms for due_ms, _, _ in self._every] + [0] * (len(self._broker.new_queues) > 0)
         return waits + [due_ms - monotonic_ms for file in self._files if (due_ms := file.next_ms()) is not None]
 
     def save_tables(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from wheelmq.broker.new_queues import QueueUnopened
 from wheelmq.broker.refusal import refusal_text
 from wheelmq.broker.request import Answer, Give, Later, PeerError, Request
-from wheelmq.broker.state.table_file import TableFile
+from wheelmq.broker.state.table_file import WAITERS_MAX, TableFile
 from wheelmq.broker.state.topics import TopicUnsaved
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.system.disk import DiskFull
@@ -39,35 +40,39 @@ def when_saved(table: TableFile, answer: Callable[[], Answer], undo: Callable[[]
 
 
 def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answer]) -> Answer:
-    """Serve a request, once its topic is on disk if it names a new one.
+    """Serve a request that stores messages, now or once its topic is on disk and its queue has its turn.
 
-    `serve` raises TopicUnsaved before it has stored anything, and is called again after the write. Raises PeerError.
+    `serve` raises TopicUnsaved or QueueUnopened before it has stored anything, and is called again later. Raises
+    PeerError.
     """
     try:
         return serve()
     except TopicUnsaved:
-        table = broker.topics.file
-        size = len(request.command.body)
-        _check_room(table)
-        if broker.topics.waiting_bytes + size > WAITING_BYTES_MAX:
-            raise PeerError(
-                ResponseCode.SYSTEM_BUSY,
-                f"{broker.topics.waiting_bytes} bytes of messages wait until {table.path.name} is written: send again",
-            ) from None
-        request.command.body = bytes(request.command.body)  # the buffer that it came in is about to be reused
-        broker.topics.waiting_bytes += size
+        wait = broker.topics.file.when_saved
+    except QueueUnopened:
 
-        def begin(give: Give) -> None:
-            def done(error: OSError | None) -> None:
-                broker.topics.waiting_bytes -= size
-                if error is None:
-                    give(lambda: when_topic_saved(request, broker, serve))
-                else:
-                    give(lambda: _fail(table, error))
+        def wait(done: Callable[[OSError | None], None]) -> None:
+            broker.new_queues.wait(lambda: done(None))
 
-            table.when_saved(done)
+    table, size = broker.topics.file, len(request.command.body)
+    _check_room(table)
+    if broker.topics.waiting_bytes + size > WAITING_BYTES_MAX or len(broker.new_queues) >= WAITERS_MAX:
+        remark = f"{broker.topics.waiting_bytes} bytes of messages wait for new topics in {table.path.name}: send again"
+        raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
+    request.command.body = bytes(request.command.body)  # the buffer that it came in is about to be reused
+    broker.topics.waiting_bytes += size
 
-        return Later(begin)
+    def begin(give: Give) -> None:
+        def done(error: OSError | None) -> None:
+            broker.topics.waiting_bytes -= size
+            if error is None:
+                give(lambda: when_topic_saved(request, broker, serve))
+            else:
+                give(lambda: _fail(table, error))
+
+        wait(done)
+
+    return Later(begin)
 
 
 def _check_room(table: TableFile) -> None:

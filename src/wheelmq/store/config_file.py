@@ -16,6 +16,8 @@ from wheelmq.formats.wire import bodies
 from wheelmq.system.disk import Disk
 
 T = TypeVar("T")
+PART = 500
+"""Entries of a table that are encoded at once."""
 log = logging.getLogger(__name__)
 
 
@@ -44,4 +46,31 @@ def load(disk: Disk, path: Path, shape: type[T]) -> T | None:
 
 def save(disk: Disk, path: Path, value: Any) -> None:
     """Replace the file at `path` by `value`."""
-    disk.replace(path, msgspec.json.format(bodies.write(value), indent=2), keep_previous=True)
+    disk.replace(path, encode(value), keep_previous=True)
+
+
+def encode(value: Any) -> bytes:
+    """Return `value` as indented JSON.
+
+    The tables of a struct are encoded in parts, so that a large one does not keep the interpreter's lock from the loop.
+    """
+    if not isinstance(value, msgspec.Struct):
+        return msgspec.json.format(bodies.write(value), indent=2)
+    fields = []
+    for field in msgspec.structs.fields(value):
+        inner = getattr(value, field.name)
+        if inner is not None:
+            raw = _encode_table(inner) if isinstance(inner, dict) else _formatted(inner)
+            fields.append(f'  "{field.encode_name}": '.encode() + raw)
+    return b"{\n" + b",\n".join(fields) + b"\n}" if fields else b"{}"
+
+
+def _encode_table(table: dict[Any, Any]) -> bytes:
+    entries = [(key, inner) for key, inner in table.items() if inner is not None]
+    parts = [_formatted(dict(entries[at : at + PART])) for at in range(0, len(entries), PART)]
+    return b"{" + b",".join(part[1:-4] for part in parts) + b"\n  }" if parts else b"{}"
+
+
+def _formatted(value: Any) -> bytes:
+    """Return `value` as indented JSON, one level below the top."""
+    return msgspec.json.format(bodies.write(value), indent=2).replace(b"\n", b"\n  ")

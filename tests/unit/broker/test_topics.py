@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from wheelmq.broker.new_queues import OPENED_MAX
 from wheelmq.broker.state.topics import QUEUES_MAX
 from wheelmq.broker.topic_arrays import TopicArrays
 from wheelmq.formats.kernels import topics as kernel
@@ -68,9 +69,8 @@ class TestOnDisk:
             assert len(tables) == 1
             more = harness.submit(harness.send_command("late", queue_id=0))
             tables.run()
-            harness.tick()
-            assert all(one.answer is not None and one.answer.code == 0 for one in asked) and more.answer is None
             harness.settle()
+            assert all(one.answer is not None and one.answer.code == 0 for one in asked) and more.answer is None
             assert len(tables) == 1 and tables.run() == 1
             harness.tick()
             assert more.answer is not None and more.answer.code == 0
@@ -98,6 +98,19 @@ class TestOnDisk:
         assert create(harness, "T", 8, 8) == ResponseCode.SYSTEM_ERROR
         config = harness.broker.topics.get("T")
         assert config is not None and config.read_queue_nums == 4
+
+    def test_a_round_opens_few_queues(self, harness: BrokerHarness) -> None:
+        """Each takes a folder and a file. Sends to one of them keep their order."""
+        create(harness, "T", 100, 100)
+        queues = harness.broker.store.queues
+        asked = [harness.submit(harness.send_command("T", b"%d" % i, queue_id=i % 100)) for i in range(300)]
+        known = len(queues)
+        while harness.broker.next_tick_ms() == 0 or not all(one.answer for one in asked):
+            harness.tick()
+            assert len(queues) - known <= OPENED_MAX
+            known = len(queues)
+        assert all(one.answer is not None and one.answer.code == 0 for one in asked)
+        assert harness.bodies("T", 99) == [b"99", b"199", b"299"]
 
 
 class TestQueueCounts:

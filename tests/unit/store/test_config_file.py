@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from wheelmq.formats.wire.bodies import Body, BodyError
+from wheelmq.formats.wire import bodies
+from wheelmq.formats.wire.bodies import Body, BodyError, TopicConfig, TopicConfigTable
 from wheelmq.store import config_file
+from wheelmq.store.config_file import PART
 from wheelmq.system.disk import Disk
 from wheelmq.testing.disk import SimulatedDisk
 
@@ -89,3 +92,10 @@ def test_an_empty_file_is_told_of(any_disk: Disk, path: Path, caplog: pytest.Log
     path.write_bytes(b"")
     assert config_file.load(any_disk, path, Table) is None
     assert f"{path} is empty" in caplog.text
+
+
+@pytest.mark.parametrize("count", [0, 1, PART, PART + 1, 3 * PART])
+def test_a_table_in_parts_is_the_table_at_once(count: int) -> None:
+    configs = {f'T"{i}': TopicConfig(topic_name=f"T{i}", attributes={"a": "b"} if i % 2 else {}) for i in range(count)}
+    whole = TopicConfigTable(topic_config_table=configs)
+    assert config_file.encode(whole) == msgspec.json.format(bodies.write(whole), indent=2)

@@ -152,6 +152,7 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, broker, header, message)
     broker.topics.check_saved(message.topic)
+    broker.new_queues.check(message.topic, message.queue_id)
     if _is_half(header, message):
         return _send_half(broker, message, asked_queue)
     due_ms = _block_due_ms(broker, message)
@@ -251,6 +252,7 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
         for name in (*props.OWN, *props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS):
             message.properties.pop(name, None)  # a batch is never delayed
         messages.append(message)
+    broker.new_queues.check(header.topic, queue_id)
     appended = put_batch(broker, messages)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(broker) | headers.texts(
