@@ -195,8 +195,9 @@ class Producer:
     ) -> CancelResult:
         """Cancel the message that was sent to `topic` with `unique_key` and is due at `deliver_at_ms`.
 
-        Without `broker_name` every broker of the topic is asked. WheelMQ finds the message by its key; Apache RocketMQ
-        looks only where the time says, so it must be right to the second there. Raises as `send`.
+        Without `broker_name` every broker of the topic is asked. WheelMQ finds the message by its key. Apache RocketMQ
+        looks in the second of `deliver_at_ms` alone, and its versions expect different forms of the key. So an Apache
+        broker gets both forms. Raises the same as `send`.
         """
         from wheelmq.formats.disk.parked import delete_key  # brings NumPy, for which no send should wait
 
@@ -207,16 +208,23 @@ class Producer:
             raise ValueError(f"broker {broker_name} has no queue of {topic}; {', '.join(route.masters)} have")
         outcomes = set()
         for name in [broker_name] if broker_name is not None else route.masters:
-            block = outgoing.properties_of(OutgoingMessage(body=b"0"), self._session.unique_ids.next(), 0)
-            block[props.TIMER_DEL_UNIQKEY] = delete_key(topic, unique_key)
-            block[props.TIMER_DELIVER_MS] = str(max(deliver_at_ms, self._clock.now_ms() + CANCEL_AHEAD_MS))
-            header = self._header(topic, block)
-            request = Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.write_send_v2(header), body=b"0")
-            answer = await self._session.connections.to(route.masters[name]).call(request, self._timeout_s)
-            if answer.code not in STATUS:
-                raise Refused(answer)
-            outcomes.add(answer.ext.get("cancelResult", CancelResult.ACCEPTED))
+            result = await self._send_cancel(route.masters[name], topic, delete_key(topic, unique_key), deliver_at_ms)
+            if result is None:  # Apache RocketMQ, of which version is not known; since 5.4.0 it obeys the key alone
+                await self._send_cancel(route.masters[name], topic, unique_key, deliver_at_ms)
+            outcomes.add(result or CancelResult.ACCEPTED)
         return next((result for result in CancelResult if result in outcomes), CancelResult.ACCEPTED)
+
+    async def _send_cancel(self, address: str, topic: str, key: str, deliver_at_ms: int) -> str | None:
+        """Send a cancel with the delete key `key`; return the broker's `cancelResult`, None without one."""
+        block = outgoing.properties_of(OutgoingMessage(body=b"0"), self._session.unique_ids.next(), 0)
+        block[props.TIMER_DEL_UNIQKEY] = key
+        block[props.TIMER_DELIVER_MS] = str(max(deliver_at_ms, self._clock.now_ms() + CANCEL_AHEAD_MS))
+        header = self._header(topic, block)
+        request = Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.write_send_v2(header), body=b"0")
+        answer = await self._session.connections.to(address).call(request, self._timeout_s)
+        if answer.code not in STATUS:
+            raise Refused(answer)
+        return answer.ext.get("cancelResult")
 
     async def recall(self, topic: str, handle: str) -> str:
         """Cancel the message of which a send's result has the `recall_handle`; its unique key. Raises as `send`."""

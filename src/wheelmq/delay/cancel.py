@@ -1,7 +1,7 @@
 """Cancel: decided in the tick, by the message index and the done bit, and answered truthfully.
 
-The cancel is itself a record of the timer queue, as Apache writes it. When what it names is pending, the record
-carries that one's origin, and so settles it; it is never delivered itself.
+The cancel is itself a record of the timer queue, as Apache writes it. When it names a pending message, the record
+carries the origin of that message, which settles it. A cancel is never delivered.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-from wheelmq.delay.timer.lookup import Found, find_parked
+from wheelmq.delay.timer.lookup import Found, find_cancelled
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES, TIMER_STREAM, origin_stream
 from wheelmq.formats.disk.parked import due_of, due_text
-from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.disk.timer import TIMER_TOPIC, slot_time
 from wheelmq.store.store import Appended, BatchTooLong, Store
 from wheelmq.system.failpoint import reach
 
@@ -40,26 +40,28 @@ class Cancelled(StrEnum):
 
 
 def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appended, Cancelled]:
-    """Append the parked cancel `message`, once for each pending message that it names: all or none, as long as they fit
-    into one file of the log. Raises as Store.append.
+    """Append the parked cancel `message`, once for each pending message that it names.
 
-    What it cancels is added to its keys: so the message index tells what became of that.
+    All records are appended or none, as long as they fit into one file of the log. Raises the same as Store.append.
     """
-    pending, settled = find_parked(timer, message.properties[props.TIMER_DEL_UNIQKEY])
+    pending, settled = find_cancelled(timer, message.properties)
     if not pending:
         return store.append(message), Cancelled.ALREADY_SETTLED if settled else Cancelled.NOT_FOUND
     return append_cancel_of(store, timer, message, pending), Cancelled.CANCELLED
 
 
 def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequence[Found]) -> Appended:
-    """`append_cancel` of what is known to be pending, one or more; where the first one stands."""
+    """Append the parked cancel `message` for each of `pending`, of which there is at least one.
+
+    Returns where the first record is.
+    """
     assert message.topic == TIMER_TOPIC and props.WMQ_DUE in message.properties
-    message = _with_key_of_cancelled(message)
+    cancels = [_cancel_of(message, found, timer.settings.precision_ms) for found in pending]
     with contextlib.suppress(BatchTooLong):
-        store.reserve([message] * len(pending), settles=pending[0].origin)
+        store.reserve(cancels, settles=pending[0].origin)
     appended = []
-    for found in pending:
-        appended.append(store.append(message, settles=found.origin, real_queue=found.real_queue))
+    for cancel, found in zip(cancels, pending, strict=True):
+        appended.append(store.append(cancel, settles=found.origin, real_queue=found.real_queue))
         reach("cancel.appended")
         timer.settle(found.origin)
         if origin_stream(found.origin) == TIMER_STREAM:
@@ -78,11 +80,21 @@ def own_cancel(record: Record) -> Message:
     return msgspec.structs.replace(message, properties=properties)
 
 
-def _with_key_of_cancelled(message: Message) -> Message:
+def _cancel_of(message: Message, found: Found, precision_ms: int) -> Message:
+    """Return the cancel `message` as it is stored for the message `found`.
+
+    It is parked in the slot of that message, whatever time its sender named: Apache RocketMQ obeys a cancel in the slot
+    of its message alone. A message of a level or a block has no slot, and Apache cannot cancel it. The unique key of
+    the message is added to the cancel's KEYS, so that the message index leads from a message to its cancel.
+    """
     properties = dict(message.properties)
-    unique_key = properties[props.TIMER_DEL_UNIQKEY].partition("+")[2]
-    keys = properties.pop(props.KEYS, "").split()
-    properties[props.KEYS] = " ".join(dict.fromkeys([*keys, unique_key]))
-    if len(props.encode(properties)) + ORIGIN_PROPERTY_BYTES > props.PROPERTIES_BYTES_MAX:
-        return message
+    if origin_stream(found.origin) == TIMER_STREAM:
+        slot_ms = slot_time(found.due_ms, precision_ms)
+        properties[props.TIMER_OUT_MS] = str(slot_ms) if found.out_ms is None else found.out_ms
+        properties[props.WMQ_DUE] = due_text(found.due_ms)
+    keys = properties.get(props.KEYS, "").split()
+    named = {name: value for name, value in properties.items() if name != props.KEYS}
+    named[props.KEYS] = " ".join(dict.fromkeys([*keys, found.unique_key]))
+    if len(props.encode(named)) + ORIGIN_PROPERTY_BYTES <= props.PROPERTIES_BYTES_MAX:
+        properties = named
     return msgspec.structs.replace(message, properties=properties)

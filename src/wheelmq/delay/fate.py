@@ -30,7 +30,7 @@ from wheelmq.formats.disk.origin import (
     stream_number,
     timer_origin,
 )
-from wheelmq.formats.disk.parked import delete_key
+from wheelmq.formats.disk.parked import delete_key, delete_keys
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.names import SCHEDULE_TOPIC
 
@@ -135,7 +135,7 @@ def _gone(blocks: Blocks, asked: Asked, find: FindRecords) -> Iterator[Fate]:
         number = stream_number(origin_stream(origin))
         is_it = asked.has(properties)
         if end is End.CANCELLED:
-            is_it = properties[props.TIMER_DEL_UNIQKEY] == delete_key(asked.topic, asked.key)
+            is_it = delete_key(asked.topic, asked.key) in delete_keys(properties)
         if is_it and blocks.get(number) is None:
             message = describe(last, State.BLOCK)
             message.queue_offset, message.block = origin_index(origin), number

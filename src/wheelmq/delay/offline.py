@@ -34,7 +34,7 @@ from wheelmq.formats.disk.origin import (
     stream_number,
     timer_origin,
 )
-from wheelmq.formats.disk.parked import delete_key, level_due_time
+from wheelmq.formats.disk.parked import delete_key, delete_keys, key_hash, level_due_time
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.kernels import scan as col
@@ -77,10 +77,7 @@ def pending_in(root: Path) -> Iterator[Pending]:
             waiting = waiting[~what_is_out(parked, load_check(disk, paths), log, last_ms)]
         indexed_to = mark.queue_offset if mark is not None else 0
         deletes = (waiting[:, _FLAGS] & col.FLAG_DELETES) != 0
-        cancelled = {
-            read(log, position).message.properties[props.TIMER_DEL_UNIQKEY]
-            for position in waiting[deletes, _POSITION].tolist()
-        }
+        cancelled = _cancelled(log, waiting, deletes)
         for origin, position in waiting[~deletes][:, [_ORIGIN, _POSITION]].tolist():
             record = read(log, position)
             properties = record.message.properties
@@ -89,6 +86,16 @@ def pending_in(root: Path) -> Iterator[Pending]:
     finally:
         if lock is not None:
             lock.close()
+
+
+def _cancelled(log: MappedSequence, waiting: Kept, deletes: npt.NDArray[np.bool_]) -> set[str]:
+    """Return, of each cancel among `waiting`, the first delete key that a waiting message has."""
+    hashes = set(waiting[~deletes, _KEY].tolist())
+    found: set[str] = set()
+    for position in waiting[deletes, _POSITION].tolist():
+        keys = delete_keys(read(log, position).message.properties)
+        found.update([key for key in keys if key_hash(key) in hashes][:1])
+    return found
 
 
 def _log(disk: ReadOnlyDisk, paths: StorePaths) -> MappedSequence:

@@ -18,12 +18,14 @@ from wheelmq.client.results import CancelResult, SendStatus, TransactionState, d
 from wheelmq.client.routes import NoBroker
 from wheelmq.client.transactions import TransactionProducer
 from wheelmq.delay.cancel import Cancelled
+from wheelmq.formats.disk.message import Message
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import bodies, frame
 from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused, Unreachable
+from wheelmq.store.store import Appended, Store
 from wheelmq.system.clock import SystemClock
 
 
@@ -122,6 +124,28 @@ def test_cancel_tells_the_truth(servers: Start) -> None:
             assert await producer.cancel("T", "order-42", out.due_ms) is CancelResult.ALREADY_SETTLED
             with pytest.raises(ValueError, match="broker-a have"):
                 await producer.cancel("T", "nobody", sent.due_ms, broker_name="other")
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_does_not_tell_gets_both_forms_of_a_cancel(
+    servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache RocketMQ 5.3.3 obeys the first form and 5.5.0 the second."""
+    stored: list[str] = []
+
+    def append_cancel(store: Store, timer: object, message: Message) -> tuple[Appended, None]:
+        stored.append(message.properties["TIMER_DEL_UNIQKEY"])
+        return store.append(message), None
+
+    monkeypatch.setattr("wheelmq.broker.handlers.put.append_cancel", append_cancel)
+
+    async def scenario() -> None:
+        async with servers() as running, Producer(running.namesrv) as producer:
+            sent = await producer.send("T", b"x", delay_ms=60_000)
+            assert sent.due_ms is not None
+            assert await producer.cancel("T", sent.unique_key, sent.due_ms) is CancelResult.ACCEPTED
+            assert stored == [f"T+{sent.unique_key}", sent.unique_key]
 
     asyncio.run(scenario())
 

@@ -7,7 +7,7 @@ import pytest
 from wheelmq.delay.cancel import Cancelled
 from wheelmq.delay.timer.lookup import find_parked
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.timer import MAGIC_DELETE
+from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -24,6 +24,10 @@ def send(harness: BrokerHarness, key: str, delay_ms: int, body: bytes = b"body",
 def cancel_command(harness: BrokerHarness, key: str, topic: str = "T") -> Command:
     properties = {props.TIMER_DEL_UNIQKEY: f"{topic}+{key}"}
     return harness.send_command(topic, b"cancel", delay_ms=1000, properties=properties)
+
+
+def short_cancel_command(harness: BrokerHarness, key: str, topic: str = "T") -> Command:
+    return harness.send_command(topic, b"cancel", delay_ms=1000, properties={props.TIMER_DEL_UNIQKEY: key})
 
 
 def cancel(harness: BrokerHarness, key: str, topic: str = "T") -> str:
@@ -72,6 +76,49 @@ def test_not_found(harness: BrokerHarness, key: str) -> None:
     assert cancel(harness, "K", topic="U") == Cancelled.NOT_FOUND
     harness.advance(2000)
     assert harness.bodies("T") == [b"body"]
+
+
+def test_a_unique_key_alone_names_a_message_of_the_same_topic(
+    harness: BrokerHarness, model: PipelineModel | None
+) -> None:
+    """Apache RocketMQ writes that form since 5.4.0."""
+    work = model.work if model else None
+    send(harness, "K", 8000)
+    send(harness, "K", 8000, b"other topic", topic="U")
+    send(harness, "A+B", 8000)
+    harness.advance(4000, work, 500)
+    answers = [
+        harness.ask(short_cancel_command(harness, key)).ext["cancelResult"] for key in ("K", "K", "A+B", "T+", "L")
+    ]
+    assert answers == [
+        *(Cancelled.CANCELLED, Cancelled.ALREADY_SETTLED, Cancelled.CANCELLED),
+        *(Cancelled.NOT_FOUND, Cancelled.NOT_FOUND),
+    ]
+    harness.restart(clean=False)
+    harness.advance(10_000, work, 500)
+    assert (harness.bodies("T"), harness.bodies("U")) == ([], [b"other topic"])
+    invariants.check(harness.broker)
+
+
+def test_a_unique_key_alone_finds_a_level_and_a_block(harness: BrokerHarness) -> None:
+    harness.send("T", b"level", properties={props.UNIQ_KEY: "L", props.DELAY: "3"})
+    harness.send("T", b"block", properties={props.UNIQ_KEY: "B", props.DELAY_IN_SECONDS: "10"})
+    for key in ("L", "B"):
+        assert harness.ask(short_cancel_command(harness, key)).ext["cancelResult"] == Cancelled.CANCELLED
+    harness.advance(12_000)
+    assert harness.bodies("T") == []
+
+
+def test_the_record_of_a_cancel_has_the_times_of_its_message(harness: BrokerHarness) -> None:
+    """Apache RocketMQ obeys a cancel in the slot of its message alone. Of several messages each gets its own cancel."""
+    dues = [harness.now_ms + 7777, harness.now_ms + 9123]
+    for due_ms in dues:
+        harness.send("T", deliver_ms=due_ms, properties={props.UNIQ_KEY: "K"})
+    assert cancel(harness, "K") == Cancelled.CANCELLED
+    parked = [record.message.properties for record in harness.read_queue(TIMER_TOPIC)]
+    assert [props.TIMER_DEL_UNIQKEY in one for one in parked] == [False, False, True, True]
+    for name in (props.TIMER_OUT_MS, props.WMQ_DUE):
+        assert [one[name] for one in parked[2:]] == [one[name] for one in parked[:2]]
 
 
 def test_two_with_one_key(harness: BrokerHarness) -> None:

@@ -9,8 +9,8 @@ from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.index import IndexDamaged
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import LEVELS_MAX, TIMER_STREAM, Origin, level_stream, origin_of
-from wheelmq.formats.disk.parked import delete_key, due_of, key_hash
-from wheelmq.formats.disk.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY
+from wheelmq.formats.disk.parked import delete_key, delete_keys, due_of, key_hash, unique_key_of
+from wheelmq.formats.disk.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, UNIQ_KEY
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.kernels import journal as row
 from wheelmq.formats.names import SCHEDULE_TOPIC
@@ -24,13 +24,28 @@ class Found(NamedTuple):
     real_queue: int
     """Row of its real queue."""
     due_ms: Millis
+    unique_key: str
+    out_ms: str | None
+    """TIMER_OUT_MS of its record: the slot in which Apache RocketMQ looks for its cancel. None without one."""
+
+
+def find_cancelled(timer: Timer, cancel: dict[str, str]) -> tuple[list[Found], bool]:
+    """Find the pending messages that a parked cancel with the properties `cancel` names, in either form of the key.
+
+    Returns and raises the same as `find_parked`.
+    """
+    for key in delete_keys(cancel):
+        pending, settled = find_parked(timer, key)
+        if pending or settled:
+            return pending, settled
+    return [], False
 
 
 def find_parked(timer: Timer, key: str) -> tuple[list[Found], bool]:
     """Find the pending messages that the delete key names.
 
-    Returns them, and whether the key also names a message that is settled, as far as the store still knows.
-    Raises IndexDamaged, ChainTooLong when the message index cannot answer.
+    The key is in the long form. Returns the messages, and whether the key also names a message that is settled, as far
+    as the store still knows. Raises IndexDamaged, ChainTooLong when the message index cannot answer.
     """
     return _choose(timer, key, _with_key(timer, key))
 
@@ -54,7 +69,8 @@ def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> t
             settled = True
         else:
             due_ms = due_of(properties, record.store_ms)
-            pending.append(Found(origin, timer.store.real_queue(properties), due_ms))
+            real_queue, unique_key = timer.store.real_queue(properties), properties[UNIQ_KEY]
+            pending.append(Found(origin, real_queue, due_ms, unique_key, properties.get(TIMER_OUT_MS)))
     return pending, settled
 
 
@@ -78,7 +94,7 @@ def _with_key(timer: Timer, key: str) -> Iterator[tuple[Origin, Record]]:
 
 def _in_message_index(timer: Timer, key: str) -> dict[Origin, Record]:
     """Look up a delete key in the message index. The topic in a delete key has no `+`."""
-    index, log, unique_key = timer.keys.index, timer.store.log, key.partition("+")[2]
+    index, log, unique_key = timer.keys.index, timer.store.log, unique_key_of(key)
     found: dict[Origin, Record] = {}
     if index is None or not unique_key:
         return found

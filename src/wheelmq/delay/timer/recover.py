@@ -31,7 +31,6 @@ from wheelmq.delay.timer.rows import out_of_reach
 from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Turns
-from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import (
     INDEX_MASK,
     KIND_BLOCK,
@@ -44,7 +43,7 @@ from wheelmq.formats.disk.origin import (
     stream_kind,
     timer_origin,
 )
-from wheelmq.formats.disk.parked import key_hash
+from wheelmq.formats.disk.parked import delete_keys, key_hash
 from wheelmq.formats.disk.snapshot import IndexedTimers, Snapshot
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import NEVER_MS, LogPosition, QueueOffset
@@ -368,18 +367,22 @@ class TimerRecovery:
         timer.done_position = store.log.synced
 
     def _obey(self, positions: npt.NDArray[np.int64], pending: npt.NDArray[np.int64]) -> None:
-        """Act on the cancels that Apache RocketMQ wrote, at `positions`: those whose message is among `pending`, all
-        that wait, are written again as ours. The message index is not asked: it may be damaged."""
+        """Act on the cancels at `positions`, which Apache RocketMQ wrote.
+
+        Each one whose message is among `pending`, the messages that wait, is stored again as ours. The message index is
+        not asked, since it may be damaged.
+        """
         timer = self._timer
         by_key = pending[np.argsort(pending[:, _KEY], kind="stable")] if len(positions) else pending
         for position in positions.tolist():
             record = timer.store.log.record_at(LogPosition(position))
             assert record is not None, position
-            key = record.message.properties[props.TIMER_DEL_UNIQKEY]
-            first, end = (np.searchsorted(by_key[:, _KEY], key_hash(key), side) for side in _SIDES)
-            found = find_among(timer, key, map(Origin, by_key[first:end, _ORIGIN].tolist()))
-            if found:
-                append_cancel_of(timer.store, timer, own_cancel(record), found)
+            for key in delete_keys(record.message.properties):
+                first, end = (np.searchsorted(by_key[:, _KEY], key_hash(key), side) for side in _SIDES)
+                found = find_among(timer, key, map(Origin, by_key[first:end, _ORIGIN].tolist()))
+                if found:
+                    append_cancel_of(timer.store, timer, own_cancel(record), found)
+                    break
 
     def _count_and_key(self, pending: npt.NDArray[np.int64]) -> None:
         timer = self._timer

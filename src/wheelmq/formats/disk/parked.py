@@ -103,8 +103,26 @@ def due_text(due_ms: Millis) -> str:
 
 
 def delete_key(real_topic: str, unique_key: str) -> str:
-    """What TIMER_DEL_UNIQKEY must say to cancel a message (RocketMQ: TimerMessageStore.buildDeleteKey)."""
+    """Return the long form of a delete key: topic, `+`, unique key (RocketMQ: TimerMessageStore.buildDeleteKey)."""
     return f"{real_topic}+{unique_key}"
+
+
+def delete_keys(properties: dict[str, str]) -> list[str]:
+    """Return the delete keys, in the long form, that the TIMER_DEL_UNIQKEY of a parked cancel can mean.
+
+    Apache RocketMQ 5.3.3 writes the long form. Since 5.4.0 it writes the unique key alone. The topic is then the
+    cancel's own, so that no cancel reaches a message of another topic by chance. A value with a `+` is read as the long
+    form first, since a unique key may contain a `+` too, and a topic may not.
+    """
+    value = properties[props.TIMER_DEL_UNIQKEY]
+    short = delete_key(properties.get(props.REAL_TOPIC, ""), value)
+    keys = [value, short] if "+" in value else [short]
+    return [key for key in keys if unique_key_of(key)]
+
+
+def unique_key_of(key: str) -> str:
+    """Return the unique key in the long form of a delete key."""
+    return key.partition("+")[2]
 
 
 def key_hash(text: str) -> int:

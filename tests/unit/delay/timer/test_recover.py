@@ -393,6 +393,18 @@ class TestAStoreOfApaches:
         harness.advance(8000, model.work, 500)
         assert harness.bodies("T") == [b"1"]
 
+    def test_a_cancel_by_the_unique_key_alone(self, harness: BrokerHarness, model: PipelineModel, store: Path) -> None:
+        """As Apache RocketMQ 5.4.0 and later writes it. It reaches messages of its own topic."""
+        times = {props.TIMER_DELIVER_MS: str(START_MS + 5000)}
+        cancels = [{props.TIMER_DEL_UNIQKEY: key, **times} for key in ("K0", "K2")]
+        harness.broker.topics.create_for_group("U", 1)
+        self.park(harness, [self.relative(5), self.relative(6), {**self.relative(6), props.REAL_TOPIC: "U"}, *cancels])
+        harness.crash()
+        assert [one.unique_key for one in pending_in(store)] == ["K1", "K2"]
+        self.start(harness, None, store)
+        harness.advance(8000, model.work, 500)
+        assert (harness.bodies("T"), harness.bodies("U")) == ([b"1"], [b"2"])
+
     def test_a_cancel_over_an_index_that_is_damaged(
         self, harness: BrokerHarness, model: PipelineModel, store: Path
     ) -> None:
