@@ -19,13 +19,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from compat.apache.maven import MavenProject
 from compat.apache.remoting import GET_BROKER_CLUSTER_INFO, RefusedError, ask
 
 HOST = "127.0.0.1"
 HOST_V6 = "::1"
+VERSIONS: Final = ("5.3.3", "5.5.0")
+"""Versions of Apache RocketMQ; the first is the default."""
 PROJECT = MavenProject(Path(__file__).parent)
 
 START_DEADLINE_S = 60.0
@@ -44,8 +46,17 @@ class _JavaServer:
     name: ClassVar[str]
     main_class: ClassVar[str]
 
-    def __init__(self, home: Path, port: int, heap: str, java_options: Sequence[str], host: str = HOST) -> None:
+    def __init__(
+        self,
+        home: Path,
+        port: int,
+        heap: str,
+        java_options: Sequence[str],
+        host: str = HOST,
+        version: str = VERSIONS[0],
+    ) -> None:
         self.home = home.resolve()
+        self.version = version
         self.host = host
         self.port = port
         self.heap = heap
@@ -70,7 +81,8 @@ class _JavaServer:
         self.home.mkdir(parents=True, exist_ok=True)
         config_file = self.home / f"{self.name}.conf"
         config_file.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
-        command = [*_java(self.home, self.heap, self.name, self.java_options), self.main_class, "-c", str(config_file)]
+        java = _java(self.home, self.heap, self.name, self.java_options, self.version)
+        command = [*java, self.main_class, "-c", str(config_file)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -198,10 +210,11 @@ class ApacheBroker(_JavaServer):
         heap: str = "512m",
         java_options: Sequence[str] = (),
         host: str = HOST,
+        version: str = VERSIONS[0],
     ) -> None:
         if host == HOST_V6:
             java_options = ("-Djava.net.preferIPv4Stack=false", *java_options)
-        super().__init__(home, port or free_port(beside=(-2, 1)), heap, java_options, host)
+        super().__init__(home, port or free_port(beside=(-2, 1)), heap, java_options, host, version)
         self.namesrv = namesrv
         self.config = dict(config or {})
 
@@ -311,8 +324,19 @@ def java_command(home: Path, heap: str, role: str, options: Sequence[str]) -> tu
     return _java(home, heap, role, options), _environment(home)
 
 
-def _java(home: Path, heap: str, role: str, options: Sequence[str]) -> list[str]:
-    """The command up to the main class; `role` names the logging settings among those in Apache's jars."""
+def project_of(version: str) -> MavenProject:
+    """Return the class path of a version of Apache RocketMQ, with a target folder of its own."""
+    if version == VERSIONS[0]:
+        return PROJECT
+    target = f"target/{version}"
+    return MavenProject(PROJECT.folder, target, (("rocketmq.version", version), ("suite.target", target)))
+
+
+def _java(home: Path, heap: str, role: str, options: Sequence[str], version: str = VERSIONS[0]) -> list[str]:
+    """Return the command up to the main class.
+
+    `role` names the logging settings among those in Apache's jars.
+    """
     return [
         "java",
         f"-Xms{heap}",
@@ -322,7 +346,7 @@ def _java(home: Path, heap: str, role: str, options: Sequence[str]) -> list[str]
         f"-Drmq.logback.configurationFile=rmq.{role}.logback.xml",
         *options,
         "-cp",
-        PROJECT.class_path(),
+        project_of(version).class_path(),
     ]
 
 

@@ -1,9 +1,9 @@
 """What a clean stop does for Apache RocketMQ, should it get the store next (RocketMQ: TimerMessageStore).
 
 Apache knows no done bits. It indexes the timer queue from timercheck's offset on, and delivers every unit of the slots
-that timercheck does not call out. So a stop indexes what no turn has indexed yet, and turns the units of messages that
-are out, in slots that Apache will still read, into deletes of nothing: those it passes over. Our own mark does not
-tell of it: we go on from where the turns had come.
+that timercheck does not call out. So a stop indexes the messages that no turn has indexed yet. It then hides the units
+of all settled messages, cancelled ones among them, in the slots that Apache will still read (settled_units). Our own
+mark does not change: the next start of WheelMQ continues where the turns ended.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-import numpy as np
-
 from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.settled_units import hide_settled
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Proposal, TurnPlan
-from wheelmq.delay.timer.view import TIMER_QUEUE, Positions, StoreUnreadable, View, units_at
-from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_UNIT
+from wheelmq.delay.timer.view import TIMER_QUEUE, Positions, StoreUnreadable, View
 from wheelmq.formats.wire.portions import FileKind
 from wheelmq.store.mapped import MappedSequence
 
@@ -25,7 +23,8 @@ log = logging.getLogger(__name__)
 
 SECONDS_MAX: Final = 10.0
 """For how long a stop may index: a million messages take about a second."""
-_MAGIC: Final = TIMER_UNIT.position_of("magic")
+HIDE_SECONDS_MAX: Final = 10.0
+"""Time limit for hiding units of settled messages. Ten million units take about a second."""
 
 
 class _LiveView:
@@ -54,17 +53,19 @@ class _LiveView:
 
 
 def prepare(timer: Timer, last_read_ms: int) -> None:
-    """Index the rest and hide what is out from `last_read_ms` on, before which timercheck will call all slots out.
+    """Index the rest of the timer queue, then hide the units of settled messages in the slots from `last_read_ms` on.
 
-    The log must be on disk whole, no turn may come any more.
-
-    What cannot be done is told: Apache would then deliver some of what is out once more. Raises OSError of the sync.
+    Timercheck will say that all earlier slots are out. The whole log must be on disk, and no turn may come any more.
+    A failure is logged: Apache then delivers some settled messages again.
     """
     view = _LiveView(timer)
     timer.turns.take_back()
     try:
         _index_rest(timer, view)
-        _hide_settled(timer, view, last_read_ms)
+        after_ms = last_read_ms - timer.settings.precision_ms
+        left = hide_settled(timer, after_ms, timer.store.clock.monotonic() + HIDE_SECONDS_MAX)
+        if left:
+            log.warning("%d units of the timer log were not checked: Apache may deliver cancelled messages", left)
     except (StoreUnreadable, OSError) as error:
         log.warning("what is out is not marked for another broker that gets the store: %s", error)
 
@@ -95,21 +96,3 @@ def _index_rest(timer: Timer, view: View) -> None:
         made = staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
         timer.turns.begin(plan)
         timer.apply(Proposal(plan, [made], [], []))
-
-
-def _hide_settled(timer: Timer, view: View, last_read_ms: int) -> None:
-    """Have the units of messages that are out passed over, in the slots from timercheck's to the present one."""
-    precision_ms = timer.settings.precision_ms
-    after_ms = last_read_ms - precision_ms
-    through_ms = timer.floor_slot(timer.store.clock.now_ms())
-    log_end = timer.log.end
-    rows = staging.read_walk(view, after_ms, through_ms, log_end=log_end, precision_ms=precision_ms, write_ms=0, turn=0)
-    out = rows["position"][timer.done.get(rows["origin"])]
-    positions = staging.units_of_slots(view, after_ms // precision_ms, through_ms // precision_ms, log_end)
-    hidden = positions[np.isin(units_at(view.timer_log, positions)["record_position"], out)].tolist()
-    if not hidden:
-        return
-    for position in hidden:
-        at = position % timer.log.files.file_bytes + _MAGIC
-        timer.log.files.file_at(position).view[at : at + 4] = (MAGIC_DEFAULT | MAGIC_DELETE).to_bytes(4, "big")
-    timer.log.files.sync_job(min(hidden), timer.log.end)()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
 
+from wheelmq.delay.cancel import Cancelled
 from wheelmq.delay.offline import pending_in
 from wheelmq.delay.release import QUANTUM
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.mark import load_check
 from wheelmq.delay.timer.view import TIMER_QUEUE, StoreSizes, StoreView
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
@@ -23,14 +26,20 @@ from wheelmq.testing.pipeline_model import PipelineModel
 PRECISION_MS = 1000
 
 
-def delivered_by_apache(root: Path) -> list[int]:
-    """Queue offsets of what it would hand out: the units of all slots that timercheck does not call out, and the timer
-    queue from timercheck's offset on."""
+SLOTS: Final = 60
+"""Slots that are read from timercheck's on, where a test does not ask for more."""
+
+
+def delivered_by_apache(root: Path, slots: int = SLOTS) -> list[int]:
+    """Return the queue offsets of the messages that Apache would deliver.
+
+    Those are the units of all slots from timercheck's on, and the timer queue from timercheck's offset on.
+    """
     check = load_check(Disk(), StorePaths(root))
     assert check is not None
     names = ("log_file_bytes", "queue_file_bytes", "timer_log_file_bytes", "timer_slots", "block_queue_file_bytes")
     view = StoreView(root, StoreSizes(**{name: SMALL[name] for name in names}))
-    through_ms = check.last_read_ms + 60 * PRECISION_MS
+    through_ms = check.last_read_ms + slots * PRECISION_MS
     rows = staging.read_walk(
         view,
         check.last_read_ms - PRECISION_MS,
@@ -80,6 +89,57 @@ def test_a_burst_that_is_still_leaving(tmp_path: Path) -> None:
     left = list(range(QUANTUM, QUANTUM + 100))
     assert pending(store) == left
     assert delivered_by_apache(store) == left
+
+
+@pytest.mark.parametrize("turns", [False, True], ids=["not indexed", "indexed"])
+@pytest.mark.parametrize("short", [False, True], ids=["topic and key", "key alone"])
+def test_cancelled_messages_stay_cancelled(harness: BrokerHarness, tmp_path: Path, turns: bool, short: bool) -> None:
+    """The cancels name another second than their messages, in slots after the present one. One message rolls."""
+    model = PipelineModel(harness)
+    for delay_ms in (8000, 8000, 25_000, 90_000):
+        harness.send("T", delay_ms=delay_ms, properties={props.UNIQ_KEY: f"K{delay_ms}"})
+    harness.send("T", delay_ms=25_000, properties={props.UNIQ_KEY: "stays"})
+    if turns:
+        harness.advance(4000, model.work, 500)
+        assert harness.broker.timer.indexed_to == 5
+    for delay_ms in (8000, 25_000, 90_000):
+        key = f"K{delay_ms}" if short else f"T+K{delay_ms}"
+        named = harness.send("T", delay_ms=14_000, properties={props.TIMER_DEL_UNIQKEY: key})
+        assert named.ext["cancelResult"] == Cancelled.CANCELLED
+    if turns:
+        harness.advance(1000, model.work, 500)
+    harness.stop()
+    store = tmp_path / "store"
+    assert pending(store) == [4]
+    assert delivered_by_apache(store, 200) == [4]
+    harness.start()
+    harness.advance(100_000, model.work, 1000)
+    assert len(harness.bodies("T")) == 1
+
+
+def test_the_time_limit(
+    harness: BrokerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("T", delay_ms=8000, properties={props.UNIQ_KEY: "K"})
+    harness.send("T", delay_ms=8000, properties={props.TIMER_DEL_UNIQKEY: "T+K"})
+    monkeypatch.setattr("wheelmq.delay.timer.handback.HIDE_SECONDS_MAX", -1.0)
+    harness.stop()
+    assert "2 units of the timer log were not checked" in caplog.text
+    assert delivered_by_apache(tmp_path / "store") == [0]
+
+
+def test_many_units_in_several_batches(harness: BrokerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each third message is cancelled, and other records lie between: units are found batch by batch."""
+    monkeypatch.setattr("wheelmq.delay.timer.settled_units.UNITS_AT_ONCE", 7)
+    for i in range(60):
+        harness.send("T", delay_ms=8000 + 100 * (i * 37 % 60), properties={props.UNIQ_KEY: f"K{i}"})
+        harness.send("P")
+    for i in range(0, 60, 3):
+        harness.send("T", delay_ms=2000, properties={props.TIMER_DEL_UNIQKEY: f"T+K{i}"})
+    harness.stop()
+    left = [i for i in range(60) if i % 3]
+    assert pending(tmp_path / "store") == left
+    assert delivered_by_apache(tmp_path / "store") == left
 
 
 def test_here_all_goes_on_as_before(harness: BrokerHarness) -> None:
