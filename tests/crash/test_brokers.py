@@ -192,7 +192,7 @@ def test_two_applications(tmp_path: Path) -> None:
         second = fleet.start_pipeline([one.process.address], "second")
         await fleet.until(
             "the second is refused",
-            lambda: any("second waits" in text and "'first' holds the lease" in text for text in fleet.heard),
+            lambda: any("second waits" in text and "'first' at " in text for text in fleet.heard),
             START_DEADLINE_S,
         )
         turns = one.turns
@@ -207,7 +207,7 @@ def test_two_applications(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGCONT)
         await fleet.until(
             "the first is refused",
-            lambda: any("first waits" in text and "'second' holds the lease" in text for text in fleet.heard),
+            lambda: any("first waits" in text and "'second' at " in text for text in fleet.heard),
             TURNS_DEADLINE_S,
         )
         await fleet.until("the second turns", lambda: one.turns > turns + 2, TURNS_DEADLINE_S)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from wheelmq.broker.lease_watch import LeaseWatch
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.timer import handback
 from wheelmq.delay.timer.mark import CheckFile, Mark
 from wheelmq.delay.timer.portions import PortionReader
-from wheelmq.delay.timer.turns import Part, Proposal, Stale, TurnPlan
+from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Proposal, Stale, TurnPlan
 from wheelmq.delay.timer.view import StoreSizes
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+EPOCHS_FROM: Final = 1 << 32
+"""The epochs of each store count from a random multiple of this, so that two stores share no epoch: a request for one
+store is STALE at another that has taken its address."""
 ROWS_AT_ONCE: Final = 50_000
 """Un-indexed messages that are reason for a turn whatever the pace."""
 BURST_PACES: Final = 3
@@ -90,14 +94,23 @@ class PipelineDesk:
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
         self._check_file = CheckFile(broker.store, broker.offloads.background)
+        self.lease_watch = LeaseWatch(broker.clock.monotonic)
 
     # Leases and turns ----------------------------------------------------------------------------------------------
 
-    def open(self, name: str, done: Callable[[int], None]) -> None:
+    def open(self, holder: Holder, done: Callable[[int], None]) -> None:
         """Give a lease; `done` gets its epoch once that is durable. Raises LeaseHeld, Stale."""
         self._must_go_on()
-        epoch = self._timer.turns.open(name, self._broker.now_monotonic_ms())
-        log.info("pipeline %s has the lease, epoch %d", name, epoch)
+        turns = self._timer.turns
+        if turns.epoch < EPOCHS_FROM:
+            turns.epoch = self._broker.randomness.randrange(1, 1 << 30) * EPOCHS_FROM
+        try:
+            epoch = turns.open(holder, self._broker.now_monotonic_ms())
+        except LeaseHeld as held:
+            self.lease_watch.note_refused(holder, held)
+            raise
+        self.lease_watch.note_opened(holder)
+        log.info("pipeline %s at %s has the lease, epoch %d", holder.name, holder.address, epoch)
         self._planned_ms = 0
         self.stir()
         self._save(lambda: done(epoch))
@@ -163,6 +176,7 @@ class PipelineDesk:
 
     def _tell(self, proposal: Proposal, armed: int, began_s: float) -> None:
         """Note what the turn that was just committed did, and how long it took."""
+        self.lease_watch.note_committed()
         now_s = self._broker.clock.monotonic()
         done = TurnDone(
             turn=proposal.plan.turn,
@@ -219,6 +233,7 @@ class PipelineDesk:
             return
         self._look_ms = now_ms + LOOK_MS
         timer = self._timer
+        self.lease_watch.look(timer.turns, now_ms)
         timer.advance_over_empty_slots(wall_ms)
         if timer.queue.end == timer.indexed_to and not timer.levels_wait(wall_ms):
             self._oldest_ms = None

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ class Child:
         clock: Clock,
         on_event: Callable[[Event], None],
         on_death: Callable[[str, float], None],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.command = tuple(command)
@@ -60,6 +62,8 @@ class Child:
         self._clock = clock
         self._on_event = on_event
         self._on_death = on_death
+        self._environment = dict(environment or {})
+        """Variables of the child besides those that it inherits."""
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -138,7 +142,13 @@ class Child:
         with self.log_path.open("ab") as log:
             self.log_start = log.tell()
             return await asyncio.create_subprocess_exec(
-                *self.command, stdin=PIPE, stdout=PIPE, stderr=log, process_group=0, limit=LINE_BYTES_MAX
+                *self.command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=log,
+                process_group=0,
+                limit=LINE_BYTES_MAX,
+                env={**os.environ, **self._environment},
             )
 
     async def _listen(self, process: Process) -> None:

@@ -15,6 +15,7 @@ import itertools
 import json
 import logging
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ from wheelmq.pipeline.ranges import TASKS_MAX
 from wheelmq.pipeline.serving import Serving
 from wheelmq.pipeline.session import close_session, open_session, stand_back
 from wheelmq.pipeline.source import timer_source
+from wheelmq.pipeline.supervisor import HOLDER_VARIABLE
 
 PRELOAD: Final = "wheelmq.pipeline.preload"
 BROKERS_EXPECTED: Final = 4
@@ -80,6 +82,7 @@ def _jvm_pid() -> int | None:
 def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
     """Turn until `stopping`. Raises what ended the JVM."""
     os.environ[PRELOAD_VARIABLE] = PRELOAD
+    holder_id = os.environ.pop(HOLDER_VARIABLE, None) or secrets.token_hex(16)  # workers must not inherit it
     master = options.master or default_master(len(options.broker), may_grow=bool(options.namesrv))
     session = open_session("wheelmq", master=master, log_dir=options.log_dir)
     say("session", master=master, pid=os.getpid(), jvm=_jvm_pid())
@@ -88,7 +91,15 @@ def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
     def begin(broker: str) -> BrokerTurns:
         source = timer_source(next(numbers))
         session.dataSource.register(source)
-        turns = BrokerTurns(session, broker, options.name, say, source.name(), over_the_wire=options.over_the_wire)
+        turns = BrokerTurns(
+            session,
+            broker,
+            options.name,
+            say,
+            source.name(),
+            holder_id=holder_id,
+            over_the_wire=options.over_the_wire,
+        )
         turns.start()
         return turns
 

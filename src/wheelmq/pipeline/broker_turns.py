@@ -12,6 +12,7 @@ and when the broker has not answered one for that long.
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import threading
 import time
@@ -58,7 +59,15 @@ class BrokerTurns:
     """Keeps a query turning for one broker. `failure` is what ended its thread: then the whole driver must end."""
 
     def __init__(
-        self, session: SparkSession, broker: str, name: str, say: Say, source: str, *, over_the_wire: bool = False
+        self,
+        session: SparkSession,
+        broker: str,
+        name: str,
+        say: Say,
+        source: str,
+        *,
+        holder_id: str,
+        over_the_wire: bool = False,
     ) -> None:
         self.broker = broker
         self.has_turned = False
@@ -67,6 +76,8 @@ class BrokerTurns:
         """When the broker last answered."""
         self._session = session
         self._name = name
+        self._holder_id = holder_id
+        """Secret: a holder with this id opens the lease again before it lapses."""
         self._say = say
         self._source = source
         """Name of the data source that is registered for this broker."""
@@ -123,11 +134,12 @@ class BrokerTurns:
 
     def _start(self, now_s: float) -> None:
         try:
-            answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self._name)
+            answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self._name, holderId=self._holder_id)
         except (CallError, Refused) as problem:
             self._next_try_s = now_s + RETRY_S
-            if str(problem) != self._last_problem:
-                self._last_problem = str(problem)
+            kind = re.sub(r"\d+", "", str(problem))  # how long ago the holder renewed changes with each refusal
+            if kind != self._last_problem:
+                self._last_problem = kind
                 self._say("waiting", broker=self.broker, why=str(problem))
             return
         self._last_problem = ""

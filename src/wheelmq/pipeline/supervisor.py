@@ -1,12 +1,13 @@
-"""Who watches the pipeline: a driver that dies is started again at once, always under the same name.
+"""The supervisor of the pipeline: it starts a driver that died again, at once and with the same holder id.
 
-The name is what matters. A lease belongs to a name, and whoever opens it again under that name has it without waiting
-for the dead driver's to run out; the broker's armed references bridge the seconds that Spark's start takes.
+A lease belongs to a random holder id. The new driver opens the lease with the same id, so it does not wait until the
+lease of the dead driver lapses. The broker's armed references bridge the seconds that Spark takes to start.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from typing import Final
 from wheelmq.net.child import Child, Event
 from wheelmq.system.clock import Clock
 
+HOLDER_VARIABLE: Final = "WHEELMQ_HOLDER_ID"
+"""Name of the environment variable with the driver's holder id, which other users of the machine cannot read."""
 STOP_DEADLINE_S: Final = 30.0
 """A driver stops its queries, Spark, the JVM and the workers; on a busy machine that takes some seconds."""
 
@@ -66,6 +69,7 @@ class PipelineSupervisor:
             clock=clock,
             on_event=self._heard,
             on_death=self._died,
+            environment={HOLDER_VARIABLE: secrets.token_hex(16)},
         )
 
     def start(self) -> None:

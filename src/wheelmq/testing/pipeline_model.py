@@ -92,9 +92,11 @@ class PipelineModel:
         chunk_rows: int = 100_000,
         attempts: int = 1,
         over_the_wire: bool = False,
+        holder_id: str | None = None,
     ) -> None:
         self.harness = harness
         self.name = name
+        self.holder_id = f"id of {name}" if holder_id is None else holder_id
         self.index_parts = index_parts
         self.walk_parts = walk_parts
         self.queue_parts = queue_parts
@@ -143,7 +145,7 @@ class PipelineModel:
 
     def open(self) -> int:
         """Open a lease: its epoch. Raises Refused while another pipeline holds it, CallError."""
-        answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self.name)
+        answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self.name, holderId=self.holder_id)
         self.terms = msgspec.json.decode(answer.body)
         return self.epoch
 

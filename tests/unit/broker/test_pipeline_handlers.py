@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from wheelmq.broker.lease_watch import LOOP_OPENINGS
 from wheelmq.broker.pipeline_desk import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.timer.turns import LEASE_MS
@@ -40,7 +41,7 @@ class TestLease:
     def test_terms(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.open()
         assert model.terms == {
-            "epoch": 2,
+            "epoch": harness.broker.timer.turns.epoch,
             "broker": "broker-a",
             "store_path": str(harness._folder.resolve()),
             "store_identity": harness.disk.identity(harness.broker.paths.lock),
@@ -57,7 +58,7 @@ class TestLease:
     def test_held(self, harness: BrokerHarness, model: PipelineModel) -> None:
         other = PipelineModel(harness, "other")
         model.open()
-        with pytest.raises(Refused, match="LEASE_HELD: pipeline 'model' holds the lease") as refused:
+        with pytest.raises(Refused, match=r"LEASE_HELD: pipeline 'model' at 10.0.0.1:\d+ holds the lease") as refused:
             other.open()
         assert refused.value.code == ResponseCode.NO_PERMISSION
         assert other.work() is Done.WAITING
@@ -67,6 +68,71 @@ class TestLease:
         assert other.work() is Done.IDLE
         with pytest.raises(Refused, match="STALE"):
             model.plan()
+
+    def test_two_pipelines_with_one_name(
+        self, harness: BrokerHarness, model: PipelineModel, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The second one waits, although both have the same host name and process id."""
+        twin = PipelineModel(harness, model.name, holder_id="another process")
+        epoch = model.open()
+        for _ in range(60):
+            harness.advance(500)
+            model.renew()
+            assert twin.work() is Done.WAITING
+        assert model.epoch == epoch == harness.broker.timer.turns.epoch
+        refused = [record for record in caplog.records if "gets no lease" in record.message]
+        assert 1 <= len(refused) <= 4, "one line in ten seconds"
+        assert "pipeline 'model' at 10.0.0.1:" in refused[0].message
+
+    def test_its_own_process_opens_it_again_at_once(self, harness: BrokerHarness, model: PipelineModel) -> None:
+        epoch = model.open()
+        assert PipelineModel(harness, model.name).open() == epoch + 1
+        assert PipelineModel(harness, "renamed", holder_id=model.holder_id).open() == epoch + 2
+
+    def test_no_answer_reveals_the_id(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness, "p", holder_id="THE-SECRET")
+        model.open()
+        answer = harness.ask_code(RequestCode.WMQ_METRICS, topics=5)
+        assert b'"holder":"p"' in bytes(answer.body) and b"THE-SECRET" not in bytes(answer.body)
+        for code in (RequestCode.WMQ_PIPELINE_OPEN, RequestCode.WMQ_PIPELINE_RENEW):
+            answer = harness.ask_code(code, name="p", epoch=1)
+            assert answer.code and "THE-SECRET" not in f"{answer.remark}{answer.ext}"
+
+    def test_a_loop_of_openings_is_logged(
+        self, harness: BrokerHarness, model: PipelineModel, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for _ in range(LOOP_OPENINGS):
+            assert "opened the lease within" not in caplog.text
+            model.open()
+            harness.advance(1000)
+        assert "is the last of 4 that opened the lease within 60 s without a turn" in caplog.text
+
+    def test_openings_with_turns_between_them_are_no_loop(
+        self, harness: BrokerHarness, model: PipelineModel, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for _ in range(2 * LOOP_OPENINGS):
+            model.open()
+            harness.send("T", delay_ms=3000)
+            harness.advance(1200)
+            assert model.work() is Done.COMMITTED
+        assert "opened the lease within" not in caplog.text
+
+    def test_a_lease_that_lapses_is_logged_once(
+        self, harness: BrokerHarness, model: PipelineModel, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model.open()
+        harness.advance(LEASE_MS - 100)
+        assert "has not renewed" not in caplog.text
+        harness.advance(60_000)
+        assert caplog.text.count("pipeline 'model' has not renewed its lease for") == 1
+
+    def test_two_stores_share_no_epoch(self, tmp_path: Path) -> None:
+        """A task of a turn at one broker is STALE at another one that has taken its address."""
+        epochs = set()
+        for seed in range(5):
+            with BrokerHarness(tmp_path / str(seed), seed=seed) as harness:
+                epochs.add(PipelineModel(harness).open())
+        assert len(epochs) == 5
 
     def test_renewed(self, harness: BrokerHarness, model: PipelineModel) -> None:
         other = PipelineModel(harness, "other")
@@ -85,12 +151,12 @@ class TestLease:
 
     def test_it_is_answered_when_the_epoch_is_durable(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
-            asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p"}))
+            asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p", "holderId": "1"}))
             harness.advance(500)
             assert asked.answer is None
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
-            late = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p"}))
+            late = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p", "holderId": "1"}))
             harness.advance(harness.broker.settings.response_timeout_ms)
             assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_ERROR
 

@@ -36,18 +36,18 @@ def test_what_waits_and_what_is_out(harness: BrokerHarness) -> None:
 
 
 def test_a_pipeline_turns_once_it_has_asked_for_a_plan_under_its_lease(harness: BrokerHarness) -> None:
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p")
+    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
     found = metrics(harness)["pipeline"]
     assert (found["holder"], found["is_held"], found["is_turning"]) == ("p", True, False)
     harness.submit(_plan(found["epoch"]))
     harness.tick()
     assert metrics(harness)["pipeline"]["is_turning"] is True
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p")
+    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
     assert metrics(harness)["pipeline"]["is_turning"] is False  # a new lease, under which nothing was asked
 
 
 def test_a_lease_that_is_not_renewed_turns_no_more(harness: BrokerHarness) -> None:
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p")
+    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
     harness.submit(_plan(metrics(harness)["pipeline"]["epoch"]))
     harness.advance(6000)
     found = metrics(harness)["pipeline"]

@@ -49,7 +49,12 @@ class Driver:
         self.wire = Wire(harness)
         self._harness = harness
         self._turns = BrokerTurns(
-            cast(Any, None), "broker", "driver", lambda what, **more: self.said.append(more), "source"
+            cast(Any, None),
+            "broker",
+            "driver",
+            lambda what, **more: self.said.append(more),
+            "source",
+            holder_id="id of driver",
         )
         turns = cast(Any, self._turns)
         turns._link, turns._query = self.wire, self.query
@@ -82,7 +87,7 @@ def restart(harness: BrokerHarness) -> None:
 
 
 def lose_to_another(harness: BrokerHarness) -> None:
-    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="driver")
+    harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="driver", holderId="id of driver")
 
 
 @pytest.mark.parametrize("over", [restart, lose_to_another])

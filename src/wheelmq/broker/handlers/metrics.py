@@ -56,6 +56,7 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
         "epoch": turns.epoch,
         "turn": turns.turn,
         "is_held": is_held,
+        "quiet_ms": broker.pipeline.quiet_ms(),
         "is_turning": is_held and broker.pipeline.asked_epoch == turns.epoch,
         "indexed_to": timer.indexed_to,
         "unindexed": timer.queue.end - timer.indexed_to,

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.pipeline_desk import store_sizes
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
-from wheelmq.delay.timer.turns import LeaseHeld, Part, Stale, TurnRefused
+from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnRefused
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -27,12 +28,14 @@ TURN_REFUSED = "TURN_REFUSED"
 @serves(RequestCode.WMQ_PIPELINE_OPEN)
 def open_lease(request: Request, broker: Broker) -> Answer:
     """Give a lease; the answer says what tasks need to know to read the store."""
-    name = request.header(PipelineHeader).name
+    header = request.header(PipelineHeader)
+    holder = Holder(header.name, header.holder_id, peer_text(request.connection))
+    key = object()
     granted: list[int] = []
 
     def durable(epoch: int) -> None:
         granted.append(epoch)
-        broker.holds.wake(("lease", name))
+        broker.holds.wake(key)
 
     def attempt(last: bool) -> Command | None:
         if granted:
@@ -40,12 +43,12 @@ def open_lease(request: Request, broker: Broker) -> Answer:
         return reply(ResponseCode.SYSTEM_ERROR, "the epoch could not be made durable in time") if last else None
 
     try:
-        broker.pipeline.open(name, durable)
+        broker.pipeline.open(holder, durable)
     except LeaseHeld as held:
         raise PeerError(ResponseCode.NO_PERMISSION, f"{LEASE_HELD}: {held}") from None
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
-    return attempt(False) or Hold(("lease", name), broker.settings.response_timeout_ms, attempt)
+    return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)
 
 
 def _terms(broker: Broker, epoch: int) -> dict[str, object]:

@@ -7,7 +7,7 @@ small and volatile but for the mark: a pipeline that dies leaves nothing behind,
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,6 +20,16 @@ from wheelmq.system.failpoint import reach
 
 LEASE_MS: Final = 5000
 UPLOAD_BYTES_MAX: Final = 512 << 20
+
+
+class Holder(NamedTuple):
+    """A pipeline that asks for the lease."""
+
+    name: str
+    """Its name in logs and metrics. Several pipelines may have the same one."""
+    id: str
+    """The random id of its process, or of the supervisor that restarts that process. It appears in no answer."""
+    address: str = "an unknown address"
 
 
 class LeaseHeld(Exception):
@@ -116,19 +126,30 @@ class Turns:
         self.epoch = epoch
         self.turn = turn
         """Turns committed in all."""
-        self.holder: str | None = None
+        self._holder: Holder | None = None
         self._renewed_ms = 0
         self.plan: TurnPlan | None = None
         self._uploads: dict[tuple[str, int, int], _Upload] = {}
         self._upload_bytes = 0
 
-    def open(self, name: str, now_ms: int) -> int:
-        """Give the lease to `name`: its epoch. Raises LeaseHeld while another one renews."""
-        if self.holder is not None and now_ms - self._renewed_ms < LEASE_MS and self.holder != name:
+    @property
+    def holder(self) -> str | None:
+        """Name of the pipeline that has the lease, or had the last one."""
+        return None if self._holder is None else self._holder.name
+
+    def open(self, holder: Holder, now_ms: int) -> int:
+        """Give the lease to `holder`.
+
+        The id decides, not the name: a holder opens its own lease again at once. A holder without an id waits until
+        the last lease lapses. Returns the epoch. Raises LeaseHeld while another holder renews.
+        """
+        known = self._holder
+        if known is not None and self.is_held(now_ms) and (not holder.id or known.id != holder.id):
             raise LeaseHeld(
-                f"pipeline {self.holder!r} holds the lease and renewed it {now_ms - self._renewed_ms} ms ago"
+                f"pipeline {known.name!r} at {known.address} holds the lease and renewed it "
+                f"{self.silent_ms(now_ms)} ms ago"
             )
-        self.holder = name
+        self._holder = holder
         self.epoch += 1
         self._renewed_ms = now_ms
         self._drop()
@@ -136,19 +157,23 @@ class Turns:
 
     def take_back(self) -> None:
         """End the lease: the broker itself does what is left to do."""
-        self.holder = None
+        self._holder = None
         self.epoch += 1
         self._drop()
 
     def renew(self, epoch: int, now_ms: int) -> None:
         """Keep the lease. Raises Stale."""
-        if epoch != self.epoch or self.holder is None:
+        if epoch != self.epoch or self._holder is None:
             raise Stale(f"epoch {epoch} is over, {self.epoch} is the last that was given")
         self._renewed_ms = now_ms
 
     def is_held(self, now_ms: int) -> bool:
         """Whether a pipeline is there and renews."""
-        return self.holder is not None and now_ms - self._renewed_ms < LEASE_MS
+        return self._holder is not None and self.silent_ms(now_ms) < LEASE_MS
+
+    def silent_ms(self, now_ms: int) -> int:
+        """Milliseconds since the lease was last renewed."""
+        return now_ms - self._renewed_ms
 
     def begin(self, plan: TurnPlan) -> None:
         """`plan` is the one to work on now; it is given again, verbatim, until it is committed."""

@@ -10,11 +10,12 @@ import pytest
 
 from wheelmq.delay.timer import turns as module
 from wheelmq.delay.timer.rows import TurnRows
-from wheelmq.delay.timer.turns import LEASE_MS, LeaseHeld, Part, Stale, TurnPlan, TurnRefused, Turns
+from wheelmq.delay.timer.turns import LEASE_MS, Holder, LeaseHeld, Part, Stale, TurnPlan, TurnRefused, Turns
 from wheelmq.formats.disk.origin import level_origin, level_stream, timer_origin
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
 
 S = 1_800_000_000_000
+P, Q = Holder("p", "1", "10.0.0.1:1"), Holder("q", "2")
 UNITS = np.array([1, 0, 2], np.int32)
 """Units in the three slots that the plan walks."""
 
@@ -52,7 +53,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.turns = Turns(4, 7)
-        self.epoch = self.turns.open("p", 0)
+        self.epoch = self.turns.open(P, 0)
         self.attempts = 0
 
     def begin(self, **options: Any) -> TurnPlan:
@@ -87,25 +88,40 @@ def pipeline() -> Pipeline:
 class TestLease:
     def test_each_opening_takes_a_new_epoch(self) -> None:
         turns = Turns(4, 0)
-        assert [turns.open("p", 0), turns.open("p", 10)] == [5, 6]
+        assert [turns.open(P, 0), turns.open(P, 10)] == [5, 6]
         assert turns.holder == "p"
 
     def test_another_one_waits_until_it_lapses(self) -> None:
         turns = Turns(0, 0)
-        epoch = turns.open("p", 0)
-        with pytest.raises(LeaseHeld, match="'p' holds the lease and renewed it 4999 ms ago"):
-            turns.open("q", LEASE_MS - 1)
+        epoch = turns.open(P, 0)
+        with pytest.raises(LeaseHeld, match=r"'p' at 10.0.0.1:1 holds the lease and renewed it 4999 ms ago"):
+            turns.open(Q, LEASE_MS - 1)
         turns.renew(epoch, 4000)
         with pytest.raises(LeaseHeld):
-            turns.open("q", 4000 + LEASE_MS - 1)
+            turns.open(Q, 4000 + LEASE_MS - 1)
         assert turns.is_held(4000 + LEASE_MS - 1) and not turns.is_held(4000 + LEASE_MS)
-        assert turns.open("q", 4000 + LEASE_MS) == epoch + 1
+        assert turns.open(Q, 4000 + LEASE_MS) == epoch + 1
         assert turns.holder == "q"
+
+    def test_a_name_takes_no_lease(self) -> None:
+        turns = Turns(0, 0)
+        epoch = turns.open(P, 0)
+        for other in (Holder("p", "2"), Holder("p", "")):
+            with pytest.raises(LeaseHeld, match=r"'p' at 10.0.0.1:1 holds the lease"):
+                turns.open(other, LEASE_MS - 1)
+        turns.renew(epoch, LEASE_MS - 1)
+
+    def test_a_holder_without_an_id_waits_for_its_own_lease(self) -> None:
+        turns, old = Turns(0, 0), Holder("p", "")
+        turns.open(old, 0)
+        with pytest.raises(LeaseHeld):
+            turns.open(old, LEASE_MS - 1)
+        assert turns.open(old, LEASE_MS) == 2
 
     @pytest.mark.parametrize("change", [-1, 1])
     def test_another_epoch_is_stale(self, change: int) -> None:
         turns = Turns(0, 0)
-        epoch = turns.open("p", 0)
+        epoch = turns.open(P, 0)
         with pytest.raises(Stale, match=f"{epoch} is the last that was given"):
             turns.renew(epoch + change, 1)
 
@@ -117,13 +133,13 @@ class TestLease:
 
     def test_the_holder_may_renew_after_a_lapse_when_nobody_came(self) -> None:
         turns = Turns(0, 0)
-        turns.renew(turns.open("p", 0), 10 * LEASE_MS)
+        turns.renew(turns.open(P, 0), 10 * LEASE_MS)
         assert turns.is_held(10 * LEASE_MS)
 
     def test_to_open_drops_the_plan_and_what_was_uploaded(self, pipeline: Pipeline) -> None:
         pipeline.upload(KIND_INDEX, 0, rows([10, 11]))
         old = pipeline.epoch
-        pipeline.epoch = pipeline.turns.open("p", 1)
+        pipeline.epoch = pipeline.turns.open(P, 1)
         assert pipeline.turns.plan is None
         with pytest.raises(Stale):
             pipeline.upload(KIND_INDEX, 0, rows([10, 11]))

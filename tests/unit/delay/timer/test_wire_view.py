@@ -193,7 +193,7 @@ class TestWhatIsNotAsItMustBe:
 class TestTheBrokersSide:
     def ask(self, harness: BrokerHarness, kind: str, ranges: list[tuple[int, int]], **fields: Any) -> Any:
         raw = np.array(ranges, RANGE).tobytes() if ranges else b""
-        named = {"epoch": 2, "turn": 1, "kind": kind, "name": TIMER_QUEUE, **fields}
+        named = {"epoch": harness.broker.timer.turns.epoch, "turn": 1, "kind": kind, "name": TIMER_QUEUE, **fields}
         return harness.ask_code(RequestCode.WMQ_PIPELINE_READ, raw, **named)
 
     @pytest.fixture(autouse=True)
@@ -276,21 +276,21 @@ class TestTheBrokersSide:
             harness.send("T", delay_ms=3000)
             harness.advance(1000)
             assert model.plan() is not None
-            asked = harness.submit(self.command([(0, 20)]))
+            asked = harness.submit(self.command(harness, [(0, 20)]))
             harness.tick()
             assert asked.answer is None, "it is read off the loop"
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
-            late = harness.submit(self.command([(0, 20)]))
+            late = harness.submit(self.command(harness, [(0, 20)]))
             harness.advance(harness.broker.settings.response_timeout_ms)
             assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_BUSY
 
     @staticmethod
-    def command(ranges: list[tuple[int, int]]) -> Any:
+    def command(harness: BrokerHarness, ranges: list[tuple[int, int]]) -> Any:
         from wheelmq.formats.wire import headers
         from wheelmq.formats.wire.frame import Command
 
-        ext = headers.texts(epoch=2, turn=1, kind="queue", name=TIMER_QUEUE)
+        ext = headers.texts(epoch=harness.broker.timer.turns.epoch, turn=1, kind="queue", name=TIMER_QUEUE)
         return Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=np.array(ranges, RANGE).tobytes())
 
 

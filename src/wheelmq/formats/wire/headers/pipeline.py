@@ -9,6 +9,7 @@ class PipelineHeader(Header):
     """WMQ_PIPELINE_OPEN: who asks for the lease."""
 
     name: str
+    holder_id: str = ""
 
 
 class TurnHeader(Header):
