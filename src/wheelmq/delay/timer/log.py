@@ -19,8 +19,8 @@ from wheelmq.system.disk import Bytes, MappedFile
 
 BLANK_BYTES = 16
 SUM_FROM: Final = TIMER_UNIT.position_of("write_ms")
-SUM_TO: Final = TIMER_UNIT.position_of("topic_hash")
-"""Bytes of a unit that its file's checksum is of: chains are mended at a start, the magic of what is out changes."""
+SUM_TO: Final = TIMER_UNIT.size
+"""The checksum of a file covers these bytes of each unit. A start mends chains, and a stop changes the magic."""
 SUM_UNITS: Final = 1 << 16
 Units = npt.NDArray[Any]
 """An array of TIMER_UNIT.dtype."""

@@ -13,8 +13,9 @@ import numpy.typing as npt
 from wheelmq.delay import refs as ref
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.wheel import TimerWheel
-from wheelmq.formats.disk.origin import Origin
+from wheelmq.formats.disk.origin import INDEX_MASK, Origin
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
+from wheelmq.formats.disk.timer_detail import write_details
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import turn as kernel
 
@@ -41,11 +42,11 @@ def are_the_origins(rows: TurnRows, origins: npt.NDArray[np.int64]) -> bool:
 
 
 def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Timer log units of `rows` in queue order, and the slot each hangs in."""
+    """Return the timer log units of `rows` in queue order, and the slot of each."""
     units = np.zeros(len(rows), TIMER_UNIT.dtype)
     if jit.available():
         slots_ms = np.empty(len(rows), np.int64)
-        kernel.encode_units(*kernel.views(rows), write_ms, units.view(np.uint8), slots_ms)
+        kernel.encode_units(*kernel.views(rows), write_ms, ref.LONG_DELAY_MS, units.view(np.uint8), slots_ms)
         return units, slots_ms
     rows = rows[rows["order"]]
     units["size"] = TIMER_UNIT.size
@@ -55,6 +56,7 @@ def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArr
     units["record_position"] = rows["position"]
     units["record_size"] = rows["size"]
     units["topic_hash"] = rows["topic_hash"]
+    write_details(units, rows["origin"] & INDEX_MASK, rows["fire_ms"], rows["delay_ms"] > ref.LONG_DELAY_MS)
     return units, rows["slot_ms"]
 
 

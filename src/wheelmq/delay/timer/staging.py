@@ -1,7 +1,7 @@
 """Staging: what the tasks of a turn compute, over a read-only view of the store (view.View).
 
     index   queue offsets [E, E') -> a row for each, read from its record
-    walk    slots (S, S'] -> a row for each unit of their chains, the exact due time read from its record
+    walk    slots (S, S'] -> a row for each unit of their chains, with the due time of its detail or of its record
     queue   queue offsets of a level -> a row for each, due when its unit says
     decide  which slot a row belongs in; whether it rolls; when it fires
 
@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.refs import LONG_DELAY_MS
 from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, View, chain, level_queue, units_at
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
@@ -32,6 +33,7 @@ from wheelmq.formats.disk.origin import (
 from wheelmq.formats.disk.parked import due_of
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_TOPIC
+from wheelmq.formats.disk.timer_detail import read_details
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK, KINDS, TURN_ROW
 from wheelmq.formats.java import java_hash, java_long
 from wheelmq.formats.kernels import jit, scan
@@ -141,7 +143,10 @@ def _rows_of(view: View, queue: str, first: Origin, count: int) -> tuple[StagedR
 def read_walk(
     view: View, after_ms: int, through_ms: int, *, log_end: int, precision_ms: int, write_ms: int, turn: int
 ) -> StagedRows:
-    """Rows for the units, below timer log position `log_end`, of the slots later than `after_ms` up to `through_ms`."""
+    """Return a row for each unit, below timer log position `log_end`, of the slots after `after_ms` up to `through_ms`.
+
+    Reads a record only for a unit without a detail.
+    """
     positions = units_of_slots(view, after_ms // precision_ms, through_ms // precision_ms, log_end)
     rows = np.zeros(len(positions), STAGED_ROW)
     if len(positions):
@@ -155,8 +160,28 @@ def read_walk(
         rows["turn"] = turn
         order = np.argsort(rows["position"], kind="stable")
         rows = rows[order]
-        _read_records(view, rows)
+        is_complete = _take_details(rows, found[order])
+        is_complete[: _pass_over_gone(view, rows)] = True
+        if not is_complete.all():
+            left = rows[~is_complete]
+            _read_records(view, left)
+            rows[~is_complete] = left
     return rows
+
+
+def _take_details(rows: StagedRows, units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Fill in the rows of `units` that have a detail. Returns which rows are complete."""
+    details = read_details(units)
+    rolls = (units["magic"] & MAGIC_ROLL) != 0
+    is_complete: npt.NDArray[np.bool_] = details.is_known & (rolls | (details.due_ms > 0))
+    due_ms = np.where(rolls, rows["out_ms"] + 1, details.due_ms)  # a roll fires then, whenever its message is due
+    taken = rows[is_complete]
+    taken["origin"] = timer_origin(0) + details.queue_offsets[is_complete]
+    taken["due_ms"] = due_ms[is_complete]
+    taken["store_ms"] = taken["due_ms"] - np.where(details.is_long[is_complete], LONG_DELAY_MS + 1, 0)
+    taken["topic_hash"] = units["topic_hash"][is_complete]
+    rows[is_complete] = taken
+    return is_complete
 
 
 def units_of_slots(view: View, after: int, through: int, log_end: int) -> npt.NDArray[np.int64]:

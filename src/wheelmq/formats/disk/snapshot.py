@@ -24,7 +24,7 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 SNAPSHOT: Final = Layout(
     "snapshot",
-    Field("magic", "int32", "0x574D5157, WMQW"),
+    Field("magic", "int32", "0x574D5158, WMQX"),
     Field("crc", "uint32", "crc32 of all that stands behind this field"),
     Field("log_position", "int64", "P: all of this holds for the log before"),
     Field("record_position", "int64", "log position of the last record before P that has a queue unit"),
@@ -51,14 +51,16 @@ SNAPSHOT_QUEUE: Final = Layout(
 SNAPSHOT_TIMER_FILE: Final = Layout(
     "timer log file in a snapshot",
     Field("start", "int64", "timer log position of its first byte"),
-    Field("crc", "uint32", "crc32 of bytes 16 to 39 of each of its units before T"),
+    Field("crc", "uint32", "crc32 of bytes 16 to 51 of each of its units before T"),
 )
 SNAPSHOT_BLOCK: Final = Layout(
     "block in a snapshot",
     Field("number", "int32", "of a block that is gone"),
     Field("log_position", "int64", "the log names its messages before this position alone"),
 )
-SNAPSHOT_MAGIC: Final = 0x574D5157
+SNAPSHOT_MAGIC: Final = 0x574D5158
+SHORT_SUMS_MAGIC: Final = 0x574D5157
+"""WMQW, of an older WheelMQ. Its sums of the timer log cover bytes 16 to 39 of a unit, so a start does not use them."""
 
 
 class SnapshotDamaged(ValueError):
@@ -122,7 +124,9 @@ class Snapshot(NamedTuple):
         if len(raw) < SNAPSHOT.size:
             raise SnapshotDamaged(f"{len(raw)} bytes are no snapshot")
         head = SNAPSHOT.unpack(raw)
-        if head["magic"] != SNAPSHOT_MAGIC or head["crc"] != zlib.crc32(memoryview(raw)[_CHECKED_FROM:]):
+        if head["magic"] not in (SNAPSHOT_MAGIC, SHORT_SUMS_MAGIC) or head["crc"] != zlib.crc32(
+            memoryview(raw)[_CHECKED_FROM:]
+        ):
             raise SnapshotDamaged("its checksum is wrong")
         done, at = unpack_streams(raw, SNAPSHOT.size, head["streams"])
         damaged = np.frombuffer(raw, ">i8", head["damaged"], at).tolist()
@@ -158,7 +162,7 @@ class Snapshot(NamedTuple):
             done,
             _index_mark(head),
             waiting,
-            timers if sums else None,
+            timers if sums and head["magic"] == SNAPSHOT_MAGIC else None,
             blocks_gone,
         )
 

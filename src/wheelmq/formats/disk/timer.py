@@ -41,7 +41,7 @@ TIMER_UNIT: Final = Layout(
     Field("record_position", "int64", "log position of the parked record"),
     Field("record_size", "int32", "its size in bytes"),
     Field("topic_hash", "int32", "Java hash of the real topic"),
-    Field("reserved", "int64", "0"),
+    Field("reserved", "int64", "0, or the detail: queue offset and due time"),
 )
 TIMER_LOG_FILE_BYTES: Final = 100 * 1024 * 1024
 

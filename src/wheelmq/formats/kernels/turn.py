@@ -11,11 +11,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.formats.disk.origin import INDEX_MASK
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_UNIT
 from wheelmq.formats.disk.turn_row import TURN_ROW
 from wheelmq.formats.kernels import refs as ref
 from wheelmq.formats.kernels.jit import kernel
 from wheelmq.formats.kernels.numbers import Bytes, get64, put32, put64
+from wheelmq.formats.kernels.timer_detail import put_detail
 from wheelmq.formats.kernels.topics import Integers
 
 Ints = npt.NDArray[np.int32]
@@ -68,8 +70,10 @@ def in_queue_order(longs: Integers, ints: Ints, first: int) -> bool:
 
 
 @kernel
-def encode_units(longs: Integers, ints: Ints, write_ms: int, encoded: Bytes, slots_ms: Integers) -> None:
-    """Write the unit of each row, in queue order, and the slot it hangs in. `encoded` holds zeros."""
+def encode_units(
+    longs: Integers, ints: Ints, write_ms: int, long_delay_ms: int, encoded: Bytes, slots_ms: Integers
+) -> None:
+    """Write the unit of each row, in queue order, and its slot. `encoded` holds zeros."""
     for i in range(longs.shape[0]):
         row = np.int64(ints[i, _ORDER])
         slot_ms = longs[row, _SLOT]
@@ -81,6 +85,8 @@ def encode_units(longs: Integers, ints: Ints, write_ms: int, encoded: Bytes, slo
         put64(encoded, at + _UNIT_RECORD_AT, longs[row, _POSITION])
         put32(encoded, at + _UNIT_RECORD_SIZE_AT, np.int64(ints[row, _SIZE]))
         put32(encoded, at + _UNIT_TOPIC_AT, np.int64(ints[row, _TOPIC_HASH]))
+        is_long = longs[row, _DELAY] > long_delay_ms
+        put_detail(encoded, at, longs[row, _ORIGIN] & INDEX_MASK, longs[row, _FIRE], is_long)
         slots_ms[i] = slot_ms
 
 

@@ -31,6 +31,7 @@ from wheelmq.formats.kernels import (
     scan,
     send,
     timer,
+    timer_detail,
     topics,
     turn,
     units,
@@ -81,12 +82,14 @@ def warm(say: Callable[[str], None]) -> None:
             scan.scan_log(log, 0, True, 0, a["slots"], a["names"], written, integers, a["rows"], state)
             scan.read_parked(log, 0, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
             timer.chain_in_file(log, 0, -1, 0, np.zeros(2, np.int64))
+        timer_detail.due_times(written, 0, 0, 0, nothing, nothing)
+        timer_detail.slots_of(written, 0, 0, nothing, nothing, nothing, nothing)
         timer.append_units(written, a["counts"], 1000, written, 0, 0, written, nothing)
         timer.rebuild(written, a["counts"], 1000, written, 0, 0, 0)
         for rows in (np.zeros(0, turn_row.TURN_ROW), np.frombuffer(b"", turn_row.TURN_ROW)):
             views = turn.views(rows)
             turn.in_queue_order(*views, 0)
-            turn.encode_units(*views, 0, written, nothing)
+            turn.encode_units(*views, 0, 0, written, nothing)
             turn.near_references(*views, 0, 0, written, 1000, 0, a["refs"])
         bits.get(written, 0, 0, 0, nothing, np.zeros(0, np.bool_))
         bits.put(written, 0, 0, 0, nothing)

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wheelmq.delay.refs import LONG_DELAY_MS
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.staging import STAGED_ROW, decide
 from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.disk.origin import INDEX_MASK, NO_ORIGIN, level_origin, level_stream, timer_origin
 from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT
+from wheelmq.formats.wire.portions import FileKind
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -102,6 +104,22 @@ def test_of_nothing() -> None:
     assert len(decide(staged(), 20_000, 1000)) == 0
 
 
+class Unreadable:
+    """A log of which nothing can be read."""
+
+    file_bytes = 1 << 20
+    end = 1 << 62
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def file_at(self, position: int) -> Any:
+        raise AssertionError(position)
+
+    def read(self, position: int, size: int) -> Any:
+        raise AssertionError(position)
+
+
 class TestReading:
     @pytest.fixture
     def model(self, harness: BrokerHarness) -> PipelineModel:
@@ -149,6 +167,50 @@ class TestReading:
         assert len(staging.read_walk(model.view(), out_ms - 5000, out_ms - 1000, **options)) == 0
         cut = staging.read_walk(model.view(), out_ms - 1000, out_ms + 1000, **{**options, "log_end": 52 * 3})
         assert sorted((cut["origin"] & INDEX_MASK).tolist()) == [0, 1]
+
+    @pytest.mark.parametrize("over_the_wire", [False, True])
+    @pytest.mark.parametrize("older", [None, 1, 3], ids=["details", "no details", "some details"])
+    def test_a_walk_reads_records_only_for_units_without_a_detail(
+        self, harness: BrokerHarness, over_the_wire: bool, older: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start_ms = harness.now_ms
+        delays_ms = [7000 + 321 * i for i in range(30)]
+        for delay_ms in delays_ms:
+            harness.send("TU"[delay_ms % 2], delay_ms=delay_ms)
+        harness.send("T", deliver_ms=start_ms + 40_123)  # it rolls
+        harness.send("T", delay_ms=9000, properties={"TIMER_DEL_UNIQKEY": "T+K"})
+        harness.advance(4000, PipelineModel(harness).work, 500)
+        model = PipelineModel(harness, over_the_wire=over_the_wire)
+        if older is not None:
+            log = harness.broker.timer.log
+            [(_, units)] = log.chunks(0, log.end)
+            units["reserved"][::older] = 0
+        harness.advance(20_000)
+        model.open()
+        plan = model.plan()
+        view = model.wire_view(plan.turn) if over_the_wire and plan is not None else model.view()
+        needed: list[FileKind] = []
+        need = view.need
+
+        def noted(kind: FileKind, positions: Any, sizes: Any, name: str = "") -> None:
+            needed.append(kind)
+            need(kind, positions, sizes, name)
+
+        monkeypatch.setattr(view, "need", noted)
+        if older is None:
+            monkeypatch.setattr(view, "log", Unreadable(view.log.start))
+        options = {"log_end": 1 << 40, "precision_ms": 1000, "write_ms": W, "turn": 1}
+        read = staging.read_walk(view, start_ms - 1000, start_ms + 60_000, **options)
+        assert (FileKind.RECORD in needed) is (older is not None)
+        rows = {int(row["origin"]) & INDEX_MASK: row for row in read}
+        assert len(rows) == len(read) == 32
+        assert [int(rows[i]["due_ms"]) for i in range(30)] == [start_ms + delay_ms for delay_ms in delays_ms]
+        assert [int(rows[i]["topic_hash"]) for i in range(30)] == [ord("TU"[delay_ms % 2]) for delay_ms in delays_ms]
+        is_long = read["due_ms"] - read["store_ms"] > LONG_DELAY_MS
+        assert is_long.all() and rows[30]["magic"] == 1 | MAGIC_ROLL and rows[31]["magic"] == 1 | MAGIC_DELETE
+        made = {int(row["origin"]) & INDEX_MASK: row for row in decide(read, 20_000, 1000)}
+        assert [int(made[i]["fire_ms"]) for i in range(30)] == [start_ms + delay_ms for delay_ms in delays_ms]
+        assert made[30]["fire_ms"] == rows[30]["out_ms"] + 1
 
     @pytest.mark.parametrize("over_the_wire", [False, True])
     def test_queues(self, harness: BrokerHarness, over_the_wire: bool) -> None:
@@ -202,7 +264,8 @@ class TestReading:
             view = model.view()
         options = {"log_end": 1 << 40, "precision_ms": 1000, "write_ms": W, "turn": 1}
         read = staging.read_walk(view, out_ms - 2000, out_ms, **options)
-        assert read["origin"].tolist() == [NO_ORIGIN, timer_origin(1)]
+        expired = timer_origin(0) if listed == "before" else NO_ORIGIN  # its detail still names it
+        assert read["origin"].tolist() == [expired, timer_origin(1)]
         with pytest.raises(StoreUnreadable, match="lies before the log"):
             staging.read_index(view, 0, 1, write_ms=W, turn=1)
 
