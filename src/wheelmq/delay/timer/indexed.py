@@ -1,9 +1,14 @@
 """What a start need not read: pending messages whose units of the timer log are known to be whole.
 
-The snapshot says how far the timer queue was indexed, up to E, in which part of the timer log, up to T, with a checksum
-of each of its files. A message below E whose queue unit and timer log unit name the same record, and whose key is in
-the message index, is taken as it stands there: due behind its slot, for a real queue that the snapshot's counts
-have. Its record is read when it comes near. Whatever does not agree is read now, as everything is without a snapshot.
+The snapshot names E, up to where the timer queue is indexed, and T, the end of those units in the timer log. It has a
+checksum of each file of the timer log. A start does not read the record of a message below E under three conditions:
+
+- the unit of the message in the timer queue and its unit in the timer log name the same record,
+- the unit in the timer log has a detail with the queue offset, or else the record begins at that position,
+- the key of the message is in the message index.
+
+The snapshot counts such a message for its real queue, and the unit says its slot. The broker reads the record when the
+due time is near. A start reads every other record.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.timer.details import slots_of
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.message import MAGIC_V1, MAGIC_V2
@@ -107,14 +113,51 @@ def not_to_be_read(timer: Timer, snapshot: Snapshot, pending: Integers) -> tuple
     """Of the rows of `pending`, which are in the order of the log, those that are taken as they stand, with their slot;
     and which these are."""
     assert snapshot.timers is not None and snapshot.message_index is not None
+    log_end = snapshot.timers.log_position
     first, end = timer_origin(0), timer_origin(snapshot.timers.queue_offset)
-    origins, positions = pending[:, ORIGIN], pending[:, POSITION]
-    units = RecordUnits.of(timer.log, positions, snapshot.timers.log_position)
-    newest, found = units.newest_of(positions)
-    found &= (units.sizes[newest] == pending[:, SIZE]) & (origins >= first) & (origins < end)
-    found &= positions < snapshot.message_index.position
+    origins = pending[:, ORIGIN]
+    found = (origins >= first) & (origins < end) & (pending[:, POSITION] < snapshot.message_index.position)
+    asked = pending if found.all() else pending[found]
+    slots_ms = _slots_by_details(timer.log, log_end, asked)
+    without_detail = slots_ms == 0
+    if without_detail.any():
+        slots_ms[without_detail] = _slots_by_records(timer, log_end, asked[without_detail])
+    is_known = slots_ms > 0
+    found[found] = is_known
+    if not is_known.all():
+        asked, slots_ms = asked[is_known], slots_ms[is_known]
+    return np.column_stack((asked, slots_ms)), found
+
+
+def _slots_by_details(timer_log: TimerLog, end: int, pending: Integers) -> Integers:
+    """Return the slot of each message, by the details of the units before timer log position `end`.
+
+    The slot is 0 when no unit with a detail names the message, and -1 when one names it with another record.
+    """
+    offsets = pending[:, ORIGIN] & INDEX_MASK
+    order = None
+    if (offsets[1:] < offsets[:-1]).any():
+        order = np.argsort(offsets, kind="stable")
+        pending, offsets = pending[order], offsets[order]
+    positions, sizes = (np.ascontiguousarray(pending[:, column]) for column in (POSITION, SIZE))
+    slots_ms = slots_of(timer_log, end, offsets, positions, sizes)
+    if order is None:
+        return slots_ms
+    unsorted = np.empty_like(slots_ms)
+    unsorted[order] = slots_ms
+    return unsorted
+
+
+def _slots_by_records(timer: Timer, end: int, pending: Integers) -> Integers:
+    """Return the slot of each message whose unit has no detail; 0 when unit and record do not agree.
+
+    Reads the first bytes of each record, because such a unit does not name its message.
+    """
+    units = RecordUnits.of(timer.log, pending[:, POSITION], end)
+    newest, found = units.newest_of(pending[:, POSITION])
+    found &= units.sizes[newest] == pending[:, SIZE]
     found[found] = _begin_records(timer.store.log.files, pending[found])
-    return np.column_stack((pending[found], units.slots_ms[newest[found]])), found
+    return np.where(found, units.slots_ms[newest], 0)
 
 
 def _begin_records(files: MappedSequence, pending: Integers) -> Flags:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from wheelmq.delay.timer import indexed
 from wheelmq.delay.timer.mark import MarkFile
 from wheelmq.delay.timer.recover import TimerRecovery
 from wheelmq.formats.disk import properties as props
-from wheelmq.formats.disk.snapshot import Snapshot
+from wheelmq.formats.disk.snapshot import SHORT_SUMS_MAGIC, Snapshot
 from wheelmq.formats.disk.timer import TIMER_UNIT
 from wheelmq.store.snapshot import load_snapshot
 from wheelmq.testing import invariants
@@ -145,7 +146,7 @@ def change(harness: BrokerHarness, folder: Path, snapshot: Snapshot) -> None:
     (folder / "config" / "snapshot").write_bytes(snapshot.encode())
 
 
-@pytest.mark.parametrize("name", ["write_ms", "delay_ms", "record_position", "record_size"])
+@pytest.mark.parametrize("name", ["write_ms", "delay_ms", "record_position", "record_size", "topic_hash", "reserved"])
 def test_a_bit_in_the_timer_log(
     harness: BrokerHarness, reads: Reads, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,4 +194,61 @@ def test_a_snapshot_that_knows_less(harness: BrokerHarness, reads: Reads) -> Non
     change(harness, folder, found._replace(timers=None))
     harness.start()
     assert reads.count == COUNT
+    check(harness)
+
+
+def strip_details(harness: BrokerHarness, every: int) -> None:
+    """Make units of the timer log those of an older WheelMQ: the reserved bytes of each `every`-th are 0."""
+    log = harness.broker.timer.log
+    for _, units in log.chunks(log.files.start, log.end):
+        units["reserved"][::every] = 0
+
+
+@pytest.fixture
+def heads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    """Records of which starts have read the first bytes."""
+    found, begin = Reads(), indexed._begin_records
+
+    def counted(files: object, pending: object) -> object:
+        found.count += len(pending)  # type: ignore[arg-type]
+        return begin(files, pending)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(indexed, "_begin_records", counted)
+    return found
+
+
+def test_no_byte_of_a_record_is_read_for_a_unit_with_a_detail(
+    harness: BrokerHarness, reads: Reads, heads: Reads
+) -> None:
+    harness.restart(clean=False)
+    assert (reads.count, heads.count) == (0, 0)
+    check(harness)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_units_of_an_older_release_are_believed_by_their_records(
+    harness: BrokerHarness, reads: Reads, heads: Reads, every: int
+) -> None:
+    strip_details(harness, every)
+    found, folder = snapshot_of(harness), harness._folder
+    assert found.timers is not None
+    sums = harness.broker.timer.log
+    sums._sums.clear()
+    changed = found.timers._replace(sums=sums.sums_job(found.timers.log_position)())
+    harness.crash()
+    change(harness, folder, found._replace(timers=changed))
+    harness.start()
+    assert (reads.count, heads.count) == (0, COUNT // every)
+    check(harness)
+
+
+def test_the_sums_of_an_older_release_are_not_compared(
+    harness: BrokerHarness, reads: Reads, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, folder = snapshot_of(harness), harness._folder
+    harness.crash()
+    old = SHORT_SUMS_MAGIC.to_bytes(4, "big") + found.encode()[4:]
+    (folder / "config" / "snapshot").write_bytes(old)
+    harness.start()
+    assert reads.count == COUNT and not caplog.records
     check(harness)
