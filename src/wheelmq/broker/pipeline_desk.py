@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 
+from wheelmq.broker.fallback import Fallback
 from wheelmq.broker.lease_watch import LeaseWatch
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.timer import handback
@@ -95,6 +97,16 @@ class PipelineDesk:
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
         self._check_file = CheckFile(broker.store, broker.offloads.background)
         self.lease_watch = LeaseWatch(broker.clock.monotonic)
+        self.slots_walked = 0
+        """Slots with units that turns walked since the start."""
+        self.fallback = Fallback(
+            broker.timer,
+            broker.offloads.timers,
+            broker.now_monotonic_ms(),
+            save=lambda: self._save(None),
+            is_saving=lambda: self._saves > 0,
+            want_flush=broker.flush.want,
+        )
 
     # Leases and turns ----------------------------------------------------------------------------------------------
 
@@ -113,11 +125,17 @@ class PipelineDesk:
         log.info("pipeline %s at %s has the lease, epoch %d", holder.name, holder.address, epoch)
         self._planned_ms = 0
         self.stir()
+        self.fallback.note_lease(self._stirred_ms)
         self._save(lambda: done(epoch))
 
     def stir(self) -> None:
         """The pipeline that has the lease did something for a turn."""
         self._stirred_ms = self._broker.now_monotonic_ms()
+
+    def is_turning(self, now_ms: int) -> bool:
+        """Return whether a pipeline keeps the lease and asked for a plan under it."""
+        turns = self._timer.turns
+        return turns.is_held(now_ms) and self.asked_epoch == turns.epoch
 
     def quiet_ms(self) -> int:
         """For how long the pipeline did nothing, milliseconds: between turns it asks for a plan every second."""
@@ -170,9 +188,11 @@ class PipelineDesk:
         lane.check(window, proposal.block_parts)
         armed = self._timer.armed_by["pipeline"]
         self._timer.apply(proposal)
+        self.slots_walked += int(np.count_nonzero(units))
         lane.commit(window, proposal.block_parts, proposal.plan.write_ms)
         self._tell(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
         self._save(None)
+        self.fallback.note_commit(self._stirred_ms)
 
     def _tell(self, proposal: Proposal, armed: int, began_s: float) -> None:
         """Note what the turn that was just committed did, and how long it took."""
@@ -221,7 +241,7 @@ class PipelineDesk:
             urgent = timer.levels.next_ms() <= wall_ms + URGENT_MS
             if urgent or aged or timer.level_rows(wall_ms) >= 1000:
                 return True
-        runs_short = timer.walked_through_ms - wall_ms < timer.settings.lead_ms // 2
+        runs_short = timer.is_short(timer.walked_through_ms, wall_ms)
         return (runs_short and timer.has_units_to_walk(wall_ms)) or self._broker.block_lane.runs_short(wall_ms)
 
     # The tick ------------------------------------------------------------------------------------------------------
@@ -229,6 +249,7 @@ class PipelineDesk:
     def tick(self, wall_ms: Millis, now_ms: int) -> None:
         """Keep S ahead over empty slots, and see whether a waiting pipeline can have its plan; write timercheck."""
         self._check_file.look()
+        self.fallback.look(wall_ms, now_ms, is_turning=self.is_turning(now_ms))
         if now_ms < self._look_ms:
             return
         self._look_ms = now_ms + LOOK_MS
@@ -246,8 +267,11 @@ class PipelineDesk:
         return 0 if self._oldest_ms is None else self._broker.now_monotonic_ms() - self._oldest_ms
 
     def next_ms(self, now_ms: int) -> int | None:
-        """When a waiting pipeline is worth another look; None when none waits."""
-        return self._look_ms if self._broker.holds.has(self) else None
+        """Return when a waiting pipeline or the broker's own lanes need a tick; None when neither does."""
+        fallback_ms = self.fallback.next_ms(self._broker.clock.now_ms(), now_ms)
+        if not self._broker.holds.has(self):
+            return fallback_ms
+        return self._look_ms if fallback_ms is None else min(self._look_ms, fallback_ms)
 
     # Durability ----------------------------------------------------------------------------------------------------
 

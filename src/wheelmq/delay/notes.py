@@ -3,7 +3,7 @@
 Each parked message is noted as it is appended. A note goes when the pipeline has indexed its message. What is due
 within a second and still noted is armed by the broker itself: so a delay of 50 ms is exact, and what is sent while
 Spark is away is not late. Past the bound only what is due within the lead is noted, and of many that come at once the
-soonest; the rest is found again by the pipeline, which reads the timer queue from its index mark on.
+soonest. The timer queue still has the other messages: an index step of the pipeline or of the broker finds them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Notes:
     def _pass_over(self, count: int) -> None:
         if count and not self.passed_over:
             log.error(
-                "timer: %d messages are not indexed, and no more are noted: what is due later than in %d s waits for "
-                "the pipeline, however long that takes",
+                "timer: %d messages are not indexed, and no more are noted: messages due later than in %d s wait until "
+                "the pipeline or the broker indexes them",
                 self.count,
                 self._lead_ms // 1000,
             )

@@ -319,3 +319,9 @@ class HeldFiles:
     def file_at(self, position: int) -> MappedFile:
         """The file that holds byte `position`."""
         return self._files[position - position % self.file_bytes]
+
+    def read(self, position: int, size: int) -> memoryview:
+        """Return `size` bytes from `position` on; they must lie in one file."""
+        at = position % self.file_bytes
+        assert at + size <= self.file_bytes, (position, size)
+        return self.file_at(position).view[at : at + size]

@@ -81,6 +81,8 @@ class Offloads:
     """What may have to come from a cold disk: reads of the pipeline's tasks, searches."""
     tables: Offload
     """Writes of the JSON tables of the config folder: answers to administration and to sends of new topics wait."""
+    timers: Offload
+    """Reads of the timer wheel and the timer queue while the pipeline is away."""
     populating: Offload
     """Pages ahead of what is written, and nothing that takes longer."""
 

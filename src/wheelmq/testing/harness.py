@@ -115,6 +115,7 @@ class BrokerHarness:
             background=self.background,
             reading=self.reading,
             tables=self.tables,
+            timers=self.background,
             populating=self.background,
         )
         self.randomness = Random(seed)

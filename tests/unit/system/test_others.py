@@ -54,12 +54,14 @@ class TestAll:
     def test_each_by_its_name_and_closed_with_the_others(self) -> None:
         made: dict[str, HeldOffload] = {}
         offloads, told = Offloads.of(lambda name: made.setdefault(name, HeldOffload())), list[Any]()
-        assert [made[name] for name in ("flushing", "blocks", "background", "reading", "populating")] == list(offloads)
-        assert offloads.populating is made["populating"] and len(made) == 5
+        assert [made[name] for name in ("flushing", "blocks", "background", "reading", "timers", "populating")] == list(
+            offloads
+        )
+        assert offloads.populating is made["populating"] and len(made) == 6
         for number, one in enumerate(offloads):
             one.submit(lambda number=number: number, told.append)
         offloads.close()
-        assert told == [0, 1, 2, 3, 4]
+        assert told == [0, 1, 2, 3, 4, 5]
 
 
 class TestHeld:

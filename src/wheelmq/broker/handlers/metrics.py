@@ -57,7 +57,7 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
         "turn": turns.turn,
         "is_held": is_held,
         "quiet_ms": broker.pipeline.quiet_ms(),
-        "is_turning": is_held and broker.pipeline.asked_epoch == turns.epoch,
+        "is_turning": broker.pipeline.is_turning(broker.now_monotonic_ms()),
         "indexed_to": timer.indexed_to,
         "unindexed": timer.queue.end - timer.indexed_to,
         "walked_through_ms": timer.walked_through_ms,

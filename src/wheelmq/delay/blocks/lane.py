@@ -236,8 +236,8 @@ class BlockLane:
         return int(sum(counts.sum() for counts in self.wheel.between(self.walked_ms, self._goal_ms(now_ms)).values()))
 
     def runs_short(self, now_ms: Millis) -> bool:
-        """Whether S is less than half the lead ahead, with something to be walked."""
-        return self.walked_ms - now_ms < self._timer.settings.lead_ms // 2 and self.units_to_walk(now_ms) > 0
+        """Return whether S is less than two thirds of the lead ahead, and messages wait for a walk."""
+        return self._timer.is_short(self.walked_ms, now_ms) and self.units_to_walk(now_ms) > 0
 
     def window(self, now_ms: Millis) -> BlockWindow | None:
         """What the next turn walks of blocks, over what is on disk; None when that is nothing."""

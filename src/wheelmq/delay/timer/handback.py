@@ -12,12 +12,11 @@ import logging
 from typing import Final
 
 from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.live_view import LiveView
 from wheelmq.delay.timer.settled_units import hide_settled
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Proposal, TurnPlan
-from wheelmq.delay.timer.view import TIMER_QUEUE, Positions, StoreUnreadable, View
-from wheelmq.formats.wire.portions import FileKind
-from wheelmq.store.mapped import MappedSequence
+from wheelmq.delay.timer.view import StoreUnreadable, View
 
 log = logging.getLogger(__name__)
 
@@ -27,38 +26,13 @@ HIDE_SECONDS_MAX: Final = 10.0
 """Time limit for hiding units of settled messages. Ten million units take about a second."""
 
 
-class _LiveView:
-    """The store as a task sees it, in the files that the broker has open."""
-
-    def __init__(self, timer: Timer) -> None:
-        self._timer_queue = timer.queue.files
-        self.log = timer.store.log.files
-        self.timer_log = timer.log.files
-        self.slots = timer.wheel.table
-
-    def queue(self, name: str) -> MappedSequence:
-        """The timer queue, which is all that is asked for."""
-        assert name == TIMER_QUEUE
-        return self._timer_queue
-
-    def block_queue(self, name: str) -> MappedSequence:
-        """Another broker knows nothing of blocks."""
-        raise AssertionError(name)
-
-    def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
-        """All of it is here."""
-
-    def look_again(self) -> None:
-        """Nothing expires while the broker stops."""
-
-
 def prepare(timer: Timer, last_read_ms: int) -> None:
     """Index the rest of the timer queue, then hide the units of settled messages in the slots from `last_read_ms` on.
 
     Timercheck will say that all earlier slots are out. The whole log must be on disk, and no turn may come any more.
     A failure is logged: Apache then delivers some settled messages again.
     """
-    view = _LiveView(timer)
+    view = LiveView.on_loop(timer)
     timer.turns.take_back()
     try:
         _index_rest(timer, view)

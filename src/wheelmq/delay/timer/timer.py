@@ -102,6 +102,10 @@ class Timer:
         self.turns = Turns(0, 0)
         self.indexed_to = 0
         self.walked_through_ms = 0
+        self.scanned_through_ms = 0
+        """A: the broker armed all units of the slots up to this time itself (`wheel_lane`). In memory only."""
+        self.scanning_through_ms = 0
+        """A, or the last slot of the scan that runs now. A commit arms each new unit of a slot up to this time."""
         self.counts: npt.NDArray[np.int64] = np.zeros((64, intake.COUNTS), np.int64)
         """By the row of the real queue, columns as `intake` names them."""
         self.record_elsewhere: Callable[[Origin], Record | None] = lambda origin: None
@@ -249,6 +253,15 @@ class Timer:
 
     # Turns --------------------------------------------------------------------------------------------------------
 
+    @property
+    def covered_through_ms(self) -> int:
+        """The time through which turns or the broker armed all units: the later of S and A."""
+        return max(self.walked_through_ms, self.scanned_through_ms)
+
+    def is_short(self, walked_ms: int, now_ms: Millis) -> bool:
+        """Return whether a walk that came to `walked_ms` is less than two thirds of the lead ahead."""
+        return walked_ms - now_ms < self.settings.lead_ms * 2 // 3
+
     def floor_slot(self, time_ms: int) -> int:
         return time_ms // self.settings.precision_ms * self.settings.precision_ms
 
@@ -283,7 +296,11 @@ class Timer:
     def make_plan(
         self, broker: str, now_ms: Millis, durable: LogPosition, blocks: BlockWindow | None = None
     ) -> TurnPlan | None:
-        """The plan of the next turn, over what is on disk: the log up to `durable`. None when it would be empty."""
+        """Make the plan of the next turn over the part of the log up to `durable`, which is on disk.
+
+        The walk begins where the broker's own scan ended, if that is later than S. Returns None for an empty plan.
+        """
+        self.walked_through_ms = self.covered_through_ms
         indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
         self.indexed_to = self.queue.skip_blanks(QueueOffset(self.indexed_to))
         index_to = self.durable_queue_end(durable) if indexes else self.indexed_to
@@ -319,7 +336,7 @@ class Timer:
     def wheel_has_room(self, now_ms: Millis) -> bool:
         """Whether no slot that was not walked can lose its place to one of a message indexed now."""
         last_ms = self.floor_slot(now_ms) + self.settings.roll_window_slots * self.settings.precision_ms
-        return last_ms - self.wheel.slots * self.settings.precision_ms <= self.walked_through_ms
+        return last_ms - self.wheel.slots * self.settings.precision_ms <= self.covered_through_ms
 
     def durable_queue_end(self, durable: LogPosition) -> int:
         """How far the timer queue can be indexed: to the first message that does not lie wholly below `durable`, or the
@@ -340,10 +357,10 @@ class Timer:
         """Units in each slot that `plan` walks."""
         return self.wheel.units_between(plan.walk_after_ms, plan.walk_through_ms)
 
-    def apply(self, proposal: Proposal) -> None:
+    def apply(self, proposal: Proposal, *, by: str = "pipeline") -> None:
         """Commit a checked turn: units and slots, then arm, then E, S, levels and turn. One tick, nothing half.
 
-        Raises DiskFull with nothing changed.
+        `by` names the counter of the armed messages. Raises DiskFull with nothing changed.
         """
         plan = proposal.plan
         reach("commit.before")
@@ -352,14 +369,12 @@ class Timer:
             self.log.append(*units_of(rows, plan.write_ms), self.wheel)
         reach("commit.units")
         self.walked_through_ms = plan.walk_through_ms
-        horizon = plan.walk_through_ms + self.settings.precision_ms
+        through_ms = max(plan.walk_through_ms, self.scanning_through_ms)
         for rows in (*proposal.walk_parts, *proposal.index_parts):
-            near = near_refs(rows, horizon, self.walked_through_ms, self.wheel)
-            self.arm(near, enqueue_ms=plan.write_ms, by="pipeline")
+            near = near_refs(rows, through_ms + self.settings.precision_ms, through_ms, self.wheel)
+            self.arm(near, enqueue_ms=plan.write_ms, by=by)
         for rows in proposal.queue_parts:
-            self.arm(
-                near_refs(rows, FAR_MS, self.walked_through_ms, self.wheel), enqueue_ms=plan.write_ms, by="pipeline"
-            )
+            self.arm(near_refs(rows, FAR_MS, through_ms, self.wheel), enqueue_ms=plan.write_ms, by=by)
         self.levels.advance(plan.queues)
         self.indexed_to = plan.index_to
         self.notes.drop_below(timer_origin(plan.index_to))
@@ -383,7 +398,8 @@ class Timer:
         """Give up the files of the timer log that no walk and no recovery needs; what removes them, None for none."""
         if self.log.end - self.log.files.start <= self.log.files.file_bytes:
             return None
-        first = self.wheel.first_position_after(Millis(self.walked_through_ms))
+        needed_ms = self.covered_through_ms if self.turns.plan is None else self.walked_through_ms
+        first = self.wheel.first_position_after(Millis(needed_ms))
         return self.log.drop_before(self.log.end if first is None else first, self.needed_from())
 
     def mark(self) -> Mark:
@@ -395,7 +411,7 @@ class Timer:
 
         `earliest_in_hand_ms` is that of the references which were taken to be released and are not out.
         """
-        times = [self.store.clock.now_ms(), self.walked_through_ms, self.armed.earliest_ms(), earliest_in_hand_ms]
+        times = [self.store.clock.now_ms(), self.covered_through_ms, self.armed.earliest_ms(), earliest_in_hand_ms]
         if self.notes.count:
             times.append(self.notes.next_fire_ms)
         earliest = min(time for time in times if time is not None)

@@ -24,7 +24,7 @@ from wheelmq.formats.disk.parked import DUE_DIGITS
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_TOPIC
 from wheelmq.formats.kernels import properties as prop
 from wheelmq.formats.kernels import record as rec
-from wheelmq.formats.kernels.jit import kernel, part
+from wheelmq.formats.kernels.jit import free_kernel, kernel, part
 from wheelmq.formats.kernels.numbers import (
     FNV_START,
     Bytes,
@@ -227,7 +227,7 @@ def scan_log(
     return FULL
 
 
-@kernel
+@free_kernel
 def read_parked(
     a: Bytes,
     base: int,

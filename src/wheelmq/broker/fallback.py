@@ -1,0 +1,236 @@
+"""The broker does the work of the pipeline while the pipeline is away.
+
+The wheel lane arms indexed messages, the index lane indexes parked ones. Both do nothing while turns come in time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from wheelmq.delay.notes import NOTES_MAX
+from wheelmq.delay.timer.index_lane import ROWS_MAX, IndexLane
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.delay.timer.view import StoreUnreadable
+from wheelmq.delay.timer.wheel_lane import WheelLane
+from wheelmq.formats.units import Millis
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+AWAY_MS: Final = 60_000
+"""The broker indexes when no pipeline held the lease for this time."""
+HUNG_MS: Final = 120_000
+"""The broker indexes when a pipeline holds the lease, but has committed nothing for this time."""
+CROWDED: Final = NOTES_MAX * 3 // 4
+"""With this number of notes, there is soon no room to note parked messages, and the broker waits less."""
+CROWDED_AWAY_MS: Final = 10_000
+CROWDED_HUNG_MS: Final = 30_000
+STEP_MS: Final = 1000
+"""Steps that index fewer messages than a full one are this far apart."""
+
+
+class Fallback:
+    """Decides when the broker does the pipeline's work, and logs it. Times are monotonic milliseconds.
+
+    `save` makes an applied step durable; `is_saving` says whether an earlier save still runs. `want_flush` asks for a
+    flush of the commit log.
+    """
+
+    def __init__(
+        self,
+        timer: Timer,
+        offload: Offload,
+        now_ms: int,
+        *,
+        save: Callable[[], None],
+        is_saving: Callable[[], bool],
+        want_flush: Callable[[], None],
+    ) -> None:
+        self._timer = timer
+        self._save, self._is_saving, self._want_flush = save, is_saving, want_flush
+        self.wheel_lane = WheelLane(timer, offload)
+        self.index_lane = IndexLane(timer, offload)
+        self.indexed = 0
+        """Messages that the broker indexed in place of the pipeline, since the start."""
+        self._held_ms = now_ms
+        """When a pipeline last held the lease; the start of the broker before that."""
+        self._trust_ms = now_ms
+        """When a pipeline last committed, or got the lease after an absence."""
+        self._unindexed_ms: int | None = None
+        """Since when messages wait to be indexed; None when none do."""
+        self._is_overriding = False
+        """Whether the broker took the lease back from a pipeline that commits nothing."""
+        self._must_commit = False
+        """Whether only a commit of the pipeline ends the fallback."""
+        self._step_ms = self._look_ms = now_ms
+        self._has_more = False
+        self._began_ms: int | None = None
+        self._before: Counter[str] = Counter()
+        self._log_start()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the broker does work of the pipeline now."""
+        return self._began_ms is not None
+
+    def note_lease(self, now_ms: int) -> None:
+        """A pipeline has got the lease. After an absence it has time to commit its first turn."""
+        if self.is_active and not self._is_overriding:
+            self._trust_ms = now_ms
+        self._held_ms = now_ms
+
+    def note_commit(self, now_ms: int) -> None:
+        """A pipeline has committed a turn."""
+        self._trust_ms = self._held_ms = now_ms
+        self._is_overriding = self._must_commit = False
+        self._end(now_ms)
+
+    def look(self, wall_ms: Millis, now_ms: int, *, is_turning: bool) -> None:
+        """Run both lanes, and log when the fallback begins or ends.
+
+        `is_turning` says whether a pipeline has the lease and asks for plans.
+        """
+        is_working = self.wheel_lane.look(wall_ms, now_ms)
+        if self.index_lane.has_result:
+            self._take(now_ms)
+        if now_ms >= self._look_ms or self._has_more:
+            self._look_ms = now_ms + STEP_MS // 4
+            is_working |= self._index(wall_ms, now_ms)
+            is_idle_and_away = now_ms - self._held_ms >= AWAY_MS and bool(self._timer.pending_by_queue.sum() > 0)
+            if is_working or is_idle_and_away:
+                self._begin(now_ms)
+            elif is_turning and not self._must_commit and self._turns_lead(wall_ms):
+                self._end(now_ms)
+        elif is_working:
+            self._begin(now_ms)
+
+    def next_ms(self, wall_ms: Millis, now_ms: int) -> int | None:
+        """Return when `look` has work; None when that is not known."""
+        if self.index_lane.has_result or (self._has_more and not self.index_lane.is_busy and not self._is_saving()):
+            return now_ms
+        next_ms = self.wheel_lane.next_ms(wall_ms, now_ms)
+        return None if next_ms is None else now_ms + next_ms - wall_ms
+
+    def _turns_lead(self, wall_ms: Millis) -> bool:
+        """Return whether turns have walked farther than the broker must."""
+        return self._timer.walked_through_ms >= self._timer.floor_slot(wall_ms + self.wheel_lane.guard_ms)
+
+    # Indexing ------------------------------------------------------------------------------------------------------
+
+    def _index(self, wall_ms: Millis, now_ms: int) -> bool:
+        """Start a step if one is due. Returns whether one was started."""
+        timer, self._has_more = self._timer, False
+        if timer.turns.is_held(now_ms):
+            self._held_ms = now_ms
+        if not self.index_lane.has_work(wall_ms):
+            self._unindexed_ms, self._is_overriding = None, False
+            return False
+        if self._unindexed_ms is None:
+            self._unindexed_ms = now_ms
+        if self.index_lane.is_busy or self._is_saving() or not self._is_index_due(now_ms, self._unindexed_ms):
+            return False
+        unindexed = timer.queue.end - timer.indexed_to
+        if self._is_overriding and unindexed < ROWS_MAX:
+            self._is_overriding, self._trust_ms = False, now_ms
+            return False
+        if unindexed < ROWS_MAX and now_ms < self._step_ms:
+            return False
+        self._step_ms = now_ms + STEP_MS
+        self._take_lease(now_ms)
+        try:
+            started = self.index_lane.start(wall_ms, timer.store.log.synced)
+        except OSError as error:
+            self._failed(error)
+            return False
+        if not started:
+            self._want_flush()
+        elif self.index_lane.has_result:
+            self._take(now_ms)
+        return started
+
+    def _is_index_due(self, now_ms: int, unindexed_ms: int) -> bool:
+        is_crowded = self._timer.notes.count >= CROWDED
+        if self._is_overriding:
+            return True
+        if self._timer.turns.is_held(now_ms):
+            hung_ms = CROWDED_HUNG_MS if is_crowded else HUNG_MS
+            return now_ms - max(self._trust_ms, unindexed_ms) >= hung_ms
+        return now_ms - self._held_ms >= (CROWDED_AWAY_MS if is_crowded else AWAY_MS)
+
+    def _take_lease(self, now_ms: int) -> None:
+        """End the pipeline's lease and plan, so that its late commit is refused as stale."""
+        turns = self._timer.turns
+        if turns.holder is None and turns.plan is None:
+            return
+        if turns.is_held(now_ms):
+            log.warning(
+                "pipeline %s has the lease and has committed nothing for %d s: the broker takes the lease back",
+                turns.holder,
+                (now_ms - self._trust_ms) // 1000,
+            )
+            self._is_overriding = self._must_commit = True
+        turns.take_back()
+
+    def _take(self, now_ms: int) -> None:
+        """Apply the step that ended, and have it made durable."""
+        try:
+            count = self.index_lane.take()
+        except (OSError, StoreUnreadable) as error:
+            self._failed(error)
+            self._step_ms = now_ms + STEP_MS
+            return
+        if count:
+            self.indexed += count
+            self._has_more = self._timer.queue.end - self._timer.indexed_to >= ROWS_MAX
+            self._save()
+            if self._is_overriding and not self._has_more:
+                self._is_overriding, self._trust_ms = False, now_ms
+
+    @staticmethod
+    def _failed(error: BaseException) -> None:
+        log.error("timer: the broker cannot index messages itself, and tries again in %d ms: %s", STEP_MS, error)
+
+    # Log -----------------------------------------------------------------------------------------------------------
+
+    def _log_start(self) -> None:
+        """Log at the start how many indexed messages wait, since no pipeline is there yet."""
+        timer = self._timer
+        later = timer.wheel.table["time"] > timer.walked_through_ms // timer.settings.precision_ms
+        units = int(timer.wheel.units[later].sum())
+        if units:
+            log.info(
+                "timer: the wheel has %d units and no pipeline has the lease yet; the broker arms messages that fall "
+                "due before one comes",
+                units,
+            )
+
+    def _begin(self, now_ms: int) -> None:
+        if self._began_ms is not None:
+            return
+        self._began_ms, self._before = now_ms, self._figures()
+        turns = self._timer.turns
+        is_held = turns.is_held(now_ms)
+        log.warning(
+            "pipeline: no turn came in time (%s): until one does, the broker arms and indexes messages itself, and "
+            "they stay on time",
+            f"pipeline {turns.holder} has the lease" if is_held else "no pipeline has the lease",
+        )
+
+    def _end(self, now_ms: int) -> None:
+        if self._began_ms is None:
+            return
+        done = self._figures() - self._before
+        log.info(
+            "pipeline: it turns again; for %d s the broker did its work: %d messages armed, %d indexed",
+            (now_ms - self._began_ms) // 1000,
+            done["armed"],
+            done["indexed"],
+        )
+        self._began_ms = None
+
+    def _figures(self) -> Counter[str]:
+        by = self._timer.armed_by
+        return Counter(armed=by["wheel_lane"] + by["index_lane"], indexed=self.indexed)

@@ -1,0 +1,116 @@
+"""The index lane: the broker indexes the timer queue itself, in bounded steps, while the pipeline is away.
+
+A job off the loop reads and decides a range of the timer queue with the code of the pipeline's tasks (`staging`). The
+tick then applies it as a turn of the broker's own epoch. Only messages that are on disk are indexed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, NamedTuple
+
+from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.live_view import LiveView
+from wheelmq.delay.timer.rows import TurnRows
+from wheelmq.delay.timer.timer import Timer
+from wheelmq.delay.timer.turns import Proposal, TurnPlan
+from wheelmq.formats.units import LogPosition, Millis, QueueOffset
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+ROWS_MAX: Final = 20_000
+"""Messages per step."""
+
+
+class _Step(NamedTuple):
+    """The range and the time of one job."""
+
+    first: int
+    end: int
+    epoch: int
+    write_ms: int
+    timer_log_end: int
+
+
+class IndexLane:
+    """Indexes the timer queue step by step. One job at a time."""
+
+    def __init__(self, timer: Timer, offload: Offload) -> None:
+        self._timer = timer
+        self._offload = offload
+        self._step: _Step | None = None
+        self._result: TurnRows | BaseException | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs or its result waits."""
+        return self._step is not None
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a job has ended and `take` was not called yet."""
+        return self._result is not None
+
+    def has_work(self, now_ms: Millis) -> bool:
+        """Return whether messages wait to be indexed, and may be."""
+        timer = self._timer
+        return timer.queue.end > timer.indexed_to and not timer.settings.stops_enqueue and timer.wheel_has_room(now_ms)
+
+    def start(self, now_ms: Millis, durable: LogPosition) -> bool:
+        """Start a job over messages that lie below `durable`. The broker must hold the lease itself.
+
+        Returns whether there are any. Raises OSError when a file cannot be mapped.
+        """
+        timer = self._timer
+        assert timer.turns.plan is None and self._step is None
+        assert timer.log.synced == timer.log.end
+        timer.indexed_to = timer.queue.skip_blanks(QueueOffset(timer.indexed_to))
+        first, durable_end = timer.indexed_to, timer.durable_queue_end(durable)
+        if first == durable_end:
+            return False
+        count = len(timer.queue.read(QueueOffset(first), min(ROWS_MAX, durable_end - first)))  # units of one file
+        step = _Step(first, first + count, timer.turns.epoch, timer.floor_slot(now_ms), timer.log.synced)
+        view, settings = LiveView.of_queue(timer, step.first, step.end), timer.settings
+        turn = timer.turns.turn + 1
+
+        def job() -> TurnRows:
+            rows = staging.read_index(view, step.first, step.end, write_ms=step.write_ms, turn=turn)
+            return staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
+
+        self._step = step
+        self._offload.submit(job, self._done)
+        return True
+
+    def _done(self, result: Any) -> None:
+        self._result = result
+
+    def take(self) -> int:
+        """Apply the result of the job that ended, as a turn of the broker's own.
+
+        A result is dropped if a pipeline has opened a lease meanwhile. Returns how many messages were indexed. Raises
+        the error of the job, and OSError without room for units; then nothing is changed.
+        """
+        step, result, timer = self._step, self._result, self._timer
+        assert step is not None and result is not None
+        self._step = self._result = None
+        if isinstance(result, BaseException):
+            raise result
+        if timer.turns.epoch != step.epoch or timer.turns.plan is not None or timer.indexed_to != step.first:
+            return 0
+        timer.log.make_room(len(result))
+        plan = TurnPlan(
+            broker="",
+            epoch=step.epoch,
+            turn=timer.turns.turn + 1,
+            write_ms=step.write_ms,
+            index_from=step.first,
+            index_to=step.end,
+            walk_after_ms=timer.walked_through_ms,
+            walk_through_ms=timer.walked_through_ms,
+            walk_rows=0,
+            timer_log_end=step.timer_log_end,
+        )
+        timer.turns.begin(plan)
+        timer.apply(Proposal(plan, [result], []), by="index_lane")
+        return len(result)

@@ -1,0 +1,184 @@
+"""The wheel lane: the broker arms indexed messages itself when no turn of the pipeline has walked their slots in time.
+
+A job off the loop reads the slots with the code of the pipeline's tasks (`staging`). Its rows are armed in a tick.
+Lease, mark, index mark E, walk mark S and a plan that is under way stay as they are. A turn that comes late proposes
+the same messages once more. That is harmless, because `armed` takes each origin once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from wheelmq.delay.timer import staging
+from wheelmq.delay.timer.live_view import LiveView
+from wheelmq.delay.timer.rows import TurnRows, near_refs
+from wheelmq.delay.timer.timer import FAR_MS, Timer
+from wheelmq.delay.timer.view import StoreUnreadable
+from wheelmq.formats.units import Millis
+from wheelmq.system.failpoint import reach
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+GUARD_MS: Final = 5000
+"""The broker scans slots itself when they are as near as this and no turn has walked them."""
+GUARD_SHARE: Final = 3
+"""With a short lead, the guard is at most the lead divided by this."""
+ROWS_MAX: Final = 200_000
+"""Units per job, unless a single slot has more."""
+SLOTS_MAX: Final = 3600
+"""Slots per job."""
+RETRY_MS: Final = 1000
+TRIES: Final = 3
+"""A slot that cannot be read for damage is skipped after this number of tries, so that later slots are in time."""
+
+
+class _Scan(NamedTuple):
+    """The range and the time of one job."""
+
+    after_ms: int
+    through_ms: int
+    slots: int
+    """Slots of the range that have units."""
+    write_ms: int
+
+
+class WheelLane:
+    """Scans slots that no turn has walked in time. One job at a time."""
+
+    def __init__(self, timer: Timer, offload: Offload) -> None:
+        self._timer = timer
+        self._offload = offload
+        self._scan: _Scan | None = None
+        self._result: TurnRows | BaseException | None = None
+        self._slots_max = SLOTS_MAX
+        self._retry_ms = 0
+        self._tries = 0
+        self.guard_ms = min(GUARD_MS, timer.settings.lead_ms // GUARD_SHARE)
+        self.slots_walked = 0
+        """Slots with units that this lane scanned since the start."""
+
+    def look(self, now_ms: Millis, monotonic_ms: int) -> bool:
+        """Arm the rows of the last job, and start the next job if slots are near that no turn has walked.
+
+        Returns whether a job was started.
+        """
+        self._take_result(monotonic_ms)
+        started = False
+        while self._scan is None and monotonic_ms >= self._retry_ms:
+            scan = self._next_scan(now_ms)
+            if scan is None:
+                break
+            self._start(scan, monotonic_ms)
+            started = True
+            self._take_result(monotonic_ms)  # an inline offload has the result already
+        return started
+
+    def next_ms(self, now_ms: Millis, monotonic_ms: int) -> int | None:
+        """Return the wall time at which `look` has work, or None while a job runs."""
+        if self._result is not None:
+            return now_ms
+        if self._scan is not None:
+            return None
+        if self._retry_ms > monotonic_ms:
+            return now_ms + self._retry_ms - monotonic_ms
+        return self._timer.covered_through_ms + self._timer.settings.precision_ms - self.guard_ms
+
+    def is_behind(self, now_ms: Millis) -> bool:
+        """Return whether neither turns nor this lane have covered the slots within the guard."""
+        return self._timer.covered_through_ms < self._timer.floor_slot(now_ms + self.guard_ms)
+
+    def _next_scan(self, now_ms: Millis) -> _Scan | None:
+        """Choose the next slots to scan, and move A over empty ones. Returns None when none are due.
+
+        A scan reaches twice the guard ahead: so each slot is armed a whole guard before its time.
+        """
+        if not self.is_behind(now_ms):
+            return None
+        timer, precision_ms = self._timer, self._timer.settings.precision_ms
+        covered_ms, reach_ms = timer.covered_through_ms, timer.floor_slot(now_ms + 2 * self.guard_ms)
+        filled_ms = timer.wheel.first_filled(covered_ms, reach_ms)
+        if filled_ms is None or filled_ms - precision_ms > covered_ms:
+            covered_ms = reach_ms if filled_ms is None else filled_ms - precision_ms
+            timer.scanned_through_ms = covered_ms
+            timer.scanning_through_ms = max(timer.scanning_through_ms, covered_ms)
+        if filled_ms is None or not self.is_behind(now_ms):
+            return None
+        stop_ms = min(reach_ms, covered_ms + self._slots_max * precision_ms)
+        units = timer.wheel.units_between(covered_ms, stop_ms)
+        count = max(1, int(np.searchsorted(np.cumsum(units), ROWS_MAX, "right")))
+        filled = int(np.count_nonzero(units[:count]))
+        return _Scan(covered_ms, covered_ms + count * precision_ms, filled, timer.floor_slot(now_ms))
+
+    def _start(self, scan: _Scan, monotonic_ms: int) -> None:
+        timer = self._timer
+        log_end, settings = timer.log.end, timer.settings
+        try:
+            view = LiveView.of_slots(timer, scan.after_ms, scan.through_ms)
+        except OSError as error:
+            self._failed(scan, error, monotonic_ms)
+            return
+
+        def job() -> TurnRows:
+            rows = staging.read_walk(
+                view,
+                scan.after_ms,
+                scan.through_ms,
+                log_end=log_end,
+                precision_ms=settings.precision_ms,
+                write_ms=scan.write_ms,
+                turn=0,
+            )
+            return staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
+
+        self._scan = scan
+        timer.scanning_through_ms = max(timer.scanning_through_ms, scan.through_ms)
+        reach("lane.scan")
+        self._offload.submit(job, self._done)
+
+    def _done(self, result: Any) -> None:
+        self._result = result
+
+    def _take_result(self, monotonic_ms: int) -> None:
+        """Arm the rows of the job that ended."""
+        scan, result, timer = self._scan, self._result, self._timer
+        if scan is None or result is None:
+            return
+        self._scan = self._result = None
+        if isinstance(result, BaseException):
+            self._failed(scan, result, monotonic_ms)
+            return
+        refs = near_refs(result, FAR_MS, FAR_MS, timer.wheel)
+        if len(refs):
+            timer.arm(refs, enqueue_ms=scan.write_ms, by="wheel_lane")
+        timer.scanned_through_ms = max(timer.scanned_through_ms, scan.through_ms)
+        self.slots_walked += scan.slots
+        self._slots_max, self._tries = SLOTS_MAX, 0
+        reach("lane.armed")
+
+    def _failed(self, scan: _Scan, error: BaseException, monotonic_ms: int) -> None:
+        """Log the error, and try again after a pause with a single slot. Skip a slot that is damaged."""
+        timer = self._timer
+        is_slot = scan.through_ms - scan.after_ms <= timer.settings.precision_ms
+        self._tries += is_slot and isinstance(error, StoreUnreadable)
+        if self._tries >= TRIES:
+            log.critical(
+                "timer: slot %d is damaged and skipped, its messages wait for the next start of the broker: %s",
+                scan.through_ms,
+                error,
+            )
+            timer.scanned_through_ms = max(timer.scanned_through_ms, scan.through_ms)
+            self._slots_max, self._tries = SLOTS_MAX, 0
+            return
+        self._retry_ms = monotonic_ms + RETRY_MS
+        self._slots_max = 1
+        log.error(
+            "timer: the broker cannot scan the slots later than %d up to %d, and tries again in %d ms: %s",
+            scan.after_ms,
+            scan.through_ms,
+            RETRY_MS,
+            error,
+        )

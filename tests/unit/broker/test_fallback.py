@@ -1,0 +1,381 @@
+"""The broker does the pipeline's work while the pipeline is away: nothing is late, lost or released twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wheelmq.broker import fallback
+from wheelmq.delay.timer import index_lane, staging, wheel_lane
+from wheelmq.delay.timer.mark import MarkFile
+from wheelmq.delay.timer.view import StoreUnreadable
+from wheelmq.formats.disk import properties as props
+from wheelmq.net.errors import Refused
+from wheelmq.testing import invariants
+from wheelmq.testing.clock import ManualClock
+from wheelmq.testing.disk import SimulatedDisk
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.pipeline_model import Done, PipelineModel
+
+LEAD_MS = 30_000
+GUARD_MS = wheel_lane.GUARD_MS
+WIDE = {"timer_lead_ms": LEAD_MS, "timer_slots": 600, "timer_roll_window_slots": 400}
+"""A lead as in production, and a wheel in which no message of these tests rolls."""
+
+
+@pytest.fixture
+def harness(tmp_path: Path, clock: ManualClock, disk: SimulatedDisk) -> Iterator[BrokerHarness]:
+    with BrokerHarness(tmp_path / "store", clock=clock, disk=disk, **WIDE) as running:
+        yield running
+
+
+@pytest.fixture
+def held() -> HeldOffload:
+    return HeldOffload()
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, held: HeldOffload) -> Iterator[BrokerHarness]:
+    """Yield a broker whose jobs off the loop wait for the test."""
+    with BrokerHarness(tmp_path / "store", background=held, **WIDE) as running:
+        yield running
+
+
+def send(harness: BrokerHarness, delays_ms: list[int], name: str = "m") -> dict[bytes, int]:
+    """Send a message for each delay. Returns the due times by body."""
+    due = {}
+    for i, delay_ms in enumerate(delays_ms):
+        body = f"{name}{i}".encode()
+        due[body] = harness.now_ms + delay_ms
+        assert harness.send("T", body, deliver_ms=due[body]).code == 0
+    return due
+
+
+def index(harness: BrokerHarness, model: PipelineModel) -> None:
+    """Let the pipeline index all messages, and no longer."""
+    harness.advance(4000, model.work, 500)
+    assert harness.broker.timer.indexed_to == harness.broker.timer.queue.end
+
+
+def lateness(harness: BrokerHarness, due: dict[bytes, int]) -> dict[bytes, int]:
+    """Return how late each message was released. Each must be there once."""
+    records = harness.read_queue("T")
+    found = {record.message.body: record.store_ms - due[record.message.body] for record in records}
+    assert len(found) == len(records) == len(due), (len(found), len(records), len(due))
+    return found
+
+
+def armed_by_lane(harness: BrokerHarness) -> int:
+    return harness.broker.timer.armed_by["wheel_lane"]
+
+
+class TestWheelLane:
+    @pytest.mark.parametrize("stop", ["stays up", "killed", "stopped"])
+    def test_each_message_leaves_at_its_millisecond(self, harness: BrokerHarness, stop: str) -> None:
+        due = send(harness, [35_000 + 977 * i for i in range(150)])
+        index(harness, PipelineModel(harness))
+        for _ in range(6):
+            harness.advance(31_000)
+            invariants.check(harness.broker)
+            if stop != "stays up":
+                harness.restart(clean=stop == "stopped")
+        assert set(lateness(harness, due).values()) == {0}
+        assert stop != "stays up" or armed_by_lane(harness) > 140
+
+    @pytest.mark.kernels
+    def test_with_kernels(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, **WIDE) as harness:
+            due = send(harness, [40_000 + 331 * i for i in range(100)])
+            index(harness, PipelineModel(harness))
+            harness.advance(90_000)
+            assert set(lateness(harness, due).values()) == {0}
+            assert armed_by_lane(harness) == len(due)
+
+    def test_it_does_nothing_beside_a_pipeline_that_turns(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        due = send(harness, [1000 + 1777 * i for i in range(60)])
+        harness.advance(120_000, model.work, 500)
+        assert set(lateness(harness, due).values()) == {0}
+        assert armed_by_lane(harness) == 0 and harness.broker.pipeline.fallback.wheel_lane.slots_walked == 0
+        assert not harness.broker.pipeline.fallback.is_active
+
+    def test_messages_that_are_overdue_leave_at_once(self, harness: BrokerHarness) -> None:
+        due = send(harness, [40_000 + 1000 * i for i in range(100)])
+        index(harness, PipelineModel(harness))
+        harness.clock.advance(90_000)  # the process did not run
+        harness.settle()
+        out = [due_ms for due_ms in due.values() if due_ms <= harness.now_ms]
+        assert len(harness.read_queue("T")) == len(out) > 50
+        harness.advance(60_000)
+        assert all(late_ms == 0 for body, late_ms in lateness(harness, due).items() if due[body] > max(out))
+
+    def test_a_turn_that_comes_late_brings_the_same_messages(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        due = send(harness, [40_000 + 500 * i for i in range(40)])
+        index(harness, model)
+        harness.advance(17_000)
+        plan = model.plan()
+        assert plan is not None and plan.walk_rows > 10
+        winners = [model.hand_over(plan, task) for task in model.read(plan)]
+        harness.advance(21_000)  # the broker has scanned the same slots, and has released some of the messages
+        assert harness.read_queue("T") and armed_by_lane(harness) > 0
+        model.commit(plan, winners)
+        invariants.check(harness.broker)
+        harness.advance(60_000)
+        assert set(lateness(harness, due).values()) == {0}
+
+    def test_a_message_indexed_into_a_slot_that_is_scanned(self, waiting: BrokerHarness, held: HeldOffload) -> None:
+        model = PipelineModel(waiting)
+        due = send(waiting, [40_000, 40_500])
+        index(waiting, model)
+        waiting.advance(32_500)
+        assert len(held) and armed_by_lane(waiting) == 0
+        due |= send(waiting, [3200, 3700], "late")  # for slots of the job, which runs
+        assert model.work() is Done.COMMITTED
+        assert waiting.broker.timer.indexed_to == 4
+        waiting.run_jobs()
+        invariants.check(waiting.broker)
+        waiting.advance(20_000, waiting.run_jobs, 500)
+        assert set(lateness(waiting, due).values()) == {0}
+
+    def test_a_message_indexed_into_a_slot_that_was_scanned(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        due = send(harness, [40_000])
+        index(harness, model)
+        harness.advance(32_000)
+        assert harness.broker.timer.scanned_through_ms > harness.broker.timer.walked_through_ms
+        assert armed_by_lane(harness) == 1
+        due |= send(harness, [4200, 4700], "late")
+        plan = model.plan()
+        if plan is None:
+            model.open()
+            plan = model.plan()
+        assert plan is not None and plan.index_to == 3
+        model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
+        invariants.check(harness.broker)
+        harness.advance(10_000)
+        assert set(lateness(harness, due).values()) == {0}
+
+    def test_what_falls_due_while_a_job_runs(self, waiting: BrokerHarness, held: HeldOffload) -> None:
+        due = send(waiting, [40_000])
+        index(waiting, PipelineModel(waiting))
+        waiting.advance(37_000)
+        held.work()
+        waiting.advance(5000)
+        assert not waiting.read_queue("T")
+        held.tell()
+        waiting.settle()
+        assert lateness(waiting, due) == {b"m0": 6000}
+
+    def test_a_cancelled_message_stays_away(self, waiting: BrokerHarness, held: HeldOffload) -> None:
+        due = send(waiting, [40_100], "other")
+        due_ms = waiting.now_ms + 40_000
+        assert waiting.send("T", b"m0", deliver_ms=due_ms, properties={props.UNIQ_KEY: "K"}).code == 0
+        index(waiting, PipelineModel(waiting))
+        waiting.advance(32_500)
+        held.work()
+        cancel = {props.TIMER_DEL_UNIQKEY: "T+K"}
+        assert waiting.send("T", b"-", deliver_ms=due_ms, properties=cancel).code == 0
+        held.tell()
+        waiting.advance(10_000, waiting.run_jobs, 500)
+        assert lateness(waiting, due) == {b"other0": 0}
+
+    def test_the_pipeline_goes_on_where_the_broker_is(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness)
+        due = send(harness, [40_000 + 1000 * i for i in range(150)])
+        index(harness, model)
+        harness.advance(100_000)
+        scanned_ms = harness.broker.timer.scanned_through_ms
+        model.open()
+        plan = model.plan()
+        assert plan is not None and plan.walk_after_ms >= scanned_ms
+        model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
+        before = armed_by_lane(harness)
+        harness.advance(100_000, model.work, 500)
+        assert set(lateness(harness, due).values()) == {0} and armed_by_lane(harness) == before
+
+    def test_a_slot_that_cannot_be_read_holds_up_no_other(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        due = send(harness, [40_500, 45_500])
+        index(harness, PipelineModel(harness))
+        bad_ms = harness.broker.timer.floor_slot(due[b"m0"])
+        read_walk = staging.read_walk
+
+        def read(view: object, after_ms: int, through_ms: int, **options: int) -> object:
+            if after_ms < bad_ms <= through_ms:
+                raise StoreUnreadable("damaged")
+            return read_walk(view, after_ms, through_ms, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(staging, "read_walk", read)
+        harness.advance(50_000)
+        assert [record.message.body for record in harness.read_queue("T")] == [b"m1"]
+        assert harness.read_queue("T")[0].store_ms == due[b"m1"]
+        assert f"slot {bad_ms} is damaged" in caplog.text
+        monkeypatch.undo()
+        harness.restart(clean=False)
+        assert lateness(harness, due)[b"m0"] > 0
+
+    def test_many_in_one_slot_and_more_than_a_job_takes(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(wheel_lane, "ROWS_MAX", 5)
+        due = send(harness, [40_000 + 100 * i for i in range(60)])
+        index(harness, PipelineModel(harness))
+        harness.advance(60_000)
+        assert set(lateness(harness, due).values()) == {0}
+
+
+class TestIndexLane:
+    def test_no_pipeline_ever(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        due = send(harness, [10_000 + 1000 * i for i in range(200)])
+        timer = harness.broker.timer
+        harness.advance(fallback.AWAY_MS - 2000)
+        assert timer.indexed_to == 0
+        harness.advance(4000)
+        assert timer.indexed_to == timer.queue.end == 200
+        mark = MarkFile(disk, harness.broker.paths).load()
+        assert mark is not None and mark.queue_offset == 200
+        invariants.check(harness.broker)
+        harness.advance(40_000)
+        harness.restart(clean=False)
+        assert harness.broker.timer.indexed_to == 200
+        harness.advance(120_000)
+        assert set(lateness(harness, due).values()) == {0}
+        assert harness.broker.timer.armed_by["near_lane"] == 0
+
+    def test_a_wheel_that_comes_round_many_times(self, tmp_path: Path) -> None:
+        """Wheel and roll window of 20 s: each message rolls, and places of the wheel are taken again."""
+        with BrokerHarness(tmp_path) as harness:
+            due: dict[bytes, int] = {}
+            for i in range(30):
+                due |= send(harness, [7000, 33_000 + 100 * i, 95_500], f"{i}-")
+                harness.advance(10_000)
+            harness.advance(100_000)
+            invariants.check(harness.broker)
+            assert set(lateness(harness, due).values()) == {0}
+            assert harness.broker.timer.indexed_to > 0 and armed_by_lane(harness) > 0
+
+    def test_in_steps(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(index_lane, "ROWS_MAX", 7)
+        monkeypatch.setattr(fallback, "ROWS_MAX", 7)
+        due = send(harness, [100_000 + 10 * i for i in range(50)])
+        turns = harness.broker.timer.turns.turn
+        harness.advance(fallback.AWAY_MS + 3000)
+        timer = harness.broker.timer
+        assert timer.indexed_to == 50 and timer.turns.turn >= turns + 8
+        assert harness.broker.pipeline.fallback.indexed == 50
+        harness.advance(60_000)
+        assert set(lateness(harness, due).values()) == {0}
+
+    def test_sooner_when_notes_run_out_of_room(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fallback, "CROWDED", 20)
+        send(harness, [90_000] * 25)
+        harness.advance(fallback.CROWDED_AWAY_MS + 1000)
+        assert harness.broker.timer.indexed_to == 25 and harness.broker.timer.notes.count == 0
+
+    def test_only_messages_that_are_on_disk(self, tmp_path: Path) -> None:
+        flushes = HeldOffload()
+        with BrokerHarness(tmp_path, offload=flushes, background=HeldOffload(), **WIDE) as harness:
+            send(harness, [90_000] * 3)
+            harness.advance(fallback.AWAY_MS + 5000)
+            assert harness.broker.timer.indexed_to == 0
+            for _ in range(4):
+                harness.run_jobs()
+                harness.advance(2000)
+            assert harness.broker.timer.indexed_to == 3
+            invariants.check(harness.broker)
+
+    def test_a_pipeline_that_comes_meanwhile_has_precedence(self, waiting: BrokerHarness, held: HeldOffload) -> None:
+        due = send(waiting, [100_000] * 3)
+        waiting.advance(fallback.AWAY_MS + 1000)
+        assert len(held) > 0 and waiting.broker.timer.indexed_to == 0
+        held.work()
+        model = PipelineModel(waiting)
+        model.is_patient = False
+        model.open()
+        plan = model.plan()
+        assert plan is not None and plan.index_to == 3
+        held.tell()  # the broker's own rows are for nothing now
+        waiting.tick()
+        assert waiting.broker.timer.indexed_to == 0 and waiting.broker.timer.turns.plan == plan
+        model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
+        assert waiting.broker.timer.indexed_to == 3
+        waiting.advance(60_000, waiting.run_jobs, 500)
+        assert set(lateness(waiting, due).values()) == {0}
+
+    def test_a_pipeline_that_never_commits(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+        model = PipelineModel(harness)
+        model.open()
+        due = send(harness, [200_000 + 1000 * i for i in range(10)])
+        harness.advance(5000, model.renew, 1000)
+        plan = model.plan()
+        assert plan is not None
+        winners = [model.hand_over(plan, task) for task in model.read(plan)]
+        harness.advance(fallback.HUNG_MS - 10_000, model.renew, 1000)
+        assert harness.broker.timer.indexed_to == 0
+        with pytest.raises(Refused, match="STALE"):
+            harness.advance(15_000, model.renew, 1000)
+        assert "committed nothing" in caplog.text
+        harness.advance(1000)
+        assert harness.broker.timer.indexed_to == 10
+        with pytest.raises(Refused, match="STALE"):
+            model.commit(plan, winners)
+        invariants.check(harness.broker)
+        harness.advance(120_000)
+        assert set(lateness(harness, due).values()) == {0}
+
+    def test_a_pipeline_that_comes_back_has_time_for_its_first_turn(self, harness: BrokerHarness) -> None:
+        harness.advance(10 * fallback.HUNG_MS)
+        model = PipelineModel(harness)
+        send(harness, [300_000])
+        harness.advance(2000)
+        model.open()
+        epoch = model.epoch
+        harness.advance(60_000, model.renew, 1000)
+        assert harness.broker.timer.turns.epoch == epoch
+
+    def test_without_room_on_disk(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        """A step that finds no room for units changes nothing, and is done when there is room."""
+        due = send(harness, [150_000 + 10 * i for i in range(150)])  # more than one file of units
+        disk.is_full = lambda path: True
+        harness.advance(fallback.AWAY_MS + 5000)
+        assert harness.broker.timer.indexed_to == 0 and harness.broker.timer.turns.plan is None
+        disk.is_full = lambda path: False
+        harness.advance(3000)
+        assert harness.broker.timer.indexed_to == 150
+        invariants.check(harness.broker)
+        harness.advance(100_000)
+        assert set(lateness(harness, due).values()) == {0}
+
+
+class TestLog:
+    def test_once_when_it_begins_and_once_when_it_ends(
+        self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        model = PipelineModel(harness)
+        send(harness, [40_000 + 1000 * i for i in range(60)])
+        index(harness, model)
+        assert "no turn came in time" not in caplog.text
+        harness.advance(60_000)
+        warned = [record for record in caplog.records if "no turn came in time" in record.message]
+        assert [record.levelno for record in warned] == [logging.WARNING]
+        assert "turns again" not in caplog.text
+        harness.advance(5000, model.work, 500)
+        ended = [record for record in caplog.records if "turns again" in record.message]
+        assert [record.levelno for record in ended] == [logging.INFO] and "messages armed" in ended[0].message
+
+    def test_at_a_start(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        send(harness, [100_000] * 3)
+        index(harness, PipelineModel(harness))
+        assert "no pipeline has the lease yet" not in caplog.text
+        harness.restart()
+        assert "the wheel has 3 units and no pipeline has the lease yet" in caplog.text
+        harness.advance(fallback.AWAY_MS + 1000)
+        assert "no turn came in time (no pipeline has the lease)" in caplog.text
