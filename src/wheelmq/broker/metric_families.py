@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from wheelmq.broker.overdue import overdue
 from wheelmq.delay.timer import intake
 from wheelmq.observe.histogram import Histogram
 
@@ -23,6 +24,9 @@ BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 
 OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed")
 """What may become of what was staged (delay.release): told from the start, so that an alarm sees the first of each."""
+
+ARMED_BY: Final = ("pipeline", "wheel_lane", "index_lane", "near_lane", "block_lane", "recovery")
+"""Parts that arm messages: each has its sample from the start, so that an alarm sees the first message of each."""
 
 LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 TURN_S: Final = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -63,15 +67,14 @@ class Families:
 
     def _behind(self) -> Iterator[Metric]:
         broker, timer = self._broker, self._broker.timer
-        now_ms = broker.clock.now_ms()
         oldest_ms = broker.pipeline.oldest_unindexed_ms()
         yield self._gauge("rocketmq_timer_enqueue_lag", "Parked and not indexed", timer.queue.end - timer.indexed_to)
         yield self._gauge("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", oldest_ms)
-        noted_ms = timer.notes.next_fire_ms if timer.notes.count else None
-        fires_ms = (noted_ms, timer.armed.earliest_ms(), broker.releaser.earliest_in_hand_ms())
-        late_ms = max(0, now_ms - min((time for time in fires_ms if time is not None), default=now_ms))
-        yield self._gauge("rocketmq_timer_dequeue_lag", "Due and not released", broker.releaser.in_hand())
-        yield self._gauge("rocketmq_timer_dequeue_latency", "How late the first of them is, seconds", late_ms / 1000)
+        found = overdue(broker)
+        yield self._gauge("rocketmq_timer_dequeue_lag", "Due and not released", found.messages)
+        yield self._gauge(
+            "rocketmq_timer_dequeue_latency", "How late the first of them is, seconds", found.late_ms / 1000
+        )
 
     def _by_topic(self) -> Iterator[Metric]:
         timer = self._broker.timer
@@ -123,11 +126,17 @@ class Families:
         yield self._counter(
             "wheelmq_tick_step_failures", "Failed steps of rounds and ticks", "step", dict(broker.steps.failures)
         )
-        yield self._counter("wheelmq_timers_armed", "References armed", "by", dict(timer.armed_by))
+        armed_by = {**dict.fromkeys(ARMED_BY, 0), **timer.armed_by}
+        yield self._counter("wheelmq_timers_armed", "References armed", "by", armed_by)
         outcomes = {**dict.fromkeys(OUTCOMES, 0), **broker.releaser.counts}
         yield self._counter("wheelmq_timers_settled", "What became of them", "how", outcomes)
         yield self._total("wheelmq_timers_refused", "Sends for a slot that is too full", timer.congestion.refused)
         yield self._total("wheelmq_timers_not_noted", "Parked without room to be noted", timer.notes.passed_over)
+        yield from self._pipeline()
+
+    def _pipeline(self) -> Iterator[Metric]:
+        """Turns, and the work that the broker does while none come."""
+        broker, timer = self._broker, self._broker.timer
         yield self._counter("wheelmq_turn_rows", "Rows of turns", "what", dict(broker.pipeline.turn_rows))
         yield self._histogram(
             "wheelmq_turn_seconds", "From plan to commit of a turn", broker.pipeline.turn_seconds, TURN_S
@@ -135,6 +144,19 @@ class Families:
         yield self._total("wheelmq_pipeline_turns", "Turns committed", timer.turns.turn)
         held = timer.turns.is_held(broker.now_monotonic_ms())
         yield self._gauge("wheelmq_pipeline_lease_held", "1 when a pipeline holds the lease", int(held))
+        fallback, now_ms = broker.pipeline.fallback, broker.clock.now_ms()
+        yield self._gauge(
+            "wheelmq_fallback_active", "1 while the broker does the work of the pipeline", int(fallback.is_active)
+        )
+        yield self._total("wheelmq_fallback_indexed", "Messages that the broker indexed itself", fallback.indexed)
+        ahead = GaugeMetricFamily(
+            "wheelmq_walked_ahead_seconds", "From now to the last slot that was read", labels=[*self._labels, "by"]
+        )
+        ahead.add_metric([*self._labels.values(), "pipeline"], (timer.walked_through_ms - now_ms) / 1000)
+        ahead.add_metric([*self._labels.values(), "broker"], (timer.covered_through_ms - now_ms) / 1000)
+        yield ahead
+        slots = {"pipeline": broker.pipeline.slots_walked, "broker": fallback.wheel_lane.slots_walked}
+        yield self._counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)
 
     def _blocks(self) -> Iterator[Metric]:
         blocks, lane = self._broker.blocks, self._broker.block_lane

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from wheelmq.broker.metric_families import LATENESS_MS, waiting_by_place
+from wheelmq.broker.overdue import overdue
 from wheelmq.broker.statistics import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 
 if TYPE_CHECKING:
@@ -23,12 +24,13 @@ TOPICS_MAX: Final = 200
 
 def overview(broker: Broker, topics_max: int) -> dict[str, Any]:
     """Figures since the start of the broker; times in milliseconds since 1970. Of topics the busiest `topics_max`."""
-    releaser, desk = broker.releaser, broker.pipeline
+    releaser, desk, late = broker.releaser, broker.pipeline, overdue(broker)
     lateness = releaser.lateness_ms
     return {
         "waiting": waiting_by_place(broker),
         "wheel_by_minute": wheel_by_minute(broker),
-        "due_and_not_released": releaser.in_hand(),
+        "due_and_not_released": late.messages,
+        "overdue_ms": late.late_ms,
         "lateness_ms": {**lateness.summary(), "up_to": [[bound, lateness.count_to(bound)] for bound in LATENESS_MS]},
         "turns": {"rows": dict(desk.turn_rows), "seconds": desk.turn_seconds.summary()},
         "oldest_unindexed_ms": desk.oldest_unindexed_ms(),

@@ -53,6 +53,13 @@ MORE_MAPS: Final = (
 )
 SET_CLOCK: Final = f"timers go by it: `{SUDO}timedatectl set-ntp true`, or set it with `{SUDO}date -s`"
 SLEW_CLOCK: Final = "timers go by it: have it slewed, not stepped (chronyd without makestep, or ntpd -x)"
+START_PIPELINE: Final = (
+    "no message is late by it. `wheelmq pipeline` starts a pipeline; if one should run already, its log says why it "
+    "does not"
+)
+LATE_MS: Final = 1000
+"""Messages that are overdue for this long are a failure."""
+LATE: Final = "the broker's log says why, see the lines with `timer:` and `pipeline:`"
 
 
 class Status(StrEnum):
@@ -111,6 +118,7 @@ def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterato
         ("clock", clock),
         ("open files", open_files),
         ("maps", maps),
+        *(("timers", lambda port=port: timers(port)) for name, port in wanted_ports if name == "broker"),
     ]
     for name, check in checks:
         try:
@@ -309,6 +317,22 @@ def maps() -> Check:
     if count < MAPS_WISHED:
         return Check("maps", Status.WARN, f"{count} mapped files at most", MORE_MAPS)
     return Check("maps", Status.OK, f"{count} mapped files at most")
+
+
+def timers(port: int) -> Check:
+    """Ask the broker on this machine whether its pipeline turns and whether messages are late."""
+    from wheelmq.cli.broker_state import ask_state
+
+    if ports.is_free(port):
+        return Check("timers", Status.OK, f"no broker runs on port {port}")
+    state = ask_state(port)
+    if state is None:
+        return Check("timers", Status.WARN, f"the process on port {port} does not answer as a broker of WheelMQ does")
+    if not state.problem:
+        return Check("timers", Status.OK, f"{state.pending:,} messages wait, none is late")
+    if state.late_ms >= LATE_MS:
+        return Check("timers", Status.FAIL, state.problem, LATE)
+    return Check("timers", Status.WARN, state.problem, START_PIPELINE)
 
 
 def reinstall_text(*packages: str) -> str:

@@ -101,15 +101,23 @@ def html(figures: dict[str, Any]) -> bytes:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'
         f"<style>{STYLE}</style></head>\n<body><h1>{TITLE}</h1>"
-        f'<p id="state">{escape(figures.get("problem", ""))}</p>\n<main>{shown}</main>\n'
+        f'<p id="state">{escape(problem(figures))}</p>\n<main>{shown}</main>\n'
         f"<script>{SCRIPT}</script></body></html>\n"
     ).encode()
 
 
 def json(figures: dict[str, Any]) -> bytes:
     """The tables, the problem if there is one, and the figures that they are made from."""
-    found = {"problem": figures.get("problem", ""), "sections": sections(figures), "figures": figures}
+    found = {"problem": problem(figures), "sections": sections(figures), "figures": figures}
     return msgspec.json.encode(found)
+
+
+def problem(figures: dict[str, Any]) -> str:
+    """Return the red line of the page: no answer of the broker, or no turn of the pipeline. Empty when all is well."""
+    if "problem" in figures:
+        return str(figures["problem"])
+    found = str(figures["pipeline"]["problem"])
+    return found[:1].upper() + found[1:]
 
 
 def _section_html(section: Section) -> str:
@@ -159,6 +167,7 @@ def _waiting(figures: dict[str, Any]) -> Section:
     rows: list[list[str | Bar]] = [[f"in {place}s", f"{count:,}"] for place, count in waiting.items()]
     rows.append(["armed, of these", f"{figures['timers']['armed']:,}"])
     rows.append(["due and not out", f"{figures['overview']['due_and_not_released']:,}"])
+    rows.append(["the first of them is late by", f"{figures['overview']['overdue_ms'] / 1000:.1f} s"])
     rows += [[how.replace("_", " "), f"{count:,}"] for how, count in sorted(settled.items())]
     return Section("Delayed messages", rows, note="what waits; below, what became of others since the start")
 
@@ -166,13 +175,16 @@ def _waiting(figures: dict[str, Any]) -> Section:
 def _pipeline(figures: dict[str, Any]) -> Section:
     found = figures["pipeline"]
     state = "turns" if found["is_turning"] else "has the lease, and makes no turn yet"
-    ahead_s = max(0, found["walked_through_ms"] - figures["now_ms"]) / 1000
+    ahead_s, by_broker_s = (
+        max(0, found[name] - figures["now_ms"]) / 1000 for name in ("walked_through_ms", "covered_through_ms")
+    )
     rows: list[list[str | Bar]] = [
         ["state", state if found["is_held"] else "nobody has the lease"],
         ["holder", found["holder"] or "none"],
         ["lag, messages not indexed", f"{found['unindexed']:,}"],
         ["the oldest of them waits for", f"{figures['overview']['oldest_unindexed_ms'] / 1000:.1f} s"],
         ["armed ahead", f"{ahead_s:.0f} s"],
+        ["the broker in its place", f"{by_broker_s:.0f} s ahead" if found["fallback"]["is_active"] else "no"],
     ]
     return Section("Pipeline", rows)
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.metric_families import Families
+from wheelmq.broker.overdue import pipeline_problem
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
@@ -21,6 +22,7 @@ from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
 
 LINE = (
@@ -219,3 +221,42 @@ def test_over_http(tmp_path: Path) -> None:
         "storage_medium": "disk",
     }
     assert families["wheelmq_tick_seconds"].type == "histogram"
+
+
+def test_a_pipeline_that_is_away_and_messages_that_no_lane_reads(tmp_path: Path) -> None:
+    reading = HeldOffload()
+    wide = {"timer_lead_ms": 30_000, "timer_slots": 600, "timer_roll_window_slots": 400}
+    with BrokerHarness(tmp_path, background=reading, **wide) as harness:
+        model = PipelineModel(harness)
+        for delay_ms in (40_000, 40_100, 50_000):
+            harness.send("T", delay_ms=delay_ms)
+        harness.advance(4000, model.work, 500)
+        well = told(harness, "by")
+        assert well["wheelmq_timers_armed_total", "wheel_lane"] == well["wheelmq_timers_armed_total", "index_lane"] == 0
+        assert well["wheelmq_walked_ahead_seconds", "pipeline"] > 20
+        assert well["wheelmq_fallback_active", ""] == 0 == well["rocketmq_timer_dequeue_lag", ""]
+        assert well["wheelmq_slots_walked_total", "broker"] == 0
+        harness.advance(42_000)  # the broker's own reads hang
+        late = told(harness, "by")
+        assert late["wheelmq_fallback_active", ""] == 1
+        assert late["wheelmq_walked_ahead_seconds", "broker"] < 0 > late["wheelmq_walked_ahead_seconds", "pipeline"]
+        assert late["rocketmq_timer_dequeue_lag", ""] == 2 and late["rocketmq_timer_dequeue_latency", ""] > 4
+        assert "2 messages are overdue, the first for " in pipeline_problem(harness.broker)
+        assert "the pipeline makes no turn" in pipeline_problem(harness.broker)
+        harness.advance(2000, harness.run_jobs, 500)
+        mended = told(harness, "by")
+        assert mended["rocketmq_timer_dequeue_lag", ""] == 0 == mended["rocketmq_timer_dequeue_latency", ""]
+        assert mended["wheelmq_timers_armed_total", "wheel_lane"] == 3
+        assert mended["wheelmq_walked_ahead_seconds", "broker"] >= 5
+        assert mended["wheelmq_slots_walked_total", "broker"] == 2
+        harness.send("T", delay_ms=300_000)
+        harness.advance(20_000, harness.run_jobs, 500)
+        assert told(harness)["wheelmq_fallback_indexed_total", ""] == 1
+        harness.advance(4000, model.work, 500)
+        assert told(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker)
+
+
+def test_every_family_is_documented(harness: BrokerHarness) -> None:
+    text = (Path(__file__).parents[3] / "docs/operations/metrics.md").read_text()
+    missing = [family.name for family in Families(harness.broker).all() if f"`{family.name}" not in text]
+    assert not missing

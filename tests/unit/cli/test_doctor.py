@@ -11,15 +11,19 @@ import resource
 import shutil
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from wheelmq.cli import doctor, main
+from wheelmq.cli import broker_state, doctor, main
 from wheelmq.cli.doctor import Status
 from wheelmq.cli.ports import free_port
+from wheelmq.formats.wire import frame
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
 
 
 def test_this_machine_can_run_wheelmq(tmp_path: Path) -> None:
@@ -150,3 +154,47 @@ def test_a_check_that_breaks_does_not_end_the_others(monkeypatch: pytest.MonkeyP
     assert checks["java"].status is Status.WARN
     assert "no such thing here" in checks["java"].detail
     assert "maps" in checks
+
+
+def test_timers_without_a_broker() -> None:
+    check = doctor.timers(free_port())
+    assert check.status is Status.OK and "no broker runs" in check.detail
+
+
+def serve_one(server: socket.socket, harness: BrokerHarness) -> None:
+    """Answer one request on `server` with the broker of the harness."""
+    connection, _ = server.accept()
+    with connection:
+        raw = connection.recv(65_536)
+        command = frame.decode(raw, 0, len(raw))
+        opaque = command.opaque
+        answer = harness.ask(command)
+        answer.opaque = opaque
+        connection.sendall(frame.encode(answer))
+
+
+@pytest.mark.parametrize(
+    ("away_s", "status", "text"),
+    [(0, Status.OK, "1 messages wait, none is late"), (13, Status.WARN, "the pipeline makes no turn")],
+)
+def test_timers_of_a_broker(tmp_path: Path, away_s: int, status: Status, text: str) -> None:
+    with BrokerHarness(tmp_path) as harness, socket.create_server(("127.0.0.1", 0)) as server:
+        harness.send("T", delay_ms=18_000)
+        harness.advance(4000, PipelineModel(harness).work, 500)
+        harness.advance(1000 * away_s)
+        thread = threading.Thread(target=serve_one, args=(server, harness))
+        thread.start()
+        check = doctor.timers(server.getsockname()[1])
+        thread.join()
+    assert check.status is status and text in check.detail
+    assert ("wheelmq pipeline" in check.advice) == (status is Status.WARN)
+
+
+def test_timers_that_are_late_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = broker_state.BrokerState(pending=9, problem="2 messages are overdue, the first for 5.0 s", late_ms=5000)
+    monkeypatch.setattr(broker_state, "ask_state", lambda port: state)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check = doctor.timers(server.getsockname()[1])
+        assert check.status is Status.FAIL and check.detail == state.problem
+        monkeypatch.setattr(broker_state, "ask_state", lambda port: None)
+        assert doctor.timers(server.getsockname()[1]).status is Status.WARN

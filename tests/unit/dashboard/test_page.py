@@ -158,3 +158,17 @@ def test_names_stay_text(harness: BrokerHarness, asked: Asked) -> None:
     assert not {name for name in told.attributes if name.startswith("on") or name in ("src", "href", "style")}
     assert ["holder", HOSTILE] in shown(found)["Pipeline"]["rows"]
     assert "innerHTML" not in page.SCRIPT  # the script puts text into elements, too
+
+
+def test_a_red_line_while_the_pipeline_makes_no_turn(asked: Asked) -> None:
+    harness = asked.harness
+    assert msgspec.json.decode(page.json(look(asked)))["problem"] == ""
+    harness.send("T", delay_ms=9000)
+    harness.advance(4000, PipelineModel(harness).work, 500)
+    harness.advance(8000)
+    found = look(asked)
+    problem = msgspec.json.decode(page.json(found))["problem"]
+    assert problem == "The pipeline makes no turn: the broker arms and indexes messages itself"
+    assert f'<p id="state">{problem}</p>' in page.html(found).decode()
+    rows = dict(map(tuple, shown(found)["Pipeline"]["rows"]))
+    assert rows["the broker in its place"].endswith("s ahead")

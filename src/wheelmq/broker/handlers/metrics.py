@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wheelmq.broker.dispatch import serves
+from wheelmq.broker.overdue import overdue, pipeline_problem
 from wheelmq.broker.overview import overview
 from wheelmq.broker.request import Answer, Request, reply
 from wheelmq.formats.wire.codes import RequestCode
@@ -61,6 +62,9 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
         "indexed_to": timer.indexed_to,
         "unindexed": timer.queue.end - timer.indexed_to,
         "walked_through_ms": timer.walked_through_ms,
+        "covered_through_ms": timer.covered_through_ms,
+        "fallback": {"is_active": broker.pipeline.fallback.is_active, "indexed": broker.pipeline.fallback.indexed},
+        "problem": pipeline_problem(broker),
         "last_turn": broker.pipeline.last_turn,
         "read_bytes": broker.pipeline.reader.bytes_read,
     }
@@ -68,9 +72,11 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
 
 def timer_metrics(broker: Broker) -> dict[str, Any]:
     """What is parked, what is staged and by whom, and what became of what was due."""
-    timer = broker.timer
+    timer, late = broker.timer, overdue(broker)
     return {
         "pending": int(timer.pending_by_queue.sum()),
+        "overdue": late.messages,
+        "overdue_ms": late.late_ms,
         "armed": timer.armed.count,
         "noted": timer.notes.count,
         "armed_by": dict(timer.armed_by),

@@ -1,0 +1,49 @@
+"""Messages whose time has come and that are not released: in memory, or in slots that neither turns nor broker read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+LATE_MS: Final = 1000
+"""Overdue messages are a problem from this lateness on."""
+
+
+class Overdue(NamedTuple):
+    """How many messages are overdue, and for how long the first of them."""
+
+    messages: int
+    late_ms: int
+
+
+def overdue(broker: Broker) -> Overdue:
+    """Count overdue messages. Reads tables in memory and the wheel, no record.
+
+    A slot counts when all of its due times have passed, less its cancels.
+    """
+    timer, now_ms = broker.timer, broker.clock.now_ms()
+    fires_ms = [now_ms, timer.armed.earliest_ms(), broker.releaser.earliest_in_hand_ms()]
+    if timer.notes.count:
+        fires_ms.append(timer.notes.next_fire_ms)
+    count, precision_ms = broker.releaser.in_hand(), timer.settings.precision_ms
+    covered_ms, through_ms = timer.covered_through_ms, timer.floor_slot(now_ms) - precision_ms
+    filled_ms = timer.wheel.first_filled(covered_ms, through_ms)
+    if filled_ms is not None:
+        counts = timer.wheel.messages_in(filled_ms, (through_ms - filled_ms) // precision_ms + 1)
+        count += int(counts.clip(0).sum())
+        fires_ms.append(filled_ms + precision_ms)
+    return Overdue(count, now_ms - min(fire_ms for fire_ms in fires_ms if fire_ms is not None))
+
+
+def pipeline_problem(broker: Broker) -> str:
+    """Return why the pipeline needs a look by the operator, for the dashboard and `wheelmq doctor`; empty if it does
+    not."""
+    found = overdue(broker)
+    problems = []
+    if broker.pipeline.fallback.is_active:
+        problems.append("the pipeline makes no turn: the broker arms and indexes messages itself")
+    if found.late_ms >= LATE_MS:
+        problems.append(f"{found.messages:,} messages are overdue, the first for {found.late_ms / 1000:.1f} s")
+    return "; ".join(problems)

@@ -1,0 +1,51 @@
+"""Asks a running broker for the state of its timers, for `wheelmq doctor`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Final, NamedTuple
+
+import msgspec
+
+TIMEOUT_S: Final = 3.0
+
+
+class BrokerState(NamedTuple):
+    """The state of the timers of one broker."""
+
+    pending: int
+    problem: str
+    """The broker's own sentence about its pipeline; empty when all is well."""
+    late_ms: int
+    """How long the first overdue message is overdue."""
+
+
+class _Timers(msgspec.Struct):
+    pending: int
+    overdue_ms: int
+
+
+class _Pipeline(msgspec.Struct):
+    problem: str
+
+
+class _Metrics(msgspec.Struct):
+    timers: _Timers
+    pipeline: _Pipeline
+
+
+def ask_state(port: int) -> BrokerState | None:
+    """Ask the broker on `port` of this machine. Returns None when none answers, or one that does not say."""
+    from wheelmq.formats.wire import headers
+    from wheelmq.formats.wire.codes import RequestCode
+    from wheelmq.formats.wire.frame import Command, FrameError
+    from wheelmq.net.errors import CallError, Refused
+    from wheelmq.net.link import Link
+
+    command = Command(code=RequestCode.WMQ_METRICS, ext=headers.write(headers.MetricsHeader()))
+    with closing(Link(f"127.0.0.1:{port}", TIMEOUT_S)) as link:
+        try:
+            found = msgspec.json.decode(link.ask(command).body, type=_Metrics)
+        except (CallError, Refused, FrameError, msgspec.MsgspecError):
+            return None
+    return BrokerState(found.timers.pending, found.pipeline.problem, found.timers.overdue_ms)
