@@ -6,6 +6,7 @@ when all their bits are 1 and nothing below is 0.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -87,6 +88,21 @@ class IndexBits:
         indices = np.ascontiguousarray(indices)
         is_one = kernel.get(segment, number * SEGMENT_BITS, self.floor, first, indices, found)
         return found if is_one else None
+
+    def between(self, start: int, stop: int) -> Flags:
+        """Return the bits of the indices from `start` to before `stop`."""
+        found: Flags = np.zeros(max(0, stop - start), np.bool_)
+        index = start
+        while index < stop:
+            number, at = divmod(index, SEGMENT_BITS)
+            count = min(SEGMENT_BITS - at, stop - index)
+            segment = self._segments.get(number)
+            if segment is not None:
+                bits = np.unpackbits(segment[at >> 3 : (at + count + 7) >> 3], bitorder="little")
+                found[index - start : index - start + count] = bits[at & 7 : (at & 7) + count]
+            index += count
+        found[: max(0, self.floor - start)] = True
+        return found
 
     def ones(self) -> Indices:
         """The indices whose bits are 1."""
@@ -317,11 +333,14 @@ def _count_ones(segment: npt.NDArray[np.uint8]) -> int:
 
 
 def _by_segment(indices: Indices) -> list[tuple[int, slice | npt.NDArray[np.intp]]]:
-    """The segments that `indices` touch, each with where its own stand."""
+    """Return the segments that `indices` touch, each with the places of its own indices."""
     if not len(indices):
         return []
     numbers = indices // SEGMENT_BITS
-    first = int(numbers[0])
-    if (numbers == first).all():
-        return [(first, slice(None))]
-    return [(int(number), np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
+    order = None
+    if (numbers[1:] < numbers[:-1]).any():
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
+    borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+    places = (slice(first, stop) for first, stop in itertools.pairwise(borders))
+    return [(int(numbers[place.start]), place if order is None else order[place]) for place in places]

@@ -47,6 +47,9 @@ def test_it_is_a_set(taken: list[tuple[str, object]], asked: list[int]) -> None:
         expected = [index in model or index < floor for index in asked]
         assert bits.get(array(asked)).tolist() == expected
         assert [index in bits for index in asked] == expected
+        first, stop = sorted((asked[0], asked[-1]))
+        expected = [index in model or index < floor for index in range(first, min(stop, first + 300))]
+        assert bits.between(first, min(stop, first + 300)).tolist() == expected
         end = max(model, default=0) + 100
         assert bits.count_unset(end) == max(0, end - floor - sum(index >= floor for index in model))
 

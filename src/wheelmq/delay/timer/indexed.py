@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from wheelmq.delay.timer.details import slots_of
 from wheelmq.delay.timer.log import TimerLog
+from wheelmq.delay.timer.queued import NO_UNITS, ORIGIN, POSITION, SIZE, SLOT
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.message import MAGIC_V1, MAGIC_V2
 from wheelmq.formats.disk.origin import INDEX_MASK, timer_origin
@@ -47,9 +48,8 @@ RECORD_HEAD: Final = Layout(
 STEP_RECORDS: Final = 1 << 16
 """Records whose beginnings are looked at in one step."""
 
-ORIGIN, POSITION, SIZE, SLOT = range(4)
-"""Columns of messages that are not read; of pending ones that may be the first three."""
-NONE = np.empty((0, 4), np.int64)
+NONE = NO_UNITS
+"""Messages that a start does not read have the columns of `queued.pending_units`."""
 
 
 class RecordUnits(NamedTuple):
@@ -67,11 +67,12 @@ class RecordUnits(NamedTuple):
     def of(cls, timer_log: TimerLog, wanted: Integers, end: int) -> RecordUnits:
         """The units before timer log position `end` of the records at the positions `wanted`, which are sorted."""
         chosen = [(np.array([-1]), np.array([0]), np.array([0]), np.array([False]))]
-        for _, units in timer_log.chunks(timer_log.files.start, end):
+        for _, units in timer_log.chunks(timer_log.files.start, end) if len(wanted) else ():
             positions = units["record_position"].astype(np.int64)
-            at = np.minimum(np.searchsorted(wanted, positions), max(0, len(wanted) - 1))
-            is_wanted = (wanted[at] == positions) if len(wanted) else np.zeros(len(units), np.bool_)
-            kept = units[is_wanted & (units["magic"] & MAGIC_DELETE == 0)]
+            near = np.flatnonzero((positions >= wanted[0]) & (positions <= wanted[-1]))
+            at = np.searchsorted(wanted, positions[near])
+            kept = units[near[wanted[at] == positions[near]]]
+            kept = kept[kept["magic"] & MAGIC_DELETE == 0]
             slots_ms = kept["write_ms"].astype(np.int64) + kept["delay_ms"]
             sizes, positions = kept["record_size"].astype(np.int64), kept["record_position"].astype(np.int64)
             chosen.append((positions, sizes, slots_ms, kept["magic"] & MAGIC_ROLL != 0))
@@ -124,9 +125,8 @@ def not_to_be_read(timer: Timer, snapshot: Snapshot, pending: Integers) -> tuple
         slots_ms[without_detail] = _slots_by_records(timer, log_end, asked[without_detail])
     is_known = slots_ms > 0
     found[found] = is_known
-    if not is_known.all():
-        asked, slots_ms = asked[is_known], slots_ms[is_known]
-    return np.column_stack((asked, slots_ms)), found
+    asked[:, SLOT] = slots_ms
+    return asked if is_known.all() else asked[is_known], found
 
 
 def _slots_by_details(timer_log: TimerLog, end: int, pending: Integers) -> Integers:

@@ -33,6 +33,8 @@ class TimerLog:
         self.files = files
         self.end = files.start
         self.synced = files.start
+        self._whole_to = 0
+        """All units before this position are whole: a start has looked at them."""
         self._sums: dict[int, tuple[int, int]] = {}
         """By where a file begins the checksum of its units from there up to a position, and that."""
 
@@ -95,7 +97,8 @@ class TimerLog:
     def chunks(self, start: int, end: int) -> Iterator[tuple[int, Units]]:
         """The units from `start` to `end`, file by file, each with the position of its first."""
         for position, units in self._pieces(start, end):
-            yield position, units[: _whole(units)]
+            is_known = position >= self.files.start and position + len(units) * TIMER_UNIT.size <= self._whole_to
+            yield position, units if is_known else units[: _whole(units)]
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[int, Units]]:
         for position, file, at, stop in self.files.pieces(start, end):
@@ -152,7 +155,7 @@ class TimerLog:
 
         A unit that names another one before it in its slot than there is, is mended.
         """
-        end = self._whole_until(end)
+        end = self._whole_to = self._whole_until(end)
         self._sums = {start: known for start, known in self._sums.items() if known[0] <= end}
         self.files.cut(end)
         self.end = end

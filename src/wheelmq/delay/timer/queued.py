@@ -12,24 +12,34 @@ from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
 
-ORIGIN, POSITION, SIZE = range(3)
-"""Columns of `pending_units`."""
-NO_UNITS = np.empty((0, 3), np.int64)
+ORIGIN, POSITION, SIZE, SLOT = range(4)
+"""Columns of `pending_units`. The slot is left for the caller to fill in."""
+NO_UNITS = np.empty((0, 4), np.int64)
 
 
 def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:
-    """Rows of origin, log position and size: the units of a stream before index `end` that are not done."""
-    queue, done = timer.queue_of(stream), timer.done.of(stream)
-    index = int(queue.start)
-    found = [NO_UNITS]
+    """Return the units of a stream before index `end` that are not done, as rows of ORIGIN, POSITION, SIZE and SLOT."""
+    queue, index = timer.queue_of(stream), int(timer.queue_of(stream).start)
+    stop = min(end, int(queue.end))
+    is_pending = ~timer.done.of(stream).between(index, stop)
+    found = np.empty((np.count_nonzero(is_pending), 4), np.int64)
+    count = 0
     for units in queue.chunks(ahead=True):
-        waits = ~done.get(np.arange(index, index + len(units))) & (units["size"] != BLANK_SIZE)
-        waits[max(0, end - index) :] = False
-        at = np.flatnonzero(waits)
-        rows = (origin_of(stream, index) + at, units["position"][at], units["size"][at])
-        found.append(np.stack(rows, axis=1).astype(np.int64))
-        index += len(units)
-    return np.concatenate(found)
+        chosen = is_pending[: len(units)]
+        is_pending = is_pending[len(units) :]
+        units = units[: len(chosen)]
+        at = np.flatnonzero(chosen & (units["size"] != BLANK_SIZE))
+        if len(at) < len(units):
+            units = units[at]
+        rows = found[count : count + len(at)]
+        rows[:, ORIGIN] = at
+        rows[:, ORIGIN] += origin_of(stream, index)
+        rows[:, POSITION], rows[:, SIZE] = units["position"], units["size"]
+        count += len(at)
+        index += len(chosen)
+        if not len(is_pending):
+            break
+    return found[:count]
 
 
 def origins_of_none(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:

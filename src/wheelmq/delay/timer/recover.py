@@ -396,9 +396,11 @@ class TimerRecovery:
     def _go_back_to_what_is_lost(self, pending: npt.NDArray[np.int64]) -> None:
         """Have what is parked from the first message on be indexed that should have a unit and has none."""
         timer = self._timer
-        pending = pending[(pending[:, _ORIGIN] >= _TIMER_FIRST) & (pending[:, _FOREIGN_DELETE] == 0)]
+        origins = pending[:, _ORIGIN]
+        is_indexed = (origins >= _TIMER_FIRST) & (origins < timer_origin(timer.indexed_to))
+        pending = pending[is_indexed & (pending[:, _FOREIGN_DELETE] == 0)]
         units = RecordUnits.of(timer.log, np.sort(pending[:, _POSITION]), timer.log.end)
-        lost = (pending[:, _ORIGIN] < timer_origin(timer.indexed_to)) & ~units.newest_of(pending[:, _POSITION])[1]
+        lost = ~units.newest_of(pending[:, _POSITION])[1]
         if lost.any():
             timer.indexed_to = origin_index(Origin(int(pending[lost, _ORIGIN].min())))
             log.error(
