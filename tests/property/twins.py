@@ -30,7 +30,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
     log = invariants.read_log(broker)
     parked = [record.message.properties for record in (*log.parked.values(), *log.in_levels.values())]
     delete_keys = {delete_key(one.get(props.REAL_TOPIC, ""), one.get(props.UNIQ_KEY, "")) for one in parked}
-    in_blocks = set(timer.keys._table._hashes.tolist()) - {0}
+    in_blocks = set(timer.keys.hashes().tolist())
     pending = broker.transactions.pending
     armed = sorted(tuple(row) for _, _, refs in timer.armed._heap for row in refs[:, : ref.ENQUEUE_MS].tolist())
     return {

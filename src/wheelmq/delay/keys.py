@@ -1,9 +1,9 @@
-"""From a delete key to the parked messages that may bear it.
+"""From a delete key to the parked messages that may have it.
 
-What is parked in the log is found by the message index, so that nothing is in memory for it; but for what that does not
-hold yet, which stands in small tables that go as it follows. What is parked elsewhere, and all there is where the
-message index is off, stands in one table (docs/adr/0014-cancel-by-the-message-index.md). A hash may stand for several
-messages, and two keys may share a hash: whoever asks reads the record to be sure.
+The message index finds the messages in the commit log, so they need no memory, except those that it does not hold yet.
+These are in small tables, each of which is dropped as a whole once the index has passed it. Messages in blocks are in a
+table of their own, and so are all messages while the message index is off
+(docs/adr/0014-cancel-by-the-message-index.md). Several messages may have one hash, so a caller reads the record.
 """
 
 from __future__ import annotations
@@ -22,18 +22,31 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.store.index import MessageIndex
 
 FRESH_KEYS: Final = 1 << 16
-"""Keys in one table of what the message index does not hold yet: it goes as a whole, so two or three are there."""
+"""Keys in one table of messages that the message index does not hold yet. Two or three such tables exist."""
+SHARDS_LOG2: Final = 8
+SHARDS: Final = 1 << SHARDS_LOG2
+SHARD_PLACES: Final = 16
+"""Places in an empty shard."""
+ROWS_PER_SETTLED: Final = 4
+"""Rows of the sharded table that are checked for each message that is settled."""
+ROWS_LEAST: Final = 16
+"""The least rows that the rebuild of a shard counts for: about as much work as the rebuild of an empty one."""
+_MIX: Final = 0x9E3779B97F4A7C15
 
 
 class ParkedKeys:
-    """Hashes of delete keys, of what no message index holds."""
+    """Hashes of the delete keys of messages that the message index does not hold."""
 
     def __init__(self) -> None:
         self.index: MessageIndex | None = None
-        """Finds what is parked in the log; None where that is in the table too."""
-        self._table = KeyIndex()
+        """Finds messages in the log; without one they are in the table too."""
+        self._table = ShardedKeys()
         self._fresh: deque[tuple[LogPosition, KeyIndex]] = deque()
-        """Of messages in the log, oldest first, each with the log position before which all of them stand."""
+        """Tables of messages in the log, oldest first, each with the log position before which its messages end."""
+
+    def hashes(self) -> Origins:
+        """Return all hashes of the table of messages that are not in the log."""
+        return self._table.hashes()
 
     @property
     def count(self) -> int:
@@ -56,21 +69,91 @@ class ParkedKeys:
         """Add pairs of messages that are not in the log."""
         self._table.add(hashes, origins, done)
 
+    def drop_settled(self, settled: int, done: DoneBits) -> None:
+        """Drop rows of settled messages, now that `settled` more messages in the log are settled."""
+        if self.index is None:
+            self._table.sweep(settled, done)
+
+    def drop_settled_elsewhere(self, settled: int, waiting: int, done: DoneBits) -> None:
+        """Drop rows of settled messages, now that `settled` more of the messages that are not in the log are settled.
+
+        `waiting` is how many of them wait. Without a message index `drop_settled` covers them too.
+        """
+        if self.index is None:
+            return
+        if waiting:
+            self._table.sweep(settled, done)
+        else:
+            self._table.clear()
+
     def find(self, key_hash: int) -> list[Origin]:
-        """Origins of the messages in memory whose key may have `key_hash`, of each stream the oldest first."""
-        tables = (self._table, *(keys for _, keys in self._fresh))
-        return sorted(origin for table in tables for origin in table.find(key_hash))
+        """Return the origins of the messages in memory whose key may have `key_hash`, sorted."""
+        found = [self._table.find(key_hash), *(keys.find(key_hash) for _, keys in self._fresh)]
+        return sorted(origin for some in found for origin in some)
+
+
+class ShardedKeys:
+    """A table of (hash, origin) pairs in many small tables, one of which is rebuilt at a time.
+
+    So neither growth nor the removal of settled messages stops the broker for long: of ten million rows a shard has
+    40,000. Rows of settled messages are at most about as many as those of messages that wait.
+    """
+
+    def __init__(self) -> None:
+        self._shards = [KeyIndex(SHARD_PLACES) for _ in range(SHARDS)]
+        self._rows_due = 0
+        """Rows to be checked until the sweep is as far as the settled messages require."""
+        self._next = 0
+        """The shard that the sweep rebuilds next."""
+        self.count = 0
+
+    def add(self, hashes: Origins, origins: Origins, done: DoneBits) -> None:
+        """Add pairs; pairs whose hash is 0 are left out."""
+        numbers = (hashes.astype(np.uint64) * np.uint64(_MIX)) >> np.uint64(64 - SHARDS_LOG2)
+        order = np.argsort(numbers, kind="stable")
+        borders = np.flatnonzero(np.diff(numbers[order])) + 1
+        for mine in np.split(order, borders) if len(order) else ():
+            shard = self._shards[int(numbers[mine[0]])]
+            self.count -= shard.count
+            shard.add(hashes[mine], origins[mine], done)
+            self.count += shard.count
+
+    def find(self, key_hash: int) -> list[Origin]:
+        """Return the origins of the messages whose key may have `key_hash`, sorted."""
+        return self._shards[(key_hash * _MIX & (1 << 64) - 1) >> 64 - SHARDS_LOG2].find(key_hash)
+
+    def hashes(self) -> Origins:
+        """Return all hashes."""
+        return np.concatenate([shard.hashes() for shard in self._shards])
+
+    def sweep(self, settled: int, done: DoneBits) -> None:
+        """Rebuild shards without settled messages, as much as `settled` more settled messages require."""
+        self._rows_due = min(self._rows_due + ROWS_PER_SETTLED * settled, ROWS_PER_SETTLED * self.count)
+        while self._rows_due > 0:
+            shard = self._shards[self._next]
+            self._rows_due -= max(shard.count, ROWS_LEAST)
+            self.count -= shard.count
+            shard.rebuild(0, done)
+            self.count += shard.count
+            self._next = (self._next + 1) % SHARDS
+
+    def clear(self) -> None:
+        """Drop all rows: no message of the table waits."""
+        if self.count:
+            self._shards = [KeyIndex(SHARD_PLACES) for _ in range(SHARDS)]
+            self.count = self._rows_due = 0
 
 
 class KeyIndex:
-    """An open-addressing table of (hash, origin) pairs; a hash of 0 stands for a free place.
+    """An open-addressing table of (hash, origin) pairs; a hash of 0 means a free place.
 
-    It only grows; when it is two thirds full it is rebuilt without the messages that are settled, so its size follows
-    what is pending.
+    When it is two thirds full it is rebuilt without the messages that are settled, so its size follows the number of
+    pending messages.
     """
 
     def __init__(self, capacity: int = 1 << 12) -> None:
         assert capacity & (capacity - 1) == 0
+        self._capacity_min = capacity
         self._hashes: npt.NDArray[np.int64] = np.zeros(capacity, np.int64)
         self._origins: npt.NDArray[np.int64] = np.zeros(capacity, np.int64)
         self.count = 0
@@ -78,11 +161,11 @@ class KeyIndex:
     def add(self, hashes: Origins, origins: Origins, done: DoneBits) -> None:
         """Add pairs; pairs whose hash is 0 are left out."""
         if (self.count + len(hashes)) * 3 > len(self._hashes) * 2:
-            self._rebuild(len(hashes), done)
+            self.rebuild(len(hashes), done)
         self._insert(hashes, origins)
 
     def find(self, key_hash: int) -> list[Origin]:
-        """Origins of the messages whose key may have `key_hash`, of each stream the oldest first."""
+        """Return the origins of the messages whose key may have `key_hash`, sorted."""
         mask = len(self._hashes) - 1
         at = key_hash & mask
         found = []
@@ -91,6 +174,11 @@ class KeyIndex:
                 found.append(Origin(int(self._origins[at])))
             at = (at + 1) & mask
         return sorted(found)
+
+    def hashes(self) -> Origins:
+        """Return all hashes."""
+        found: Origins = self._hashes[self._hashes != 0]
+        return found
 
     def _insert(self, hashes: Origins, origins: Origins) -> None:
         if jit.available():
@@ -108,12 +196,13 @@ class KeyIndex:
             self._origins[at] = origin
             self.count += 1
 
-    def _rebuild(self, more: int, done: DoneBits) -> None:
+    def rebuild(self, more: int, done: DoneBits) -> None:
+        """Drop the rows of settled messages, and give the table the size that the rest and `more` rows need."""
         used = self._hashes != 0
         hashes, origins = self._hashes[used], self._origins[used]
         pending = ~done.get(origins)
         hashes, origins = hashes[pending], origins[pending]
-        capacity = len(self._hashes)
+        capacity = self._capacity_min
         while (len(hashes) + more) * 3 > capacity:
             capacity *= 2
         self._hashes = np.zeros(capacity, np.int64)

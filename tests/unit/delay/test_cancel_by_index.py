@@ -68,6 +68,24 @@ def test_without_an_index_they_do(tmp_path: Path) -> None:
         assert cancel(harness, "K3") == Cancelled.CANCELLED
 
 
+def test_keys_of_blocks_go_with_their_messages(harness: BrokerHarness) -> None:
+    """Released and cancelled: no row and no memory is left of them."""
+    for i in range(COUNT):
+        properties = {props.UNIQ_KEY: f"B{i}", props.DELAY_IN_SECONDS: str(2 + i % 20)}
+        harness.send("T", b"block", properties=properties)
+    assert in_memory(harness) == COUNT
+    harness.restart(clean=False)
+    assert in_memory(harness) == COUNT
+    assert cancel(harness, "B59") == Cancelled.CANCELLED
+    harness.advance(25_000)
+    assert len(harness.bodies("T")) == COUNT - 1
+    assert in_memory(harness) == 0
+    harness.send("T", b"block", properties={props.UNIQ_KEY: "again", props.DELAY_IN_SECONDS: "2"})
+    assert in_memory(harness) == 1
+    assert cancel(harness, "again") == Cancelled.CANCELLED
+    assert in_memory(harness) == 0
+
+
 def test_while_the_index_lags(tmp_path: Path) -> None:
     background = HeldOffload()
     with BrokerHarness(tmp_path, background=background) as harness:

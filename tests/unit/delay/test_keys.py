@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelmq.delay.done import DoneBits
-from wheelmq.delay.keys import KeyIndex
+from wheelmq.delay.keys import KeyIndex, ShardedKeys
 from wheelmq.formats.disk.origin import timer_origin
 
 hashes = st.one_of(
@@ -67,6 +67,45 @@ def test_it_follows_what_is_pending() -> None:
         done.update(timer_origin(first) + np.arange(100))
     assert len(keys._hashes) <= 1 << 10
     assert keys.find(20_000) == [timer_origin(19_999)]
+
+
+def test_the_rows_of_settled_messages_are_dropped() -> None:
+    """Of a hundred thousand messages one in ten still waits. The others have few rows, and little memory."""
+    keys, done, indices = ShardedKeys(), DoneBits(), np.arange(100_000)
+    keys.add(indices * 7 + 1, timer_origin(0) + indices, done)
+    assert keys.count == 100_000
+    largest = sum(len(shard._hashes) for shard in keys._shards)
+    for first in range(0, 90_000, 500):
+        done.update(timer_origin(first) + np.arange(500))
+        keys.sweep(500, done)
+    assert 10_000 <= keys.count <= 18_000
+    assert sum(len(shard._hashes) for shard in keys._shards) < largest // 3
+    assert [keys.find(i * 7 + 1) for i in range(99_900, 100_000)] == [[timer_origin(i)] for i in range(99_900, 100_000)]
+    keys.clear()
+    assert keys.count == 0 and keys.find(99_999 * 7 + 1) == []
+
+
+def test_an_empty_table_is_swept() -> None:
+    keys = ShardedKeys()
+    keys.sweep(10, DoneBits())
+    assert keys.count == 0
+
+
+@given(st.lists(st.tuples(hashes, st.booleans()), max_size=40))
+@settings(max_examples=50, deadline=None)
+def test_sharded_keys_are_a_dict_too(pairs: list[tuple[int, bool]]) -> None:
+    keys, done = ShardedKeys(), DoneBits()
+    origins = np.arange(len(pairs)) + timer_origin(0)
+    keys.add(np.array([key_hash for key_hash, _ in pairs], np.int64), origins, done)
+    done.update(origins[[is_done for _, is_done in pairs]] if pairs else origins)
+    keys.sweep(1000 * len(pairs), done)
+    for key_hash, _ in pairs:
+        waiting = [
+            i
+            for i, (other, is_done) in zip(origins.tolist(), pairs, strict=True)
+            if other == key_hash != 0 and not is_done
+        ]
+        assert [i for i in keys.find(key_hash) if i not in done] == waiting
 
 
 def test_a_capacity_that_is_no_power_of_two() -> None:

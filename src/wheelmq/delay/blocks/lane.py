@@ -226,6 +226,7 @@ class BlockLane:
         mine = rows[is_mine, row.SETTLES]
         if len(mine):
             self._waiting.subtract(rows[is_mine, row.REAL_QUEUE].tolist())
+            self._timer.keys.drop_settled_elsewhere(len(mine), self.waiting, self._timer.done)
             first = LogPosition(int(rows[0, row.POSITION]))
             self._settled.append(_Settled(first, self._store.dispatched_to, mine))
 

@@ -146,6 +146,7 @@ class Timer:
         taken = intake.take(rows, self.counts)
         if taken.settled:
             self.armed.forget_settled(self.done)
+            self.keys.drop_settled(taken.settled, self.done)
         if len(taken.deletes):
             self.done.update(taken.deletes)
         if len(taken.refs):
