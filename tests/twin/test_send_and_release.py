@@ -41,7 +41,7 @@ class Peer:
 
         self.peer = Host(b"\x7f\0\0\1", 40_000)
         self.is_open = True
-        self.is_full = False
+        self.is_full = self.must_wait = False
         self.sends = True
         self.waiting_since: float | None = None
         self.sent = b""

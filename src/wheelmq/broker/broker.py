@@ -246,7 +246,7 @@ class Broker:
         self.ticks.begin()
         at = 0
         try:
-            while at < end and connection.is_open and not connection.is_full:
+            while at < end and connection.is_open and not connection.must_wait:
                 fast = self.fast_send if connection.sends else None
                 if fast is not None:
                     at = fast.serve(connection, np.frombuffer(buffer, np.uint8), at, end)
@@ -396,7 +396,7 @@ class Broker:
     def _next_tick_ms(self) -> int:
         if self.releaser.has_more() or self.store.journal.count:
             return 0 if self.refusal is None else RETRY_MS
-        if self.slices.has_more():
+        if self.slices.has_more() or self.holds.has_more():
             return 0
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
         waits = self.chores.waits_ms(monotonic_ms)

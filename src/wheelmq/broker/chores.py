@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from wheelmq.system.memory import FreedMemory
+
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
     from wheelmq.broker.state.consumer_filters import ConsumerFilters
@@ -21,6 +23,7 @@ FILTERS_PERSIST_MS: Final = 10_000
 """As with Apache RocketMQ, which knows no setting for it either."""
 CLIENTS_EXPIRE_MS: Final = 10_000
 RATES_SAMPLE_MS: Final = 1000
+MEMORY_LOOK_MS: Final = 5000
 CHECKPOINT_REST: Final = 9
 """How much longer than a checkpoint takes the disk is left alone after it."""
 
@@ -41,6 +44,8 @@ class Chores:
         self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
         self.every(settings.clean_resource_interval_ms, self._expire_files)
         self.every(RATES_SAMPLE_MS, self._sample_rates)
+        self._freed_memory = FreedMemory()
+        self.every(MEMORY_LOOK_MS, self._return_memory)
 
     def every(self, interval_ms: int, chore: Callable[[], None]) -> None:
         """Run `chore` in a tick, every `interval_ms`."""
@@ -123,6 +128,11 @@ class Chores:
         for job, done in jobs:
             self._broker.offloads.background.submit(job, done)
         return len(jobs)
+
+    def _return_memory(self) -> None:
+        job = self._freed_memory.trim_job()
+        if job is not None:
+            self._broker.offloads.reading.submit(job, self.note_saved)
 
     def _sample_rates(self) -> None:
         broker = self._broker

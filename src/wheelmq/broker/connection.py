@@ -24,6 +24,11 @@ class Connection(Protocol):
         """Whether so much is queued for the peer that nothing more should be served to it for now."""
         ...
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether the next request waits: the connection is full, or other connections have their turn first."""
+        ...
+
     def send(self, frame: bytes) -> None:
         """Queue a frame; it leaves at the end of the round, or of the tick. Ignored once the connection is closed."""
         ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from wheelmq.broker.arrivals import is_of_a_tag
@@ -23,6 +24,10 @@ HOLDS_MAX: Final = 250_000
 """Requests that may be held at once. A pull by tags counts once more for each of them: it takes an entry for each."""
 HOLDS_OF_ONE_MAX: Final = 20_000
 """Those of one connection, counted like that."""
+
+
+WOKEN_MAX: Final = 256
+"""Requests that are checked, dropped or answered late between two ticks: 5 ms of work."""
 
 
 class News(Protocol):
@@ -136,6 +141,14 @@ class Holds:
         """A heap. A request that was answered may leave its deadline behind, for a while."""
         self._passed: dict[int, dict[int, _Held]] = {}
         """Those that were passed over because their connection was full, by connection and serial."""
+        self._woken: dict[int, tuple[_Held, int | None]] = {}
+        """Requests to be checked again, by serial, each with the queue offset of the first message that it may want."""
+        self._gone: deque[dict[int, _Held]] = deque()
+        """Requests of connections that are gone."""
+        self._has_drained = False
+        """Whether the next tick checks more requests that were passed over."""
+        self._checked = 0
+        """Woken requests that were checked since the last tick."""
         self._serial = 0
         self._count = self._weight = 0
         self._weights: Counter[int] = Counter()
@@ -168,37 +181,61 @@ class Holds:
         return key in self._by_key
 
     def wake(self, key: object, news: Callable[[], News] | None = None) -> None:
-        """Something happened to `key`: ask again each request that waits for it.
+        """Check again each request that waits for `key`: a few at once, the others in later ticks.
 
-        `news` is given when messages have come to a queue. Who wants some of them only is asked again for those alone.
+        `news` returns the messages that have come to a queue. A request for some messages is checked only for those.
         """
         waiting = self._by_key.get(key)
         if waiting is None:
             return
         if news is None:
-            for serial, held in list(waiting.all.items()):
+            woken = dict.fromkeys(waiting.all)
+        else:
+            woken = dict.fromkeys(waiting.for_anything)
+            if waiting.by_tags or waiting.by_filter:
+                woken |= waiting.wanting(news())
+        for serial, offset in woken.items():
+            if serial not in self._woken:  # else the first message that it wants is one that came before
+                self._woken[serial] = waiting.all[serial], offset
+        self._check_woken()
+
+    def _check_woken(self) -> None:
+        """Check woken requests again, as many as a tick may."""
+        for serial in list(islice(self._woken, max(0, WOKEN_MAX - self._checked))):
+            self._checked += 1
+            woken = self._woken.pop(serial, None)
+            if woken is not None:  # else it went with its connection, as another was answered
+                held, offset = woken
+                if offset is not None:
+                    self._go_to(held, offset)
                 self._again(serial, held, last=False)
-            return
-        wanting = waiting.wanting(news()) if waiting.by_tags or waiting.by_filter else {}
-        for serial in list(waiting.for_anything):
-            self._again(serial, waiting.all[serial], last=False)
-        for serial, offset in wanting.items():
-            held = waiting.all[serial]
-            self._go_to(held, offset)
-            self._again(serial, held, last=False)
+
+    def has_more(self) -> bool:
+        """Whether requests wait to be checked, or to be dropped, in the next tick."""
+        return bool(self._woken or self._gone or self._has_drained)
 
     def expire(self, now_ms: int) -> None:
-        """Ask those past their deadline for the last time, and once more those that were passed over."""
+        """Continue the work that earlier ticks left, and answer the requests past their deadline.
+
+        Requests that were passed over are checked once more when their connection has drained.
+        """
+        self._checked = 0
+        self._drop_gone()
+        self._check_woken()
         drained = [passed for passed in self._passed.values() if not next(iter(passed.values())).connection.is_full]
+        self._has_drained = any(len(passed) > WOKEN_MAX for passed in drained)
         for passed in drained:
-            for serial, held in list(passed.items()):
+            for serial, held in list(islice(passed.items(), WOKEN_MAX)):
                 self._again(serial, held, last=False)
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        late_max = WOKEN_MAX
+        while self._deadlines and self._deadlines[0][0] <= now_ms and late_max:
             _, serial, key = heapq.heappop(self._deadlines)
             waiting = self._by_key.get(key)
             late = None if waiting is None else waiting.all.get(serial)
-            if late is not None:
-                self._go_to(late, None)
+            if late is not None and late.connection.is_open:
+                late_max -= 1
+                if serial not in self._woken:
+                    self._go_to(late, None)
                 self._again(serial, late, last=True)
 
     def _go_to(self, held: _Held, offset: int | None) -> None:
@@ -211,13 +248,27 @@ class Holds:
         return self._deadlines[0][0] if self._deadlines else None
 
     def drop(self, connection: Connection) -> None:
-        """The connection is gone: nothing waits for it any more."""
-        for serial, held in list(self._by_connection.get(id(connection), {}).items()):
-            self._forget(serial, held)
-            if held.hold.gone is not None:
-                held.hold.gone()
+        """Drop the requests of a connection that is gone: a few now, the others in later ticks."""
+        mine = self._by_connection.get(id(connection))
+        if mine:
+            self._gone.append(mine)
+            self._drop_gone()
+
+    def _drop_gone(self) -> None:
+        left = WOKEN_MAX
+        while self._gone and left:
+            mine = self._gone[0]
+            for serial, held in list(islice(mine.items(), left)):
+                left -= 1
+                self._forget(serial, held)
+                if held.hold.gone is not None:
+                    held.hold.gone()
+            if not mine:
+                self._gone.popleft()
 
     def _again(self, serial: int, held: _Held, *, last: bool) -> None:
+        if not held.connection.is_open:
+            return  # it is about to be dropped
         if held.connection.is_full and not last:
             self._pass_over(serial, held)
             return
@@ -243,6 +294,7 @@ class Holds:
     def _forget(self, serial: int, held: _Held) -> None:
         waiting = self._by_key[held.key]
         waiting.remove(serial)
+        self._woken.pop(serial, None)
         if not waiting.all:
             del self._by_key[held.key]
         if held.is_passed_over:

@@ -75,6 +75,21 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
     return Later(begin)
 
 
+def check_place(broker: Broker, topic: str, queue_id: int) -> None:
+    """Check that a message can be stored in a queue now.
+
+    Raises TopicUnsaved or QueueUnopened if it must wait, PeerError if it would wait in vain.
+    """
+    try:
+        broker.topics.check_saved(topic)
+        broker.new_queues.check(topic, queue_id)
+    except (TopicUnsaved, QueueUnopened):
+        problem = broker.admission.problem()
+        if problem is not None:
+            raise problem from None
+        raise
+
+
 def _check_room(table: TableFile) -> None:
     if not table.has_room:
         remark = f"too many requests wait until {table.path.name} is written: ask again"

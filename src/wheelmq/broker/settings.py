@@ -219,7 +219,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     response_timeout_ms: Positive = 10_000
     frame_deadline_ms: Positive = 30_000
     """A frame that has begun must be whole within this time."""
-    connection_buffer_bytes_max: Positive = 16 << 20
+    connection_buffer_bytes_max: Positive = 2 << 20
     """Answers waiting for one peer; past it the broker stops reading from that peer."""
     send_thread_pool_queue_capacity: Positive = 10_000
     """Requests of this group that a round of reading may serve; the next are told to come again. So with each group."""

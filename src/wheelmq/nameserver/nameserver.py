@@ -68,7 +68,10 @@ class NameServer:
         """Serve the whole frames in `buffer[:end]`, as long as their peer reads; how many bytes they took. Raises
         FrameError."""
         at = 0
-        while connection.is_open and not connection.is_full and (stop := frame.frame_end(buffer, at, end)) is not None:
+        while connection.is_open and not connection.must_wait:
+            stop = frame.frame_end(buffer, at, end)
+            if stop is None:
+                break
             request = frame.decode(buffer, at, stop)
             at = stop
             if request.is_response:

@@ -13,14 +13,16 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.command_text import HEAD_BYTES
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
+from wheelmq.net.core import Core
 from wheelmq.net.failed_writes import warn_of_failed_write
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.relief import Relief
+from wheelmq.net.turns import Turns
 from wheelmq.system.thinned import ThinnedLog
 
 log = logging.getLogger(__name__)
@@ -37,28 +39,6 @@ SAME_ALARM_S = 0.001
 
 
 T = TypeVar("T")
-
-
-class Core(Protocol):
-    """What a server serves."""
-
-    def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
-        """Serve the whole frames in `buffer[:end]`; how many bytes they took. Raises FrameError."""
-        ...
-
-    def connection_lost(self, connection: ServerConnection) -> None: ...
-
-    def end_round(self) -> bool:
-        """Finish what the round of reading began; whether a tick is due."""
-        ...
-
-    def tick(self) -> None:
-        """Do what time and other threads bring."""
-        ...
-
-    def next_tick_ms(self) -> int | None:
-        """Milliseconds until the next tick is needed; None when only a request makes one."""
-        ...
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -81,6 +61,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._stalled = False
         """Reading rests, and frames may be left in the buffer, until what is queued has drained."""
         self._queued_bytes = 0
+        self._turn_ends_s, self._turn_bytes_max = 0.0, 0
+        """When the turn of the connection is over, and the queued bytes at which it is."""
+        self._is_busy = True
+        """Whether its last turn left requests unserved. A new connection counts as busy."""
         self._written_bytes = 0
         self._has_moved = True
         """Whether something came, or left for a peer that had to read, since the last look at who is idle."""
@@ -131,21 +115,30 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._serve(self._server.buffer if self._rest is None or not self._is_large else memoryview(self._rest))
 
     def _serve(self, view: memoryview) -> None:
-        """Serve the whole frames that are in view[:filled]; keep the rest."""
-        self._server.schedule_round()
-        try:
-            taken = self._server.core.receive(self, view, self._filled)
-        except Exception as error:
-            if isinstance(error, FrameError):
-                log.info("closing %s: %s", self.peer, error)
-            else:
-                log.exception("closing %s: what it sent could not be served", self.peer)
-            self._server.bad_frames += 1
-            self.close()
-            return
+        """Serve the whole frames in view[:filled] in a turn; keep the rest."""
+        server = self._server
+        server.schedule_round()
+        taken = 0
+        must_wait = self._is_busy and server.turns.is_round_over
+        if not must_wait:
+            self._turn_ends_s, bytes_max = server.turns.begin()
+            self._turn_bytes_max = self._queued_bytes + bytes_max
+            try:
+                taken = server.core.receive(self, view, self._filled)
+            except Exception as error:
+                if isinstance(error, FrameError):
+                    log.info("closing %s: %s", self.peer, error)
+                else:
+                    log.exception("closing %s: what it sent could not be served", self.peer)
+                server.bad_frames += 1
+                self.close()
+                return
+            self._is_busy = must_wait = taken < self._filled and self.must_wait
         self._keep(view, taken)
         self._watch_frame(begun=self._filled > 0, moved=taken > 0)
-        if self.is_full:
+        if must_wait:
+            server.turns.postpone(self)
+        if must_wait or self.is_full:
             self.rest()
 
     def pause_writing(self) -> None:
@@ -167,10 +160,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Serve on, once what is queued has drained."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._stalled and not self.is_full:
+        if self._stalled and not self.is_full and not self._server.turns.is_waiting(self):
             self._stalled = False
             self._transport.resume_reading()
             self._server.loop.call_soon(self._serve_rest)
+
+    def take_turn(self) -> None:
+        """Serve on now, after waiting for a turn."""
+        if self._transport is not None and not self._transport.is_closing() and not self.is_full:
+            self._stalled = False
+            self._transport.resume_reading()
+            self._serve_rest()
 
     def _serve_rest(self) -> None:
         if self.is_open and not self._stalled:
@@ -189,6 +189,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._hold(None)
+        self._server.turns.forget(self)
         if self in self._server.connections:
             self._server.connections.discard(self)
             self._server.core.connection_lost(self)
@@ -202,6 +203,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         server = self._server
         return self._paused or self._queued_bytes > server.limits.buffer_bytes_max or server.relief.is_on
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether the next request of the connection waits: its peer must read first, or its turn is over."""
+        if self._queued_bytes >= self._turn_bytes_max or self._server.loop.time() >= self._turn_ends_s:
+            return True
+        return self.is_full
+
     def send(self, frame: bytes) -> None:
         """Queue a frame; it leaves at the end of the round, or of the tick."""
         if self.is_open:
@@ -210,6 +218,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._out.append(frame)
             self._queued_bytes += len(frame)
             self._server.relief.charge(len(frame))
+            self._server.turns.charge(len(frame))
 
     def flush(self) -> None:
         """Write what was queued."""
@@ -360,6 +369,7 @@ class Server:
         self.connections: set[ServerConnection] = set()
         self.dirty: list[ServerConnection] = []
         self.relief = Relief(self)
+        self.turns = Turns(self)
         self.bad_frames = 0
         """Connections closed for what they sent: no frame, or one that could not be served."""
         self.slow_frames = 0
@@ -437,6 +447,7 @@ class Server:
             self._attempt(self.core.tick)
         wait_ms = self._attempt(self.core.next_tick_ms)
         self.write()
+        self.turns.end_round()
         self._set_alarm(wait_ms if self.failed_ticks == failed else FAILED_TICK_MS)
         if self.on_tick is not None:
             self.on_tick()
@@ -482,6 +493,7 @@ class Server:
             "slow_frames": self.slow_frames,
             "refused_connections": self.refused,
             "idle_connections": self.idle,
+            "postponed_turns": self.turns.postponed,
             "relieved_connections": self.relief.closed,
             "failed_ticks": self.failed_ticks,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from typing import Final
 
 PHYSICAL_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -42,3 +43,36 @@ def keep_freed_memory() -> bool:
             (_M_TOP_PAD, STEP_BYTES),
         )
     )
+
+
+GROWN_BYTES: Final = 128 << 20
+"""Growth of the process at which freed memory is looked for."""
+
+
+class FreedMemory:
+    """Returns freed pages to the system after a peak, such as answers to peers that did not read them."""
+
+    def __init__(self) -> None:
+        self._kept_bytes = anonymous_bytes()
+
+    def trim_job(self) -> Callable[[], None] | None:
+        """Return the job that returns the pages, or None if the process has not grown much since the last one.
+
+        The job takes up to 0.1 s for each gigabyte. It may run off the loop.
+        """
+        if anonymous_bytes() - self._kept_bytes < GROWN_BYTES:
+            return None
+        return self._trim
+
+    def _trim(self) -> None:
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(STEP_BYTES)
+        self._kept_bytes = anonymous_bytes()
+
+
+def anonymous_bytes() -> int:
+    """Return the memory of the process that no file holds."""
+    with open("/proc/self/statm", "rb") as file:
+        _, resident, shared = file.read().split()[:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

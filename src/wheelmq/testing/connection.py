@@ -32,6 +32,10 @@ class FakeConnection:
         self._opaque = 0
         self._unanswered: Counter[int] = Counter()
 
+    @property
+    def must_wait(self) -> bool:
+        return self.is_full
+
     # The broker's side ---------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from tests.unit.broker.test_handlers import beat
 from wheelmq.broker.handlers import pull as pulls
-from wheelmq.broker.holds import Holds
+from wheelmq.broker.holds import WOKEN_MAX, Holds
 from wheelmq.filter.expression import Ordered
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels.journal import TAG_CODE
@@ -49,6 +49,7 @@ class Crowd:
         self.asked.append(self.harness.submit(command, self.connections[len(self.asked) % CONNECTIONS]))
 
     def answered(self) -> list[int]:
+        self.harness.settle()
         done = [i for i in self._open if self.asked[i].answer is not None]
         self._open = [i for i in self._open if self.asked[i].answer is None]
         return done
@@ -178,6 +179,7 @@ class TestByTags:
 
     def test_a_code_that_is_none_of_a_tag_wakes_all(self, harness: BrokerHarness) -> None:
         harness.broker.topics.create_for_group("T", 1)
+        harness.broker.topics.file.save_now()
         asked = self.hold(harness, 0)
         row = harness.broker.store.queues.row("T", 0)
         harness.submit(harness.send_command("T", b"x"))
@@ -400,3 +402,56 @@ def test_a_reset_wakes_those_of_its_group_alone(harness: BrokerHarness) -> None:
     fields = {"group": "g41", "topic": "T", "timestamp": 0, "isForce": True, "queueId": 0, "offset": 0}
     assert harness.ask_code(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields).code == 0
     assert crowd.answered() == [41] and crowd.codes([41]) == {ResponseCode.PULL_OFFSET_MOVED}
+
+
+class TestSlices:
+    """Many held pulls take several ticks, so that other requests and due messages come between."""
+
+    HELD = 3 * WOKEN_MAX
+
+    @pytest.fixture
+    def crowd(self, harness: BrokerHarness) -> Crowd:
+        harness.send("T", b"old", queue_id=0)
+        crowd = Crowd(harness)
+        for _ in range(self.HELD):
+            crowd.pull("T", 0, 1)
+        harness.tick()
+        return crowd
+
+    def test_of_those_that_are_woken(self, harness: BrokerHarness, crowd: Crowd, reads: mock.Mock) -> None:
+        harness.submit(harness.send_command("T", b"new", queue_id=0))
+        harness.end_round()
+        assert reads.call_count <= 2 * WOKEN_MAX and harness.broker.next_tick_ms() == 0
+        assert len(crowd.answered()) == self.HELD and not harness.broker.holds.has_more()
+        assert reads.call_count == self.HELD
+
+    def test_of_those_that_are_late(self, harness: BrokerHarness, crowd: Crowd, reads: mock.Mock) -> None:
+        harness.clock.advance(HOLD_MS)
+        harness.tick()
+        assert reads.call_count == WOKEN_MAX and harness.broker.next_tick_ms() == 0
+        assert len(crowd.answered()) == self.HELD
+
+    def test_of_those_whose_connection_is_gone(self, harness: BrokerHarness) -> None:
+        harness.send("T", b"old", queue_id=0)
+        connection = harness.connect()
+        for _ in range(self.HELD):
+            harness.submit(harness.pull_command("T", 0, 1, hold_ms=HOLD_MS), connection)
+        harness.lose(connection)
+        assert len(harness.broker.holds) == self.HELD - WOKEN_MAX
+        harness.send("T", b"new", queue_id=0)  # wakes none of them
+        harness.settle()
+        assert len(harness.broker.holds) == 0 and not harness.broker.holds.has_more()
+
+    def test_a_message_that_comes_meanwhile_hides_none_before_it(self, harness: BrokerHarness) -> None:
+        """A pull by tags goes on at the first message that it wants, even if a later one came before it was checked."""
+        harness.send("T", b"old", queue_id=0)
+        crowd = Crowd(harness)
+        for _ in range(self.HELD):
+            crowd.pull("T", 0, 1, subscription="A")
+        harness.tick()
+        for body in (b"first", b"second"):
+            harness.submit(harness.send_command("T", body, queue_id=0, properties={"TAGS": "A"}))
+            harness.broker.end_round()
+        assert len(crowd.answered()) == self.HELD
+        firsts = {records_in(bytes(one.answer.body))[0].message.body for one in crowd.asked if one.answer is not None}
+        assert firsts == {b"first"}

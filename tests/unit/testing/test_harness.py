@@ -110,11 +110,12 @@ class TestHarness:
         assert (harness._folder / "abort").exists()
 
     def test_a_crash_leaves_what_was_written_and_shows_no_answer(self, harness: BrokerHarness) -> None:
+        harness.send("T", b"w", queue_id=0)
         asked = harness.submit(harness.send_command("T", b"x"))
         harness.crash()
         assert asked.answer is None and not harness.is_running
         harness.start()
-        assert harness.bodies("T") == [b"x"]
+        assert harness.bodies("T") == [b"w", b"x"]
 
     def test_a_crash_forgets_what_was_handed_to_the_offload(self, tmp_path: Path) -> None:
         offload = HeldOffload()

@@ -22,7 +22,7 @@ from wheelmq.broker.hook_contexts import send_context
 from wheelmq.broker.hooks import SendMessageContext
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, DurableInBlock, Give, Later, PeerError, Request
-from wheelmq.broker.saved_answers import when_topic_saved
+from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.broker.transactions.halves import half_of
 from wheelmq.delay.blocks.park import SecondsRefused, asked_due_ms
 from wheelmq.delay.park import LevelUnreadable
@@ -151,8 +151,7 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     asked_queue = message.queue_id
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, broker, header, message)
-    broker.topics.check_saved(message.topic)
-    broker.new_queues.check(message.topic, message.queue_id)
+    check_place(broker, message.topic, message.queue_id)
     if _is_half(header, message):
         return _send_half(broker, message, asked_queue)
     due_ms = _block_due_ms(broker, message)
@@ -230,7 +229,6 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
     if header.topic.startswith(names.RETRY_PREFIX):
         remark = f"batch request does not support retry group {header.topic}"
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, remark)
-    broker.topics.check_saved(topic.topic_name)
     body = request.body
     _check_body(broker, body)
     shared = props.parse(header.properties)
@@ -252,7 +250,7 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
         for name in (*props.OWN, *props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS):
             message.properties.pop(name, None)  # a batch is never delayed
         messages.append(message)
-    broker.new_queues.check(header.topic, queue_id)
+    check_place(broker, header.topic, queue_id)
     appended = put_batch(broker, messages)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(broker) | headers.texts(

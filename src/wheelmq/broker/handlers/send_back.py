@@ -9,7 +9,7 @@ from wheelmq.broker.handlers.put import answer_when_stored, check_writable, put
 from wheelmq.broker.hook_contexts import send_back_context
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, PeerError, Request, reply
-from wheelmq.broker.saved_answers import when_topic_saved
+from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message_id import offset_message_id
@@ -65,9 +65,12 @@ def _send_back(request: Request, broker: Broker) -> Answer:
         properties[props.DELAY] = "0"
     else:
         properties[props.DELAY] = str(header.delay_level or _FIRST_LEVEL + old.reconsume_times)
-    broker.topics.check_saved(topic.topic_name)
     message = old.again(topic.topic_name, queue_id, properties)
     message.reconsume_times = min(message.reconsume_times + 1, TIMES_MAX)
+    try:
+        check_place(broker, message.topic, queue_id)
+    except PutFailed as failed:
+        raise PeerError(ResponseCode.SYSTEM_ERROR, failed.status) from None
     is_stored = False
     try:
         appended, _ = put(broker, message)

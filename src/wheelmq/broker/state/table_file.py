@@ -111,6 +111,7 @@ class TableFile:
             try:
                 config_file.save(self._disk, self.path, self._take())
                 self._saved = self._changes
+                self._written(self._saved, None)
             except OSError as error:
                 log.error("%s could not be written at the stop, its last changes are lost: %s", self.path, error)
 

@@ -1,0 +1,77 @@
+"""Turns of connections: how much a server serves to one of them before the others and the tick.
+
+A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection that had more requests than its turn could
+serve is busy: when a round has ended early, busy connections wait for a later one, in their order. Others always get a
+short turn, so that a client with one request does not wait for those with thousands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from wheelmq.net.server import Server, ServerConnection
+
+ROUND_S: Final = 0.01
+ROUND_BYTES: Final = 1 << 20
+"""Answers of one round. The last one may exceed it."""
+SHORT_S: Final = 0.001
+SHORT_BYTES: Final = 64 << 10
+"""A turn in a round that has ended early."""
+
+
+class Turns:
+    """The turns of a server's connections."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._ends_s: float | None = None
+        """When the round that runs is over; None between rounds."""
+        self._bytes = 0
+        self._waiting: dict[ServerConnection, None] = {}
+        self.postponed = 0
+        """Turns that waited for a later round, since the start."""
+
+    def begin(self) -> tuple[float, int]:
+        """Begin a turn. Returns when it ends, and the bytes of answers that may be queued in it."""
+        now_s = self._server.loop.time()
+        if self._ends_s is None:
+            self._ends_s = now_s + ROUND_S
+        return max(self._ends_s, now_s + SHORT_S), max(ROUND_BYTES - self._bytes, SHORT_BYTES)
+
+    def charge(self, count: int) -> None:
+        """Count bytes of answers."""
+        self._bytes += count
+
+    @property
+    def is_round_over(self) -> bool:
+        """Whether busy connections must wait for the next round."""
+        is_late = self._ends_s is not None and self._server.loop.time() >= self._ends_s
+        return is_late or self._bytes >= ROUND_BYTES
+
+    def postpone(self, connection: ServerConnection) -> None:
+        """Give `connection` a turn in a later round."""
+        self.postponed += 1
+        self._waiting[connection] = None
+
+    def forget(self, connection: ServerConnection) -> None:
+        """The connection is gone."""
+        self._waiting.pop(connection, None)
+
+    def is_waiting(self, connection: ServerConnection) -> bool:
+        """Whether `connection` waits for a turn."""
+        return connection in self._waiting
+
+    def end_round(self) -> None:
+        """End the round, and serve waiting connections in the next one."""
+        self._ends_s, self._bytes = None, 0
+        if self._waiting:
+            self._server.loop.call_soon(self._serve_waiting)
+
+    def _serve_waiting(self) -> None:
+        self._server.schedule_round()
+        for connection in list(self._waiting):
+            if self.is_round_over:
+                return
+            del self._waiting[connection]
+            connection.take_turn()
