@@ -462,6 +462,8 @@ class Broker:
             self.fast_send.take_settings()
         if "auto_create_topic" in fields:
             self.topics.add_model()
+        if fields & {"timer_stop_enqueue", "timer_stop_dequeue"}:
+            self.timer_chores.take_stops()
         if fields & {"auto_create_topic", "broker_permission"}:
             self.topics.tell_anew()
 

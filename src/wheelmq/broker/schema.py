@@ -209,6 +209,8 @@ MUTABLE: Final = frozenset(
         "store_reply_message_enable",
         "sync_flush_timeout_ms",
         "timer_max_delay_seconds",
+        "timer_stop_dequeue",
+        "timer_stop_enqueue",
         "trace_on",
         "transfer_bytes_max",
         "transfer_count_max",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from wheelmq.broker.metrics_check import MetricsCheck
 from wheelmq.delay.timer.metrics import TimerMetrics
 from wheelmq.delay.warm import Warm, WarmBlocks
+from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.units import Millis
 from wheelmq.store.ahead import STEP_BYTES, FilesAhead, PagesAhead
 
@@ -32,9 +33,12 @@ class TimerChores:
         self._broker = broker
         settings = broker.settings
         self.metrics = TimerMetrics(broker.timer)
+        self._appears_ms = broker.now_monotonic_ms() + max(0, settings.disappear_time_after_start)
+        """When the time after the start is over in which the timer releases nothing."""
         self._dequeues_from_ms: int | None = None
+        """When the messages that are held back are to leave; None while none are, or while timerStopDequeue is on."""
         if settings.holds_dequeue and not settings.timer_stop_dequeue:
-            self._dequeues_from_ms = broker.now_monotonic_ms() + settings.disappear_time_after_start
+            self._dequeues_from_ms = self._appears_ms
         self.check = MetricsCheck(broker, self.metrics)
         self._warm = Warm(broker.timer, broker.offloads.reading) if settings.timer_warm_enable else None
         self._warm_blocks = WarmBlocks(broker.block_lane, broker.offloads.reading)
@@ -47,12 +51,30 @@ class TimerChores:
             broker.chores.every(settings.timer_flush_interval_ms, self._save_metrics)
         if settings.timer_progress_log_interval_ms > 0:
             broker.chores.every(settings.timer_progress_log_interval_ms, self._tell_progress)
+        self._warn_of_stops()
+
+    def _warn_of_stops(self) -> None:
+        settings = self._broker.settings
         for name, stops in (
             ("timerStopEnqueue", settings.timer_stop_enqueue),
             ("timerStopDequeue", settings.timer_stop_dequeue),
         ):
             if stops:
-                log.warning("%s is on: what is in the timer queue waits until it is off", name)
+                log.warning("%s is on: messages in the timer queue wait until it is off", name)
+
+    def take_stops(self) -> None:
+        """Obey timerStopEnqueue and timerStopDequeue, which were changed at run time.
+
+        Messages that were already taken for release leave all the same.
+        """
+        settings, timer = self._broker.settings, self._broker.timer
+        timer.stop_enqueue(settings.timer_stop_enqueue)
+        if settings.timer_stop_dequeue:
+            self._dequeues_from_ms = None
+            timer.armed.hold(timer_origin(0))
+        else:
+            self._dequeues_from_ms = self._appears_ms
+        self._warn_of_stops()
 
     def _open_files_ahead(self) -> FilesAhead:
         """Of the timer log, when three quarters of its last file are filled: most stores never fill the first."""

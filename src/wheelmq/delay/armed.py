@@ -35,7 +35,7 @@ def cost_of(refs: Refs) -> int:
 class Armed:
     """References by fire time. One message is armed once, however often it is offered.
 
-    Those of origins from `held_from` on wait, however long they are due, until they are let go.
+    References of origins from `held_from` on wait, due or not, until `let_go` is called.
     """
 
     def __init__(self, held_from: Origin | None = None) -> None:
@@ -101,8 +101,14 @@ class Armed:
         if len(mine):
             self._push(mine)
 
+    def hold(self, held_from: Origin) -> None:
+        """Hold back all references of origins from `held_from` on, and those that come later."""
+        chunks, self._heap, self._held_from = self._heap, [], held_from
+        for _, _, refs in sorted(chunks, key=lambda chunk: chunk[1]):
+            self._push(refs)
+
     def let_go(self) -> None:
-        """Nothing is held back any more."""
+        """Hold back nothing any more."""
         held, self._held, self._held_from, self._held_ms = self._held, [], None, _NEVER
         for refs in held:
             self._push(refs)

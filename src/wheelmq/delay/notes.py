@@ -25,7 +25,7 @@ _CHUNK_ROWS: Final = 4096
 
 
 class Notes:
-    """References of un-indexed messages, by stream. Those of the stream `held` are noted, and never taken."""
+    """References of un-indexed messages, by stream. Those of the stream `held` are noted, and not taken."""
 
     def __init__(self, lead_ms: int, held: Stream | None = None) -> None:
         self._lead_ms = lead_ms
@@ -71,6 +71,11 @@ class Notes:
                 near += notes.take_until(horizon_ms)
         self._count()
         return by_fire_time(np.concatenate(near)) if len(near) > 1 else by_fire_time(near[0])
+
+    def hold(self, held: Stream | None) -> None:
+        """Take no notes of the stream `held` any more; take those of all streams if it is None."""
+        self._held = held
+        self._count()
 
     def drop_below(self, origin: Origin) -> None:
         """Drop the notes of messages that are indexed: those of the stream of `origin` below it."""

@@ -29,6 +29,7 @@ from wheelmq.net.limits import SocketOptions
 from wheelmq.store.expiry import HOUR_MS
 from wheelmq.system.disk import MappedFile
 from wheelmq.testing.harness import SMALL, BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
 
 UNIT: Final = Path(__file__).parents[1]
 ELSEWHERE: Final = {
@@ -72,8 +73,6 @@ ELSEWHERE: Final = {
     "timerPrecisionMs": "delay/test_release.py",
     "timerProgressLogIntervalMs": "broker/test_timer_settings.py",
     "timerRollWindowSlot": "delay/timer/test_long_stops.py",
-    "timerStopDequeue": "broker/test_timer_settings.py",
-    "timerStopEnqueue": "broker/test_timer_settings.py",
     "timerWarmEnable": "delay/test_warm.py",
     "timerWheelEnable": "broker/test_send.py",
     "transactionCheckMax": "broker/test_transactions.py",
@@ -244,6 +243,75 @@ def timer_metrics(folder: Path) -> None:
         harness.advance(70)
         stored = json.loads(harness.disk.read(harness.broker.paths.config_file("timermetrics")) or b"{}")
         assert stored["timingCount"]["T"]["count"] == 1
+
+
+CHANGEABLE: Final[dict[str, Any]] = {"block_length_seconds": 60}
+"""Settings that a broker accepts at run time as a whole: blocks are at least that long."""
+
+
+@shows("timerStopEnqueue")
+def enqueue_at_run_time(folder: Path) -> None:
+    """On: messages that come then wait in the timer queue, near or far. Off: they leave in time, or at once."""
+    with BrokerHarness(folder, **CHANGEABLE) as harness:
+        model = PipelineModel(harness)
+        harness.send("T", b"before", delay_ms=9000)
+        harness.advance(4000, model.work, 500)
+        update(harness, timerStopEnqueue="true")
+        for body, delay_ms in ((b"near", 200), (b"far", 20_000)):
+            harness.send("T", body, delay_ms=delay_ms)
+        harness.advance(10_000, model.work, 500)
+        assert (harness.bodies("T"), harness.broker.timer.indexed_to) == ([b"before"], 1)
+        update(harness, timerStopEnqueue="false")
+        harness.advance(1)
+        assert harness.bodies("T") == [b"before", b"near"]
+        harness.advance(11_000, model.work, 500)
+        assert harness.bodies("T") == [b"before", b"near", b"far"]
+        assert harness.broker.timer.indexed_to == 3
+        update(harness, timerStopEnqueue="true")
+        harness.send("T", b"again", delay_ms=200)
+        harness.advance(2000, model.work, 500)
+        assert harness.bodies("T") == [b"before", b"near", b"far"]
+
+
+@shows("timerStopDequeue")
+def dequeue_at_run_time(folder: Path) -> None:
+    """On: armed messages wait, and those that come then. Off: overdue ones leave at once. Levels do not wait."""
+    with BrokerHarness(folder, **CHANGEABLE) as harness:
+        model = PipelineModel(harness)
+        for i in range(40):
+            harness.send("T", b"armed %d" % i, delay_ms=3000 + i)
+        harness.advance(2500, model.work, 500)
+        update(harness, timerStopDequeue="true")
+        harness.send("T", b"near", delay_ms=200)
+        harness.send("T", b"level", properties={"DELAY": "1"})
+        harness.advance(3000, model.work, 500)
+        assert harness.bodies("T") == [b"level"]
+        assert harness.broker.next_tick_ms() > 0  # it does not spin over overdue messages
+        update(harness, timerStopDequeue="false")
+        harness.advance(1)
+        assert harness.bodies("T")[0] == b"level"
+        assert sorted(harness.bodies("T")[1:]) == sorted([b"near", *(b"armed %d" % i for i in range(40))])
+        harness.send("T", b"after", delay_ms=200)
+        harness.advance(200)
+        assert harness.bodies("T")[-1] == b"after"
+
+
+def test_the_end_of_a_stop_does_not_end_the_time_after_the_start(tmp_path: Path) -> None:
+    with BrokerHarness(tmp_path, disappear_time_after_start=5000, **CHANGEABLE) as harness:
+        harness.send("T", delay_ms=200)
+        update(harness, timerStopDequeue="true")
+        update(harness, timerStopDequeue="false")
+        harness.advance(4990)
+        assert harness.bodies("T") == []
+        harness.advance(10)
+        assert harness.bodies("T") == [b"body"]
+
+
+def update(harness: BrokerHarness, **values: str) -> None:
+    """Change settings as mqadmin does."""
+    body = "".join(f"{name}={value}\n" for name, value in values.items()).encode()
+    answer = harness.ask(Command(code=RequestCode.UPDATE_BROKER_CONFIG, body=body))
+    assert answer.code == 0, answer.remark
 
 
 @shows("timerMaxDelaySec")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ class TimerSettings:
     lead_ms: int = 30_000
     congest_num_each_slot: int = NO_LIMIT
     stops_enqueue: bool = False
-    """What is parked in the timer queue is neither indexed nor staged."""
+    """Messages in the timer queue are neither indexed nor staged."""
     holds_dequeue: bool = False
     """Nothing of the timer queue is released before `armed.let_go` is called."""
 
@@ -251,6 +251,11 @@ class Timer:
         if not level.queue.start <= offset < level.queue.end:
             return None
         return level.due_of(offset, self.store.clock.now_ms())
+
+    def stop_enqueue(self, stops: bool) -> None:
+        """Begin or cease to leave the messages of the timer queue neither indexed nor staged."""
+        self.settings = replace(self.settings, stops_enqueue=stops)
+        self.notes.hold(TIMER_STREAM if stops else None)
 
     # Turns --------------------------------------------------------------------------------------------------------
 
