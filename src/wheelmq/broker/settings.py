@@ -90,7 +90,8 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     mapped_queue_files_max: Positive = 4096
     """Files of consume queues that stay mapped when nothing is asked of them."""
     warm_maped_file_enable: bool = False
-    """Populate log files whole when they are made ahead, not only their first pages. They are not locked in memory."""
+    """Populate log files whole when they are made ahead, and lock them in memory until the log has left them. Without
+    the permission to lock (ulimit -l) the broker logs a WARNING, and they are only populated."""
     message_index_enable: bool = True
     max_hash_slot_num: Positive = SLOTS
     max_index_num: Positive = UNITS

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.warm_locks import WarmLocks
 from wheelmq.system.clock import Clock
 from wheelmq.system.offload import Offload
 
@@ -97,13 +98,21 @@ class FilesAhead:
     last file, or as soon as there is that one. `look` is called in every tick."""
 
     def __init__(
-        self, files: MappedSequence, offload: Offload, count: int, *, populate_bytes: int, left_bytes: int | None = None
+        self,
+        files: MappedSequence,
+        offload: Offload,
+        count: int,
+        *,
+        populate_bytes: int,
+        left_bytes: int | None = None,
+        locks: WarmLocks | None = None,
     ) -> None:
         self._files = files
         self._offload = offload
         self._count = count
         self._populate_bytes = populate_bytes
         self._left_bytes = left_bytes
+        self._locks = locks
         self._made_for = -1
 
     def look(self, position: int) -> None:
@@ -121,6 +130,8 @@ class FilesAhead:
             log.warning("the next file of %s could not be made ahead: %s", self._files.folder, result)
         else:
             self._files.take_ahead(result)
+            if self._locks is not None:
+                self._locks.lock(result)
 
 
 class Ahead:
@@ -138,7 +149,8 @@ class Ahead:
     ) -> None:
         self._log = commit_log
         populate_bytes = commit_log.files.file_bytes if is_warm else STEP_BYTES
-        self._files = FilesAhead(commit_log.files, making, count, populate_bytes=populate_bytes)
+        self._locks = WarmLocks(commit_log.files, making, count) if is_warm else None
+        self._files = FilesAhead(commit_log.files, making, count, populate_bytes=populate_bytes, locks=self._locks)
         self._pages = PagesAhead(commit_log.files, populating, clock)
 
     def look(self, coming_bytes: int = 0) -> None:
@@ -147,3 +159,5 @@ class Ahead:
         if not self._pages.look(end, STORED_BYTES, stores=True, coming_bytes=coming_bytes):
             self._pages.look(end, AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
         self._files.look(end)
+        if self._locks is not None:
+            self._locks.look(end)

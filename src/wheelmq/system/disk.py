@@ -36,8 +36,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _mmap, _munmap, _madvise, _msync = _libc.mmap, _libc.munmap, _libc.madvise, _libc.msync
 _mmap.restype = ctypes.c_void_p
 _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-for _call in (_munmap, _madvise, _msync):
-    _call.argtypes = (ctypes.c_void_p, ctypes.c_size_t) if _call is _munmap else (*_munmap.argtypes, ctypes.c_int)
+_mlock, _munlock = _libc.mlock, _libc.munlock
+for _call in (_munmap, _mlock, _munlock):
+    _call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+for _call in (_madvise, _msync):
+    _call.argtypes = (*_munmap.argtypes, ctypes.c_int)
 _FAILED = ctypes.c_void_p(-1).value
 _MADV_POPULATE_READ: Final = 22
 _MADV_POPULATE_WRITE: Final = 23
@@ -74,6 +77,9 @@ UNMAPPED_BYTES_MIN: Final = 256 << 10
 
 POPULATED_BYTES: Final = 512 << 10
 """What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
+
+LOCKED_BYTES: Final = 32 << 20
+"""The size of the piece that one call of the system locks or unlocks."""
 
 
 class StoreLocked(OSError):
@@ -154,6 +160,22 @@ class MappedFile:
         if _msync(self._address, stop, _MS_SYNC):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
+
+    def lock(self) -> None:
+        """Lock all pages in memory, so that the system does not take them back. Raises OSError.
+
+        After an error no page is locked. Each call covers a piece, so that other threads can map files in between.
+        """
+        for at in range(0, self.size, LOCKED_BYTES):
+            if _mlock(self._address + at, min(LOCKED_BYTES, self.size - at)):
+                code = ctypes.get_errno()
+                self.unlock()
+                raise OSError(code, os.strerror(code), str(self.path))
+
+    def unlock(self) -> None:
+        """Unlock all pages: the system may take them back again."""
+        for at in range(0, self.size, LOCKED_BYTES):
+            _munlock(self._address + at, min(LOCKED_BYTES, self.size - at))
 
     def read_ahead(self, start: int, stop: int) -> None:
         """Begin to read bytes `start` to `stop` from disk, in large pieces: they will be walked over one after another.

@@ -1,0 +1,63 @@
+"""Locks on the memory of warm log files (RocketMQ: warmMapedFileEnable, MappedFile.mlock, unlockMappedFile).
+
+A file is locked when it was made ahead of the log, and unlocked when the log has left it. So the system never takes
+back the pages that sends store to.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from wheelmq.store.mapped import MappedSequence
+from wheelmq.system.disk import MappedFile
+from wheelmq.system.offload import Offload
+
+log = logging.getLogger(__name__)
+
+
+class WarmLocks:
+    """Locks and unlocks files of one sequence beside the loop. `look` is called in every tick."""
+
+    def __init__(self, files: MappedSequence, offload: Offload, files_ahead: int) -> None:
+        self._files = files
+        self._offload = offload
+        self._needed_bytes = (files_ahead + 1) * files.file_bytes
+        self._locked: list[MappedFile] = []
+        self._has_failed = False
+
+    def lock(self, made: list[MappedFile]) -> None:
+        """Lock files that were made ahead."""
+
+        def job() -> list[MappedFile]:
+            for file in made:
+                file.lock()
+            return made
+
+        if made:
+            self._offload.submit(job, self._take)
+
+    def look(self, position: int) -> None:
+        """Unlock the files that end at or before `position`, where the log ends."""
+        left = [file for file in self._locked if int(file.path.name) + file.size <= position]
+        if not left:
+            return
+        self._locked = [file for file in self._locked if file not in left]
+
+        def job() -> None:
+            for file in left:
+                file.unlock()
+
+        self._offload.submit(job, lambda result: None)
+
+    def _take(self, result: Any) -> None:
+        if not isinstance(result, BaseException):
+            self._locked += result
+        elif not self._has_failed:
+            self._has_failed = True
+            log.warning(
+                "warm_maped_file_enable: log files are populated and not locked in memory: %s. The process may lock "
+                "too little memory: allow %d bytes with ulimit -l, or LimitMEMLOCK of its service",
+                result,
+                self._needed_bytes,
+            )
