@@ -198,10 +198,10 @@ class TimerRecovery:
         """`pending` and, of the messages that were not read, those that are to be armed or noted, or whose key the
         message index does not hold; the others are counted. Raises SnapshotWrong."""
         timer, index, unread = self._timer, self._timer.keys.index, self._unread
-        origins, slots_ms = unread[:, indexed.ORIGIN], unread[:, indexed.SLOT]
+        origins, slots_ms = unread[:, queued.ORIGIN], unread[:, queued.SLOT]
         horizon_ms = timer.walked_through_ms + timer.settings.precision_ms
         is_near = (slots_ms <= horizon_ms) | out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
-        is_near |= unread[:, indexed.POSITION] >= (0 if index is None else index.indexed_to)
+        is_near |= unread[:, queued.POSITION] >= (0 if index is None else index.indexed_to)
         is_near |= (origins >= timer_origin(timer.indexed_to)) | (not self._is_believed())
         settled = timer.done.get(origins)  # behind the snapshot: it is read for the queue that it was counted in
         self._chunks = []
