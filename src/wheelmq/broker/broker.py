@@ -119,13 +119,7 @@ class Broker:
         except SnapshotWrong as error:
             log.warning("the snapshot is removed, and the whole log is walked: %s", error)
             evidence = self._recover()
-        self.topics = Topics(disk, self.paths, clock, settings, offloads.tables)
-        self.groups = Groups(disk, self.paths, clock, settings, offloads.tables)
-        self.new_queues = NewQueues(self.store.queues)
-        self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
-        self.consumer_filters = ConsumerFilters(disk, self.paths, clock, settings)
-        self.clients = Clients()
-        self.locks = QueueLocks(settings.lock_expiry_ms)
+        self._open_tables()
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.snapshots = self._open_snapshots()
         self.delay_offsets = self._open_delay_offsets()
@@ -187,6 +181,17 @@ class Broker:
         timer.finish()
         self.block_lane.recover(timer.blocks_gone)
         return evidence
+
+    def _open_tables(self) -> None:
+        """Open the tables of topics, groups and clients."""
+        settings, disk, tables = self.settings, self.disk, self.offloads.tables
+        self.topics = Topics(disk, self.paths, self.clock, settings, tables)
+        self.groups = Groups(disk, self.paths, self.clock, settings, tables)
+        self.new_queues = NewQueues(self.store.queues)
+        self.consumer_offsets = ConsumerOffsets(disk, self.paths, self.store.queues.end)
+        self.consumer_filters = ConsumerFilters(disk, self.paths, self.clock, settings)
+        self.clients = Clients()
+        self.locks = QueueLocks(settings.lock_expiry_ms)
 
     def _open_fast(self) -> tuple[FastSend | None, FastRelease | None]:
         if not jit.available():

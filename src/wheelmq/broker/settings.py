@@ -144,8 +144,8 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     use_server_side_reset_offset: bool = True
     """Keep resets of offsets for the groups' next pulls; else their clients are told, as clients before 5.0 expect."""
     slave_read_enable: bool = False
-    """Suggest another broker id to consumers that are far behind, as their group names it. The broker has no replicas of
-    its own yet, so pulls go nowhere else unless another broker with this name and id exists."""
+    """Suggest another broker id to consumers that are far behind, as their group names it. The broker has no replicas
+    yet, so pulls go nowhere else unless another broker with this name and id exists."""
     access_message_in_memory_max_ratio: Percent = 40
     """Share of the machine's memory that the end of the log is taken to have; who reads before it is far behind."""
     store_reply_message_enable: bool = True
