@@ -121,6 +121,8 @@ def command(
         elif per_minute:
             counts = _counts_in(store, asked) if store is not None else count(addresses, asked, MINUTE_MS)
             found = view.show_counts(counts, limit, as_json=as_json)
+        elif store is None and not as_json:
+            found = view.show_first(*list_soonest(addresses, asked, limit))
         else:
             lines = (
                 _from_store(store, asked)
@@ -157,6 +159,33 @@ def list_pending(address: str, asked: Asked) -> Iterator[bytes]:
 
     for body in _pages(address, RequestCode.WMQ_LIST_TIMERS, header):
         yield from filter(None, body.split(b"\n"))
+
+
+def list_soonest(addresses: list[str], asked: Asked, limit: int) -> tuple[list[Pending], int]:
+    """Return the first `limit` pending messages of running brokers by due time, and how many are pending in all."""
+    import msgspec
+
+    from wheelmq.delay.pending import Pending
+    from wheelmq.formats.wire import headers
+    from wheelmq.formats.wire.codes import RequestCode
+
+    first: list[Pending] = []
+    found = 0
+
+    def header(place: int) -> headers.Header:
+        before_ms = first[-1].due_ms if len(first) == limit else NEVER_MS
+        return headers.ListTimersHeader(
+            place=place, count=limit, soonest=True, listed_before_ms=before_ms, **asked._asdict()
+        )
+
+    for address in addresses:
+        for answer in _answers(address, RequestCode.WMQ_LIST_TIMERS, header):
+            lines = list(filter(None, bytes(answer.body).split(b"\n")))
+            found += int(answer.ext.get("found", len(lines)))  # an older broker lists all of them
+            first += (msgspec.json.decode(line, type=Pending) for line in lines)
+            first.sort(key=lambda pending: (pending.due_ms, pending.queue_offset))
+            del first[limit:]
+    return first, found
 
 
 def count(addresses: list[str], asked: Asked, step_ms: int) -> Counter[int]:

@@ -43,6 +43,15 @@ def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
     return count > 0
 
 
+def show_first(first: list[Pending], count: int) -> bool:
+    """Show the messages that are due first, of `count` in all. Returns False when there is none."""
+    from wheelmq.system.clock import SystemClock
+
+    if first:
+        _print_pending(first, count, SystemClock().now_ms())
+    return bool(first)
+
+
 def show_counts(counts: Counter[int], limit: int, *, as_json: bool) -> bool:
     """How many are due in each minute, the earliest first. False when there are none."""
     if as_json:

@@ -1,7 +1,8 @@
-"""Looking over what is pending, many messages at a time: which are due when, and for which topic.
+"""Listing and counting pending messages, many at a time: when they are due, and for which topic.
 
-A glance reads due times and topics with kernels; what a listing shows of a message is read from its record only when it
-is to be shown. The unit of a message in a block says when it is due: there records are read for their topics alone.
+A glance takes due times and topics from the details of the timer log, and from records where there is no detail. A
+listing reads the record of a message only to show it. The unit of a message in a block has its due time, so a glance
+reads the records of blocks for their topics alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from wheelmq.delay.blocks.block import Block
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.blocks.search import END as END
+from wheelmq.delay.due_times import due_times
 from wheelmq.delay.pending import Pending, describe
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
@@ -23,6 +25,7 @@ from wheelmq.formats.disk.message import Record
 from wheelmq.formats.disk.origin import (
     INDEX_MASK,
     KIND_BLOCK,
+    TIMER_STREAM,
     Origin,
     Stream,
     block_stream,
@@ -42,6 +45,9 @@ from wheelmq.store.store import Store
 LOOKED_AT_MAX: Final = 5000
 """Places that one glance looks at: a listing of millions takes many, none of them long."""
 
+PLACES_MAX: Final = 1 << 16
+"""Places of one glance that counts, or that chooses the soonest. It reads at most LOOKED_AT_MAX records."""
+
 PLAIN_MAX: Final = 100
 """Records that a glance reads with the plain code."""
 
@@ -50,6 +56,9 @@ RECORDS_AT_ONCE: Final = 500
 took."""
 SLICE_S: Final = 0.005
 """No other stream is begun, and no other records of a block are read, after so long."""
+
+STEPS_PER_MESSAGE_MAX: Final = 4
+"""With more steps per message than this, sorting them costs less than a counter for each step."""
 
 STREAM_PLACES: Final = 50
 """To begin with another stream costs about as much as so many places."""
@@ -91,19 +100,19 @@ class _Part(NamedTuple):
     stop: int
 
 
-def glance(timer: Timer, blocks: Blocks, place: int, wanted: Wanted) -> Glance:
-    """What is pending at `place` and behind it, as far as one glance goes.
+def glance(timer: Timer, blocks: Blocks, place: int, wanted: Wanted, places: int = 0) -> Glance:
+    """Return the pending messages from `place` on, of at most `places` places. 0 stands for LOOKED_AT_MAX.
 
-    Places are origins, and 0 is the first. Topics whose names have one Java hash are not told apart.
+    Places are origins, and 0 is the first. Topics whose names have the same Java hash count as one.
     """
     found = [(_NOTHING, _NOTHING, _NOTHING)]
-    left = LOOKED_AT_MAX
+    most = left = places or LOOKED_AT_MAX
     until = timer.store.clock.monotonic() + SLICE_S
     next_place = END
     for stream in _streams(timer, blocks, wanted):
         if place >= origin_of(stream, INDEX_MASK):
             continue
-        if left < LOOKED_AT_MAX and (left <= 0 or timer.store.clock.monotonic() >= until):
+        if left < most and (left <= 0 or timer.store.clock.monotonic() >= until):
             next_place = origin_of(stream, 0)
             break
         first = max(0, place - origin_of(stream, 0), timer.done.of(stream).floor)
@@ -138,10 +147,19 @@ def _look_in_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: 
     if is_level(stream):
         now_ms = store.clock.now_ms()
         due_ms[:] = np.where(tags > now_ms + timer.levels.of(stream).delay_ms, now_ms, tags)
-    read = _read_records(store, positions, sizes, due_ms, topic_hash)
-    if read < len(offsets):
-        stop = int(offsets[read])
-        offsets, positions, due_ms, topic_hash = offsets[:read], positions[:read], due_ms[:read], topic_hash[:read]
+    unread = np.arange(len(offsets))
+    if stream == TIMER_STREAM and len(offsets):
+        known = due_times(timer, start, stop)
+        due_ms[:], topic_hash[:] = known.due_ms[offsets - start], known.topic_hashes[offsets - start]
+        unread = np.flatnonzero(due_ms == 0)
+    some = unread[:LOOKED_AT_MAX]
+    read_ms, read_hash = due_ms[some], topic_hash[some]
+    read = _read_records(store, positions[some], sizes[some], read_ms, read_hash)
+    due_ms[some], topic_hash[some] = read_ms, read_hash
+    if read < len(unread):
+        cut = int(unread[read])
+        stop = int(offsets[cut])
+        offsets, positions, due_ms, topic_hash = offsets[:cut], positions[:cut], due_ms[:cut], topic_hash[:cut]
     mine = (due_ms >= max(wanted.from_ms, 1)) & (due_ms < wanted.to_ms)
     if wanted.topic is not None:
         mine &= topic_hash == java_hash(wanted.topic)
@@ -188,9 +206,28 @@ def _record(timer: Timer, origin: Origin, position: LogPosition) -> Record | Non
 
 
 def count_by(seen: Glance, step_ms: int) -> dict[int, int]:
-    """How many are due in each step of time, by when it begins; steps are multiples of `step_ms`."""
-    steps, counts = np.unique(seen.due_ms // step_ms * step_ms, return_counts=True)
-    return dict(zip(steps.tolist(), counts.tolist(), strict=True))
+    """Return how many messages are due in each step, by the begin of the step. Steps are multiples of `step_ms`."""
+    steps = seen.due_ms // step_ms
+    if not len(steps):
+        return {}
+    first = int(steps.min())
+    if int(steps.max()) - first > STEPS_PER_MESSAGE_MAX * len(steps):
+        found, counts = np.unique(steps, return_counts=True)
+    else:
+        every = np.bincount(steps - first)
+        found = np.flatnonzero(every)
+        counts, found = every[found], found + first
+    return dict(zip((found * step_ms).tolist(), counts.tolist(), strict=True))
+
+
+def soonest(seen: Glance, before_ms: int, count: int | None) -> Glance:
+    """Return the messages of a glance that are due before `before_ms`, by due time; the first `count` or all."""
+    chosen = np.flatnonzero(seen.due_ms < before_ms)
+    if count is not None and len(chosen) > count:
+        limit_ms = np.partition(seen.due_ms[chosen], count - 1)[count - 1]
+        chosen = chosen[seen.due_ms[chosen] <= limit_ms]
+    chosen = chosen[np.lexsort((seen.origins[chosen], seen.due_ms[chosen]))][:count]
+    return Glance(seen.origins[chosen], seen.positions[chosen], seen.due_ms[chosen], seen.next_place)
 
 
 def _pending_units(
@@ -203,7 +240,8 @@ def _pending_units(
     while offset < stop:
         units = timer.queue_of(stream).read(QueueOffset(offset), stop - offset)
         offsets = np.arange(offset, offset + len(units))
-        mine = ~timer.done.of(stream).get(offsets) & (units["size"] != BLANK_SIZE)
+        settled = timer.done.of(stream).between(offset, offset + len(units))
+        mine = ~settled & (units["size"] != BLANK_SIZE)
         columns = (units[name][mine].astype(np.int64) for name in ("position", "size", "tag_code"))
         parts.append((offsets[mine], *columns))
         offset += len(units)

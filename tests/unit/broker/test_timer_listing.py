@@ -202,7 +202,7 @@ class TestBlocks:
         assert len(bytes(first.body).splitlines()) <= 4 and first.ext["isLast"] == "false"
         assert len(listed(harness, topic="T")) == 60
         monkeypatch.setattr(listing, "SLICE_S", 9)
-        monkeypatch.setattr(listing, "STREAM_PLACES", listing.LOOKED_AT_MAX)
+        monkeypatch.setattr(listing, "STREAM_PLACES", listing.PLACES_MAX)
         first = harness.ask_code(RequestCode.WMQ_COUNT_TIMERS, stepMs=1000, place=1 << 60)
         assert sum(json.loads(first.body).values()) == 10 and first.ext["isLast"] == "false"
         assert sum(counts(harness, stepMs=1000).values()) == 60

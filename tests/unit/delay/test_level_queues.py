@@ -73,6 +73,7 @@ def write(harness: BrokerHarness, *messages: Message) -> None:
 def leave(harness: BrokerHarness, store: Path, offsets: dict[int, int] | None = None) -> None:
     """Apache is gone; what it had delivered is in delayOffset.json."""
     harness.broker.topics.create_for_group("T", 1)
+    harness.broker.topics.file.save_now()
     harness.crash()
     if offsets is not None:
         (store / "config" / "delayOffset.json").write_bytes(bodies.write(DelayOffsetsBody(offset_table=offsets)))

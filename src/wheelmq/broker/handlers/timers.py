@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,12 +49,14 @@ def get_delay_offsets(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.WMQ_LIST_TIMERS)
 def list_timers(request: Request, broker: Broker) -> Answer:
-    """Pending messages from a place on, one JSON object a line; `nextPlace` says where to go on, `isLast` that there is
-    nothing more."""
+    """List pending messages from a place on, one JSON object a line; `nextPlace` is the next place, `isLast` says that
+    there is none. With `soonest` list those of some places that are due first; `found` counts all of these places."""
     header = request.header(ListTimersHeader)
     if header.count <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"count is {header.count}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
+    if header.soonest and header.count <= LISTED_MAX:
+        return _soonest(header, broker, wanted)
     seen = listing.glance(broker.timer, broker.blocks, header.place, wanted)
     next_place = seen.next_place
     body: list[bytes] = []
@@ -62,7 +65,24 @@ def list_timers(request: Request, broker: Broker) -> Answer:
             next_place = place
             break
         body.append(msgspec.json.encode(pending))
-    return reply(body=b"\n".join(body), nextPlace=next_place, isLast=next_place == listing.END)
+    return reply(body=b"\n".join(body), nextPlace=next_place, isLast=next_place == listing.END, found=len(body))
+
+
+def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -> Command:
+    """Answer with the messages of some places that are due first.
+
+    Sorts all of them when a topic is given, because only their records have the name of the topic.
+    """
+    seen = listing.glance(broker.timer, broker.blocks, header.place, wanted, listing.PLACES_MAX)
+    count = header.count if wanted.topic is None else None
+    chosen = listing.soonest(seen, header.listed_before_ms, count)
+    lines = itertools.islice(listing.lines(broker.timer, chosen, wanted), header.count)
+    return reply(
+        body=b"\n".join(msgspec.json.encode(pending) for _, pending in lines),
+        nextPlace=seen.next_place,
+        isLast=seen.next_place == listing.END,
+        found=len(seen.origins),
+    )
 
 
 @serves(RequestCode.WMQ_COUNT_TIMERS)
@@ -75,7 +95,7 @@ def count_timers(request: Request, broker: Broker) -> Answer:
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
     wanted = listing.Wanted(header.topic, Millis(header.from_ms), Millis(header.to_ms))
-    seen = listing.glance(broker.timer, broker.blocks, header.place, wanted)
+    seen = listing.glance(broker.timer, broker.blocks, header.place, wanted, listing.PLACES_MAX)
     counts = listing.count_by(seen, header.step_ms)
     return reply(
         body=msgspec.json.encode(counts),

@@ -338,6 +338,7 @@ class TestAStoreOfApaches:
     def park(self, harness: BrokerHarness, parked: list[dict[str, str]]) -> None:
         """Append records as Apache does."""
         harness.broker.topics.create_for_group("T", 1)
+        harness.broker.topics.file.save_now()
         for i, properties in enumerate(parked):
             message = Message(TIMER_TOPIC, 0, b"%d" % i, {**self.REAL, props.UNIQ_KEY: f"K{i}", **properties})
             message.born_ms = Millis(harness.now_ms)

@@ -251,6 +251,7 @@ class TestReading:
         self, harness: BrokerHarness, model: PipelineModel, listed: str
     ) -> None:
         harness.send("T", b"gone", delay_ms=10_000)
+        harness.send("Other", b"creates the topic")
         for _ in range(300):  # they fill the first log file
             harness.submit(harness.send_command("Other", bytes(4000)))
         harness.send("T", b"there", delay_ms=10_000)

@@ -7,13 +7,18 @@ from wheelmq.formats.wire.headers.base import Header, Int32, Int64
 
 
 class ListTimersHeader(Header):
-    """WMQ_LIST_TIMERS: pending messages from a place on, which is an origin; 0 is the first."""
+    """WMQ_LIST_TIMERS: pending messages from a place on, which is an origin; 0 is the first.
+
+    With `soonest` an answer has at most `count` messages of its places, the soonest ones due before `listed_before_ms`.
+    """
 
     place: Int64 = 0
     count: Int32 = 1000
     topic: str | None = None
     from_ms: Int64 = 0
     to_ms: Int64 = NEVER_MS
+    soonest: bool = False
+    listed_before_ms: Int64 = NEVER_MS
 
 
 class CountTimersHeader(Header):
