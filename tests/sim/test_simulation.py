@@ -10,6 +10,7 @@ import pytest
 
 from wheelmq.testing.simulation import Simulation
 from wheelmq.testing.simulation.__main__ import main
+from wheelmq.testing.simulation.spark import Driver
 
 
 @pytest.mark.parametrize("first", [0, 5, 10, 15])
@@ -18,6 +19,20 @@ def test_nothing_is_broken(first: int) -> None:
         outcome = Simulation(seed).run()
         assert not outcome.violation, f"make sim SEED={seed}: {outcome.violation}"
         assert outcome.counts["delivered"] > 3
+
+
+@pytest.mark.parametrize("driver", [Driver.NEVER, Driver.AWAY, Driver.HUNG])
+def test_without_drivers(driver: Driver) -> None:
+    """No message is overdue while drivers are away or hang, and each leaves at its millisecond in the calm."""
+    outcome = Simulation(105, driver=driver, steps=60).run()
+    assert not outcome.violation, f"seed 105 --driver {driver} --steps 60: {outcome.violation}"
+    assert outcome.counts["armed by the wheel lane"] > 0
+
+
+def test_a_broker_that_does_not_scan_the_wheel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wheelmq.delay.timer.wheel_lane.WheelLane.look", lambda *_: False)
+    monkeypatch.setattr("wheelmq.delay.timer.wheel_lane.WheelLane.next_ms", lambda *_: None)
+    assert "overdue" in Simulation(105, driver=Driver.AWAY, steps=60).run().violation
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 
 from wheelmq.testing.simulation.simulation import STEPS, Simulation
+from wheelmq.testing.simulation.spark import Driver
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,6 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of each run (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--driver", type=Driver, choices=list(Driver), help="how drivers behave (default: by the seed)")
     parser.add_argument("--first-only", action="store_true", help="end at the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="say what happens")
     options = parser.parse_args(arguments)
@@ -26,11 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
         if failed and options.first_only:
             break
         done += 1
-        outcome = Simulation(seed, steps=options.steps, show=print if options.trace else None).run()
+        outcome = Simulation(
+            seed, steps=options.steps, show=print if options.trace else None, driver=options.driver
+        ).run()
         counts += outcome.counts
         if outcome.violation:
             failed += 1
-            print(f"seed {seed}: {outcome.violation}\n    {_command(seed, options.steps)}", flush=True)
+            print(f"seed {seed}: {outcome.violation}\n    {_command(seed, options.steps, options.driver)}", flush=True)
             if options.seed is not None:
                 print(*outcome.trace, sep="\n")
         elif options.seed is not None:
@@ -39,10 +43,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _command(seed: int, steps: int) -> str:
-    """What shows the run again."""
+def _command(seed: int, steps: int, driver: Driver | None) -> str:
+    """Return the commands that repeat the run."""
     chosen = f"make sim SEED={seed}" + (f" STEPS={steps}" if steps != STEPS else "")
-    return f"{chosen}   (python -m wheelmq.testing.simulation --seed {seed} --steps {steps} --trace)"
+    options = f"--seed {seed} --steps {steps}" + (f" --driver {driver}" if driver is not None else "")
+    return f"{chosen}   (python -m wheelmq.testing.simulation {options} --trace)"
 
 
 if __name__ == "__main__":

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import logging
 import tempfile
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from wheelmq.delay.timer.mark import MarkFile
 from wheelmq.formats.disk.paths import StorePaths
@@ -22,11 +20,12 @@ from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.simulation.choices import WINDOW_MS, pick_blocks, pick_settings, quiet
 from wheelmq.testing.simulation.consumer import Consumer
 from wheelmq.testing.simulation.names import Names
 from wheelmq.testing.simulation.oracle import Oracle
 from wheelmq.testing.simulation.producer import Producer
-from wheelmq.testing.simulation.spark import Spark
+from wheelmq.testing.simulation.spark import Driver, Spark
 from wheelmq.testing.simulation.trace import Trace
 from wheelmq.testing.simulation.world import World
 from wheelmq.testing.stops import Died, Stops
@@ -36,11 +35,18 @@ CHECK_EVERY: Final = 25
 """Steps from one check of all invariants to the next."""
 CLOCK_ERROR_MS_MAX: Final = 25_000
 HOUR_MS: Final = 3_600_000
-WINDOW_MS: Final = 8000
 CALM_MS: Final = 4000
 """How long after the last due time everything must be out."""
 LAPSE_MS: Final = 11_000
 """After so long every lease has lapsed, and the broker has seen that its disk has room."""
+DRIVER_WEIGHTS: Final = (12, 2, 3, 3)
+"""Of 20 runs, how many have drivers that are present, never come, are away for minutes, and hang."""
+MINUTES_MS: Final = (20_000, 100_000)
+"""Shortest and longest time that passes at once in runs in which drivers are absent."""
+OVERDUE_MS: Final = 3000
+"""After such a time, no message may be overdue for longer, with a broker and a disk that work."""
+EXACT_FROM_MS: Final = 2000
+"""In the calm, messages due later than this leave at their millisecond."""
 TICKS_MS: Final = 500
 """From one look of a driver to the next while time passes."""
 
@@ -60,8 +66,19 @@ class Outcome:
 class Simulation:
     """A run of `steps` steps under `seed`; `show` gets each line of the trace as it comes."""
 
-    def __init__(self, seed: int, *, steps: int = STEPS, show: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        steps: int = STEPS,
+        show: Callable[[str], None] | None = None,
+        driver: Driver | None = None,
+    ) -> None:
+        """`driver` says how drivers behave; None draws it from the seed."""
         self.seed = seed
+        self._driver_chances = Random(f"drivers of {seed}")
+        drawn = self._driver_chances.choices(list(Driver), DRIVER_WEIGHTS)[0]
+        self._driver = drawn if driver is None else driver
         self._steps = steps
         self._show = show
         self._stops = Stops()
@@ -78,7 +95,7 @@ class Simulation:
     def run(self) -> Outcome:
         """Run to the end, or to the first violation; everything is made anew, and removed afterwards."""
         outcome = Outcome(self.seed)
-        with _quiet(), tempfile.TemporaryDirectory(prefix="wheelmq-sim-") as folder, self._stops:
+        with quiet(), tempfile.TemporaryDirectory(prefix="wheelmq-sim-") as folder, self._stops:
             try:
                 self._begin(Path(folder))
                 for step in range(self._steps):
@@ -98,19 +115,8 @@ class Simulation:
         r = Random(self.seed)
         self._disk, clock = SimulatedDisk(), ManualClock()
         held = r.random() < 0.6
-        precision_ms = r.choice((1000, 1000, 100))
-        settings: dict[str, Any] = {
-            "flush_mode": r.choice(("SYNC_FLUSH", "ASYNC_FLUSH")),
-            "timer_precision_ms": precision_ms,
-            "timer_roll_window_slots": WINDOW_MS // precision_ms,
-            "timer_slots": 8 * WINDOW_MS // precision_ms,
-            "timer_lead_ms": r.choice((2000, 5000)),
-            "timer_log_file_bytes": 52 * r.choice((5, 20, 60)) + 16,
-            "queue_file_bytes": 20 * r.choice((4, 16, 64)),
-            "log_file_bytes": r.choice((16, 32, 128)) << 10,
-            "recall_enable": True,
-        }
-        block_share = self._pick_blocks(settings)
+        settings = pick_settings(r)
+        block_share = pick_blocks(self.seed, settings)
         self._paths = StorePaths(folder / "store")
         self._harness = BrokerHarness(
             self._paths.root,
@@ -127,22 +133,8 @@ class Simulation:
         trace.note(f"seed {self.seed} {'held' if held else 'inline'} {settings}")
         self._producers: list[Producer] = [Producer(self._world, number) for number in range(3)]
         self._consumer = Consumer(self._world)
-        self._spark = Spark(self._world)
+        self._spark = Spark(self._world, self._driver, self._driver_chances)
         self._pick_tempers()
-
-    def _pick_blocks(self, settings: dict[str, Any]) -> float:
-        """Which share of the sends goes to blocks, and how those are, in `settings`. Drawn apart, so that the runs
-        without are what they would be if there were no blocks."""
-        r = Random(f"blocks of {self.seed}")
-        share = r.choice((0.0, 0.15, 0.5))
-        if share:
-            settings |= {
-                "block_length_seconds": r.choice((2, 10, 60)),
-                "block_log_file_bytes": r.choice((8, 16, 64)) << 10,
-                "block_queue_file_bytes": 24 * r.choice((3, 10, 50)),
-                "clean_resource_interval_ms": r.choice((1000, 10_000)),
-            }
-        return share
 
     # Steps ---------------------------------------------------------------------------------------------------------
 
@@ -201,6 +193,7 @@ class Simulation:
             (self._spark.die, 1),
             (self._time_passes, 20),
             (self._time_passes_without_spark, 6),
+            *([] if self._driver is Driver.PRESENT else [(self._minutes_pass, 3)]),
             (self._set_the_clock, 1),
             (self._run_jobs, 8),
             (self._work_and_tell_nobody, 2),
@@ -236,11 +229,35 @@ class Simulation:
         r = self._world.randomness
         self._harness.advance(r.choice((r.randint(1, 300), r.randint(1, 9000))), self._world.observe, TICKS_MS)
 
+    def _minutes_pass(self) -> None:
+        """Let a driver index some messages, and then let no driver turn for long. No message may be overdue then."""
+        world, harness = self._world, self._harness
+        self._spark.come()
+        for _ in range(3):
+            self._send_many()
+            harness.advance(1000, self._look, TICKS_MS)
+        self._spark.go()
+        by, broker = harness.broker.timer.armed_by, harness.broker
+        before = by["wheel_lane"]
+        harness.advance(world.randomness.randint(*MINUTES_MS), self._look_and_work, TICKS_MS)
+        world.counts["armed by the wheel lane"] += by["wheel_lane"] - before
+        world.observe()
+        world.counts["long times"] += 1
+        if broker.failure is None and not self._full_until and broker.refusal is None:
+            overdue = [name for due_ms, name in world.oracle.pending if due_ms < harness.now_ms - OVERDUE_MS]
+            assert not overdue, f"{len(overdue)} are overdue while no driver turns: {overdue[:5]}"
+
     def _look(self) -> None:
         self._world.observe()
         self._spark.turn()
         if self._world.chance(0.8):
             self._harness.run_jobs()
+
+    def _look_and_work(self) -> None:
+        """Observe, let the first driver look, and finish all jobs off the loop."""
+        self._world.observe()
+        self._spark.turn()
+        self._harness.run_jobs()
 
     def _tick(self) -> None:
         """The end of a step: what came due, what clients learn, what the name server is told."""
@@ -423,11 +440,12 @@ class Simulation:
         self._spark.calm()
         self._harness.advance(LAPSE_MS, self._lapse, TICKS_MS)
         self._tick()
-        now_ms = self._harness.now_ms
+        now_ms, from_position = self._harness.now_ms, self._harness.broker.store.log.end
         timed = [self._producers[0].send_at(now_ms + delay_ms) for delay_ms in (40, 1500, 6000, WINDOW_MS + 3000)]
         if self._world.block_share:
             timed += [self._producers[0].send_in_block(seconds) for seconds in (1, 6, 11)]
         self._let_all_come_out()
+        self._check_exact(now_ms + EXACT_FROM_MS, from_position)
         for sent in timed:
             left_ms = self._world.oracle.delivered[sent.name].left_ms
             assert left_ms == sent.due_ms, f"{sent.name!r} was due at {sent.due_ms} and left at {left_ms}, in a calm"
@@ -435,23 +453,27 @@ class Simulation:
         self._consumer.drain()
         self._end()
 
+    def _check_exact(self, from_ms: int, from_position: int) -> None:
+        """Check that timers that were due from `from_ms` on left at their millisecond, with and without drivers.
+
+        Records before `from_position` left before the calm, perhaps by a clock that was wrong.
+        """
+        for name, entry in self._world.oracle.delivered.items():
+            due_ms = self._world.oracle.sent[name].due_ms
+            if due_ms is not None and due_ms >= from_ms and entry.position >= from_position and entry.left_ms:
+                assert entry.left_ms == due_ms, f"{name!r} left {entry.left_ms - due_ms} ms late in the calm"
+
     def _lapse(self) -> None:
         self._world.observe()
         self._harness.run_jobs()
 
     def _let_all_come_out(self) -> None:
         """Time passes until nothing waits and everybody has an answer."""
-
-        def look() -> None:
-            self._world.observe()
-            self._spark.turn()
-            self._harness.run_jobs()
-
         oracle = self._world.oracle
         self._harness.settle()
         self._tick()
         last_ms = max((due_ms for due_ms, _ in oracle.pending), default=0)
-        self._harness.advance(max(0, last_ms - self._harness.now_ms) + CALM_MS, look, TICKS_MS)
+        self._harness.advance(max(0, last_ms - self._harness.now_ms) + CALM_MS, self._look_and_work, TICKS_MS)
         self._tick()
         assert not oracle.pending, (
             f"{len(oracle.pending)} are not out: {oracle.pending[:5]}, now {self._harness.now_ms}"
@@ -474,15 +496,3 @@ class Simulation:
         world.counts["delivered"] = len(world.oracle.delivered)
         world.counts["delivered from blocks"] = world.oracle.delivered_from_blocks
         world.counts["records"] = world.oracle.records
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """What goes wrong is meant to, and need not be logged."""
-    logger = logging.getLogger("wheelmq")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -5,6 +5,8 @@ The pure code is that of the pipeline; what Spark adds is who calls it, how ofte
 
 from __future__ import annotations
 
+from enum import StrEnum
+from random import Random
 from typing import Final, NamedTuple
 
 from wheelmq.delay.timer.turns import Part, TurnPlan
@@ -15,6 +17,22 @@ from wheelmq.net.errors import CallError, Refused
 from wheelmq.testing.pipeline_model import Fate, PipelineModel, Task
 from wheelmq.testing.simulation.world import World
 
+
+class Driver(StrEnum):
+    """How the drivers of a run behave."""
+
+    PRESENT = "present"
+    NEVER = "never"
+    """None ever comes."""
+    AWAY = "away"
+    """They are away for minutes, again and again."""
+    HUNG = "hung"
+    """For minutes they keep the lease, upload, and do not commit; some of these turns are committed much later."""
+
+
+PRESENT_MS: Final = (3000, 20_000)
+ABSENT_MS: Final = (20_000, 240_000)
+"""Shortest and longest time for which drivers are present, and absent or hung."""
 MISHAPS: Final = (Fate.LOSE_REQUEST, Fate.LOSE_ANSWER, Fate.LOSE_ANSWER, Fate.REPEAT, Fate.DELAY)
 PROPOSALS_KEPT: Final = 6
 
@@ -30,9 +48,14 @@ class _Proposal(NamedTuple):
 class Spark:
     """Two applications that want the lease; the second has its turn when the first one is silent."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, driver: Driver, chances: Random) -> None:
         r = world.randomness
         self._world = world
+        self._driver = driver
+        self._chances = chances
+        """For the times of absences. Apart from the randomness of the world, so that other runs stay as they are."""
+        self._is_absent = driver is Driver.NEVER
+        self._changes_ms = 0
         self._models = [
             PipelineModel(
                 world.harness,
@@ -51,9 +74,11 @@ class Spark:
         self._zombies: list[_Proposal] = []
 
     def calm(self) -> None:
-        """From now on nothing goes wrong; what was on its way is gone, the drivers start anew."""
+        """End all faults. Requests on their way are gone, and drivers start again, if any come in this run."""
         self._mishaps = self._deaths = 0.0
         self._zombies.clear()
+        self._is_absent = self._driver is not Driver.PRESENT
+        self._driver = Driver.NEVER if self._is_absent else Driver.PRESENT
         for model in self._models:
             model.delayed.clear()
             model.terms = None
@@ -61,6 +86,9 @@ class Spark:
     def turn(self, who: int = 0) -> None:
         """One look of a driver."""
         model, world = self._models[who], self._world
+        self._come_or_go()
+        if self._is_absent and self._driver is not Driver.HUNG:
+            return
         model.fate = self._fate
         try:
             told = self._drive(model)
@@ -72,6 +100,25 @@ class Spark:
             told = f"ends: {error}"
         if told:
             world.trace.note(f"  driver {model.name} {told}")
+
+    def come(self) -> None:
+        """Let the drivers turn, if any come in this run."""
+        if self._driver in (Driver.AWAY, Driver.HUNG):
+            self._is_absent, self._changes_ms = True, 0
+            self._come_or_go()
+
+    def go(self) -> None:
+        """Let the drivers be away or hang from now on."""
+        if self._driver in (Driver.AWAY, Driver.HUNG):
+            self._is_absent, self._changes_ms = False, 0
+            self._come_or_go()
+
+    def _come_or_go(self) -> None:
+        """Change between presence and absence when it is time."""
+        now_ms = int(self._world.harness.clock.monotonic() * 1000)
+        if self._driver in (Driver.AWAY, Driver.HUNG) and now_ms >= self._changes_ms:
+            self._is_absent = not self._is_absent
+            self._changes_ms = now_ms + self._chances.randint(*(ABSENT_MS if self._is_absent else PRESENT_MS))
 
     def other_turn(self) -> None:
         """One look of the application that stands by."""
@@ -88,6 +135,9 @@ class Spark:
             self._time_passes()
         tasks = model.read(plan)
         winners = [model.hand_over(plan, task) for task in tasks]
+        if self._is_absent:
+            self._zombies = [*self._zombies, _Proposal(plan, tasks, winners)][-PROPOSALS_KEPT:]
+            return f"hangs in turn {plan.turn}"
         if world.chance(self._deaths):
             self._zombies = [*self._zombies, _Proposal(plan, tasks, winners)][-PROPOSALS_KEPT:]
             model.terms = None
