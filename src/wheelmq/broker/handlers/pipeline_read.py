@@ -15,7 +15,8 @@ from wheelmq.broker.handlers.pipeline import STALE
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.delay.timer.portions import OnDisk, Portion
 from wheelmq.delay.timer.turns import Stale
-from wheelmq.delay.timer.view import StoreUnreadable
+from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, level_queue
+from wheelmq.formats.disk.origin import stream_number
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -39,6 +40,7 @@ def read(request: Request, broker: Broker) -> Answer:
         plan = turns.under_way(header.epoch, header.turn)
         broker.pipeline.stir()
         kind, ranges = FileKind(header.kind), read_ranges(request.body)
+        _check_name(broker, kind, header.name)
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
     except ValueError as error:
@@ -60,6 +62,16 @@ def read(request: Request, broker: Broker) -> Answer:
     turn = (plan.epoch, plan.turn)
     broker.offloads.reading.submit(lambda: broker.pipeline.reader.read(turn, kind, header.name, ranges, on_disk), done)
     return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)
+
+
+def _check_name(broker: Broker, kind: FileKind, name: str) -> None:
+    """Check that a task may read the consume queue `name`, which becomes a path. Raises PortionError.
+
+    Tasks read the timer queue and the queues of levels. The plan names the blocks (`OnDisk.blocks`).
+    """
+    levels = {level_queue(stream_number(level.stream)) for level in broker.timer.levels}
+    if kind is FileKind.QUEUE and name != TIMER_QUEUE and name not in levels:
+        raise PortionError(f"{name!r} is neither the timer queue nor the queue of a level of this store")
 
 
 def _answer(broker: Broker, result: Any) -> Command:

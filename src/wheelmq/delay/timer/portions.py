@@ -32,6 +32,7 @@ from wheelmq.system.disk import MappedFile
 
 NEAR_BYTES: Final = 128 << 10
 """Records that are nearer to each other are brought in from disk with what lies between them."""
+POSITION_MAX: Final = 1 << 62
 _SIZE_AT, _MAGIC_AT, _SYS_FLAG_AT, _BODY_SIZE_AT = 0, 4, 36, 84
 """Where these fields stand in a record (formats.disk.message)."""
 
@@ -81,6 +82,8 @@ def read_portion(view: StoreView, kind: FileKind, name: str, ranges: Ranges, on_
     """
     if not len(ranges):
         return Portion(b"", 0)
+    if ranges["position"].max() > POSITION_MAX:
+        raise PortionError(f"position {ranges['position'].max()} is in no file: the greatest is {POSITION_MAX}")
     match kind:
         case FileKind.QUEUE:
             return _queue_units(view.queue(name), ranges, on_disk)

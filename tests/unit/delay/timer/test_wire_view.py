@@ -220,6 +220,8 @@ class TestTheBrokersSide:
             ("queue", [(1 << 40, 20)], "not in one file"),
             ("queue", [(0, 2 << 20)], "more than the"),
             ("queue", [(-20, 20)], "negative"),
+            ("record", [((1 << 63) - 20, 100)], "is in no file"),
+            ("queue", [((1 << 63) - 20, 100)], "is in no file"),
             ("wheel", [(1 << 40, 32)], "not in a wheel"),
             ("record", [(0, 87)], "are no records"),
             ("record", [(0, 1 << 30)], "not on disk"),
@@ -236,6 +238,27 @@ class TestTheBrokersSide:
         answer = self.ask(harness, kind, ranges)
         assert answer.code == ResponseCode.ILLEGAL_OPERATION
         assert why in answer.remark
+
+    @pytest.mark.parametrize("kind", ["queue", "block"])
+    @pytest.mark.parametrize(
+        "name",
+        ["", "x", "x/y", "T/0", "evil/0", "../evil/0", "../../../evil/0", "/evil/0", "\0/0", "evil\0/0", "link/0"],
+    )
+    def test_names_of_other_folders(
+        self, harness: BrokerHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, name: str
+    ) -> None:
+        """Neither other stores, nor other queues of this one."""
+        queues = harness.broker.paths.consume_queue("T", 0).parent.parent
+        for folder in (tmp_path / "evil" / "0", queues.parent / "evil" / "0", queues / "evil" / "0"):
+            folder.mkdir(parents=True)
+            (folder / ("0" * 20)).write_bytes(b"SECRET".ljust(6000))
+        (queues / "link").symlink_to(tmp_path / "evil")
+        caplog.clear()
+        answer = self.ask(harness, kind, [(0, 20)], name=name)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION
+        assert answer.remark.startswith("UNREADABLE: ") and repr(name) in answer.remark
+        assert b"SECRET" not in bytes(answer.body)
+        assert not [record for record in caplog.records if record.exc_info]
 
     def test_records_that_have_expired(self, harness: BrokerHarness) -> None:
         for _ in range(300):  # they fill the first log file
