@@ -1,4 +1,4 @@
-"""Warnings about the pipeline's lease: refused pipelines, leases opened in a loop, a lease that is not renewed."""
+"""Warnings about the pipeline: refused pipelines and turns, leases opened in a loop, a lease that is not renewed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from wheelmq.delay.timer.turns import Holder, LeaseHeld, Turns
+from wheelmq.delay.timer.turns import Holder, LeaseHeld, TurnRefused, Turns
 from wheelmq.system.thinned import ThinnedLog
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,10 @@ class LeaseWatch:
     def note_refused(self, holder: Holder, held: LeaseHeld) -> None:
         """Note that `holder` was refused a lease."""
         self._log.warn("refused", "pipeline %r at %s gets no lease: %s", holder.name, holder.address, held)
+
+    def note_wrong(self, turn: int, refused: TurnRefused) -> None:
+        """Note that the broker refused the rows of a turn."""
+        self._log.warn("wrong", "turn %d is refused, nothing is changed: %s", turn, refused)
 
     def look(self, turns: Turns, now_ms: int) -> None:
         """Log once that the holder does not renew its lease."""

@@ -20,7 +20,8 @@ from wheelmq.broker.settings import BrokerSettings
 from wheelmq.delay.timer import handback
 from wheelmq.delay.timer.mark import CheckFile, Mark
 from wheelmq.delay.timer.portions import PortionReader
-from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Proposal, Stale, TurnPlan
+from wheelmq.delay.timer.row_check import RowCheck
+from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Proposal, Stale, TurnPlan, TurnRefused
 from wheelmq.delay.timer.view import StoreSizes
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
@@ -96,6 +97,7 @@ class PipelineDesk:
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
         self._check_file = CheckFile(broker.store, broker.offloads.background)
+        self._row_check = RowCheck(self._timer)
         self.lease_watch = LeaseWatch(broker.clock.monotonic)
         self.slots_walked = 0
         """Slots with units that turns walked since the start."""
@@ -182,10 +184,12 @@ class PipelineDesk:
         if turns.plan is None:
             raise Stale(f"no turn is under way; {turns.turn} is committed")
         began_s = self._broker.clock.monotonic()
-        units = self._timer.walk_units(turns.plan)
-        proposal = turns.check(epoch, turn, winners, units, self._timer.settings.precision_ms)
+        try:
+            proposal = self.checked(turns.plan, epoch, turn, winners)
+        except TurnRefused as refused:
+            self.lease_watch.note_wrong(turn, refused)
+            raise
         lane, window = self._broker.block_lane, proposal.plan.blocks
-        lane.check(window, proposal.block_parts)
         armed = self._timer.armed_by["pipeline"]
         self._timer.apply(proposal)
         self.slots_walked += int(np.count_nonzero(units))
@@ -193,6 +197,14 @@ class PipelineDesk:
         self._tell(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
         self._save(None)
         self.fallback.note_commit(self._stirred_ms)
+
+    def checked(self, plan: TurnPlan, epoch: int, turn: int, winners: list[Part]) -> Proposal:
+        """Check the uploads of `winners` completely. Returns the proposal. Raises Stale, TurnRefused."""
+        timer = self._timer
+        proposal = timer.turns.check(epoch, turn, winners, timer.walk_units(plan), timer.settings.precision_ms)
+        self._row_check.check(proposal)
+        self._broker.block_lane.check(plan.blocks, proposal.block_parts)
+        return proposal
 
     def _tell(self, proposal: Proposal, armed: int, began_s: float) -> None:
         """Note what the turn that was just committed did, and how long it took."""

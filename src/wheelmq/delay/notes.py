@@ -12,6 +12,7 @@ import logging
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from wheelmq.delay.refs import FIRE_MS, ORIGIN, Refs, by_fire_time, make
 from wheelmq.formats.disk.origin import Origin, Stream, by_stream, origin_stream
@@ -59,6 +60,16 @@ class Notes:
                 self._lead_ms // 1000,
             )
         self.passed_over += count
+
+    def fire_times(self, first: Origin, count: int) -> npt.NDArray[np.int64]:
+        """Return the fire times of `count` origins from `first` on, all of one stream; 0 for those without a note."""
+        found = np.zeros(count, np.int64)
+        notes = self._streams.get(origin_stream(first))
+        for refs in notes.parts() if notes is not None else ():
+            places = refs[:, ORIGIN] - first
+            mine = (places >= 0) & (places < count)
+            found[places[mine]] = refs[mine, FIRE_MS]
+        return found
 
     def take_near(self, now_ms: Millis) -> Refs | None:
         """Take the notes that fire within NEAR_MS, by fire time; None when there are none."""
@@ -166,6 +177,10 @@ class _StreamNotes:
         self._near.append(refs)
         self.count += len(refs)
         self.next_fire_ms = min(self.next_fire_ms, int(refs[:, FIRE_MS].min()))
+
+    def parts(self) -> list[Refs]:
+        """Return all notes, in parts."""
+        return [*self._near, *(chunk.refs for chunk in self._chunks)]
 
     def take_until(self, horizon_ms: int) -> list[Refs]:
         """Take the notes that fire by `horizon_ms`; there are some."""

@@ -311,8 +311,23 @@ def with_hundred_in_hand(harness: BrokerHarness, clock: ManualClock) -> Releaser
 
 
 class TestPipelineMistakes:
-    @pytest.mark.parametrize("skew_ms", [-1, -500, -4000])
-    def test_a_row_that_names_a_time_too_early_is_put_back(self, harness: BrokerHarness, skew_ms: int) -> None:
+    @pytest.mark.parametrize("early_ms", [1, 500, 4000])
+    def test_a_reference_that_names_a_time_too_early_is_put_back(self, harness: BrokerHarness, early_ms: int) -> None:
+        harness.send("T", delay_ms=8000)
+        forged = ref.make(1)
+        forged[0, ref.FIRE_MS], forged[0, ref.ORIGIN] = harness.now_ms + 8000 - early_ms, timer_origin(0)
+        forged[0, ref.SIZE] = 300
+        harness.broker.timer.armed.arm(forged)
+        harness.advance(7999)
+        assert harness.bodies("T") == []
+        assert harness.broker.releaser.counts["early"] == 1
+        harness.advance(1)
+        assert harness.bodies("T") == [b"body"]
+
+    @pytest.mark.parametrize("skew_ms", [-4000, -500, -1, 1, 500, 4000])
+    def test_rows_with_wrong_times_are_refused_and_the_message_is_on_time(
+        self, harness: BrokerHarness, skew_ms: int
+    ) -> None:
         model = PipelineModel(harness)
 
         def bend(task: Task) -> Task:
@@ -324,7 +339,7 @@ class TestPipelineMistakes:
         harness.send("T", delay_ms=8000)
         harness.advance(7999, model.work, 500)
         assert harness.bodies("T") == []
-        assert harness.broker.releaser.counts["early"] == 1
+        assert model.committed == 0 and harness.broker.timer.armed_by["pipeline"] == 0
         harness.advance(1)
         assert harness.bodies("T") == [b"body"]
 

@@ -21,7 +21,9 @@ from wheelmq.delay.blocks.block import Block, Put
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.queue import Indices, Units
 from wheelmq.delay.blocks.records import UnitRecords
+from wheelmq.delay.blocks.row_check import check_rows
 from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts, entries_of
+from wheelmq.delay.timer.row_check import check_order
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import BlockWindow, TurnRefused
@@ -266,7 +268,12 @@ class BlockLane:
         return number, block.paths.folder.name, self.wheel.counted_to(block)
 
     def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
-        """Raise TurnRefused unless each entry of each block of a window brought as many rows as the wheel counted."""
+        """Check the rows of blocks: each entry has as many as the wheel counted, each row agrees with its unit.
+
+        Raises TurnRefused.
+        """
+        for part in parts:
+            check_order(part, KIND_BLOCKS)
         rows = np.concatenate(parts) if parts else None
         if window is None or self._planned is None:
             if rows is not None and len(rows):
@@ -292,6 +299,9 @@ class BlockLane:
                     f"{KIND_BLOCKS}: second {second_ms} of block {number} has {counts[wrong]} messages, "
                     f"{found[number][wrong]} rows came"
                 )
+            block = self.blocks.get(number)
+            assert block is not None and rows is not None
+            check_rows(block, rows, self.wheel.counted_to(block))
 
     def commit(self, window: BlockWindow | None, parts: list[TurnRows], write_ms: int) -> None:
         """Arm the rows of a checked window, and move S."""

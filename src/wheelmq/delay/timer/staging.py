@@ -78,7 +78,7 @@ def read_index(view: View, first: int, end: int, *, write_ms: int, turn: int) ->
     rows, _ = _rows_of(view, TIMER_QUEUE, timer_origin(first), end - first)
     rows["write_ms"] = write_ms
     rows["turn"] = turn
-    _read_records(view, rows)
+    read_records(view, rows)
     return rows
 
 
@@ -111,7 +111,7 @@ def read_queues(view: View, ranges: Iterable[Piece], *, now_ms: int, levels_ms: 
         rows["magic"] = MAGIC_DEFAULT
         rows["turn"] = turn
         origins = rows["origin"].copy()
-        _read_records(view, rows)
+        read_records(view, rows)
         if not np.array_equal(rows["origin"], origins):
             raise StoreUnreadable(f"the queue of level {stream_number(stream)} names other records than its own")
         parts.append(rows)
@@ -164,7 +164,7 @@ def read_walk(
         is_complete[: _pass_over_gone(view, rows)] = True
         if not is_complete.all():
             left = rows[~is_complete]
-            _read_records(view, left)
+            read_records(view, left)
             rows[~is_complete] = left
     return rows
 
@@ -202,8 +202,8 @@ def _newest_units(view: View, after: int, through: int) -> npt.NDArray[np.int64]
     return newest
 
 
-def _read_records(view: View, rows: StagedRows) -> None:
-    """Fill in what stands in the records, which `rows` name in log order."""
+def read_records(view: View, rows: StagedRows) -> None:
+    """Fill in the fields that come from the records, which `rows` name in log order."""
     done = _pass_over_gone(view, rows)
     ready = done
     while done < len(rows):
@@ -303,6 +303,14 @@ def _read_one(view: View, row: Any) -> None:
 
 def decide(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDArray[Any]:
     """Turn rows, sorted by fire time and origin, for staged rows (RocketMQ: TimerMessageStore.doEnqueue)."""
+    made = place(rows, roll_window_ms, precision_ms)
+    made = made[np.lexsort((made["origin"], made["fire_ms"]))]
+    made["order"] = np.argsort(made["origin"], kind="stable")
+    return made
+
+
+def place(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDArray[Any]:
+    """Return the turn rows of staged rows, in the same order."""
     third_ms = roll_window_ms // precision_ms // 3 * precision_ms
     half_ms = roll_window_ms // precision_ms // 2 * precision_ms
     beyond = rows["out_ms"] - rows["write_ms"] - roll_window_ms
@@ -317,6 +325,4 @@ def decide(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDAr
     made["size"] = rows["size"]
     made["topic_hash"] = rows["topic_hash"]
     made["delay_ms"] = rows["due_ms"] - rows["store_ms"]
-    made = made[np.lexsort((made["origin"], made["fire_ms"]))]
-    made["order"] = np.argsort(made["origin"], kind="stable")
     return made

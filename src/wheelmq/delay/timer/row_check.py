@@ -1,0 +1,273 @@
+"""The check of a turn's rows against the files and the memory of the broker, before the broker applies them.
+
+`Turns.check` counts the rows of a proposal. This check compares the fields of each row:
+
+    index   position and size with the timer queue; slot and fire time with the note of the message, or its record
+    walk    position, size, slot and magic with the units of the slot chains; the origin with the timer queue
+    queue   position, size and fire time with the queue of the level
+
+A fire time within its slot is compared with the record for EXACT_ROWS walked rows of a turn. In a larger turn a wrong
+fire time of another walked row makes its message late by one slot at most, and never early: a release reads the
+record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wheelmq.delay.timer.rows import TurnRows
+from wheelmq.delay.timer.staging import INDEX, STAGED_ROW, WALK, place, read_records
+from wheelmq.delay.timer.turns import Proposal, TurnPlan, TurnRefused
+from wheelmq.delay.timer.view import Positions, StoreUnreadable, chain
+from wheelmq.formats.disk.origin import (
+    INDEX_BITS,
+    INDEX_MASK,
+    NO_ORIGIN,
+    TIMER_STREAM,
+    Stream,
+    timer_origin,
+)
+from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
+from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
+from wheelmq.formats.units import QueueOffset
+from wheelmq.formats.wire.portions import FileKind
+from wheelmq.store.consume_queue import ConsumeQueue
+from wheelmq.store.mapped import MappedSequence
+
+if TYPE_CHECKING:
+    from wheelmq.delay.timer.timer import Timer
+
+EXACT_ROWS: Final = 1000
+"""Walked rows of a turn whose fire time is compared with the record, spread over the turn: half a millisecond."""
+CHAIN_UNITS_MAX: Final = 1 << 40
+MAGIC_BITS: Final = MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
+
+Flags = npt.NDArray[np.bool_]
+Units = npt.NDArray[Any]
+"""An array of queue units, of a consume queue or of a block."""
+
+
+class _TimerUnits(NamedTuple):
+    """Fields of timer log units."""
+
+    positions: Positions
+    sizes: Positions
+    slots_ms: Positions
+    magics: Positions
+
+
+class _LogView:
+    """The broker's own log, as staging reads it."""
+
+    def __init__(self, log: MappedSequence) -> None:
+        self.log = log
+
+    def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
+        """Do nothing: the files are mapped."""
+
+    def look_again(self) -> None:
+        """Do nothing: the sequence is up to date."""
+
+
+class RowCheck:
+    """Checks the rows of a proposal against the state of one timer."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._log = timer.store.log.files
+        self._precision_ms = timer.settings.precision_ms
+        self._window_ms = timer.settings.roll_window_slots * timer.settings.precision_ms
+
+    def check(self, proposal: Proposal) -> None:
+        """Check all rows but those of blocks. Raises TurnRefused, with nothing changed."""
+        plan = proposal.plan
+        for kind, parts in (
+            (KIND_INDEX, proposal.index_parts),
+            (KIND_WALK, proposal.walk_parts),
+            (KIND_QUEUE, proposal.queue_parts),
+        ):
+            for rows in parts:
+                check_order(rows, kind)
+        first = plan.index_from
+        for rows in proposal.index_parts:
+            if len(rows):
+                self._check_index(rows[rows["order"]], first, plan)
+            first += len(rows)
+        self._check_walk(proposal.walk_parts, plan)
+        self._check_queues(proposal.queue_parts, plan)
+
+    # Index ---------------------------------------------------------------------------------------------------------
+
+    def _check_index(self, rows: TurnRows, first: int, plan: TurnPlan) -> None:
+        """Check rows in queue order, of the timer queue from offset `first` on."""
+        _must_agree(rows, _range_of(self._timer.queue, first, len(rows)), KIND_INDEX)
+        magic, slots, fires = rows["magic"], rows["slot_ms"], rows["fire_ms"]
+        _refuse(KIND_INDEX, rows, (magic & ~MAGIC_BITS != 0) | (magic & MAGIC_DEFAULT == 0), "a magic that no unit has")
+        is_known = magic == MAGIC_DEFAULT
+        is_known &= self._is_in_slot(slots, fires) & (slots - plan.write_ms < self._window_ms)
+        noted = self._timer.notes.fire_times(timer_origin(first), len(rows))
+        is_known &= (noted == fires) | self._timer.done.get(rows["origin"])
+        self._compare_with_records(rows[~is_known], KIND_INDEX, plan)
+
+    def _is_in_slot(self, slots_ms: Positions, fires_ms: Positions) -> Flags:
+        """Whether slots are aligned and hold the fire times."""
+        in_slot: Flags = (slots_ms % self._precision_ms == 0) & (slots_ms < fires_ms)
+        in_slot &= fires_ms - slots_ms <= self._precision_ms
+        return in_slot
+
+    # Walk ----------------------------------------------------------------------------------------------------------
+
+    def _check_walk(self, parts: list[TurnRows], plan: TurnPlan) -> None:
+        if not plan.walk_rows:
+            return
+        rows = np.concatenate([np.empty(0, TURN_ROW), *parts])
+        units = self._units_of_slots(plan)
+        if len(rows) != len(units.positions):
+            raise TurnRefused(f"{KIND_WALK}: {len(rows)} rows came, the slots have {len(units.positions)} units")
+        of_rows = _by_position(rows["position"], rows["slot_ms"])
+        of_units = _by_position(units.positions, units.slots_ms)
+        differs = np.zeros(len(rows), np.bool_)
+        for name, known in zip(("position", "size", "slot_ms", "magic"), units, strict=True):
+            differs[of_rows] |= rows[name][of_rows] != known[of_units]
+        _refuse(KIND_WALK, rows, differs, "no unit of its slot")
+        slots_ms, fires_ms = rows["slot_ms"], rows["fire_ms"]
+        rolls = rows["magic"] & MAGIC_ROLL != 0
+        is_known = np.where(rolls, fires_ms == slots_ms + 1, self._is_in_slot(slots_ms, fires_ms))
+        is_known &= self._has_its_origin(rows)
+        is_known[:: max(1, -(-len(rows) // EXACT_ROWS))] = False
+        self._compare_with_records(rows[~is_known], KIND_WALK, plan)
+
+    def _units_of_slots(self, plan: TurnPlan) -> _TimerUnits:
+        """Return the units of the slots that `plan` walks."""
+        wheel, files = self._timer.wheel, self._timer.log.files
+        times = np.arange(plan.walk_after_ms // self._precision_ms + 1, plan.walk_through_ms // self._precision_ms + 1)
+        slots = wheel.table[times % wheel.slots]
+        newest = slots["last_position"][slots["time"] == times].tolist()
+        try:
+            found = [chain(files, int(position), plan.timer_log_end, CHAIN_UNITS_MAX)[0] for position in newest]
+        except StoreUnreadable as error:
+            raise TurnRefused(f"{KIND_WALK}: {error}") from None
+        return _units_at(files, np.concatenate([np.empty(0, np.int64), *found]))
+
+    def _has_its_origin(self, rows: TurnRows) -> Flags:
+        """Whether the timer queue has the record of each row at the index of its origin."""
+        queue, origins = self._timer.queue, rows["origin"]
+        is_there: Flags = origins >> INDEX_BITS == TIMER_STREAM
+        indices = origins & INDEX_MASK
+        is_there &= (indices >= queue.start) & (indices < queue.end)
+        named = np.flatnonzero(is_there)
+        named = named[np.argsort(indices[named], kind="stable")]
+        units = gather(lambda index, count: queue.read(QueueOffset(index), count), indices[named])
+        is_there[named] = (units["position"] == rows["position"][named]) & (units["size"] == rows["size"][named])
+        is_there |= (origins == NO_ORIGIN) & (rows["position"] < self._log.start)  # expired: settled long ago
+        return is_there
+
+    # Levels --------------------------------------------------------------------------------------------------------
+
+    def _check_queues(self, parts: list[TurnRows], plan: TurnPlan) -> None:
+        rows = np.concatenate([np.empty(0, TURN_ROW), *(part[part["order"]] for part in parts)])
+        at = 0
+        for stream, first, end in plan.queues:
+            level = self._timer.levels.of(Stream(stream))
+            mine = rows[at : at + end - first]
+            units = _range_of(level.queue, first, end - first)
+            _must_agree(mine, units, KIND_QUEUE)
+            tags = units["tag_code"].astype(np.int64)
+            dues_ms = np.where(tags > plan.now_ms + level.delay_ms, plan.now_ms, tags)
+            _refuse(KIND_QUEUE, mine, mine["fire_ms"] != dues_ms, "a fire time that its queue does not name")
+            _refuse(KIND_QUEUE, mine, mine["slot_ms"] != dues_ms, "another slot than its due time")
+            _refuse(KIND_QUEUE, mine, mine["magic"] != MAGIC_DEFAULT, "a magic that no message of a level has")
+            at += end - first
+
+    # Records -------------------------------------------------------------------------------------------------------
+
+    def _compare_with_records(self, rows: TurnRows, kind: str, plan: TurnPlan) -> None:
+        """Stage `rows` from their records once more and compare. Raises TurnRefused."""
+        if not len(rows):
+            return
+        rows = rows[np.argsort(rows["position"], kind="stable")]
+        staged = np.zeros(len(rows), STAGED_ROW)
+        staged["kind"] = INDEX if kind == KIND_INDEX else WALK
+        staged["position"], staged["size"] = rows["position"], rows["size"]
+        staged["origin"], staged["write_ms"] = rows["origin"], plan.write_ms
+        staged["out_ms"], staged["magic"] = rows["slot_ms"], rows["magic"]
+        try:
+            read_records(_LogView(self._log), staged)  # type: ignore[arg-type]
+        except (StoreUnreadable, FileNotFoundError) as error:
+            raise TurnRefused(f"{kind}: {error}") from None
+        expected = place(staged, self._window_ms, self._precision_ms)
+        differs = np.zeros(len(rows), np.bool_)
+        for name in ("origin", "fire_ms", "slot_ms", "magic"):
+            differs |= rows[name] != expected[name]
+        _refuse(kind, rows, differs, "an origin, a slot, a fire time or a magic that its record does not give")
+
+
+def check_order(rows: TurnRows, kind: str) -> None:
+    """Check that `rows` are in the order of their fire times, as they are armed. Raises TurnRefused."""
+    fires = rows["fire_ms"]
+    if len(fires) > 1 and (fires[1:] < fires[:-1]).any():
+        raise TurnRefused(f"{kind}: rows are not in the order of their fire times")
+
+
+def gather(read: Callable[[int, int], Units], indices: Positions) -> Units:
+    """Return the units at `indices`, which are sorted. `read` returns the units of one file from an index on."""
+    found: list[Units] = [read(int(indices[0]), 1)[:0]] if len(indices) else []
+    at = 0
+    while at < len(indices):
+        first = int(indices[at])
+        units = read(first, int(indices[-1]) - first + 1)
+        stop = int(np.searchsorted(indices, first + len(units)))
+        found.append(units[indices[at:stop] - first])
+        at = stop
+    return np.concatenate(found) if found else np.empty(0, _NO_UNITS)
+
+
+_NO_UNITS: Final = np.dtype([("position", np.int64), ("size", np.int32), ("tag_code", np.int64)])
+
+
+def _range_of(queue: ConsumeQueue, first: int, count: int) -> Units:
+    """Return `count` units of a queue from offset `first` on."""
+    return gather(lambda index, most: queue.read(QueueOffset(index), most), np.arange(first, first + count))
+
+
+def _must_agree(rows: TurnRows, units: Units, kind: str) -> None:
+    differs = (rows["position"] != units["position"]) | (rows["size"] != units["size"])
+    _refuse(kind, rows, differs, "another record than its queue names")
+
+
+def _refuse(kind: str, rows: TurnRows, is_wrong: Flags, why: str) -> None:
+    """Raise TurnRefused for the first wrong row, if there is one."""
+    if not is_wrong.any():
+        return
+    row = rows[int(np.argmax(is_wrong))]
+    raise TurnRefused(
+        f"{kind}: the row of origin {int(row['origin']):#x} (position {row['position']}, size {row['size']}, slot "
+        f"{row['slot_ms']}, fire {row['fire_ms']}, magic {row['magic']}) has {why}"
+    )
+
+
+def _units_at(files: MappedSequence, positions: Positions) -> _TimerUnits:
+    """Return the timer log units at `positions`, in their order."""
+    found = _TimerUnits(*(np.empty(len(positions), np.int64) for _ in _TimerUnits._fields))
+    bases = positions - positions % files.file_bytes
+    count = files.file_bytes // TIMER_UNIT.size
+    for base in np.unique(bases).tolist():
+        mine = np.flatnonzero(bases == base)
+        places = (positions[mine] - base) // TIMER_UNIT.size  # the units of a file lie end to end from its start
+        units = np.frombuffer(files.file_at(base).view, TIMER_UNIT.dtype, count)
+        found.positions[mine] = units["record_position"][places]
+        found.sizes[mine] = units["record_size"][places]
+        found.slots_ms[mine] = units["write_ms"][places] + units["delay_ms"][places]
+        found.magics[mine] = units["magic"][places]
+    return found
+
+
+def _by_position(positions: Positions, slots_ms: Positions) -> Positions:
+    """Return the order by position, then by slot: a message may have units in several slots."""
+    order = np.argsort(positions, kind="stable")
+    ordered = positions[order]
+    return np.lexsort((slots_ms, positions)) if (ordered[1:] == ordered[:-1]).any() else order
