@@ -56,7 +56,8 @@ class BrokerApp:
     async def start(self) -> None:
         """Compile or load the kernels, recover the store, listen, register. Raises StoreLocked, OSError."""
         loop = asyncio.get_running_loop()
-        if (warning := body_size_warning(self.settings)) is not None:
+        sizes = {"body_bytes_max": self.settings.body_bytes_max, "log_file_bytes": self.settings.log_file_bytes}
+        if (warning := body_size_warning(**sizes)) is not None:
             log.warning(warning)
         keep_freed_memory()
         offloads = self._offloads = Offloads.of(

@@ -42,7 +42,16 @@ CLIENTS: Final = Group("client manager", "client_manager_thread_pool_queue_capac
 CONSUMERS: Final = Group("consumer manager", "consumer_manager_thread_pool_queue_capacity")
 ENDS: Final = Group("end transaction", "end_transaction_pool_queue_capacity", "wait_time_mills_in_transaction_queue")
 ADMIN: Final = Group("admin", "admin_broker_thread_pool_queue_capacity", "wait_time_mills_in_admin_broker_queue")
-"""Every code that is in no other, those that nobody serves as well."""
+"""Every code that is neither in another group nor in UNBOUNDED, unknown codes too."""
+
+UNBOUNDED: Final = frozenset(
+    (
+        Code.UPDATE_BROKER_CONFIG,
+        Code.GET_BROKER_CONFIG,
+        *(code for code in Code if code.name.startswith("WMQ_")),
+    )
+)
+"""Codes without a group. No setting of a group can lock out the request that corrects it, the pipeline, or metrics."""
 
 GROUPS: Final[dict[int, Group]] = {
     Code.SEND_MESSAGE: SEND,
@@ -91,6 +100,8 @@ class Flow:
 
     def refusal(self, connection: Connection, code: int) -> Refusal | None:
         """Why a request is not served now; None when it is, and it counts as taken then."""
+        if code in UNBOUNDED:
+            return None
         group = GROUPS.get(code, ADMIN)
         found = self._refusal_of_slave(code) or self._refusal(connection, group)
         if found is None:

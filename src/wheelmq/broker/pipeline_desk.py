@@ -191,8 +191,8 @@ class PipelineDesk:
             raise
         lane, window = self._broker.block_lane, proposal.plan.blocks
         armed = self._timer.armed_by["pipeline"]
+        self.slots_walked += int(np.count_nonzero(self._timer.walk_units(proposal.plan)))
         self._timer.apply(proposal)
-        self.slots_walked += int(np.count_nonzero(units))
         lane.commit(window, proposal.block_parts, proposal.plan.write_ms)
         self._tell(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
         self._save(None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.size_settings import check_index_size
+from wheelmq.broker.timer_settings import PRECISIONS_MS
 from wheelmq.config.auth_keys import AUTH_KEYS
 from wheelmq.config.broker_keys import BROKER_KEYS
 from wheelmq.config.net_keys import CLIENT_KEYS, SERVER_KEYS
@@ -15,6 +17,8 @@ from wheelmq.store.expiry import delete_hours
 
 BLOCK_SECONDS_MIN: Final = 60
 """Blocks have some million numbers, and none is given again while the log names it: of 60 s these are two years."""
+BLOCK_SECONDS_MAX: Final = 366 * 24 * 3600
+"""A block is read, checked and deleted as one."""
 
 GROUPS: Final[dict[str, dict[str, str]]] = {
     "broker": {
@@ -228,9 +232,14 @@ MUTABLE: Final = frozenset(
 
 def check(settings: BrokerSettings) -> None:
     """Look at settings that are more than numbers, and at some together. Raises ValueError naming what does not fit."""
+    check_index_size(slots=settings.max_hash_slot_num, units=settings.max_index_num)
     parse_levels(settings.message_delay_level)
     delete_hours(settings.delete_when)
     delete_hours(settings.timer_check_metrics_when, "timer_check_metrics_when")
+    if settings.block_length_seconds > BLOCK_SECONDS_MAX:
+        raise ValueError(
+            f"block_length_seconds is {settings.block_length_seconds}: set {BLOCK_SECONDS_MAX} or less (3600 is usual)"
+        )
     if settings.block_length_seconds < BLOCK_SECONDS_MIN:
         raise ValueError(
             f"block_length_seconds is {settings.block_length_seconds}: blocks shorter than {BLOCK_SECONDS_MIN} s run "
@@ -255,4 +264,13 @@ BROKER: Final = Schema(
     groups=GROUPS,
     check=check,
     mutable=MUTABLE,
+    narrower={
+        "block_length_seconds": f"a whole number from {BLOCK_SECONDS_MIN} to {BLOCK_SECONDS_MAX}",
+        "broker_ip": "an IPv4 address",
+        "delete_when": "hours from 00 to 23, with semicolons between them",
+        "message_delay_level": "delays such as 1s 5m 2h 1d, with blanks between them",
+        "timer_check_metrics_when": "hours from 00 to 23, with semicolons between them",
+        "timer_precision_ms": ", ".join(map(str, PRECISIONS_MS)),
+        "timer_roll_window_slots": "a whole number from 2 to timer_slots",
+    },
 )

@@ -14,7 +14,16 @@ import msgspec
 from msgspec import Meta
 
 from wheelmq.broker import timer_settings
-from wheelmq.config.bounds import Count, Name, Percent, Port, Positive
+from wheelmq.broker.size_settings import (
+    TIMER_SLOTS_MAX,
+    BlockLogFileBytes,
+    BlockQueueFileBytes,
+    LogFileBytes,
+    QueueFileBytes,
+    TimerLogFileBytes,
+    TimerSlots,
+)
+from wheelmq.config.bounds import INT_MAX, Count, DurationMs, EpochMs, Name, Percent, Port, Positive, WaitMs
 from wheelmq.delay.levels import DEFAULT_LEVELS
 from wheelmq.delay.timer.congestion import NO_LIMIT
 from wheelmq.formats.disk.block import BLOCK_LOG_FILE_BYTES, BLOCK_UNIT
@@ -80,13 +89,13 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     sync_flush_timeout_ms: Positive = 5000
     checkpoint_ms: Positive = 3000
     snapshot_ms: Positive = 30_000
-    snapshot_log_bytes: Positive = 16 << 20
+    snapshot_log_bytes: Annotated[int, Meta(ge=1, le=1 << 50)] = 16 << 20
     """A snapshot for the next start is written when the log has grown since the last one for so long, or by so much;
     no two of them in less than `checkpoint_ms`."""
-    log_file_bytes: Positive = 1 << 30
-    queue_file_bytes: Positive = 300_000 * 20
-    log_files_ahead: Count = 2
-    """Log files made before the log reaches them: the next, and the next but one. Fewer leave more of a small disk."""
+    log_file_bytes: LogFileBytes = 1 << 30
+    queue_file_bytes: QueueFileBytes = 300_000 * 20
+    log_files_ahead: Annotated[int, Meta(ge=0, le=2)] = 2
+    """Log files that are made before the log reaches them. Fewer leave more room on a small disk."""
     mapped_queue_files_max: Positive = 4096
     """Files of consume queues that stay mapped when nothing is asked of them."""
     warm_maped_file_enable: bool = False
@@ -94,8 +103,8 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     the permission to lock (ulimit -l) the broker logs a WARNING, and they are only populated."""
     message_index_enable: bool = True
     max_hash_slot_num: Positive = SLOTS
-    max_index_num: Positive = UNITS
-    """Places and units of an index file; with Apache's numbers it has 420 MB."""
+    max_index_num: Annotated[int, Meta(ge=2, le=INT_MAX)] = UNITS
+    """Hash slots and entries of an index file. With Apache's numbers it has 420 MB; it may have 2147483647 bytes."""
     file_reserved_time: Count = 72
     """Hours for which log files are kept at least, unless the disk is nearly full."""
     delete_when: str = "04"
@@ -110,7 +119,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
 
     os_page_cache_busy_time_out_mills: Positive = 1000
     """Age of a round of requests past which its remaining sends are told to come again."""
-    start_accept_send_request_time_stamp: Count = 0
+    start_accept_send_request_time_stamp: EpochMs = 0
     """Epoch milliseconds before which nothing is taken."""
     metrics_exporter_type: MetricsExporter = MetricsExporter.DISABLE
     metrics_prom_exporter_host: str = "127.0.0.1"
@@ -153,7 +162,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     recall_enable: bool = True
 
     reject_transaction_message: bool = False
-    transaction_time_out: Count = 6000
+    transaction_time_out: DurationMs = 6000
     """Age in milliseconds before which nobody is asked how a transaction ended, unless its message says another."""
     transaction_check_max: Count = 15
     """So often its producer is asked, then its message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
@@ -171,26 +180,26 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     """Whether a SQL92 subscription to a retry topic filters each message as the topic that it came from is filtered."""
     max_filter_message_size: Positive = 16_000
     """Bytes of a queue's units, of 20 each, that a pull with a filter looks at."""
-    filter_data_clean_time_span: Count = 24 * 3600 * 1000
+    filter_data_clean_time_span: DurationMs = 24 * 3600 * 1000
     """Milliseconds for which the filter of a group without members is kept."""
 
     message_delay_level: str = DEFAULT_LEVELS
     flush_delay_offset_interval: Positive = 10_000
     """Milliseconds between two writes of delayOffset.json, when something has changed."""
-    timer_max_delay_seconds: int = 3 * 24 * 3600
+    timer_max_delay_seconds: Count = 3 * 24 * 3600
     timer_precision_ms: int = 1000
-    timer_roll_window_slots: int = 2 * 24 * 3600
-    timer_congest_num_each_slot: int = NO_LIMIT
+    timer_roll_window_slots: Annotated[int, Meta(ge=2, le=TIMER_SLOTS_MAX)] = 2 * 24 * 3600
+    timer_congest_num_each_slot: Count = NO_LIMIT
     """Messages that may wait in a slot before sends for it are refused, by chance and, from twice as many on, all."""
-    timer_slots: int = 7 * 24 * 3600
-    timer_log_file_bytes: Positive = 100 << 20
+    timer_slots: TimerSlots = 7 * 24 * 3600
+    timer_log_file_bytes: TimerLogFileBytes = 100 << 20
     timer_wheel_enable: bool = True
     timer_lead_ms: Positive = 30_000
     timer_stop_enqueue: bool = False
     """Index and stage nothing of the timer queue: it waits until this is off again."""
     timer_stop_dequeue: bool = False
     """Release nothing of the timer queue: what is due waits until this is off again."""
-    disappear_time_after_start: int = -1
+    disappear_time_after_start: Annotated[int, Meta(ge=-1, le=INT_MAX)] = -1
     """Milliseconds from the start for which no timer is released and no name server is told of the broker."""
     timer_warm_enable: bool = False
     """Have what is released within three seconds read into memory, so that its release waits for no disk."""
@@ -206,12 +215,12 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     """Whether the property delayInSeconds asks for a delay, by way of a block; else it is as any other property."""
     block_length_seconds: Positive = 3600
     block_max_delay_seconds: Count = 366 * 24 * 3600
-    block_log_file_bytes: Positive = BLOCK_LOG_FILE_BYTES
-    block_queue_file_bytes: Positive = BLOCK_UNITS_PER_FILE * BLOCK_UNIT.size
+    block_log_file_bytes: BlockLogFileBytes = BLOCK_LOG_FILE_BYTES
+    block_queue_file_bytes: BlockQueueFileBytes = BLOCK_UNITS_PER_FILE * BLOCK_UNIT.size
     pipeline_pace_ms: Positive = 1000
     """From one plan for the pipeline to the next, unless there are rows enough for a turn of its own."""
 
-    release_slice_ms: float = 1.0
+    release_slice_ms: Annotated[float, Meta(ge=0, le=1000)] = 1.0
     """Time that one tick releases messages for, so that sends and pulls beside a burst have their share; as long as
     requests were served since the last tick, if that was longer: then releases have theirs beside a flood of sends.
     While thousands are due, four times as long."""
@@ -236,20 +245,20 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     admin_broker_thread_pool_queue_capacity: Positive = 10_000
     broker_fast_failure_enable: bool = True
     """Tell requests to come again that have waited for too long: their clients may have sent them again already."""
-    wait_time_mills_in_send_queue: Count = 200
+    wait_time_mills_in_send_queue: WaitMs = 200
     """Milliseconds that a request of this group may wait to be served. So with each group."""
-    wait_time_mills_in_pull_queue: Count = 5000
-    wait_time_mills_in_lite_pull_queue: Count = 5000
-    wait_time_mills_in_heartbeat_queue: Count = 31_000
-    wait_time_mills_in_transaction_queue: Count = 3000
-    wait_time_mills_in_admin_broker_queue: Count = 5000
+    wait_time_mills_in_pull_queue: WaitMs = 5000
+    wait_time_mills_in_lite_pull_queue: WaitMs = 5000
+    wait_time_mills_in_heartbeat_queue: WaitMs = 31_000
+    wait_time_mills_in_transaction_queue: WaitMs = 3000
+    wait_time_mills_in_admin_broker_queue: WaitMs = 5000
     server_channel_max_idle_time_seconds: Count = 120
     """Seconds without a byte to or from a connection after which it is closed; 0 keeps it."""
     fast_port_enable: bool = True
     """Listen on `listen_port` - 2 as well, as clients with a VIP channel expect; it serves the same."""
     connections_max: Positive = 50_000
     """Connections beyond it are closed at once; fewer are taken where the process may open fewer files."""
-    bytes_in_flight_max: Annotated[int, Meta(ge=64 << 20)] = 512 << 20
+    bytes_in_flight_max: Annotated[int, Meta(ge=64 << 20, le=1 << 40)] = 512 << 20
     """Bytes in memory for all connections: frames that have begun, and answers that are not read. Past it those are
     closed that hold most."""
 

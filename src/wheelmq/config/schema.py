@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import difflib
 import inspect
 import textwrap
@@ -41,6 +42,12 @@ class Schema(Generic[T]):
     """Raises ValueError naming a field that does not fit the others."""
     mutable: frozenset[str]
     """Fields that may be changed while the part runs."""
+    narrower: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Fields whose type does not say everything that `check` wants of them: the allowed values in words."""
+
+    def allowed(self, field: str) -> str:
+        """Return in words the values that `field` may have."""
+        return self.narrower.get(field) or allowed(self.types[field])
 
     @cached_property
     def types(self) -> dict[str, Any]:
@@ -83,7 +90,7 @@ class Schema(Generic[T]):
         try:
             return msgspec.convert(value, kind, strict=False, dec_hook=lambda kind, found: kind(found))
         except msgspec.ValidationError:
-            raise ValueError(f"found {value!r}; allowed: {allowed(kind)}") from None
+            raise ValueError(f"found {value!r}; allowed: {self.allowed(field)}") from None
 
     def field_of(self, name: str) -> str | None:
         """The field that `name` is for: by itself, by group and name with a dot, or by Apache's name."""
@@ -125,10 +132,11 @@ def allowed(kind: Any) -> str:
         return "true, false"
     if isinstance(found, shapes.IntType):
         if found.ge is not None and found.le is not None:
-            return f"a whole number from {found.ge} to {found.le}"
+            steps = "" if found.multiple_of is None else f", a multiple of {found.multiple_of}"
+            return f"a whole number from {found.ge} to {found.le}{steps}"
         return "a whole number" if found.ge is None else f"a whole number of {found.ge} or more"
     if isinstance(found, shapes.FloatType):
-        return "a number"
+        return "a number" if found.ge is None else f"a number from {found.ge} to {found.le}"
     if isinstance(found, shapes.StrType) and found.max_length is not None:
         return f"a text of {found.min_length} to {found.max_length} characters"
     return "a list of texts" if isinstance(found, shapes.VarTupleType) else "a text"

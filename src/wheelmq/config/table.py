@@ -9,7 +9,7 @@ import msgspec
 
 from wheelmq.config.apache import written
 from wheelmq.config.keys import ApacheKey, Treatment
-from wheelmq.config.schema import Schema, allowed
+from wheelmq.config.schema import Schema
 
 
 def apaches_keys(keys: Iterable[ApacheKey], schema: Schema[Any]) -> str:
@@ -31,7 +31,7 @@ def our_names(schema: Schema[Any]) -> str:
                     f"`[{group}]`",
                     f"`{key}`",
                     f"`{field}`",
-                    allowed(schema.types[field]),
+                    schema.allowed(field),
                     default(schema, field),
                     "yes" if field in schema.mutable else "",
                     "" if apache is None else apache.name,

@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from wheelmq.config.apache import Reading
 from wheelmq.config.errors import ConfigError
-from wheelmq.config.schema import Given, Schema, allowed, nearest
+from wheelmq.config.schema import Given, Schema, nearest
 from wheelmq.config.sources import DELIMITER, PREFIX, variables
 
 Schemas = Iterable[Schema[Any]]
@@ -125,8 +125,7 @@ def _told(error: ValidationError, file: str, schemas: Schemas) -> Iterator[str]:
                     continue  # that is told of all variables
                 yield f"{where}: there is no such key{nearest(path[0], keys)}; allowed: {', '.join(keys)}"
             else:
-                kind = schema.types[keys[path[0]]]
-                yield f"{where}: found {problem['input']!r}; allowed: {allowed(kind)}"
+                yield f"{where}: found {problem['input']!r}; allowed: {schema.allowed(keys[path[0]])}"
 
 
 def _where(file: str, group: str, key: str) -> str:

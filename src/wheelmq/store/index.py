@@ -85,6 +85,9 @@ class MessageIndex:
     """The index files of a store."""
 
     def __init__(self, store: Store, offload: Offload, size: IndexSize) -> None:
+        """Open the index files. Raises ValueError when `size` leaves no room for an entry."""
+        if size.slots < 1 or size.units < 2:
+            raise ValueError(f"an index file needs 1 slot and 2 units or more, not {size.slots} and {size.units}")
         self._store = store
         self._offload = offload
         self._size = size
@@ -205,8 +208,10 @@ class MessageIndex:
         if _is_keyed(record.message):
             for key in index_keys(record.message.properties):
                 code = index_hash(record.message.topic, key)
-                while not self._put(code, record.position, record.store_ms):
+                if not self._put(code, record.position, record.store_ms):
                     self._begin_file()
+                    has_room = self._put(code, record.position, record.store_ms)
+                    assert has_room, "a new index file has room for an entry"
         return at + record.size
 
     def _put(self, code: int, position: LogPosition, store_ms: Millis) -> bool:

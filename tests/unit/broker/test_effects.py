@@ -370,7 +370,7 @@ def look(harness: BrokerHarness) -> int:
 
 @shows("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "deleteFileBatchMax", "cleanFileForciblyEnable")
 def expiry_of_files(folder: Path) -> None:
-    never = {"clean_resource_interval_ms": 1 << 40, "disk_space_warning_level_ratio": 100}
+    never = {"clean_resource_interval_ms": 1 << 30, "disk_space_warning_level_ratio": 100}
     ratios = {"disk_max_used_space_ratio": 30, "disk_space_clean_forcibly_ratio": 40, "delete_file_batch_max": 2}
     with full_log(folder / "a", **never, **ratios) as harness:
         harness.disk.used = 0.35

@@ -10,7 +10,7 @@ import pytest
 
 from wheelmq.broker import flow
 from wheelmq.broker.dispatch import HANDLERS
-from wheelmq.broker.flow import ADMIN, GROUPS, SEND, Group
+from wheelmq.broker.flow import ADMIN, GROUPS, SEND, UNBOUNDED, Group
 from wheelmq.broker.schema import BROKER
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -80,6 +80,27 @@ class TestGroups:
             asked = [harness.submit(request(group)) for _ in range(3)]
             harness.tick()
             assert all(told(one.answer)[1] != OVERLOAD for one in asked)
+
+
+@pytest.mark.parametrize("code", sorted(UNBOUNDED), ids=lambda code: code.name)
+def test_no_setting_of_a_group_locks_out_its_correction_or_the_pipeline(tmp_path: Path, code: RequestCode) -> None:
+    least: dict[str, Any] = {group.wait_ms: 10 for group in ALL if group.wait_ms}
+    with BrokerHarness(tmp_path, **least, **{group.capacity: 1 for group in ALL}) as harness:
+        harness.submit(request(ADMIN), harness.connect())
+        for _ in range(3):
+            hang(harness, 20_000)
+            asked = harness.submit(Command(code=code, version=479))
+            harness.tick()
+            assert told(asked.answer)[0] != BUSY
+        hang(harness, 10)
+        timed_out = harness.submit(request(ADMIN))
+        harness.tick()
+        assert told(timed_out.answer)[0] == BUSY
+
+
+def test_the_pipeline_is_in_no_group() -> None:
+    assert {code for code in RequestCode if 9100 <= code < 9200} < UNBOUNDED
+    assert not UNBOUNDED & GROUPS.keys()
 
 
 def test_every_group_is_of_settings() -> None:

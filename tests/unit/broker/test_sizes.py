@@ -1,4 +1,4 @@
-"""Sizes: the broker can deliver every message that it accepts, and rejects the others at the send."""
+"""Sizes: the broker delivers what it accepts, and refuses a message that no log file can hold later."""
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ def test_a_smaller_limit_of_bodies_holds_nothing_back(harness: BrokerHarness) ->
 def test_a_limit_of_bodies_that_no_log_file_holds_is_warned_about(
     tmp_path: Path, sizes: dict[str, int], is_warned: bool
 ) -> None:
-    warning = body_size_warning(BrokerSettings(store_path=tmp_path, **sizes))
+    settings = BrokerSettings(store_path=tmp_path, **sizes)
+    warning = body_size_warning(body_bytes_max=settings.body_bytes_max, log_file_bytes=settings.log_file_bytes)
     assert (warning is not None) == is_warned
     if warning is not None:
         assert "(log_file_bytes)" in warning

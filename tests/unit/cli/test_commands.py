@@ -111,7 +111,10 @@ def test_a_part_names_the_option_of_whoever_started_it(name: str, option: str, b
     ("pair", "told"),
     [
         ("nonsense=1", "there is no setting 'nonsense'; `wheelmq config keys --ours` lists all"),
-        ("log_file_bytes=large", "--set log_file_bytes: found 'large'; allowed: a whole number of 1 or more"),
+        (
+            "log_file_bytes=large",
+            "--set log_file_bytes: found 'large'; allowed: a whole number from 4096 to 2147483647",
+        ),
         ("log_file_bytes", "write NAME=VALUE"),
     ],
 )

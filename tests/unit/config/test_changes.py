@@ -122,7 +122,11 @@ def test_what_is_so_already_changes_nothing(conf: Running) -> None:
             ResponseCode.INVALID_PARAMETER,
             "fileReservedTime: found 'soon'; allowed: a whole number",
         ),
-        ("fileReservedTime=-1", ResponseCode.INVALID_PARAMETER, "found '-1'; allowed: a whole number of 0 or more"),
+        (
+            "fileReservedTime=-1",
+            ResponseCode.INVALID_PARAMETER,
+            "found '-1'; allowed: a whole number from 0 to",
+        ),
         ("deleteWhen=25", ResponseCode.INVALID_PARAMETER, "write hours from 00 to 23"),
         ("a=\\u12", ResponseCode.INVALID_PARAMETER, "line 1: \\u12: write"),
     ],

@@ -34,7 +34,7 @@ from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.store.index import GATHER_BYTES
+from wheelmq.store.index import GATHER_BYTES, MessageIndex
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness, records_in
 from wheelmq.testing.offload import HeldOffload
@@ -42,6 +42,22 @@ from wheelmq.testing.offload import HeldOffload
 FOREVER = 1 << 62
 SMALL = IndexSize(10, 6)
 TIMES = (Millis(0), Millis(FOREVER))
+
+
+@pytest.mark.parametrize("size", [IndexSize(10, 1), IndexSize(10, 0), IndexSize(0, 10)])
+def test_a_file_that_has_room_for_no_entry_is_refused(harness: BrokerHarness, size: IndexSize) -> None:
+    with pytest.raises(ValueError, match=f"not {size.slots} and {size.units}"):
+        MessageIndex(harness.broker.store, harness.background, size)
+
+
+def test_a_key_that_goes_into_no_file_ends_the_job(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins one file, not one after the other."""
+    monkeypatch.setattr("wheelmq.store.index.put_key", lambda *_: False)
+    harness.send("T", properties={props.KEYS: "k"})
+    harness.settle()
+    index = harness.broker.index
+    assert index is not None and "AssertionError" in index._failure
+    assert len(files_of(harness)) == 1
 
 
 class TestFile:

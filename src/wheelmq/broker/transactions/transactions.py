@@ -34,6 +34,8 @@ ROLLBACK: Final = SYS_TRANSACTION
 """How a transaction ends: as the transaction bits of a record's system flag say it."""
 ENDS_REMEMBERED: Final = 10_000
 """So many of the last ends are known by what they were, for who says one again."""
+OP_ROOM_BYTES: Final = 512
+"""Room that an op message leaves in a log file, for the rest of its record and the offset that makes it full."""
 REST_MS: Final = 100
 """How long to wait before an append is tried again that could not be done."""
 
@@ -53,7 +55,8 @@ class Transactions:
         self._store = broker.store
         settings = broker.settings
         self.counts = TransactionCounts(broker.store)
-        self._ops = Ops(broker.store, settings.transaction_op_batch_interval, settings.transaction_op_msg_max_size)
+        op_bytes_max = min(settings.transaction_op_msg_max_size, broker.store.record_bytes_max - OP_ROOM_BYTES)
+        self._ops = Ops(broker.store, settings.transaction_op_batch_interval, op_bytes_max)
         self.pending: Pending = self._load(evidence)
         self._ends: dict[int, int] = {}
         self._saved = (-1, -1)
