@@ -26,7 +26,7 @@ _CHUNK_ROWS: Final = 4096
 
 
 class Notes:
-    """References of un-indexed messages, by stream. Those of the stream `held` are noted, and not taken."""
+    """References of un-indexed messages, by stream. Notes of the stream `held` are not taken."""
 
     def __init__(self, lead_ms: int, held: Stream | None = None) -> None:
         self._lead_ms = lead_ms

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from wheelmq.broker.block_queries import SEARCH_MS
 from wheelmq.broker.handlers.query import CATCH_UP_MS
+from wheelmq.formats.disk.message_id import offset_message_id, parse_offset_message_id
+from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -52,6 +57,96 @@ def test_a_query_waits_for_the_index_and_not_for_ever(tmp_path: Path) -> None:
         assert late.answer is None
         harness.advance(1)
         assert late.answer is not None and late.answer.code == ResponseCode.QUERY_NOT_FOUND
+
+
+class TestBlocks:
+    """Messages that wait in blocks, by id and by key, before and after their release."""
+
+    def put(self, harness: BrokerHarness, body: bytes, keys: str, unique_key: str, topic: str = "T") -> str:
+        properties = {"KEYS": keys, "UNIQ_KEY": unique_key, "delayInSeconds": "5"}
+        answer = harness.send(topic, body, queue_id=2, properties=properties)
+        assert answer.code == 0
+        return answer.ext["msgId"]
+
+    def by_id(self, harness: BrokerHarness, message_id: str) -> Command:
+        _, offset = parse_offset_message_id(message_id)
+        return harness.ask(Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext=headers.texts(offset=offset)))
+
+    def test_by_id(self, harness: BrokerHarness) -> None:
+        """Its answer leads to the same id. It is found until its block is gone, also after its release."""
+        harness.send("T", queue_id=2)
+        message_id = self.put(harness, b"block", "a", "U")
+        for end in (lambda: None, harness.restart, lambda: harness.advance(6000)):
+            end()
+            [record] = records_in(bytes(self.by_id(harness, message_id).body))
+            assert offset_message_id(record.store_host, record.position) == message_id
+            assert (record.message.topic, record.message.queue_id, record.message.body) == ("T", 2, b"block")
+            assert record.message.properties["UNIQ_KEY"] == "U" and record.body_is_intact
+            assert record.queue_offset >= 1
+        assert harness.bodies("T", 2) == [b"body", b"block"]
+
+    def test_by_an_id_of_none(self, harness: BrokerHarness) -> None:
+        message_id = self.put(harness, b"block", "a", "U")
+        host, offset = parse_offset_message_id(message_id)
+        for wrong in (offset + 1, offset + (1 << 40), 2 << 60):
+            answer = self.by_id(harness, offset_message_id(host, LogPosition(wrong)))
+            assert answer.code == ResponseCode.SYSTEM_ERROR and "query by unique key" in answer.remark
+
+    @pytest.mark.parametrize("key", ["a", "b", "U1"])
+    def test_by_key(self, harness: BrokerHarness, key: str) -> None:
+        self.put(harness, b"block", "a b", "U1")
+        self.put(harness, b"other key", "c", "U2")
+        self.put(harness, b"other topic", "a b", "U1", topic="V")
+        for restart in (False, True):
+            if restart:
+                harness.restart(clean=False)
+            asked = query(harness, key)
+            harness.tick()
+            assert found(asked) == [b"block"]
+        harness.advance(6000)
+        asked = query(harness, key)
+        harness.tick()
+        assert found(asked) == [b"block"]
+        assert [record.message.topic for record in records_in(bytes(asked.answer.body))] == ["T"]  # type: ignore[union-attr]
+
+    def test_of_a_word_that_only_bodies_have(self, harness: BrokerHarness) -> None:
+        self.put(harness, b" word ", "a", "U1")
+        asked = query(harness, "word")
+        harness.tick()
+        assert asked.answer is not None and asked.answer.code == ResponseCode.QUERY_NOT_FOUND
+
+    def test_with_messages_of_the_log_and_no_more_than_asked_for(self, harness: BrokerHarness) -> None:
+        send(harness, "a")
+        for i in range(40):
+            self.put(harness, b"%d" % i, "a", f"U{i}")
+        asked = query(harness, "a")
+        harness.tick()
+        assert found(asked) == [b"a", *(b"%d" % i for i in range(31))]
+
+    def test_while_the_search_takes_long(self, tmp_path: Path) -> None:
+        """The answer comes without blocks at last, and with them as soon as they were searched."""
+        reading = HeldOffload()
+        with BrokerHarness(tmp_path / "store", reading=reading) as harness:
+            send(harness, "a")
+            self.put(harness, b"block", "a", "U")
+            late = query(harness, "a")
+            harness.advance(SEARCH_MS - 1)
+            assert late.answer is None
+            harness.advance(1)
+            assert found(late) == [b"a"]
+            asked = query(harness, "a")
+            harness.tick()
+            assert asked.answer is None
+            while reading.run():
+                harness.tick()
+            assert found(asked) == [b"a", b"block"]
+
+    def test_only_of_the_times_asked_for(self, harness: BrokerHarness) -> None:
+        self.put(harness, b"block", "a", "U")
+        for later_ms, code in ((0, ResponseCode.SUCCESS), (1, ResponseCode.QUERY_NOT_FOUND)):
+            begin_ms = harness.now_ms + later_ms
+            fields = {"topic": "T", "key": "a", "maxNum": 32, "beginTimestamp": begin_ms, "endTimestamp": 1 << 62}
+            assert harness.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=headers.texts(**fields))).code == code
 
 
 def test_a_message_that_no_queue_has_is_found(harness: BrokerHarness) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from wheelmq.broker.block_queries import SEARCH_MS, KeySearch, is_in_block, view
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
+from wheelmq.delay.fate import Asked
+from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -22,7 +26,10 @@ CATCH_UP_MS: Final = 100
 
 @serves(RequestCode.QUERY_MESSAGE)
 def query_message(request: Request, broker: Broker) -> Answer:
-    """The records of a topic with a key, stored within a span of time; some may only share the key's hash."""
+    """The records of a topic with a key, stored within a span of time; some may only share the key's hash.
+
+    Messages that wait in blocks are among them.
+    """
     header = request.header(QueryMessageHeader)
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
     most = broker.settings.query_unique_key_count_max if is_unique else header.max_num
@@ -32,24 +39,27 @@ def query_message(request: Request, broker: Broker) -> Answer:
     index, upto = broker.index, broker.store.log.end
     if index is None:
         raise _not_found()
-    if index.indexed_to >= upto:
-        return _found(header, most, index, broker)
-    index.hurry()
+    asked = Asked(header.topic, header.key)
+    search = KeySearch(broker, asked, is_unique=is_unique, finished=lambda: broker.holds.wake(index))
 
     def again(last: bool) -> Command | None:
-        return _found(header, most, index, broker) if last or index.indexed_to >= upto else None
+        is_ready = index.indexed_to >= upto and search.is_over
+        return _found(header, most, index, search, broker) if last or is_ready else None
 
-    return Hold(index, CATCH_UP_MS, again)
+    if index.indexed_to < upto:
+        index.hurry()
+    return again(False) or Hold(index, CATCH_UP_MS if search.is_over else SEARCH_MS, again)
 
 
-def _found(header: QueryMessageHeader, most: int, index: MessageIndex, broker: Broker) -> Command:
+def _found(header: QueryMessageHeader, most: int, index: MessageIndex, search: KeySearch, broker: Broker) -> Command:
     found = index.find(header.topic, header.key, Millis(header.begin_timestamp), Millis(header.end_timestamp), most)
     records = (broker.store.log.record_at(position) for position in found.positions)
     spans = [(record.position, record.size) for record in records if record is not None]
-    if not spans:
+    in_blocks = list(islice(search.records(header.begin_timestamp, header.end_timestamp), most - len(spans)))
+    if not spans and not in_blocks:
         raise _not_found()
     return reply(
-        body=broker.store.log.gather(spans),
+        body=broker.store.log.gather(spans) + b"".join(in_blocks),
         indexLastUpdateTimestamp=found.last_ms,
         indexLastUpdatePhyoffset=found.last_position,
     )
@@ -61,8 +71,14 @@ def _not_found() -> PeerError:
 
 @serves(RequestCode.VIEW_MESSAGE_BY_ID)
 def view_message(request: Request, broker: Broker) -> Answer:
-    """The record at a log position, which is what an offset message id names."""
+    """The record at a log position, which is what an offset message id names; of a message in a block, its origin."""
     position = LogPosition(request.header(ViewMessageHeader).offset)
+    if is_in_block(position):
+        shown = view(broker, Origin(position))
+        if shown is None:
+            text = "its block is gone, query by unique key"
+            raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}; {text}")
+        return reply(body=shown)
     record = broker.store.log.record_at(position)
     if record is None:
         raise PeerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")

@@ -1,0 +1,110 @@
+"""Messages in blocks, as queries by id and by key show them before their release.
+
+The id in the answer to a send has the message's origin in place of a log position. Queries answer with the record of
+the block as a record of the message's own topic: with its topic and queue id, with the origin as its position, so that
+a client computes the same id, and with the end of its queue as its queue offset, since no consumer can have it yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from wheelmq.delay.blocks.search import END
+from wheelmq.delay.fate import Asked
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Record, encode_record
+from wheelmq.formats.disk.origin import KIND_BLOCK, Origin, origin_stream, stream_kind
+from wheelmq.formats.disk.parked import delete_key, key_hash
+from wheelmq.formats.java import java_int
+from wheelmq.formats.units import LogPosition, QueueOffset
+
+if TYPE_CHECKING:
+    from wheelmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+SEARCH_MS: Final = 1000
+"""For how long a query waits for the search of blocks. Then the answer has the messages that were found until then."""
+LOOKS_MAX: Final = 16
+"""Looks of one query, each at 2 MiB of the blocks' logs at most."""
+
+
+def is_in_block(offset: int) -> bool:
+    """Return whether the offset in a message id is the origin of a message that was put into a block."""
+    return stream_kind(origin_stream(Origin(offset))) == KIND_BLOCK
+
+
+def view(broker: Broker, origin: Origin) -> bytes | None:
+    """Return the record of a message that was put into a block; None when the block is gone, or had no such message."""
+    record = broker.block_lane.record_of(origin)
+    return None if record is None else _shown(broker, origin, record)
+
+
+def _shown(broker: Broker, origin: Origin, record: Record) -> bytes:
+    """Encode the record of a block as one of the message's own topic."""
+    properties = record.message.properties
+    topic, queue_id = properties.get(props.REAL_TOPIC, ""), java_int(properties.get(props.REAL_QID, "")) or 0
+    real_queue = broker.store.real_queue(properties)
+    end = broker.store.queues[real_queue].end if real_queue >= 0 else QueueOffset(0)
+    return encode_record(
+        msgspec.structs.replace(record.message, topic=topic, queue_id=queue_id),
+        props.encode(properties),
+        queue_offset=end,
+        position=LogPosition(origin),
+        store_ms=record.store_ms,
+        store_host=record.store_host,
+    )
+
+
+class KeySearch:
+    """A search for the messages in blocks for a topic that have a key and wait.
+
+    The table of delete keys finds them by their unique key at once. A word of KEYS is searched for in the logs of the
+    blocks, off the loop; `finished` is called when that ends, but not before the constructor returns.
+    """
+
+    def __init__(self, broker: Broker, asked: Asked, *, is_unique: bool, finished: Callable[[], None]) -> None:
+        self._broker = broker
+        self._asked = asked
+        self._finished: Callable[[], None] = lambda: None
+        self._looks = 0
+        self.is_over = is_unique or not asked.key or not broker.block_lane.waiting
+        hashed = key_hash(delete_key(asked.topic, asked.key))
+        self._origins = {origin for origin in broker.timer.keys.find(hashed) if is_in_block(origin)}
+        if not self.is_over:
+            self._look(Origin(0))
+        self._finished = finished
+
+    def _look(self, place: Origin) -> None:
+        """Begin the next look, unless there were enough, or too many others are under way."""
+        self._looks += 1
+        if self._looks > LOOKS_MAX or not self._broker.searches.begin(self._asked.key, place, self._take):
+            self._end()
+
+    def _take(self, result: Any) -> None:
+        if isinstance(result, BaseException):
+            log.error("the blocks cannot be searched for a key: %s", result)
+            self._end()
+            return
+        self._origins.update(result.origins)
+        if result.next_place == END:
+            self._end()
+        else:
+            self._look(result.next_place)
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._finished()
+
+    def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
+        """Yield the records found that were stored from `begin_ms` to `end_ms` and still wait, by their origins."""
+        for origin in sorted(self._origins):
+            record = None if origin in self._broker.timer.done else self._broker.block_lane.record_of(origin)
+            if record is None or not begin_ms <= record.store_ms <= end_ms:
+                continue
+            if self._asked.has(record.message.properties):
+                yield _shown(self._broker, origin, record)
