@@ -23,13 +23,15 @@ from wheelmq.net.limits import Limits, SocketOptions
 from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
-from wheelmq.system.memory import keep_freed_memory
+from wheelmq.system.memory import COLLECTION_S, Collections, keep_freed_memory
 from wheelmq.system.offload import Offloads, ThreadOffload
 from wheelmq.system.open_files import connections_possible
 
 if TYPE_CHECKING:
     from wheelmq.broker.exporter import Exporter
 
+CROWD = 20_000
+"""Held requests from which on the broker puts off full collections of garbage."""
 log = logging.getLogger(__name__)
 
 assert _handlers
@@ -90,9 +92,19 @@ class BrokerApp:
 
             host, port = self.settings.metrics_prom_exporter_host, self.settings.metrics_prom_exporter_port
             self.exporter = Exporter(self.broker, loop, host, port)
+        self._collect_at_quiet_times(self.broker)
         self.registration.start()
         gc.collect()
         gc.freeze()  # what is there now stays: collections look at what requests make
+
+    def _collect_at_quiet_times(self, broker: Broker) -> None:
+        collections = Collections(broker.clock.monotonic)
+        interval_ms = int(COLLECTION_S * 1000)
+
+        def look() -> None:
+            collections.look(is_crowded=len(broker.holds) > CROWD)
+
+        broker.chores.every(interval_ms, look)
 
     async def _listen_fast(self) -> None:
         """Listen on the fast port too (RocketMQ: fastRemotingServer).

@@ -29,6 +29,9 @@ HOLDS_OF_ONE_MAX: Final = 20_000
 WOKEN_MAX: Final = 256
 """Requests that are checked, dropped or answered late between two ticks: 5 ms of work."""
 
+WOKEN_OF_KEY_MAX: Final = 32
+"""Those of one key, before those of the next key: a pull of a quiet queue does not wait for 200,000 of another."""
+
 
 class News(Protocol):
     """The messages that have come to a queue."""
@@ -141,8 +144,11 @@ class Holds:
         """A heap. A request that was answered may leave its deadline behind, for a while."""
         self._passed: dict[int, dict[int, _Held]] = {}
         """Those that were passed over because their connection was full, by connection and serial."""
-        self._woken: dict[int, tuple[_Held, int | None]] = {}
-        """Requests to be checked again, by serial, each with the queue offset of the first message that it may want."""
+        self._woken: dict[object, dict[int, int | None]] = {}
+        """Requests to be checked again, by key and serial, each with the queue offset of the first message that it may
+        want."""
+        self._woken_since: set[object] = set()
+        """Keys that were woken again while many of their requests wait to be checked."""
         self._gone: deque[dict[int, _Held]] = deque()
         """Requests of connections that are gone."""
         self._has_drained = False
@@ -188,27 +194,39 @@ class Holds:
         waiting = self._by_key.get(key)
         if waiting is None:
             return
+        batch = self._woken.setdefault(key, {})
         if news is None:
-            woken = dict.fromkeys(waiting.all)
+            for serial in waiting.all:
+                batch.setdefault(serial, None)
         else:
-            woken = dict.fromkeys(waiting.for_anything)
-            if waiting.by_tags or waiting.by_filter:
-                woken |= waiting.wanting(news())
-        for serial, offset in woken.items():
-            if serial not in self._woken:  # else the first message that it wants is one that came before
-                self._woken[serial] = waiting.all[serial], offset
+            if len(batch) > WOKEN_MAX:
+                self._woken_since.add(key)
+            else:
+                batch.update(dict.fromkeys(waiting.for_anything))
+            wanting = waiting.wanting(news()) if waiting.by_tags or waiting.by_filter else {}
+            for serial, offset in wanting.items():
+                batch.setdefault(serial, offset)  # one that was there already wants an earlier message
         self._check_woken()
 
     def _check_woken(self) -> None:
         """Check woken requests again, as many as a tick may."""
-        for serial in list(islice(self._woken, max(0, WOKEN_MAX - self._checked))):
-            self._checked += 1
-            woken = self._woken.pop(serial, None)
-            if woken is not None:  # else it went with its connection, as another was answered
-                held, offset = woken
-                if offset is not None:
-                    self._go_to(held, offset)
-                self._again(serial, held, last=False)
+        while self._woken and self._checked < WOKEN_MAX:
+            key = next(iter(self._woken))
+            batch = self._woken.pop(key)
+            waiting = self._by_key.get(key)
+            for serial in list(islice(batch, WOKEN_OF_KEY_MAX)):
+                self._checked += 1
+                offset = batch.pop(serial)
+                held = None if waiting is None else waiting.all.get(serial)
+                if held is not None:
+                    if offset is not None:
+                        self._go_to(held, offset)
+                    self._again(serial, held, last=False)
+            if not batch and key in self._woken_since:
+                self._woken_since.discard(key)
+                batch = {} if waiting is None else dict.fromkeys(waiting.for_anything)
+            if batch:
+                self._woken[key] = batch  # after the other keys
 
     def has_more(self) -> bool:
         """Whether requests wait to be checked, or to be dropped, in the next tick."""
@@ -234,7 +252,7 @@ class Holds:
             late = None if waiting is None else waiting.all.get(serial)
             if late is not None and late.connection.is_open:
                 late_max -= 1
-                if serial not in self._woken:
+                if serial not in self._woken.get(key, ()):
                     self._go_to(late, None)
                 self._again(serial, late, last=True)
 
@@ -294,7 +312,6 @@ class Holds:
     def _forget(self, serial: int, held: _Held) -> None:
         waiting = self._by_key[held.key]
         waiting.remove(serial)
-        self._woken.pop(serial, None)
         if not waiting.all:
             del self._by_key[held.key]
         if held.is_passed_over:

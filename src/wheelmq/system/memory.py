@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Callable
 from typing import Final
@@ -45,6 +46,11 @@ def keep_freed_memory() -> bool:
     )
 
 
+NEVER: Final = 1 << 30
+COLLECTION_S: Final = 60.0
+"""Time between two full collections of garbage,"""
+COLLECTION_REST: Final = 2000
+"""and at least this multiple of the time that the last one took."""
 GROWN_BYTES: Final = 128 << 20
 """Growth of the process at which freed memory is looked for."""
 
@@ -69,6 +75,29 @@ class FreedMemory:
         if trim is not None:
             trim(STEP_BYTES)
         self._kept_bytes = anonymous_bytes()
+
+
+class Collections:
+    """Full collections of cyclic garbage, at times that this process chooses.
+
+    The interpreter begins one after each growth by a quarter. With 200,000 held requests it takes a second, in which
+    nothing else runs.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        gc.set_threshold(*gc.get_threshold()[:2], NEVER)
+        self._now_s = now_s
+        self._next_s = now_s() + COLLECTION_S
+
+    def look(self, *, is_crowded: bool) -> bool:
+        """Collect if it is time to, and the process is not crowded with objects. Returns whether it did."""
+        began_s = self._now_s()
+        if began_s < self._next_s or is_crowded:
+            return False
+        gc.collect()
+        ended_s = self._now_s()
+        self._next_s = ended_s + max(COLLECTION_S, COLLECTION_REST * (ended_s - began_s))
+        return True
 
 
 def anonymous_bytes() -> int:

@@ -455,3 +455,20 @@ class TestSlices:
         assert len(crowd.answered()) == self.HELD
         firsts = {records_in(bytes(one.answer.body))[0].message.body for one in crowd.asked if one.answer is not None}
         assert firsts == {b"first"}
+
+    def test_another_queue_does_not_wait_for_them(self, harness: BrokerHarness, crowd: Crowd) -> None:
+        harness.send("Quiet", b"old", queue_id=0)
+        asked = harness.submit(harness.pull_command("Quiet", 0, 1, hold_ms=HOLD_MS), harness.connect())
+        harness.submit(harness.send_command("T", b"new", queue_id=0))
+        harness.submit(harness.send_command("Quiet", b"new", queue_id=0))
+        harness.tick()
+        assert asked.answer is not None and len(harness.broker.holds) > self.HELD // 4
+
+    def test_those_that_come_meanwhile_are_woken_too(self, harness: BrokerHarness, crowd: Crowd) -> None:
+        harness.submit(harness.send_command("T", b"new", queue_id=0))
+        harness.broker.end_round()
+        asked = harness.submit(harness.pull_command("T", 0, 2, hold_ms=HOLD_MS), harness.connect())
+        harness.broker.end_round()
+        harness.submit(harness.send_command("T", b"newer", queue_id=0))
+        harness.settle()
+        assert asked.answer is not None and len(harness.broker.holds) == 0

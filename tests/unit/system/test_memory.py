@@ -60,3 +60,45 @@ def test_memory_that_is_freed_and_wanted_again_costs_no_faults() -> None:
 
 def test_what_is_kept_is_kept_once_for_all_threads() -> None:
     assert printed(KEEPING, KEPT) < 2, "400 MiB were freed, by four threads"
+
+
+COLLECTIONS = """
+import gc
+from wheelmq.system.memory import COLLECTION_S, Collections
+
+now_s = 0.0
+began = gc.get_stats()[2]["collections"]
+collections = Collections(lambda: now_s)
+kept = [[] for _ in range(300_000)]
+assert gc.get_stats()[2]["collections"] == began
+now_s = COLLECTION_S
+assert not collections.look(is_crowded=True) and collections.look(is_crowded=False)
+assert not collections.look(is_crowded=False)
+print(gc.get_stats()[2]["collections"] - began)
+"""
+
+
+def test_full_collections_of_garbage_run_when_they_are_asked_for() -> None:
+    assert printed(COLLECTIONS) == 1
+
+
+TRIM = """
+from wheelmq.system.memory import GROWN_BYTES, FreedMemory, anonymous_bytes, keep_freed_memory
+
+keep_freed_memory()
+freed = FreedMemory()
+assert freed.trim_job() is None
+parts = [bytes(1 << 20) for _ in range(2 * (GROWN_BYTES >> 20))]
+parts = [bytearray(part) for part in parts]
+pin = parts[-1]
+del parts
+job = freed.trim_job()
+if job is not None:
+    job()
+print(freed.trim_job() is None)
+"""
+
+
+def test_freed_pages_below_one_that_is_used_go_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", TRIM], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
