@@ -7,10 +7,11 @@ ignored (`a = 1 ORDER BY b` is `a = 1`). NOT binds closer than any comparison (`
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+import re
 from typing import Final
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
+from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from wheelmq.filter import expression as parts
 from wheelmq.filter.expression import Condition, Constant, Expression, ExpressionError, Joined, Property, Truth
@@ -19,8 +20,13 @@ from wheelmq.formats.java import java_double, java_long
 
 CHARS_MAX: Final = 16_384
 """The longest expression that is read; Apache RocketMQ knows no limit."""
-CACHED: Final = 100
-"""How many of those read last are kept (RocketMQ: PARSE_CACHE)."""
+CACHED: Final = 1000
+"""Expressions whose parse result is kept (RocketMQ: PARSE_CACHE, of 100)."""
+SHOWN_CHARS: Final = 200
+"""Characters of an expression that an error shows."""
+
+BRACKETS_MAX: Final = 1000
+"""Brackets and signs that may be open at once. Apache's parser overflows its stack at some thousands."""
 
 KEYWORDS: Final = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
@@ -74,10 +80,8 @@ FLOAT.2: /(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
 DECIMAL: /0|[1-9][0-9]*[lL]?/
 
 SPACES: /[ \t\n\r\f]+/
-LINE_COMMENT.2: /--[^\n\r]*[\n\r]/
 BLOCK_COMMENT: /\/\*[^*]*\*+(?:[^*\/][^*]*\*+)*\//
 %ignore SPACES
-%ignore LINE_COMMENT
 %ignore BLOCK_COMMENT
 """
 
@@ -188,30 +192,59 @@ _LARK: Final = Lark(
 _END: Final = Token("$END", "")
 
 
+_outcomes: dict[str, Condition | ExpressionError] = {}
+"""Results by text, the oldest first. A wrong expression is not parsed again and again either."""
+
+_LINE_COMMENT: Final = re.compile(r"--[^\n\r]*[\n\r]")
+_NO_COMMENT: Final = re.compile(r"'(?:''|[^'])*'|/\*[^*]*\*+(?:[^*/][^*]*\*+)*/|[^'/-]+|-(?!-)|/")
+"""A text, a block comment, or characters that begin neither these nor a line comment."""
+
+
 def parse(text: str) -> Condition:
-    """The expression that `text` begins with, from the cache if it was read lately. Raises ExpressionError."""
+    """Return the expression that `text` begins with. Raises ExpressionError."""
     if len(text) > CHARS_MAX:
         raise ExpressionError(f"an expression has at most {CHARS_MAX} characters, this one has {len(text)}")
-    outcome = _outcome(text)
+    outcome = _outcomes.get(text)
+    if outcome is None:
+        try:
+            outcome = _read(text)
+        except ExpressionError as error:
+            outcome = ExpressionError(str(error))
+        while len(_outcomes) >= CACHED:
+            _outcomes.pop(next(iter(_outcomes)), None)
+        _outcomes[text] = outcome
     if isinstance(outcome, ExpressionError):
         raise ExpressionError(str(outcome))
     return outcome
 
 
-@lru_cache(CACHED)
-def _outcome(text: str) -> Condition | ExpressionError:
-    """What came of reading `text`: a wrong one is not read over and over either."""
-    try:
-        return _read(text)
-    except ExpressionError as error:
-        return error
+def is_parsed(text: str) -> bool:
+    """Whether `parse` knows the result for `text`."""
+    return text in _outcomes or len(text) > CHARS_MAX
+
+
+def _without_line_comments(text: str) -> str:
+    """Return `text` with spaces in place of its line comments.
+
+    A line comment needs a line end: two signs after the last one are two signs. The grammar cannot look for the line
+    end from each sign, since a text of 16,384 signs would take seconds.
+    """
+    comments_end = max(text.rfind("\n"), text.rfind("\r"))
+    parts, at = [], 0
+    while at < comments_end:
+        comment = _LINE_COMMENT.match(text, at)
+        found = comment or _NO_COMMENT.match(text, at)
+        if found is None:
+            break  # a text without an end, which the grammar refuses
+        parts.append(" " * len(found[0]) if comment else found[0])
+        at = found.end()
+    return "".join(parts) + text[at:]
 
 
 def _read(text: str) -> Condition:
-    parser = _LARK.parse_interactive(text)
+    parser = _LARK.parse_interactive(_without_line_comments(text))
     try:
-        for _ in parser.iter_parse():
-            pass
+        _feed(parser)
         whole = parser.feed_token(_END)
     except UnexpectedToken as error:
         try:
@@ -224,8 +257,19 @@ def _read(text: str) -> Condition:
     return whole
 
 
+def _feed(parser: InteractiveParser) -> None:
+    """Feed all tokens. Raises ExpressionError as soon as they nest too deep, whatever comes after them."""
+    open_brackets = signs = 0
+    for token in parser.iter_parse():
+        open_brackets += (token.type == "LPAR") - (token.type == "RPAR")
+        signs = signs + 1 if token.type in ("NOT", "MINUS") else 0
+        if open_brackets + signs > BRACKETS_MAX:
+            raise ExpressionError(f"it nests more than {BRACKETS_MAX} deep")
+
+
 def _told(error: UnexpectedInput) -> str:
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
         return "it ends too early"
     found = error.token.value if isinstance(error, UnexpectedToken) else getattr(error, "char", "")
+    found = found if len(found) <= SHOWN_CHARS else found[:SHOWN_CHARS] + "..."
     return f"{found!r} is not expected at character {(error.pos_in_stream or 0) + 1}"

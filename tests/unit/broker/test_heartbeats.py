@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wheelmq.broker.handlers.members import ENTRIES_MAX
+from wheelmq.broker.handlers.members import ENTRIES_MAX, EXPRESSION_CHARS_MAX
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.disk import Call
@@ -17,9 +17,9 @@ from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.offload import HeldOffload
 
 
-def heartbeat(groups: int, subscriptions: int = 1) -> Command:
+def heartbeat(groups: int, subscriptions: int = 1, **fields: str) -> Command:
     consumer = {"consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING"}
-    of_each: list[dict[str, Any]] = [{"topic": f"t{i}", "subString": "*"} for i in range(subscriptions)]
+    of_each: list[dict[str, Any]] = [{"topic": f"t{i}", "subString": "*", **fields} for i in range(subscriptions)]
     consumers = [consumer | {"groupName": f"g{i}", "subscriptionDataSet": of_each} for i in range(groups)]
     body = {"clientID": "c", "producerDataSet": [], "consumerDataSet": consumers}
     return Command(code=RequestCode.HEART_BEAT, body=json.dumps(body).encode())
@@ -76,3 +76,33 @@ def test_a_group_that_cannot_be_deleted_stays(harness: BrokerHarness) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR and "subscriptionGroup.json" in (answer.remark or "")
     known = harness.broker.groups.known("g")
     assert known is not None and known.retry_max_times == 3 and harness.broker.groups.is_forbidden("g", "T")
+
+
+class TestExpressions:
+    LONG = " OR ".join(f"a = '{i}'" for i in range(100))
+
+    def test_long_ones_are_parsed_off_the_loop(self, tmp_path: Path) -> None:
+        reading = HeldOffload()
+        with BrokerHarness(tmp_path, reading=reading, enable_property_filter=True) as harness:
+            harness.send("t0", queue_id=0, properties={"a": "7"})
+            asked = harness.submit(heartbeat(1, subString=self.LONG, expressionType="SQL92"))
+            fields = {"subscription": self.LONG + " OR b = '1'", "expressionType": "SQL92"}
+            pulled = harness.submit(harness.pull_command("t0", **fields))
+            harness.tick()
+            assert asked.answer is pulled.answer is None and len(reading) == 2
+            reading.run()
+            harness.tick()
+            assert asked.answer is not None and asked.answer.code == 0
+            assert pulled.answer is not None and pulled.answer.code == 0
+            assert harness.broker.consumer_filters.find("t0", "g0") is not None
+            assert harness.ask(heartbeat(1, subString=self.LONG, expressionType="SQL92")).code == 0  # it is known now
+
+    def test_too_many_characters_are_refused(self, harness: BrokerHarness) -> None:
+        answer = harness.ask(heartbeat(40, 10, subString=self.LONG, expressionType="SQL92"))
+        assert answer.code == ResponseCode.INVALID_PARAMETER and str(EXPRESSION_CHARS_MAX) in (answer.remark or "")
+
+    def test_the_log_shows_the_beginning_of_a_wrong_one(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with BrokerHarness(tmp_path, enable_property_filter=True) as harness:
+            harness.ask(heartbeat(3, subString="(" + self.LONG, expressionType="SQL92"))
+        lines = [one.getMessage() for one in caplog.records if "no filter" in one.message]
+        assert len(lines) == 1 and len(lines[0]) < 400

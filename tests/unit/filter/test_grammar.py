@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheelmq.filter.expression import DEPTH_MAX, ExpressionError
-from wheelmq.filter.grammar import CHARS_MAX, parse
+from wheelmq.filter.grammar import BRACKETS_MAX, CHARS_MAX, parse
 from wheelmq.filter.values import EvaluationError, Long, compare
 
 
@@ -67,7 +68,39 @@ def test_an_expression_nests_so_deep_and_no_deeper(before: str, behind: str) -> 
 
 
 def test_parentheses_alone_are_no_depth() -> None:
-    assert parse("(" * 5000 + "a = 5" + ")" * 5000).matches({"a": "5"})
+    assert parse("(" * BRACKETS_MAX + "a = 5" + ")" * BRACKETS_MAX).matches({"a": "5"})
+
+
+@pytest.mark.parametrize("text", ["(" * 16_000, "-" * CHARS_MAX, "NOT " * 4000 + "TRUE", "- -" * 5000, "--\n" * 5000])
+def test_a_text_that_goes_on_and_on_is_refused_soon(text: str) -> None:
+    """The parser stops at the bound, and looks for no line end from each sign."""
+    began_s = time.process_time()
+    with pytest.raises(ExpressionError):
+        parse(text)
+    assert time.process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a = 5 -- and so on\n", "5"),
+        ("a = '--' -- '\n OR a = '5'", "5"),
+        ("a -- = 4\n -- = 3\r\n = 5", "5"),
+        ("a = /* -- */ 5", "5"),
+        ("a = /* -- \n */ 5 --", "5"),
+        ("a = --5", "5"),
+        ("a = '\n--'", "\n--"),
+        ("a = '-- \n'", "-- \n"),
+    ],
+)
+def test_comments(text: str, value: str) -> None:
+    assert parse(text).matches({"a": value}) and not parse(text).matches({"a": "4"})
+
+
+def test_an_error_shows_a_part_of_a_long_text() -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse("a IN (" + "c" * 10_000 + ")")
+    assert len(str(caught.value)) < 400
 
 
 WORDS = (

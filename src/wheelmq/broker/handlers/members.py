@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.dispatch import serves
+from wheelmq.broker.parsing import when_parsed
 from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.broker.slices import Steps
 from wheelmq.broker.state.clients import Client
@@ -13,7 +15,7 @@ from wheelmq.broker.subscriptions import check_is_supported
 from wheelmq.filter.expression import ExpressionError
 from wheelmq.formats import names
 from wheelmq.formats.wire import bodies
-from wheelmq.formats.wire.bodies import ConsumerData
+from wheelmq.formats.wire.bodies import ConsumerData, Subscription
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 ENTRIES_MAX: Final = 10_000
 """Groups of a heartbeat and subscriptions of all of them. A client has one or a few; a proxy has thousands."""
+EXPRESSION_CHARS_MAX: Final = 128 << 10
+"""Characters of all expressions of a heartbeat. Those of tags do not count."""
 AT_ONCE_MAX: Final = 64
 """Groups and subscriptions that are served without slices."""
 
@@ -44,6 +48,19 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
             f"the heartbeat of {beat.client_id[:200]} has {entries} groups and subscriptions, a client can have "
             f"{ENTRIES_MAX}: use more clients",
         )
+    texts = [
+        subscription.sub_string
+        for consumer in beat.consumer_data_set
+        for subscription in consumer.subscription_data_set
+        if not subscription.is_by_tags
+    ]
+    chars = sum(map(len, texts))
+    if chars > EXPRESSION_CHARS_MAX:
+        raise PeerError(
+            ResponseCode.INVALID_PARAMETER,
+            f"the heartbeat of {beat.client_id[:200]} has expressions of {chars} characters together, the broker takes "
+            f"{EXPRESSION_CHARS_MAX}: use shorter ones, or more clients",
+        )
     client = Client(
         client_id=beat.client_id,
         connection=request.connection,
@@ -53,7 +70,12 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
     )
     steps = _register(beat, client, broker)
     if entries > AT_ONCE_MAX:
-        return broker.slices.answer(steps)
+        return when_parsed(broker, texts, lambda: broker.slices.answer(steps))
+    return when_parsed(broker, texts, lambda: _finish(steps))
+
+
+def _finish(steps: Steps) -> Command:
+    """Return the answer that `steps` work out."""
     while True:
         try:
             next(steps)
@@ -65,7 +87,7 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
 def _register(beat: bodies.Heartbeat, client: Client, broker: Broker) -> Steps:
     """Register the groups one by one, a step for each."""
     for consumer in beat.consumer_data_set:
-        _register_consumer(consumer, client, broker)
+        yield from _register_consumer(consumer, client, broker)
         yield
     for producer in beat.producer_data_set:
         broker.clients.producer_beat(client, producer.group_name)
@@ -73,7 +95,7 @@ def _register(beat: bodies.Heartbeat, client: Client, broker: Broker) -> Steps:
     return reply(IS_SUPPORT_HEART_BEAT_V2="false", IS_SUB_CHANGE="true")
 
 
-def _register_consumer(consumer: ConsumerData, client: Client, broker: Broker) -> None:
+def _register_consumer(consumer: ConsumerData, client: Client, broker: Broker) -> Iterator[None]:
     if broker.settings.reject_pull_consumer_enable and consumer.consume_type == "CONSUME_ACTIVELY":
         return
     group = broker.groups.get(consumer.group_name)
@@ -81,7 +103,7 @@ def _register_consumer(consumer: ConsumerData, client: Client, broker: Broker) -
         return
     broker.topics.create_for_group(names.retry_topic(consumer.group_name), group.retry_queue_nums)
     changed = broker.clients.consumer_beat(client, consumer)
-    broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
+    yield from broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
     if changed and group.notify_consumer_ids_changed_enable:
         broker.member_changes.note_change(consumer.group_name, client.connection)
 
@@ -105,6 +127,11 @@ def check_client_config(request: Request, broker: Broker) -> Answer:
     subscription = bodies.read(request.body, bodies.ClientCheck).subscription_data if request.body else None
     if subscription is None or subscription.is_by_tags:
         return reply()
+    return when_parsed(broker, [subscription.sub_string], lambda: _check_expression(subscription, broker))
+
+
+def _check_expression(subscription: Subscription, broker: Broker) -> Answer:
+    """Raises PeerError."""
     check_is_supported(subscription, broker)
     try:
         compiled(str(subscription.expression_type), subscription.sub_string)

@@ -11,7 +11,9 @@ from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.offsets import is_in_memory
 from wheelmq.broker.hook_contexts import pull_context
+from wheelmq.broker.parsing import when_parsed
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, Wants
+from wheelmq.broker.state.consumer_filters import SQL92
 from wheelmq.broker.subscriptions import EVERYTHING, Forbidden, MessageFilter, filter_of, forbidden
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE, QUEUE_UNIT
 from wheelmq.formats.names import may_always_pull
@@ -75,6 +77,11 @@ def pull(request: Request, broker: Broker) -> Answer:
 
     A held pull has passed over the messages that its filter does not want: its last answer names where it stands.
     """
+    text = request.ext.get("subscription", "") if request.ext.get("expressionType") == SQL92 else ""
+    return when_parsed(broker, [text], lambda: _pull(request, broker))
+
+
+def _pull(request: Request, broker: Broker) -> Answer:
     mine = _Pull(request, broker)
     header = mine.header
     offsets = broker.consumer_offsets

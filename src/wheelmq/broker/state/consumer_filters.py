@@ -17,10 +17,13 @@ from wheelmq.formats.wire.bodies import TAG, Body, Subscription
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
+from wheelmq.system.thinned import ThinnedLog
 
 log = logging.getLogger(__name__)
 
 SQL92 = "SQL92"
+SHOWN_CHARS = 200
+"""Characters of an expression that the log shows."""
 DIED_BEFORE_START_MS = 30_000
 """How long before a start the filters count as dead that were alive at the end."""
 
@@ -92,6 +95,7 @@ class ConsumerFilters:
     """Filters by group and topic. Written to disk every few seconds, when changed, and at a clean stop."""
 
     def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
+        self._log = ThinnedLog(log, clock.monotonic)
         self._disk = disk
         self._path = paths.config_file("consumerFilter.json")
         self._clock = clock
@@ -108,8 +112,8 @@ class ConsumerFilters:
         """The filter, dead or not."""
         return self._by_group.get(group, {}).get(topic)
 
-    def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
-        """Take what a heartbeat of the group says. An expression that is none leaves its topic without a filter."""
+    def register(self, group: str, subscriptions: Iterable[Subscription]) -> Iterator[None]:
+        """Register the expressions of a heartbeat, a step for each. A wrong one leaves its topic without a filter."""
         if not self._is_on:
             return
         topics = set()
@@ -117,6 +121,7 @@ class ConsumerFilters:
             topics.add(subscription.topic)
             if not subscription.is_by_tags and subscription.sub_string:
                 self._register(group, subscription)
+                yield
         for topic, known in self._by_group.get(group, {}).items():
             if topic not in topics:
                 self._bury(known)
@@ -160,9 +165,8 @@ class ConsumerFilters:
             filters[subscription.topic] = self._made(group, subscription)
             self._dirty = True
         except ExpressionError as error:
-            log.warning(
-                "group %s, topic %s: %r is no filter: %s", group, subscription.topic, subscription.sub_string, error
-            )
+            shown = subscription.sub_string[:SHOWN_CHARS]
+            self._log.warn("filter", "group %s, topic %s: %r is no filter: %s", group, subscription.topic, shown, error)
             self._dirty |= filters.pop(subscription.topic, None) is not None
             if not filters:
                 del self._by_group[group]
@@ -227,5 +231,7 @@ class ConsumerFilters:
                 try:
                     self._by_group.setdefault(group, {})[topic] = ConsumerFilter(data)
                 except ExpressionError as error:
-                    log.warning("%s: %r of group %s is no filter: %s", self._path, data.expression, group, error)
+                    log.warning(
+                        "%s: %r of group %s is no filter: %s", self._path, data.expression[:SHOWN_CHARS], group, error
+                    )
                     self._dirty = True
