@@ -181,10 +181,14 @@ class Dispatch:
             remark = "service not available now: the disk is full"
             return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark), True
         except Exception as error:
-            text = f"held request with code={asked}" if isinstance(asked, int) else f"request {command_text(asked)}"
-            log.exception("%s from %s failed", text, peer_text(connection))
+            log.exception("%s from %s failed", _text(asked), peer_text(connection))
             remark = f"{type(error).__name__}: {error}"[:1024]
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=remark), True
+
+
+def _text(asked: Command | int) -> str:
+    """Return the text of a request for the log; of a held one only its code is known."""
+    return f"held request with code={asked}" if isinstance(asked, int) else f"request {command_text(asked)}"
 
 
 def _unsupported(code: int) -> str:

@@ -7,7 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
 
+from wheelmq.broker.put_status import PutStatus
 from wheelmq.broker.request import PeerError
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.observe.histogram import Histogram
 
@@ -95,6 +97,11 @@ def timed(put: Callable[[Broker, M, Unpack[Ts]], R]) -> Callable[[Broker, M, Unp
             return stored
         except PeerError as error:
             result = str(getattr(error, "status", error.remark))
+            if result == PutStatus.UNKNOWN_ERROR:
+                first = messages[0]
+                text = "the put that failed: topic=%s queueId=%d messages=%d bodyLength=%d"
+                topic = first.properties.get(props.REAL_TOPIC, first.topic)
+                log.error(text, topic, first.queue_id, len(messages), body_bytes)
             raise
         finally:
             times.note_put(monotonic() - begin_s, body_bytes, result)

@@ -154,7 +154,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     """Keep resets of offsets for the groups' next pulls; else their clients are told, as clients before 5.0 expect."""
     slave_read_enable: bool = False
     """Suggest another broker id to consumers that are far behind, as their group names it. The broker has no replicas
-    yet, so pulls go nowhere else unless another broker with this name and id exists."""
+    yet, so pulls stay here unless another broker with this name and that id exists."""
     access_message_in_memory_max_ratio: Percent = 40
     """Share of the machine's memory that the end of the log is taken to have; who reads before it is far behind."""
     store_reply_message_enable: bool = True

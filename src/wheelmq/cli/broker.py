@@ -10,7 +10,7 @@ import click
 
 from wheelmq.cli.config_options import config_option, set_option, settings_of, tell
 from wheelmq.cli.hooks import hook_option, load_hooks
-from wheelmq.cli.part import home_option, log, port_told, run_part, say, supervised_options
+from wheelmq.cli.part import CannotStart, home_option, log, port_told, run_part, say, supervised_options
 
 flush_option = click.option(
     "--flush",
@@ -71,6 +71,11 @@ def command(
             },
         )
         tell(reading.notes)
+        if ends_with_stdin and settings.broker_id:
+            raise CannotStart(
+                f"broker_id={settings.broker_id}: a broker with an id other than 0 rejects sends, and `wheelmq up` "
+                "waits until its broker accepts them. Set broker_id=0, or run `wheelmq broker`"
+            )
         app = BrokerApp(settings, Origin(file, reading.given), hooks)
         with port_told(settings.listen_port, port_option):
             await app.start()

@@ -11,6 +11,7 @@ from wheelmq.config.changes import ChangeRefused, Configuration, Origin
 from wheelmq.formats.wire import bodies, frame, headers
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
+from wheelmq.formats.wire.command_text import command_text
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.nameserver import compressed
@@ -76,6 +77,7 @@ class NameServer:
             at = stop
             if request.is_response:
                 continue
+            connection.last_request, connection.sends = (request.code, request.opaque), False
             answer = self._serve(request, connection)
             if not request.is_oneway:
                 answer.opaque = request.opaque
@@ -115,7 +117,7 @@ class NameServer:
         except (HeaderError, BodyError) as error:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
         except Exception as error:
-            log.exception("request %s from %s", request.code, connection.peer)
+            log.exception("request %s from %s failed", command_text(request), connection.peer)
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
 
     def _settings_changed(self, fields: frozenset[str]) -> None:

@@ -290,7 +290,9 @@ class TestOsPageCacheBusy:
 
 
 class TestUnknownError:
-    def test_what_nobody_expected(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_nobody_expected(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
         harness.send("T")
 
         def broken(size: int) -> MappedFile:
@@ -299,6 +301,10 @@ class TestUnknownError:
         monkeypatch.setattr(harness.broker.store.log, "reserve", broken)
         answer = harness.send("T", delay_ms=1500)  # by the plain code
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR")
+        assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+            "a message could not be stored",
+            "the put that failed: topic=T queueId=0 messages=1 bodyLength=4",
+        ]
         monkeypatch.undo()
         assert harness.send("T").code == 0
 

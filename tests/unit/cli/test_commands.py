@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from wheelmq.cli import COMMANDS, main
+from wheelmq.cli import COMMANDS, main, part
 from wheelmq.cli.ports import free_port
 
 HEAVY = ("pyspark", "numba", "numpy", "pyarrow", "rich", "psutil")
@@ -122,3 +122,11 @@ def test_bad_settings_of_the_broker_are_told(pair: str, told: str, tmp_path: obj
     result = CliRunner().invoke(main, ["broker", "--home", str(tmp_path), "--port", "0", "--set", pair])
     assert result.exit_code == 78
     assert told in result.output
+
+
+def test_up_does_not_wait_for_a_broker_that_rejects_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "end_with_stdin", lambda: None)
+    command = ["broker", "--home", str(tmp_path), "--port", "0", "--set", "broker_id=1", "--ends-with-stdin"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 78
+    assert "broker_id=1: a broker with an id other than 0 rejects sends" in result.output

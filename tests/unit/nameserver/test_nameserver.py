@@ -376,3 +376,17 @@ class TestSettings:
     def test_where_key_values_are_kept(self, names: Harness) -> None:
         names.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v")
         assert b'"v"' in (names.disk.read(names.settings.kv_config_path) or b"")
+
+
+def test_what_a_handler_raises_is_logged_with_the_command(
+    names: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def boom(*arguments: object) -> None:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(names.server.routes, "route", boom)
+    answer = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T", AccessKey="s3cret")
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "ValueError: unforeseen")
+    (line,) = caplog.messages
+    assert line.startswith("request code=105 opaque=1 ") and "fields={topic=T, AccessKey=***}" in line
+    assert names.client.last_request == (105, 1) and not names.client.sends
