@@ -19,8 +19,22 @@ WORKERS: Final = (Role.SOURCE, Role.DAEMON, Role.TASK)
 
 
 def machine() -> dict[str, float]:
-    """Cores, and how busy they were in the last minute."""
-    return {"cores": os.cpu_count() or 1, "load": round(os.getloadavg()[0], 2)}
+    """Return the number of cores, the load of the last minute, and processor seconds since boot: all, and stolen ones.
+
+    The hypervisor steals processor seconds from a virtual machine when it runs another one.
+    """
+    times = psutil.cpu_times()
+    return {
+        "cores": os.cpu_count() or 1,
+        "load": round(os.getloadavg()[0], 2),
+        "processor_s": sum(times[:8]),  # user to steal; guests are in user
+        "stolen_s": getattr(times, "steal", 0.0),
+    }
+
+
+def stolen_percent(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """Return the share of the processor that the hypervisor gave to other machines between two looks at `machine`."""
+    return 100 * (after["stolen_s"] - before["stolen_s"]) / max(1e-9, after["processor_s"] - before["processor_s"])
 
 
 def parts_of(pids: Mapping[str, int]) -> dict[int, str]:

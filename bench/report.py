@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import machine
+from bench.machine import machine, stolen_percent
 from bench.targets import Target, WheelMQ, prepare, rivals
 
 Figures = dict[str, float]
@@ -153,7 +153,8 @@ class Report:
         rounds = max(map(len, self.figures.values()), default=0)
         after = machine()
         lines.append(
-            f"  {self.before['cores']:.0f} cores, load {self.before['load']} before and {after['load']} after;"
+            f"  {self.before['cores']:.0f} cores, load {self.before['load']} before and {after['load']} after,"
+            f" {stolen_percent(self.before, after):.1f} % of the processor stolen;"
             f" {f'medians of {rounds} rounds (least to most)' if rounds > 1 else 'one round'}"
         )
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.machine import machine, stolen_percent
 from bench.report import Metric, Report, number, spread
 from bench.ticks import trend
 
@@ -78,3 +79,11 @@ def test_trend_of_what_grows() -> None:
 
 def test_trend_without_a_turn() -> None:
     assert trend([(0, 5.0)]) == {"first": 5.0, "last": 5.0, "slope": 0.0}
+
+
+def test_the_stolen_share_of_the_processor(report: Report) -> None:
+    before = {"processor_s": 100.0, "stolen_s": 1.0}
+    assert stolen_percent(before, {"processor_s": 300.0, "stolen_s": 11.0}) == 5
+    assert stolen_percent(before, before) == 0
+    assert machine()["processor_s"] > machine()["stolen_s"] >= 0
+    assert "% of the processor stolen" in report.text()

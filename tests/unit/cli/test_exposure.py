@@ -76,3 +76,24 @@ def test_a_part_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
     assert first[0].startswith("broker: DIED (it ended with code 1); it is started again at once")
     assert first[1] == f"    the end of {tmp_path / 'logs' / 'broker.log'}:"
     assert first[2:] == ["    | Traceback", "    | ModuleNotFoundError: No module named x"]
+
+
+def test_a_broker_that_registers_another_address_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the setting broker_ip a broker registers that address, and `up` still connects to 127.0.0.1."""
+    settings = StackSettings(home=tmp_path, with_pipeline=False, namesrv_host="0.0.0.0")
+    stack = Stack(settings, clock=SystemClock(), tell=lambda text: None)
+    assert stack.namesrv.command[-2:] == ("--set", "listen_host=0.0.0.0")
+
+    async def brokers() -> dict[str, str]:
+        return {"broker-a": "10.0.0.7:10911"}
+
+    async def metrics() -> dict[str, object]:
+        return {"takes_sends": True}
+
+    monkeypatch.setattr(stack._routes, "brokers", brokers)
+    monkeypatch.setattr(stack, "metrics", metrics)
+    stack.namesrv._on_event({"event": "listening", "address": "0.0.0.0:9876", "listen_host": "0.0.0.0"})
+    assert not asyncio.run(stack._is_ready())
+    stack.broker._on_event({"event": "listening", "address": "10.0.0.7:10911", "listen_host": "0.0.0.0"})
+    assert asyncio.run(stack._is_ready())
+    assert stack.broker_address.startswith("127.0.0.1:")
