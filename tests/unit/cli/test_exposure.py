@@ -97,3 +97,16 @@ def test_a_broker_that_registers_another_address_is_ready(tmp_path: Path, monkey
     stack.broker._on_event({"event": "listening", "address": "10.0.0.7:10911", "listen_host": "0.0.0.0"})
     assert asyncio.run(stack._is_ready())
     assert stack.broker_address.startswith("127.0.0.1:")
+
+
+def test_a_pipeline_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    printed: list[str] = []
+    stack = Stack(StackSettings(home=tmp_path), clock=SystemClock(), tell=printed.append)
+    assert stack.pipeline is not None
+    stack.pipeline.child.log_path.parent.mkdir(parents=True)
+    stack.pipeline.child.log_path.write_text("JavaNotFound: no Java\n")
+    stack.pipeline._on_change("died (it ended with code 1); it is started again at once")
+    stack.pipeline._on_change("Spark is up (JVM 1)")
+    first, *others, last = printed[0].splitlines() + printed[1:]
+    assert first.startswith("pipeline: died (it ended with code 1)") and last == "pipeline: Spark is up (JVM 1)"
+    assert others[-1] == "    | JavaNotFound: no Java"
