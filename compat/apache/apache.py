@@ -43,6 +43,8 @@ class StartError(Exception):
 class _JavaServer:
     """One JVM of Apache's: its folder, its process, and the condition by which it is up."""
 
+    version: str = VERSIONS[0]
+
     name: ClassVar[str]
     main_class: ClassVar[str]
 
