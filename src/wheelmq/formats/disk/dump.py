@@ -32,6 +32,7 @@ from wheelmq.formats.disk.timer import (
     TIMER_SLOT,
     TIMER_UNIT,
 )
+from wheelmq.formats.disk.timer_detail import read_details
 from wheelmq.formats.field import Layout
 from wheelmq.formats.wire import bodies
 
@@ -121,6 +122,20 @@ def _units(layout: Layout, start: int, end: Callable[[Row], bool]) -> Reader:
 def _queue(view: memoryview, base: int) -> Iterator[Row]:
     for row in _units(QUEUE_UNIT, 0, lambda unit: unit["size"] == 0)(view, base):
         yield {"queue_offset": row["at"] // QUEUE_UNIT.size, **row}
+
+
+def _timer_log(view: memoryview, base: int) -> Iterator[Row]:
+    """Units, with queue offset and due time when they have a valid detail. A due time of None is not in the detail."""
+    for row in _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size)(view, base):
+        details = read_details(np.frombuffer(view, TIMER_UNIT.dtype, 1, row["at"] - base))
+        if details.is_known[0]:
+            due_ms = int(details.due_ms[0]) or None
+            row |= {
+                "queue_offset": int(details.queue_offsets[0]),
+                "due_ms": due_ms,
+                "is_long": bool(details.is_long[0]),
+            }
+        yield row
 
 
 def _index(view: memoryview, base: int) -> Iterator[Row]:
@@ -219,7 +234,7 @@ def _host_text(host: Host) -> str:
 _SEQUENCES: Final[tuple[tuple[int, str, Reader], ...]] = (
     (2, "consumequeue", _queue),
     (0, "commitlog", _records),
-    (0, "timerlog", _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size)),
+    (0, "timerlog", _timer_log),
     (0, "log", _records),
     (0, "queue", _block_queue),
 )

@@ -9,6 +9,7 @@ import pytest
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.dump import Row, UnknownFile, dump
 from wheelmq.formats.disk.paths import StorePaths
+from wheelmq.testing.clock import START_MS
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -69,6 +70,11 @@ def test_the_timer(paths: StorePaths) -> None:
     [log_file] = paths.timer_log.iterdir()
     [unit] = rows(log_file)
     assert (unit["at"], unit["size"], unit["previous_position"]) == (0, 52, -1)
+    assert (unit["queue_offset"], unit["due_ms"], unit["is_long"]) == (0, START_MS + 15_000, True)
+    raw = log_file.read_bytes()
+    changed = raw[:44] + bytes([raw[44] ^ 1]) + raw[45:]
+    [unknown] = dump(log_file, memoryview(changed))
+    assert "due_ms" not in unknown and unknown["record_position"] == unit["record_position"]
     [slot] = rows(paths.timer_wheel)
     assert slot["count"] == 1 and slot["first_position"] == slot["last_position"] == 0
     assert max(mark["queue_offset"] for mark in rows(paths.timer_mark)) == 1
