@@ -141,6 +141,7 @@ def _slots_by_details(timer_log: TimerLog, end: int, pending: Integers) -> Integ
         pending, offsets = pending[order], offsets[order]
     positions, sizes = (np.ascontiguousarray(pending[:, column]) for column in (POSITION, SIZE))
     slots_ms = slots_of(timer_log, end, offsets, positions, sizes)
+    del positions, sizes
     if order is None:
         return slots_ms
     unsorted = np.empty_like(slots_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -40,6 +42,12 @@ def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int6
         if not len(is_pending):
             break
     return found[:count]
+
+
+def pending_in(timer: Timer, ends: Mapping[Stream, int]) -> npt.NDArray[np.int64]:
+    """Return the rows of `pending_units` of several streams, by the end of each. Copies them only if it must."""
+    found = [rows for stream, end in ends.items() if len(rows := pending_units(timer, stream, end))]
+    return found[0] if len(found) == 1 else np.concatenate([NO_UNITS, *found])
 
 
 def origins_of_none(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:

@@ -146,10 +146,8 @@ class TimerRecovery:
         """Meet the records of `snapshot` that are not done, but for those that need not be read; which of them are
         damaged. Raises LogDamaged when one is not where its unit says."""
         timer, ends = self._timer, _ends_in_log(snapshot)
-        units = np.concatenate(
-            [queued.NO_UNITS, *(queued.pending_units(timer, stream, end) for stream, end in ends.items())]
-        )
-        if (np.diff(units[:, queued.POSITION]) < 0).any():
+        units = queued.pending_in(timer, ends)
+        if (units[1:, queued.POSITION] < units[:-1, queued.POSITION]).any():
             units = units[np.argsort(units[:, queued.POSITION], kind="stable")]
         spans = units[:, queued.POSITION], units[:, queued.SIZE]
         if not queued.can_be_records(*spans, timer.store.log.files, snapshot.position):
