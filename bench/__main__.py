@@ -36,6 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "recovery": ("bench.recovery",),
     "pending": ("bench.pending",),
     "absences": ("bench.absences",),
+    "away": ("bench.away",),
     "sends_java": ("bench.sends_java",),
     "sends_java_all": ("bench.sends_java", "--all"),
     "backlog": ("bench.backlog",),

@@ -142,6 +142,11 @@ class WheelMQ(Target):
         found: dict[str, Any] = msgspec.json.decode(self.ask(RequestCode.WMQ_METRICS).body)
         return found
 
+    def armed_in_place(self) -> int:
+        """Return how many messages the broker armed in place of turns since its start; 0 beside a live pipeline."""
+        by = self.metrics()["timers"]["armed_by"]
+        return int(by.get("wheel_lane", 0) + by.get("index_lane", 0))
+
 
 class Part:
     """One `wheelmq` command as a process that says what happens as JSON lines; ended together with all below it."""

@@ -22,7 +22,7 @@ from bench.deliveries import judge, read
 from bench.generator import generate_taken, warm_up
 from bench.rawload import Bytes, Load
 from bench.report import Figures, Metric, Report, measure, parse, parser, spread, tell
-from bench.targets import Target
+from bench.targets import Target, WheelMQ
 
 TOPIC = "Sustained"
 WARM_TOPIC = "Warm"
@@ -47,6 +47,7 @@ METRICS = [
     Metric("p50_ms", "lateness in the queue p50, ms"),
     Metric("p99_ms", "lateness in the queue p99, ms"),
     Metric("max_ms", "lateness in the queue max, ms"),
+    Metric("in_place", "timers that the broker armed in place of turns", at_most=0),
     Metric("broker_cores", "broker's processor, cores"),
     Metric("others_cores", "JVM and workers, cores"),
 ]
@@ -91,11 +92,16 @@ def _sustain(target: Target, load: Load) -> Figures:
     tell(f"{target.name}: {wanted:,} timers in, waiting for the last")
     assert load.delays_ms is not None
     _drain(target, TOPIC, wanted, max(load.delays_ms) / 1000 + STALL_S)
+    in_place = {"in_place": target.armed_in_place()} if isinstance(target, WheelMQ) else {}
     target.end()
-    return _figures(target, load, result, taken) | {
-        "broker_cores": used["broker"] / result["seconds"],
-        "others_cores": sum(used.get(part, 0.0) for part in ("driver", "jvm", "workers")) / result["seconds"],
-    }
+    return (
+        _figures(target, load, result, taken)
+        | in_place
+        | {
+            "broker_cores": used["broker"] / result["seconds"],
+            "others_cores": sum(used.get(part, 0.0) for part in ("driver", "jvm", "workers")) / result["seconds"],
+        }
+    )
 
 
 def _drain(target: Target, topic: str, wanted: int, stall_s: float) -> None:

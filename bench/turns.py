@@ -33,6 +33,7 @@ METRICS = [
     Metric("per_turn", "driver, JVM, workers: processor s a turn"),
     Metric("share", "timers over 5 s that the pipeline armed, %", at_least=99),
     Metric("long", "timers over 5 s that were armed"),
+    Metric("in_place", "timers that the broker armed in place of turns", at_most=0),
 ]
 
 
@@ -61,6 +62,7 @@ def _turns(target: Target, seconds: float) -> Figures:
     figures |= {"turns": count / seconds, "per_turn": pipeline_seconds(used) / max(1, count)}
     figures |= {part: used.get(part, 0.0) / seconds for part in ("driver", "jvm", "workers", "broker")}
     rows = after["pipeline"]["indexed_to"] - before["pipeline"]["indexed_to"]
+    figures["in_place"] = target.armed_in_place()
     return figures | {"rows": rows / max(1, count), **_armed(share, before, after)}
 
 

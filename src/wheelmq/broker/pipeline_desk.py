@@ -44,6 +44,8 @@ AGE_MS: Final = 3000
 """An un-indexed message waits for a turn no longer than this."""
 LOOK_MS: Final = 50
 """How often it is looked at whether a turn is due."""
+CHECK_MS: Final = 1000
+"""While no turn is committed, timercheck is written this often, so that Apache does not read slots that are out."""
 URGENT_MS: Final = 5000
 """An un-indexed message that is due within this is reason for a turn at the next pace."""
 
@@ -96,6 +98,7 @@ class PipelineDesk:
         """When a pipeline last opened a lease, asked for a plan, or worked on a turn."""
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
+        self._check_ms = 0
         self._check_file = CheckFile(broker.store, broker.offloads.background)
         self._row_check = RowCheck(self._timer)
         self.lease_watch = LeaseWatch(broker.clock.monotonic)
@@ -273,6 +276,9 @@ class PipelineDesk:
         elif self._oldest_ms is None:
             self._oldest_ms = now_ms
         self._broker.holds.wake(self)
+        if self.fallback.is_active and now_ms >= self._check_ms and not self._saves:
+            self._check_ms = now_ms + CHECK_MS
+            self._note_check()
 
     def oldest_unindexed_ms(self) -> int:
         """For how long the oldest message has waited to be indexed, milliseconds; 0 when none waits."""
@@ -313,10 +319,15 @@ class PipelineDesk:
             return
         timer = self._timer
         timer.log.note_synced(upto)
-        if timer.log.synced == timer.log.end:
-            self._check_file.note(timer.check(self._broker.releaser.earliest_in_hand_ms()))
+        self._note_check()
         if done is not None:
             done()
+
+    def _note_check(self) -> None:
+        """Have timercheck written for the present state, if the timer log is on disk."""
+        timer = self._timer
+        if timer.log.synced == timer.log.end:
+            self._check_file.note(timer.check(self._broker.releaser.earliest_in_hand_ms()))
 
     def close(self) -> None:
         """A clean stop: timer log, wheel, mark and timercheck to disk, and what another broker needs of them."""

@@ -42,7 +42,7 @@ _port = click.IntRange(0, 65535)
 @click.option(
     "--no-pipeline",
     is_flag=True,
-    help="Leave out Spark: the broker delivers a million waiting messages alone; what was indexed before waits for it.",
+    help="Leave out Spark: the broker arms and indexes all messages itself.",
 )
 @click.option("--master", help="Any Spark master for the pipeline; local[2,4] if none is named.")
 @set_option

@@ -42,7 +42,7 @@ POLL_S: Final = 0.2
 RENEW_S: Final = 1.5
 RETRY_S: Final = 0.5
 QUIET_S: Final = 10.0
-"""A turn that is not heard of for so long is given up. What is armed lasts half a lead (15 s) at least."""
+"""A turn that is not heard of for so long is given up. Turns are two thirds of a lead (20 s) ahead at least."""
 QUIET_NEW_S: Final = 30.0
 """The same for a query that has not committed a turn yet: Spark has to plan it."""
 QUIET_FIRST_S: Final = 180.0

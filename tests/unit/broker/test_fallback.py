@@ -10,7 +10,7 @@ import pytest
 
 from wheelmq.broker import fallback
 from wheelmq.delay.timer import index_lane, staging, wheel_lane
-from wheelmq.delay.timer.mark import MarkFile
+from wheelmq.delay.timer.mark import MarkFile, load_check
 from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.disk import properties as props
 from wheelmq.net.errors import Refused
@@ -351,6 +351,21 @@ class TestIndexLane:
         invariants.check(harness.broker)
         harness.advance(100_000)
         assert set(lateness(harness, due).values()) == {0}
+
+
+class TestTimercheck:
+    @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+    def test_it_says_which_slots_are_out(self, harness: BrokerHarness, disk: SimulatedDisk, clean: bool) -> None:
+        """Apache RocketMQ would read each slot from there on, and deliver its messages again."""
+        due = send(harness, [40_000 + 1000 * i for i in range(60)])
+        index(harness, PipelineModel(harness))
+        harness.advance(70_000)
+        assert set(lateness(harness, {body: due[body] for body in harness.bodies("T")}).values()) == {0}
+        paths, now_ms = harness.broker.paths, harness.now_ms
+        harness.stop() if clean else harness.crash()
+        check = load_check(disk, paths)
+        assert check is not None and now_ms - 3000 <= check.last_read_ms <= now_ms
+        assert check.queue_offset == len(due)
 
 
 class TestLog:

@@ -1,0 +1,187 @@
+"""Timers that are indexed fall due while the pipeline is away: are they late?
+
+100,000 timers of 256 B are sent and indexed, due over ten minutes. Then nothing is sent. The JVM and all other
+processes of the pipeline are killed at the least favourable moment: right before a turn would walk the wheel again, so
+that as few timers as possible are armed. The pipeline stays away, and the broker arms the rest itself (docs/adr/0025).
+`--short` takes 5,000 timers and one minute. WheelMQ alone: Apache RocketMQ has no such part.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import psutil
+
+from bench.deliveries import judge, read
+from bench.generator import generate_taken
+from bench.machine import family
+from bench.rawload import Load
+from bench.recovery import Ours
+from bench.report import Figures, Metric, Report, parse, parser, tell
+from bench.targets import Part, prepare
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.link import Link
+
+TIMERS: Final = 100_000
+TIMERS_SHORT: Final = 5000
+AWAY_S: Final = 600.0
+AWAY_S_SHORT: Final = 60.0
+GROUPS: Final = 20
+GROUPS_SHORT: Final = 6
+"""The timers are sent in groups. Those of one group fall due within a second or two."""
+FIRST_S: Final = 75.0
+"""From the first send to the first due time: the pipeline starts and indexes meanwhile."""
+RATE: Final = 5000.0
+SHORT_OF_MS: Final = 20_300
+"""The pipeline is killed when turns have walked as little ahead as this: at 20 s a turn would walk again."""
+READY_S: Final = 180.0
+LOOK_S: Final = 0.05
+REST_S: Final = 3.0
+
+METRICS: Final = [
+    Metric("timers", "timers, due while the pipeline was away"),
+    Metric("armed", "of these armed by the broker itself", at_least=1),
+    Metric("p50_ms", "lateness p50, ms"),
+    Metric("p99_ms", "lateness p99, ms", at_most=20),
+    Metric("max_ms", "lateness max, ms"),
+    Metric("lost", "lost", at_most=0),
+    Metric("twice", "twice", at_most=0),
+    Metric("early", "early", at_most=0),
+    Metric("too_soon", "armed by the broker while the pipeline turned", at_most=0),
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    made = parser("away", __doc__, rounds=1)
+    made.add_argument("--timers", type=int, help=f"({TIMERS}; {TIMERS_SHORT} with --short)")
+    made.add_argument("--first-s", type=float, default=FIRST_S, help="from the first send to the first due time (75)")
+    made.add_argument("--away-s", type=float, help=f"({AWAY_S:.0f}; {AWAY_S_SHORT:.0f} with --short)")
+    options = parse(made, argv)
+    report = Report("timers while the pipeline is away", METRICS)
+    if options.only == "Apache":
+        return report.finish(options.json)
+    prepare()
+    for i in range(options.rounds):
+        tell(f"away: WheelMQ, round {i + 1} of {options.rounds}")
+        report.add("WheelMQ", _away(options))
+    return report.finish(options.json)
+
+
+def _away(options: Namespace) -> Figures:
+    timers = options.timers or (TIMERS_SHORT if options.short else TIMERS)
+    away_s = options.away_s or (AWAY_S_SHORT if options.short else AWAY_S)
+    with _folder(options.home) as home:
+        broker = Ours(home, home / "store")
+        broker.start()
+        try:
+            with closing(Link(broker.address)) as link:
+                spread = _spread(options, away_s)
+                sent, too_soon = _send_and_kill(home, broker.address, link, timers, spread)
+                end_s = max(last_ms for _, last_ms in sent) / 1000 + REST_S
+                time.sleep(max(0.0, end_s - time.time()))
+                armed = _metrics(link)["timers"]["armed_by"].get("wheel_lane", 0)
+        finally:
+            broker.kill()
+        return {**_verdict(home / "store", [taken for taken, _ in sent]), "armed": armed, "too_soon": too_soon}
+
+
+def _send_and_kill(
+    home: Path, address: str, link: Link, timers: int, after_s: Sequence[float]
+) -> tuple[list[tuple[Any, int]], int]:
+    """Send the timers, have them indexed, and kill the pipeline.
+
+    Returns for each group which messages were taken, and its last due time. Also returns how many messages the broker
+    armed in place of the pipeline before the kill.
+    """
+    pipeline = Part(["pipeline", "--broker", address], home)
+    try:
+        began_s, sent = time.time(), []
+        for group, due_s in enumerate(after_s):
+            delay_ms = int((began_s + due_s - time.time()) * 1000)
+            load = Load(rate=RATE, messages=timers // len(after_s), delays_ms=(delay_ms, delay_ms + 1000))
+            result, taken = generate_taken(address, _topic(group), load)
+            sent.append((taken, result["last_ms"] + delay_ms + 1000))
+        _until(lambda: _metrics(link)["pipeline"]["unindexed"] == 0, "all timers are indexed")
+        _until(lambda: _ahead_ms(link) <= SHORT_OF_MS, "a turn is nearly due")
+        too_soon = _metrics(link)["timers"]["armed_by"].get("wheel_lane", 0)
+        if time.time() > began_s + after_s[0]:
+            raise RuntimeError("the first timers were due before the pipeline was killed: this machine is too busy")
+        for process in family(pipeline.process.pid):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        tell(f"away: the pipeline is killed, turns had walked {_ahead_ms(link) / 1000:.1f} s ahead")
+    finally:
+        pipeline.end()
+    return sent, too_soon
+
+
+def _spread(options: Namespace, away_s: float) -> list[float]:
+    """Return when each group is due, in seconds after the first send begins."""
+    groups = GROUPS_SHORT if options.short else GROUPS
+    return [options.first_s + group * away_s / groups for group in range(groups)]
+
+
+def _verdict(store: Path, taken: list[Any]) -> Figures:
+    late, lost, twice, early, count = [], 0, 0, 0, 0
+    for group, mine in enumerate(taken):
+        found = read(store, _topic(group))
+        outcome = judge(found, mine)
+        late.append(found.store_ms - found.deliver_ms)
+        lost, twice, early = lost + outcome.lost, twice + outcome.twice, early + outcome.early
+        count += int((mine > 0).sum())
+    p50_ms, p99_ms, max_ms = np.percentile(np.concatenate(late), (50, 99, 100))
+    return {
+        "timers": count,
+        "p50_ms": float(p50_ms),
+        "p99_ms": float(p99_ms),
+        "max_ms": float(max_ms),
+        "lost": lost,
+        "twice": twice,
+        "early": early,
+    }
+
+
+def _topic(group: int) -> str:
+    return f"Away{group}"
+
+
+def _metrics(link: Link) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(link.ask(Command(code=RequestCode.WMQ_METRICS)).body)
+    return found
+
+
+def _ahead_ms(link: Link) -> int:
+    found = _metrics(link)
+    return int(found["pipeline"]["walked_through_ms"]) - int(found["now_ms"])
+
+
+def _until(condition: Any, text: str) -> None:
+    end_s = time.monotonic() + READY_S
+    while not condition():
+        if time.monotonic() > end_s:
+            raise RuntimeError(f"not within {READY_S:.0f} s: {text}")
+        time.sleep(LOOK_S)
+
+
+@contextmanager
+def _folder(parent: Path | None) -> Iterator[Path]:
+    home = Path(tempfile.mkdtemp(prefix="bench-away-", dir=parent))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
