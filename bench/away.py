@@ -8,7 +8,9 @@ that as few timers as possible are armed. The pipeline stays away, and the broke
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +30,7 @@ from bench.machine import family
 from bench.rawload import Load
 from bench.recovery import Ours
 from bench.report import Figures, Metric, Report, parse, parser, tell
-from bench.targets import Part, prepare
+from bench.targets import prepare
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.link import Link
@@ -104,7 +106,10 @@ def _send_and_kill(
     Returns for each group which messages were taken, and its last due time. Also returns how many messages the broker
     armed in place of the pipeline before the kill.
     """
-    pipeline = Part(["pipeline", "--broker", address], home)
+    with (home / "pipeline.log").open("wb") as log:
+        command = [sys.executable, "-P", "-m", "wheelmq", "pipeline", "--broker", address, "--home", str(home)]
+        environment = {**os.environ, "WHEELMQ_JAVA_CACHE": "use"}
+        pipeline = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     try:
         began_s, sent = time.time(), []
         for group, due_s in enumerate(after_s):
@@ -117,13 +122,19 @@ def _send_and_kill(
         too_soon = _metrics(link)["timers"]["armed_by"].get("wheel_lane", 0)
         if time.time() > began_s + after_s[0]:
             raise RuntimeError("the first timers were due before the pipeline was killed: this machine is too busy")
-        for process in family(pipeline.process.pid):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        _kill(pipeline)
         tell(f"away: the pipeline is killed, turns had walked {_ahead_ms(link) / 1000:.1f} s ahead")
     finally:
-        pipeline.end()
+        _kill(pipeline)
     return sent, too_soon
+
+
+def _kill(pipeline: subprocess.Popen[bytes]) -> None:
+    """Kill the pipeline's driver, JVM and workers, if they run."""
+    for process in family(pipeline.pid):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    pipeline.wait()
 
 
 def _spread(options: Namespace, away_s: float) -> list[float]:

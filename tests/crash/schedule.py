@@ -82,6 +82,9 @@ NEEDS_TURNS: Final = (
 )
 """What a broker never passes without a pipeline."""
 
+WITHOUT_TURNS: Final = ("lane.armed", "lane.scan")
+"""Failpoints of a broker that arms messages itself; tests/unit/broker/test_fallback.py ends there."""
+
 WITH_APACHES_STORE: Final = ("recover.offsets",)
 """What only the first start on a store of Apache RocketMQ passes; tests/unit/delay/test_level_queues.py ends there."""
 

@@ -20,6 +20,7 @@ from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import Done, PipelineModel
+from wheelmq.testing.stops import Died, Stops
 
 LEAD_MS = 30_000
 GUARD_MS = wheel_lane.GUARD_MS
@@ -351,6 +352,45 @@ class TestIndexLane:
         invariants.check(harness.broker)
         harness.advance(100_000)
         assert set(lateness(harness, due).values()) == {0}
+
+
+POINTS = ("lane.scan", "lane.armed", "commit.units", "mark.before")
+"""Failpoints of the wheel lane and of an index step."""
+
+
+class TestKills:
+    def live(self, folder: Path, die_at: int | None) -> tuple[list[str], int]:
+        """Let a pipeline index messages and stay away; kill the broker at failpoint `die_at` after that.
+
+        Returns the failpoints that the broker passed after that, and the greatest lateness.
+        """
+        with Stops() as stops, BrokerHarness(folder, **WIDE) as harness:
+            due = send(harness, [35_000 + 4000 * i for i in range(6)])
+            index(harness, PipelineModel(harness))
+            first = len(stops.passed)
+            due |= send(harness, [70_000 + 1000 * i for i in range(3)], "parked")
+            if die_at is not None:
+                stops.arm(die_at)
+            end_ms = harness.now_ms + 75_000
+            try:
+                harness.advance(75_000)
+            except Died:
+                stops.disarm()
+                harness.restart(clean=False)
+                harness.advance(end_ms - harness.now_ms)
+            invariants.check(harness.broker)
+            assert harness.broker.timer.indexed_to == len(due)
+            return stops.passed[first:], max(lateness(harness, due).values())
+
+    def test_at_the_failpoints_of_both_lanes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fallback, "AWAY_MS", 20_000)
+        passed, late_ms = self.live(tmp_path / "whole", None)
+        assert late_ms == 0 and set(POINTS) <= set(passed)
+        for point in POINTS:
+            _, late_ms = self.live(tmp_path / point, passed.index(point))
+            assert late_ms == 0, point
+        last = len(passed) - 1 - passed[::-1].index("lane.armed")
+        assert self.live(tmp_path / "last", last)[1] == 0
 
 
 class TestTimercheck:
