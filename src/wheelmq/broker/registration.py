@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
+from wheelmq.formats.wire.headers import REPLACED_ADDRESS
 from wheelmq.net.caller import Caller
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.system.thinned import ThinnedLog
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -69,6 +71,7 @@ class _NameServer:
         self.is_told = False
         """Whether it took a registration."""
         self._caller = Caller(address, on_lost=self.wanted.set)
+        self._thinned = ThinnedLog(log, broker.clock.monotonic)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -100,14 +103,32 @@ class _NameServer:
 
     async def _register(self, command: Command) -> bool:
         try:
-            await self._caller.ask(command, self._broker.settings.register_timeout_ms / 1000)
+            timeout_s = self._broker.settings.register_timeout_ms / 1000
+            answer = await self._caller.ask(command, timeout_s)
         except (CallError, Refused) as error:
             log.warning("not registered at name server %s: %s", self._caller.address, error)
             self._caller.abort()  # one that does not read would have every further registration pile up here
             return False
+        self._look_for_twin(answer)
         self.is_told = True
         self._told()
         return True
+
+    def _look_for_twin(self, answer: Command) -> None:
+        """Log that another live broker has the same name, which then had the place of this one in the routes."""
+        other = answer.ext.get(REPLACED_ADDRESS)
+        if other is None:
+            return
+        settings = self._broker.settings
+        self._thinned.warn(
+            "twin",
+            "name server %s knows another broker with the name %r and the id %d, at %s: each registration takes the "
+            "routes from the other one. Give one of them another broker_name",
+            self._caller.address,
+            settings.broker_name,
+            settings.broker_id,
+            other,
+        )
 
 
 def register_command(broker: Broker) -> Command:

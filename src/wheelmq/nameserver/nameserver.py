@@ -13,7 +13,7 @@ from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.command_text import command_text
 from wheelmq.formats.wire.frame import Command
-from wheelmq.formats.wire.headers import HeaderError
+from wheelmq.formats.wire.headers import REPLACED_ADDRESS, HeaderError
 from wheelmq.nameserver import compressed
 from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from wheelmq.nameserver.listings import Listings
@@ -22,6 +22,7 @@ from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings
 from wheelmq.net.server import ServerConnection
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
+from wheelmq.system.thinned import ThinnedLog
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class NameServer:
         self.routes = Routes(lambda: settings.delete_topic_with_broker_registration)
         self.kv = KvConfig(disk, settings.kv_config_path)
         self._clock = clock
+        self._thinned = ThinnedLog(log, clock.monotonic)
         self._next_scan_ms = 0
         self._began_ms = self._now_ms()
         self._handlers: dict[int, Callable[[Command, ServerConnection], Command]] = {
@@ -149,6 +151,17 @@ class NameServer:
         answer = Command(code=ResponseCode.SUCCESS)
         if master is not None:
             answer.ext = headers.texts(masterAddr=master, haServerAddr=self.routes.ha_address_of(master))
+        if self.routes.replaced is not None:
+            answer.ext[REPLACED_ADDRESS] = self.routes.replaced
+            self._thinned.warn(
+                live.name,
+                "two brokers have the name %r and the id %d: %s, which has just registered, and %s; clients get the "
+                "address of the last one that registered. Give one of them another broker_name",
+                live.name,
+                live.broker_id,
+                live.address,
+                self.routes.replaced,
+            )
         ordered = self.kv.all(ORDER_TOPIC_CONFIG)
         if ordered and self.settings.return_order_topic_config:
             answer.body = bodies.write({"table": ordered})

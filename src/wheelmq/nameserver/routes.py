@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from wheelmq.formats.wire.bodies import (
     PERM_WRITE,
     BrokerData,
@@ -52,6 +54,8 @@ class Routes:
         self._groups: dict[str, _Group] = {}
         self._live: dict[str, LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
+        self.replaced: str | None = None
+        """Address of the live broker whose place the last registration took; None when it took none."""
 
     def register(
         self, broker: LiveBroker, topics: dict[str, TopicConfig] | None, *, acting_master: bool | None
@@ -64,6 +68,7 @@ class Routes:
         where it is True what is stood in for is not written. What another broker took over as master is nothing to an
         earlier one that comes back: it is passed over.
         """
+        self.replaced = None
         known = self._live.get(broker.address)
         if known is not None and known.name != broker.name:
             self.unregister(broker.address)
@@ -75,7 +80,10 @@ class Routes:
         if self._is_superseded(broker, group):
             self._live.pop(broker.address, None)
             return None
-        is_new = known is None or known.version != broker.version or broker.broker_id not in group.addresses
+        before = group.addresses.get(broker.broker_id)
+        is_new = known is None or known.version != broker.version or before != broker.address
+        if before != broker.address and before in self._live:
+            self.replaced = before
         group.cluster = broker.cluster
         group.acting_master = bool(acting_master)
         group.addresses[broker.broker_id] = broker.address
@@ -122,7 +130,10 @@ class Routes:
         return live.ha_address if live else None
 
     def unregister(self, address: str) -> None:
-        """Forget a broker process, and what only it served."""
+        """Forget a broker process, and the topics that it alone served.
+
+        Another live broker with the same name and id gets the place in the routes back.
+        """
         live = self._live.pop(address, None)
         if live is None:
             return
@@ -130,6 +141,7 @@ class Routes:
         if group is None:
             return
         group.addresses = {i: known for i, known in group.addresses.items() if known != address}
+        self._restore(live, group)
         if group.addresses:
             if group.acting_master and MASTER_ID not in group.addresses:
                 self.set_write_permission(live.name, allowed=False)
@@ -137,6 +149,18 @@ class Routes:
         del self._groups[live.name]
         for topic in self._topics_of(live.name):
             self._drop_queues(topic, live.name)
+
+    def _restore(self, gone: LiveBroker, group: _Group) -> None:
+        """Give the place of a broker that is gone to the live broker that had it before, if there is one."""
+        if gone.broker_id in group.addresses:
+            return
+        others = [live for live in self._live.values() if (live.name, live.broker_id) == (gone.name, gone.broker_id)]
+        if others:
+            live = max(others, key=lambda live: live.last_seen_ms)
+            group.addresses[live.broker_id] = live.address
+            live.version = replace(
+                live.version, counter=-1
+            )  # its next registration replaces the topics of the broker that is gone
 
     def expire(self, now_ms: int) -> list[str]:
         """Forget the brokers that did not register in time; their addresses."""

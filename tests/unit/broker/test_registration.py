@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from wheelmq.broker.registration import Registration
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
@@ -134,5 +136,29 @@ def test_one_that_hangs_is_dialled_anew(tmp_path: Path) -> None:
             with contextlib.suppress(ConnectionResetError):
                 await ends[0]  # the first connection was closed
         silent.close()
+
+    asyncio.run(run())
+
+
+def test_a_broker_with_a_twin_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Both brokers log the address of the other one, with a registration of their own."""
+
+    async def run() -> None:
+        app = await started(tmp_path)
+        server = f"127.0.0.1:{app.port}"
+        async with (
+            registered(tmp_path / "one", server, listen_port=29_001) as (first, one),
+            registered(tmp_path / "two", server, listen_port=29_002) as (second, two),
+        ):
+
+            async def both_said() -> bool:
+                for harness, registration in ((first, one), (second, two)):
+                    harness.broker.topics.changed = True
+                    registration.look()
+                said = [text for text in caplog.messages if "each registration takes" in text]
+                return all(any(f"at 127.0.0.1:{port}" in text for text in said) for port in (29_001, 29_002))
+
+            await until(both_said)
+        await app.stop()
 
     asyncio.run(run())

@@ -390,3 +390,17 @@ def test_what_a_handler_raises_is_logged_with_the_command(
     (line,) = caplog.messages
     assert line.startswith("request code=105 opaque=1 ") and "fields={topic=T, AccessKey=***}" in line
     assert names.client.last_request == (105, 1) and not names.client.sends
+
+
+def test_two_brokers_with_one_name_are_logged(names: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    """Both are told with their next registration, and the log has a line in ten seconds."""
+    one, other = FakeConnection(Host(b"\x7f\0\0\1", 2)), FakeConnection(Host(b"\x7f\0\0\1", 3))
+    assert "replacedBrokerAddr" not in names.register("T", connection=one, brokerAddr="10.0.0.1:1").ext
+    for _ in range(5):
+        assert names.register("T", connection=other, brokerAddr="10.0.0.2:2").ext["replacedBrokerAddr"] == "10.0.0.1:1"
+        assert names.register("T", connection=one, brokerAddr="10.0.0.1:1").ext["replacedBrokerAddr"] == "10.0.0.2:2"
+    (line,) = (record.message for record in caplog.records if record.levelname == "WARNING")
+    assert line.startswith(
+        "two brokers have the name 'broker-a' and the id 0: 10.0.0.2:2, which has just registered, and"
+    )
+    assert "and 10.0.0.1:1;" in line

@@ -246,3 +246,53 @@ def test_deleting_a_topic(routes: Routes) -> None:
     routes.delete_topic("nowhere", None)
     routes.delete_topic("T", None)
     assert routes.route("T") is None
+
+
+class TestTwins:
+    """Two live brokers with one name and one id."""
+
+    def test_the_last_registration_has_the_place(self, routes: Routes) -> None:
+        for address in ("a:1", "b:1", "a:1"):
+            register(routes, broker(address=address), topics("T"))
+            assert addresses(routes) == {"b": {0: address}}
+        assert routes.replaced == "b:1"
+
+    def test_a_broker_that_registers_again_replaces_no_other(self, routes: Routes) -> None:
+        for _ in range(2):
+            register(routes, broker(address="a:1"), topics("T"))
+            assert routes.replaced is None
+        routes.unregister("a:1")
+        register(routes, broker(address="b:1"), topics("T"))
+        assert routes.replaced is None, "a broker that has moved is no twin"
+
+    def test_the_end_of_one_gives_the_place_back_to_the_other(self, routes: Routes) -> None:
+        own, strange = object(), object()
+        register(routes, broker(address="a:1", connection=own), topics("T", queues=4))
+        register(routes, broker(address="x:666", connection=strange), topics("T", "X", queues=1))
+        assert routes.lose(strange) == ["x:666"]
+        assert addresses(routes) == {"b": {0: "a:1"}}
+        register(routes, broker(address="a:1", connection=own), topics("T", queues=4))
+        route = routes.route("T")
+        assert route is not None and route.queue_datas[0].read_queue_nums == 4, "its own topics are taken again"
+        assert routes.replaced is None
+        assert routes.lose(own) == ["a:1"] and routes.topics() == []
+
+    def test_the_end_of_the_one_without_the_place_changes_nothing(self, routes: Routes) -> None:
+        own, strange = object(), object()
+        register(routes, broker(address="x:666", connection=strange), topics("T"))
+        register(routes, broker(address="a:1", connection=own), topics("T"))
+        assert routes.lose(strange) == ["x:666"]
+        assert addresses(routes) == {"b": {0: "a:1"}}
+
+    def test_topics_of_a_broker_that_takes_the_place_back_are_its_own(self, routes: Routes) -> None:
+        for address, queues in (("a:1", 4), ("b:1", 1), ("a:1", 4)):
+            register(routes, broker(address=address), topics("T", queues=queues))
+        route = routes.route("T")
+        assert route is not None and route.queue_datas[0].read_queue_nums == 4
+
+    def test_a_replica_gets_no_place_of_a_master(self, routes: Routes) -> None:
+        own = object()
+        register(routes, broker(connection=own), topics("T"))
+        register(routes, broker(broker_id=1), topics("T"))
+        routes.lose(own)
+        assert addresses(routes) == {"b": {1: "b:1"}}

@@ -41,6 +41,7 @@ from wheelmq.formats.wire.headers.consuming import (
     ViewMessageHeader,
 )
 from wheelmq.formats.wire.headers.nameserver import (
+    REPLACED_ADDRESS,
     BrokerAddressHeader,
     BrokerNameHeader,
     ClusterHeader,
@@ -86,6 +87,7 @@ __all__ = [
     "PULL_LITE",
     "PULL_SUBSCRIPTION",
     "PULL_SUSPEND",
+    "REPLACED_ADDRESS",
     "UNIQUE_KEY_QUERY",
     "VERSION_WITH_MAX_TIMES",
     "BrokerAddressHeader",

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from wheelmq.formats.wire.headers.base import Header, Int32, Int64
+
+REPLACED_ADDRESS: Final = "replacedBrokerAddr"
+"""Field of the answer to REGISTER_BROKER, ours: the live broker of the same name and id that had the place in the
+routes. Other brokers ignore it."""
 
 
 class RegisterBrokerHeader(Header):
