@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -116,6 +117,18 @@ class Child:
             self._task.cancel()
         if self._process is not None:
             _signal(self._process, signal.SIGKILL)
+
+    def end_process(self, why: str) -> None:
+        """End the running process by SIGKILL, as one that hangs. It is started again like one that died."""
+        self.note(f"WARNING {why}")
+        if self._process is not None:
+            self._last_words = why
+            _signal(self._process, signal.SIGKILL)
+
+    def note(self, text: str) -> None:
+        """Write a line to the child's log."""
+        with self.log_path.open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {text}\n")
 
     async def _keep(self) -> None:
         while True:

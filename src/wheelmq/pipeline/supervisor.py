@@ -2,10 +2,15 @@
 
 A lease belongs to a random holder id. The new driver opens the lease with the same id, so it does not wait until the
 lease of the dead driver lapses. The broker's armed references bridge the seconds that Spark takes to start.
+
+A driver that hangs does not die. The supervisor asks the brokers every two seconds whether the driver makes progress
+(`progress`). It kills a driver that does not, with its JVM and workers, and starts another one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -15,11 +20,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from wheelmq.formats.wire.codes import RequestCode
+from wheelmq.formats.wire.frame import Command
+from wheelmq.net.caller import Caller
 from wheelmq.net.child import Child, Event
+from wheelmq.net.errors import CallError, Refused
+from wheelmq.pipeline.processes import family, kill
+from wheelmq.pipeline.progress import LOOK_S, Answer, Progress, answer_of
 from wheelmq.system.clock import Clock
 
 HOLDER_VARIABLE: Final = "WHEELMQ_HOLDER_ID"
 """Name of the environment variable with the driver's holder id, which other users of the machine cannot read."""
+ANSWER_S: Final = 1.0
 STOP_DEADLINE_S: Final = 30.0
 """A driver stops its queries, Spark, the JVM and the workers; on a busy machine that takes some seconds."""
 
@@ -59,6 +73,12 @@ class PipelineSupervisor:
         self._on_change = on_change
         self._brokers = set(brokers)
         self._turning: set[str] = set()
+        self._clock = clock
+        self._progress = Progress(self.name)
+        self._callers: dict[str, Caller] = {}
+        self._hung: str | None = None
+        """Why the driver was just killed; None for one that died by itself."""
+        self._watching: asyncio.Task[None] | None = None
         command = driver_command(
             brokers, namesrv, name=self.name, master=master, log_dir=log_dir, over_the_wire=over_the_wire
         )
@@ -75,12 +95,52 @@ class PipelineSupervisor:
     def start(self) -> None:
         self.state = PipelineState.STARTING
         self.child.start()
+        self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> bool:
         """Stop the driver, and with it Spark; False when it took force."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+        await asyncio.gather(*(caller.close() for caller in self._callers.values()))
         stopped = await self.child.stop(STOP_DEADLINE_S)
         self.state = PipelineState.DOWN
         return stopped
+
+    async def _watch(self) -> None:
+        """Ask the brokers from time to time, and end a driver that hangs."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            brokers = sorted(self._brokers)
+            answers = dict(zip(brokers, await asyncio.gather(*map(self._ask, brokers)), strict=True))
+            pid = self.child.pid
+            if pid is None:
+                self._progress.begin()
+                continue
+            now_s, has_session = self._clock.monotonic(), self.jvm_pid is not None
+            why = self._progress.look(now_s, answers, turning=self._turning, has_session=has_session)
+            if why is not None:
+                self._progress.note_hung()
+                await self._end_hung(pid, why)
+
+    async def _ask(self, broker: str) -> Answer | None:
+        """Ask a broker about its pipeline. Returns None when it does not answer."""
+        caller = self._callers.get(broker)
+        if caller is None:
+            caller = self._callers[broker] = Caller(broker)
+        try:
+            answer = await caller.ask(Command(code=RequestCode.WMQ_METRICS), ANSWER_S)
+        except (CallError, Refused):
+            return None
+        return answer_of(msgspec.json.decode(answer.body)["pipeline"])
+
+    async def _end_hung(self, pid: int, why: str) -> None:
+        """Kill the driver with all processes that it started, stopped ones too."""
+        self._hung = why
+        rest = [process for process in family(pid) if process.pid != pid]
+        self.child.end_process(f"the pipeline hangs: {why}; driver {pid}, JVM {self.jvm_pid} and workers are killed")
+        await asyncio.to_thread(kill, rest)
 
     def _heard(self, event: Event) -> None:
         broker = str(event.get("broker", ""))
@@ -122,7 +182,9 @@ class PipelineSupervisor:
         self.state = PipelineState.STARTING
         self.jvm_pid = None
         self._turning.clear()
-        self._on_change(f"died ({how}); it is started again {'at once' if not pause_s else f'in {pause_s:g} s'}")
+        hung, self._hung = self._hung, None
+        again = f"it is started again {'at once' if not pause_s else f'in {pause_s:g} s'}"
+        self._on_change(f"died ({how}); {again}" if hung is None else f"WARNING: it hangs ({hung}); killed, {again}")
 
 
 def driver_command(

@@ -1,0 +1,217 @@
+"""A driver that hangs is ended and started again, and one that makes progress is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.unit.client.conftest import until
+from wheelmq.broker.handlers.metrics import pipeline_metrics
+from wheelmq.pipeline import progress as limits
+from wheelmq.pipeline import supervisor as module
+from wheelmq.pipeline.progress import (
+    DOUBLINGS_MAX,
+    GAP_S,
+    LAPSED_S,
+    LOOK_S,
+    ONE_OF_MANY,
+    OPENING_S,
+    QUIET_S,
+    START_S,
+    Answer,
+    Progress,
+    answer_of,
+)
+from wheelmq.pipeline.supervisor import PipelineSupervisor
+from wheelmq.system.clock import SystemClock
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+HELD = Answer(is_held=True, holder="p", quiet_ms=0, turn=1)
+LAPSED = HELD._replace(is_held=False)
+
+
+class Look:
+    """Looks at a driver every LOOK_S seconds."""
+
+    def __init__(self, turning: tuple[str, ...] = ("a",)) -> None:
+        self.progress = Progress("p")
+        self.now_s = 1000.0
+        self.turning = set(turning)
+        self.has_session = True
+
+    def hangs_after(self, most_s: float, **answers: Answer | None) -> float | None:
+        """After how many seconds of these answers the driver hangs; None when it does not within `most_s`."""
+        began_s = self.now_s
+        while self.now_s - began_s <= most_s:
+            self.now_s += LOOK_S
+            if self.progress.look(self.now_s, answers, turning=self.turning, has_session=self.has_session):
+                return self.now_s - began_s
+        return None
+
+
+class TestProgress:
+    def test_a_lease_that_is_renewed_is_progress(self) -> None:
+        assert Look().hangs_after(3600, a=HELD) is None
+
+    def test_a_lease_that_nobody_renews(self) -> None:
+        look = Look()
+        assert look.hangs_after(30, a=HELD) is None
+        after_s = look.hangs_after(60, a=LAPSED)
+        assert after_s is not None and LAPSED_S < after_s <= LAPSED_S + 2 * LOOK_S
+
+    def test_a_driver_that_starts_its_query_has_more_time(self) -> None:
+        look = Look(turning=())
+        assert look.hangs_after(OPENING_S - LOOK_S, a=LAPSED) is None
+        assert look.hangs_after(3 * LOOK_S, a=LAPSED) is not None
+
+    def test_a_moment_without_a_lease_is_none(self) -> None:
+        look = Look()
+        for _ in range(20):
+            assert look.hangs_after(LAPSED_S - 2 * LOOK_S, a=LAPSED) is None
+            assert look.hangs_after(LOOK_S, a=HELD) is None
+
+    def test_a_broker_that_does_not_answer_is_no_hanging_driver(self) -> None:
+        look = Look()
+        assert look.hangs_after(3600, a=None) is None
+        for _ in range(20):
+            assert look.hangs_after(LAPSED_S - 2 * LOOK_S, a=LAPSED) is None
+            assert look.hangs_after(LOOK_S, a=None) is None
+
+    def test_another_pipeline_that_has_the_lease_is_no_hanging_driver(self) -> None:
+        assert Look(turning=()).hangs_after(3600, a=HELD._replace(holder="other", quiet_ms=10**9)) is None
+
+    def test_turns_of_which_nothing_is_heard(self) -> None:
+        look = Look()
+        assert look.hangs_after(10, a=HELD._replace(quiet_ms=int(QUIET_S * 1000))) is None
+        assert look.hangs_after(10, a=HELD._replace(quiet_ms=int(QUIET_S * 1000) + 1)) == LOOK_S
+
+    def test_spark_that_does_not_start(self) -> None:
+        look = Look(turning=())
+        look.has_session = False
+        after_s = look.hangs_after(2 * START_S, a=LAPSED)
+        assert after_s is not None and START_S < after_s <= START_S + 2 * LOOK_S
+
+    def test_a_suspended_machine_ends_no_driver(self) -> None:
+        """Whatever the brokers answer after it, the driver has as long as ever."""
+        look = Look()
+        assert look.hangs_after(LAPSED_S - LOOK_S, a=LAPSED) is None
+        for pause_s in (GAP_S + 1, 3600, 86_400 * 30):
+            look.now_s += pause_s
+            assert look.hangs_after(LAPSED_S - LOOK_S, a=LAPSED) is None
+            assert look.hangs_after(LOOK_S, a=HELD) is None
+
+    def test_hanging_again_and_again_takes_ever_longer_until_a_turn_is_committed(self) -> None:
+        look = Look()
+        times = []
+        for _ in range(DOUBLINGS_MAX + 3):
+            after_s = look.hangs_after(10_000, a=LAPSED)
+            assert after_s is not None
+            times.append(after_s)
+            look.progress.note_hung()
+        assert times == sorted(times) and times[-1] > LAPSED_S * (1 << DOUBLINGS_MAX) and times[-1] == times[-2]
+        assert look.hangs_after(10, a=HELD._replace(turn=2)) is None
+        assert look.hangs_after(10_000, a=LAPSED) == times[0]
+
+    def test_one_broker_of_many_has_more_time(self) -> None:
+        look = Look(turning=("a", "b"))
+        assert look.hangs_after(ONE_OF_MANY * LAPSED_S - LOOK_S, a=LAPSED, b=HELD) is None
+        assert look.hangs_after(3 * LOOK_S, a=LAPSED, b=HELD) is not None
+
+    def test_what_a_broker_answers(self, harness: BrokerHarness) -> None:
+        model = PipelineModel(harness, "p")
+        model.open()
+        harness.advance(300)
+        assert answer_of(pipeline_metrics(harness.broker)) == Answer(True, "p", 300, 0)
+        harness.advance(10_000)
+        assert answer_of(pipeline_metrics(harness.broker)) == Answer(False, "p", 10_300, 0)
+
+
+DRIVER = """
+import json, os, pathlib, subprocess, sys, time
+jvm = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+print(json.dumps({"event": "session", "jvm": jvm.pid}), flush=True)
+print(json.dumps({"event": "turning", "broker": "b", "epoch": 1}), flush=True)
+while True:
+    pathlib.Path(sys.argv[1]).touch()  # renew the lease
+    time.sleep(0.01)
+"""
+"""A driver with a child in a group of its own, as the JVM is."""
+
+
+@pytest.mark.parametrize("stopped", ["driver", "driver and JVM"])
+def test_a_stopped_driver_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: str) -> None:
+    """SIGSTOP makes a process that hangs: it is alive, and only SIGKILL ends it."""
+    lease, told = tmp_path / "lease", list[str]()
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    for name, value in (("LAPSED_S", 0.2), ("GAP_S", 5.0)):
+        monkeypatch.setattr(limits, name, value)
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    monkeypatch.setattr(module, "driver_command", lambda *_, **__: [sys.executable, str(script), str(lease)])
+    answers = Watched(lease)
+
+    async def scenario() -> None:
+        supervisor = PipelineSupervisor(["b"], tmp_path / "logs", clock=SystemClock(), on_change=told.append)
+        answers.name = supervisor.name
+        monkeypatch.setattr(supervisor, "_ask", answers.ask)
+        supervisor.start()
+        await until(lambda: len(told) == 2 and lease.exists())
+        old, jvm = supervisor.child.pid, supervisor.jvm_pid
+        assert old is not None and jvm is not None
+        await asyncio.sleep(0.4)  # longer than the limit
+        assert supervisor.child.pid == old, "a driver that renews is left alone"
+        if stopped == "driver and JVM":
+            os.kill(jvm, signal.SIGSTOP)
+        os.kill(old, signal.SIGSTOP)
+        await until(lambda: supervisor.child.pid not in (None, old) and len(told) == 5)
+        await until(lambda: not psutil.pid_exists(jvm))
+        assert await supervisor.stop()
+        kill_child(supervisor.jvm_pid)
+        log = (tmp_path / "logs" / "pipeline.log").read_text()
+        assert log.count("WARNING the pipeline hangs: no pipeline has renewed the lease of b") == 1
+
+    def kill_child(pid: int | None) -> None:
+        if pid is not None and psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
+
+    asyncio.run(scenario())
+    (line,) = (text for text in told if "WARNING" in text)
+    assert line.startswith("WARNING: it hangs (no pipeline has renewed the lease of b for")
+    assert line.endswith("killed, it is started again at once")
+    assert not any(text.startswith("died") for text in told)
+
+
+class Watched:
+    """Answers for a broker whose lease is renewed by touching a file."""
+
+    def __init__(self, lease: Path) -> None:
+        self._lease = lease
+        self.name = ""
+
+    async def ask(self, broker: str) -> Answer | None:
+        if not self._lease.exists():
+            return None
+        is_held = time.time() - self._lease.stat().st_mtime < 0.3
+        return Answer(is_held, self.name, 0, 0)
+
+
+def test_a_broker_without_an_answer(tmp_path: Path) -> None:
+    """Nothing listens at its address."""
+    supervisor = PipelineSupervisor(["127.0.0.1:1"], tmp_path, clock=SystemClock(), on_change=lambda text: None)
+
+    async def ask() -> Answer | None:
+        try:
+            return await supervisor._ask("127.0.0.1:1")
+        finally:
+            await supervisor.stop()
+
+    assert asyncio.run(ask()) is None
