@@ -137,8 +137,7 @@ class Broker:
         self.refusal: str | None = None
         """Why sends are refused now; None when they are not."""
         self._refused_ms = 0
-        self.ticks, self.flow = Ticks(clock), Flow(self)
-        self.steps = Steps(clock.monotonic)
+        self.ticks, self.flow, self.steps = Ticks(clock), Flow(self), Steps(clock.monotonic)
         self.admission = Admission(self)
         self._received = 0
         self._served_s = 0.0
