@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EPOCHS_FROM: Final = 1 << 32
+EPOCHS_FROM: Final = 1 << 20
 """The epochs of each store count from a random multiple of this, so that two stores share no epoch: a request for one
 store is STALE at another that has taken its address."""
 ROWS_AT_ONCE: Final = 50_000
