@@ -110,36 +110,6 @@ def test_with_the_pipeline(tmp_path: Path) -> None:
         assert running.stop(signal.SIGINT) == 0
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(START_DEADLINE_S + 180)
-def test_a_jvm_that_hangs_is_replaced(tmp_path: Path) -> None:
-    """Stopped by SIGSTOP it exists and does nothing. Messages that it indexed are delivered all the same."""
-    with up(tmp_path / "home") as running:
-        pids, log = running.found["pids"], tmp_path / "home" / "logs" / "pipeline.log"
-        for i in range(3):
-            running.command("send", "T", f"{i}", "--delay", f"{90 + i}s")
-        sent = time.monotonic()
-        deadline = time.monotonic() + COMMAND_DEADLINE_S
-        while {row["state"] for row in lines(running.command("timers", "--json"))} != {"indexed"}:
-            assert time.monotonic() < deadline
-        os.kill(pids["jvm"], signal.SIGSTOP)
-        deadline = time.monotonic() + 60
-        while "WARNING the pipeline hangs" not in log.read_text():
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        while psutil.pid_exists(pids["jvm"]) or psutil.pid_exists(pids["pipeline"]):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        time.sleep(max(0.0, sent + 60 - time.monotonic()))  # a command has a minute
-        got = lines(running.command("consume", "T", "--group", "g", "--count", "3", "--json"))
-        assert sorted(row["body"] for row in got) == ["0", "1", "2"]
-        assert all(row["lateness_ms"] >= 0 for row in got)
-        assert (
-            running.errors.read_text().count("pipeline: WARNING: it hangs (no pipeline has renewed the lease of") == 1
-        )
-        assert running.stop(signal.SIGINT) == 0
-
-
 def test_an_end_during_the_start_is_clean(tmp_path: Path) -> None:
     errors = tmp_path / "up.err"
     ports = ("--namesrv-port=0", "--broker-port=0")

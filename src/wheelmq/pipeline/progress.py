@@ -16,9 +16,9 @@ LOOK_S: Final = 2.0
 """Seconds between two looks."""
 GAP_S: Final = 5 * LOOK_S
 """A longer pause between two looks means that this process, or the machine, was suspended. The times begin again."""
-LAPSED_S: Final = 8.0
+LAPSED_S: Final = 10.0
 """Seconds without a lease after which a driver hangs that has said that it turns. The lease lapsed 5 s before."""
-OPENING_S: Final = 60.0
+OPENING_S: Final = 120.0
 """The same for a driver that starts a query: the driver does not renew while Spark plans it."""
 QUIET_S: Final = 240.0
 """Seconds without a plan, a read, an upload or a commit under a renewed lease.
@@ -59,6 +59,8 @@ class Progress:
         """When the driver started, or when a suspended supervisor looked again."""
         self._lapsed_s: dict[str, float] = {}
         """The time since when no pipeline renews the lease, by broker."""
+        self._turning: frozenset[str] = frozenset()
+        """Brokers of which the driver had said that it turns, at the last look."""
         self._turns: dict[str, int] = {}
         self._hung = 0
         """Drivers that hung since the last committed turn."""
@@ -67,6 +69,7 @@ class Progress:
         """Begin with another driver."""
         self._began_s = None
         self._lapsed_s.clear()
+        self._turning = frozenset()
 
     def note_hung(self) -> None:
         """Note that the driver was ended since it hung: the next one has twice the time."""
@@ -90,6 +93,9 @@ class Progress:
         if not has_session:
             waited_s = now_s - self._began_s
             return f"Spark is not up after {waited_s:.0f} s" if waited_s > factor * START_S else None
+        for broker in turning - self._turning:
+            self._lapsed_s.pop(broker, None)  # its query has just started, and it renews from now on
+        self._turning = frozenset(turning)
         for broker, answer in answers.items():
             self._note(now_s, broker, answer)
         is_served = any(answer is not None and answer.is_held for answer in answers.values())

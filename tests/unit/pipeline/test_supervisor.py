@@ -72,6 +72,14 @@ class TestProgress:
         assert look.hangs_after(OPENING_S - LOOK_S, a=LAPSED) is None
         assert look.hangs_after(3 * LOOK_S, a=LAPSED) is not None
 
+    def test_a_query_that_has_just_started_has_the_whole_time(self) -> None:
+        """The driver did not renew while Spark planned the query: that is not its silence."""
+        look = Look(turning=())
+        assert look.hangs_after(OPENING_S - LOOK_S, a=LAPSED) is None
+        look.turning = {"a"}
+        after_s = look.hangs_after(60, a=LAPSED)
+        assert after_s is not None and after_s > LAPSED_S
+
     def test_a_moment_without_a_lease_is_none(self) -> None:
         look = Look()
         for _ in range(20):
