@@ -14,6 +14,12 @@ from hypothesis import strategies as st
 
 from tests.twin.frames import batch_body, batches, frames, streams
 from wheelmq.broker.broker import Broker
+from wheelmq.formats.disk import properties as props
+from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.origin import origin_text, timer_origin
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.names import SCHEDULE_TOPIC
+from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command, FrameError
@@ -387,6 +393,79 @@ def test_the_kernel_releases_messages_of_blocks(twins: Twins) -> None:
     with mock.patch.object(kernel.releaser, "_append_one", side_effect=AssertionError("left to the plain code")):
         twins.advance(1000)
     assert kernel.releaser.counts["released"] == 3
+
+
+PAIRS = {
+    "TAGS": ["TagA", "x=y"],
+    "own": ["v", "a longer value"],
+    "TIMER_ENQUEUE_MS": ["1", "1700000000123", str((1 << 63) - 1)],
+    "TIMER_DEQUEUE_MS": ["2", "1700000000456"],
+    "TIMER_ROLL_TIMES": ["1", "12"],
+    "TIMER_DELAY_LEVEL": ["4"],
+    "DELAY": ["2"],
+    "TIMER_OUT_MS": ["1699999999000"],
+}
+"""Properties that a parked record may have in any order, with values of several lengths."""
+
+
+@st.composite
+def again_parked(draw: st.DrawFn) -> tuple[str, list[tuple[str, str]], bool, bool]:
+    """The topic of a record that was parked again, its properties, whether it has an origin and a sign at its end."""
+    names = draw(st.permutations(sorted(PAIRS)))[: draw(st.integers(0, len(PAIRS)))]
+    pairs = [(name, draw(st.sampled_from(PAIRS[name]))) for name in names]
+    topic = draw(st.sampled_from([TIMER_TOPIC, TIMER_TOPIC, SCHEDULE_TOPIC]))
+    real = [("REAL_TOPIC", "Alpha"), ("REAL_QID", "1")]
+    at = draw(st.integers(0, len(pairs)))
+    due = [("__WMQ_DUE", f"{START_MS + 300:013d}")]
+    return topic, pairs[:at] + real + due + pairs[at:], draw(st.booleans()), draw(st.booleans())
+
+
+@given(parked=st.lists(again_parked(), min_size=1, max_size=12))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_records_that_were_parked_again_are_released_alike(
+    tmp_path_factory: pytest.TempPathFactory, parked: list[tuple[str, list[tuple[str, str]], bool, bool]]
+) -> None:
+    """Those of rolled and moved messages have an origin, a count of rolls, and times of an earlier release."""
+    twins = Twins(tmp_path_factory.mktemp("twins"), log_file_bytes=1 << 17)
+    try:
+        twins.receive(_frame("Alpha", ""))
+        for topic, pairs, has_origin, has_end in parked:
+            _park(twins, topic, pairs, has_origin=has_origin, has_end=has_end)
+        twins.advance(400)
+        kernel, plain = twins.brokers
+        assert kernel.releaser.counts == plain.releaser.counts
+        assert kernel.releaser.counts["released"] == len(parked)
+    finally:
+        twins.close()
+
+
+@pytest.mark.parametrize("topic", [TIMER_TOPIC, SCHEDULE_TOPIC])
+def test_the_kernel_releases_records_that_were_parked_again(twins: Twins, topic: str) -> None:
+    """None of them is left to the plain code."""
+    kernel, _ = twins.brokers
+    twins.receive(_frame("Alpha", ""))
+    again = [("TIMER_ENQUEUE_MS", "1700000000123"), ("TIMER_ROLL_TIMES", "1"), ("TIMER_DEQUEUE_MS", "1700000000456")]
+    due = [("REAL_TOPIC", "Alpha"), ("REAL_QID", "1"), ("__WMQ_DUE", f"{START_MS + 300:013d}")]
+    for _ in range(5):
+        _park(twins, topic, [("TAGS", "A"), *due, *again], has_origin=True, has_end=True)
+    with mock.patch.object(kernel.releaser, "_append_one", side_effect=AssertionError("left to the plain code")):
+        twins.advance(400)
+    assert kernel.releaser.counts["released"] == 5
+
+
+def _park(twins: Twins, topic: str, pairs: list[tuple[str, str]], *, has_origin: bool, has_end: bool) -> None:
+    """Append a parked record to both brokers. Without `has_end` no separator ends it, as in records of Apache's."""
+    for broker in twins.brokers:
+        store = broker.store
+        message = Message(topic, 0, b"body", dict(pairs), born_ms=Millis(START_MS))
+        encoded = props.encode(message.properties)
+        if has_origin:
+            encoded += props.encode({props.WMQ_ORIGIN: origin_text(timer_origin(1 << 30))})
+        if not has_end:
+            encoded = encoded[:-1]
+        with mock.patch("wheelmq.store.store._encode_properties", return_value=encoded):
+            store.append(message, real_queue=store.real_queue(message.properties))
+        broker.tick()
 
 
 def _frame(topic: str, properties: str, *, is_binary: bool = False) -> bytes:

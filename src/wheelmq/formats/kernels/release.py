@@ -69,27 +69,21 @@ _TIMER_TOPIC = literal(TIMER_TOPIC)
 _BLOCK_TOPIC = literal(BLOCK_TOPIC)
 _SCHEDULE_TOPIC = literal(SCHEDULE_TOPIC)
 _ENQUEUE = literal("TIMER_ENQUEUE_MS\x01")
-_DEQUEUE = literal("\x02TIMER_DEQUEUE_MS\x01")
-_LEVEL = literal("\x02DELAY\x01")
+_DEQUEUE = literal("TIMER_DEQUEUE_MS\x01")
+_LEVEL = literal("DELAY\x01")
 _PARKED_LEVEL = literal(TIMER_DELAY_LEVEL)
 _ORIGIN = literal("__WMQ_ORIGIN\x01")
 _ADDED_BYTES_MAX: Final = 128
+"""Property bytes that a release adds at most: a new time in place of an old one is never longer than its whole pair."""
 
 assert ORIGIN_PROPERTY_BYTES < _ADDED_BYTES_MAX
 
 
 @part
 def _is_plain(source: Bytes, spans: Integers, now_ms: int) -> bool:
-    """Whether the parked properties are those of a message that is due and was parked once."""
-    for name in (
-        prop.TIMER_ENQUEUE_MS,
-        prop.TIMER_DEQUEUE_MS,
-        prop.TIMER_ROLL_TIMES,
-        prop.TIMER_DEL_UNIQKEY,
-        prop.WMQ_ORIGIN,
-    ):
-        if spans[2 * name] >= 0:
-            return False
+    """Return whether the parked properties are those of a message that is due, and no cancel."""
+    if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0:
+        return False
     if spans[2 * prop.TIMER_DELAY_LEVEL] >= 0 and spans[2 * prop.DELAY] >= 0:
         return False
     due, due_end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
@@ -114,8 +108,6 @@ def _is_parked_in(source: Bytes, stream: int, r: Integers) -> bool:
 @part
 def _is_due(source: Bytes, spans: Integers, due_ms: int, now_ms: int) -> bool:
     """Whether a message of a level is due, which it is at `due_ms` if it does not say another time."""
-    if spans[2 * prop.WMQ_ORIGIN] >= 0:
-        return False
     due, due_end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
     if due >= 0:
         if due_end - due != DUE_DIGITS or source[due] == 48:
@@ -140,12 +132,43 @@ def _real_queue(
 
 
 @part
+def _copy_edited(
+    source: Bytes, start: int, stop: int, log: Bytes, at: int, enqueue_ms: int, now_ms: int, spans: Integers
+) -> int:
+    """Copy the properties source[start:stop] to log[at:] as the released record has them.
+
+    An old origin is left out, because the record gets its own. In a record of the timer queue or of a block, the level
+    is left out too, and the times of an earlier enqueue and dequeue are replaced where they are.
+    A record of a level queue has an `enqueue_ms` of -1. Returns the byte after the copy.
+    """
+    p = start
+    while True:
+        value, found = np.int64(stop), np.int64(-1)
+        for name in (prop.WMQ_ORIGIN, prop.TIMER_DELAY_LEVEL, prop.TIMER_ENQUEUE_MS, prop.TIMER_DEQUEUE_MS):
+            if enqueue_ms < 0 and name != prop.WMQ_ORIGIN:
+                continue
+            if spans[2 * name] >= p and spans[2 * name] < value:
+                value, found = spans[2 * name], np.int64(name)
+        if found < 0:
+            return copy(source, p, stop, log, at) if p < stop else at
+        end = spans[2 * found + 1]
+        if found == prop.TIMER_ENQUEUE_MS or found == prop.TIMER_DEQUEUE_MS:
+            at = copy(source, p, value, log, at)
+            at = put_decimal(log, at, enqueue_ms if found == prop.TIMER_ENQUEUE_MS else now_ms)
+            p = end
+        else:  # leave out the pair and the separator after it
+            name_bytes = _ORIGIN.shape[0] - 1 if found == prop.WMQ_ORIGIN else _PARKED_LEVEL.shape[0]
+            at = copy(source, p, value - 1 - name_bytes, log, at)
+            p = end + 1
+
+
+@part
 def _write(
     source: Bytes, log: Bytes, at: int, origin: int, enqueue_ms: int, now_ms: int, spans: Integers, r: Integers
 ) -> int:
     """Write the released record at `at`; its size, or 0 when its properties would be too long.
 
-    One from a level queue has an `enqueue_ms` of -1, and keeps its properties as they are.
+    One from a level queue has an `enqueue_ms` of -1, and keeps its properties but for an earlier origin.
     """
     topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
     p = copy(source, r[rec.BODY_AT], r[rec.BODY_AT] + r[rec.BODY_BYTES], log, at + rec.FIXED)
@@ -153,25 +176,26 @@ def _write(
     block = copy(source, topic, topic_end, log, p + 1) + 2
     block_end = r[rec.PROPERTIES_AT] + r[rec.PROPERTIES_BYTES]
     level, level_end = spans[2 * prop.TIMER_DELAY_LEVEL], spans[2 * prop.TIMER_DELAY_LEVEL + 1]
-    if level < 0 or enqueue_ms < 0:
-        end = copy(source, r[rec.PROPERTIES_AT], block_end, log, block)
-    else:  # all but the pair that holds the level, and what separates it from the next
-        end = copy(source, r[rec.PROPERTIES_AT], level - 1 - _PARKED_LEVEL.shape[0], log, block)
-        if level_end + 1 < block_end:
-            end = copy(source, level_end + 1, block_end, log, end)
+    end = _copy_edited(source, r[rec.PROPERTIES_AT], block_end, log, block, enqueue_ms, now_ms, spans)
     if end > block and log[end - 1] != 2:
         log[end] = 2
         end += 1
     if enqueue_ms >= 0:
-        end = put_text(log, end, _ENQUEUE)
-        end = put_decimal(log, end, enqueue_ms)
-        end = put_text(log, end, _DEQUEUE)
-        end = put_decimal(log, end, now_ms)
+        if spans[2 * prop.TIMER_ENQUEUE_MS] < 0:
+            end = put_text(log, end, _ENQUEUE)
+            end = put_decimal(log, end, enqueue_ms)
+            log[end] = 2
+            end += 1
+        if spans[2 * prop.TIMER_DEQUEUE_MS] < 0:
+            end = put_text(log, end, _DEQUEUE)
+            end = put_decimal(log, end, now_ms)
+            log[end] = 2
+            end += 1
         if level >= 0:
             end = put_text(log, end, _LEVEL)
             end = copy(source, level, level_end, log, end)
-        log[end] = 2
-        end += 1
+            log[end] = 2
+            end += 1
     end = put_text(log, end, _ORIGIN)
     end = put_hex(log, end, origin)
     log[end] = 2
