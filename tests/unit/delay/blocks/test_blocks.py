@@ -19,7 +19,7 @@ from wheelmq.delay.blocks.block import LOG_STEP_BYTES, BlockSizes
 from wheelmq.delay.blocks.blocks import BlockGoing, BlockSettings
 from wheelmq.formats.disk.block import BLOCK_UNIT
 from wheelmq.store.recovery import LogDamaged
-from wheelmq.store.store import BatchTooLong, PropertiesTooLong
+from wheelmq.store.store import PropertiesTooLong, RecordTooLong
 from wheelmq.system.disk import DiskFull
 from wheelmq.system.failpoint import reach
 from wheelmq.testing.disk import Call
@@ -455,7 +455,7 @@ def test_a_record_has_room_to_its_end(bench: BlockBench) -> None:
 def test_what_can_never_be_stored(bench: BlockBench) -> None:
     with pytest.raises(PropertiesTooLong):
         bench.put(NEXT_HOUR_MS, LONG="x" * 40_000)
-    with pytest.raises(BatchTooLong):
+    with pytest.raises(RecordTooLong):
         bench.put(NEXT_HOUR_MS, bytes(4096))
     assert bench.put(NEXT_HOUR_MS).index == 0
 
