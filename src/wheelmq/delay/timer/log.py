@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.message import BLANK_MAGIC
-from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_UNIT
+from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_HIDDEN, TIMER_UNIT
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels import timer as kernel
 from wheelmq.store.mapped import MappedSequence
@@ -153,7 +153,8 @@ class TimerLog:
     def rebuild(self, wheel: TimerWheel, end: int) -> None:
         """Cut the log at `end`, or before the first unit that is not whole, and hang the rest into an empty wheel.
 
-        A unit that names another one before it in its slot than there is, is mended.
+        A unit that names another one before it in its slot than there is, is mended. A unit that a clean stop hid gets
+        its magic back, so that its slot counts it as before.
         """
         end = self._whole_to = self._whole_until(end)
         self._sums = {start: known for start, known in self._sums.items() if known[0] <= end}
@@ -164,6 +165,9 @@ class TimerLog:
         self.note_synced(end)
         wheel.clear()
         for position, units in self.chunks(self.files.start, end):
+            hidden = units["magic"] == MAGIC_HIDDEN
+            if hidden.any():
+                units["magic"][hidden] = MAGIC_DEFAULT
             if jit.available():
                 at = position % self.files.file_bytes
                 kernel.rebuild(

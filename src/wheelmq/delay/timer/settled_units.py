@@ -1,6 +1,7 @@
 """Units of settled messages, hidden from Apache RocketMQ (TimerMessageStore) at a clean stop.
 
-A unit with the magic of a delete, whose record names no message to delete, is passed over by Apache. The functions here
+Apache passes over a unit with the magic of a delete whose record names no message to delete. A bit of our own in the
+magic marks such a unit, so that the next start of WheelMQ restores it (TimerLog.rebuild). The functions here
 read no record: the units of the timer queue are in log order, so the log position in a unit of the timer log leads to
 the queue offset of its message, and that to the done bit.
 """
@@ -16,13 +17,13 @@ import numpy.typing as npt
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import TIMER_STREAM
 from wheelmq.formats.disk.queue_unit import BLANK_SIZE
-from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, TIMER_UNIT
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_HIDDEN, TIMER_UNIT
 from wheelmq.formats.units import QueueOffset
 
 UNITS_AT_ONCE: Final = 1 << 16
 """Units per batch. The time limit is checked before each batch."""
 _MAGIC: Final = TIMER_UNIT.position_of("magic")
-_HIDDEN: Final = np.frombuffer((MAGIC_DEFAULT | MAGIC_DELETE).to_bytes(4, "big"), np.uint8)
+_HIDDEN: Final = np.frombuffer(MAGIC_HIDDEN.to_bytes(4, "big"), np.uint8)
 
 Positions = npt.NDArray[np.int64]
 

@@ -35,7 +35,7 @@ TIMER_UNIT: Final = Layout(
         "int64",
         "timer log position of the next older unit of the slot; -1 for the first",
     ),
-    Field("magic", "int32", "1, plus 2 when it rolls, plus 4 when it deletes"),
+    Field("magic", "int32", "1, plus 2 when it rolls, plus 4 when it deletes; 13 when a clean stop hid it"),
     Field("write_ms", "int64", "time at which it was put there, floored to the precision"),
     Field("delay_ms", "int32", "from write_ms to the time of its slot"),
     Field("record_position", "int64", "log position of the parked record"),
@@ -48,6 +48,8 @@ TIMER_LOG_FILE_BYTES: Final = 100 * 1024 * 1024
 MAGIC_DEFAULT: Final = 1
 MAGIC_ROLL: Final = 2
 MAGIC_DELETE: Final = 4
+MAGIC_HIDDEN: Final = MAGIC_DEFAULT | MAGIC_DELETE | 8
+"""Of a unit that a clean stop hid from Apache RocketMQ. Apache knows the bit 8 as valid, and does not use it."""
 
 TIMER_CHECK: Final = Layout(
     "timercheck",

@@ -18,7 +18,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
-from wheelmq.formats.disk.timer import MAGIC_DELETE
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_HIDDEN, TIMER_UNIT
 from wheelmq.system.disk import Disk
 from wheelmq.testing.harness import SMALL, BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -115,6 +115,33 @@ def test_cancelled_messages_stay_cancelled(harness: BrokerHarness, tmp_path: Pat
     harness.start()
     harness.advance(100_000, model.work, 1000)
     assert len(harness.bodies("T")) == 1
+
+
+def test_the_next_start_restores_hidden_units(harness: BrokerHarness, tmp_path: Path) -> None:
+    """The slot counts a cancelled message and its cancel as nothing, before and after the stop."""
+    model = PipelineModel(harness)
+    due_ms = harness.now_ms + 15_000
+    harness.send("T", deliver_ms=due_ms, properties={props.UNIQ_KEY: "K"})
+    harness.send("T", deliver_ms=due_ms)
+    assert harness.send("T", delay_ms=9000, properties={props.TIMER_DEL_UNIQKEY: "T+K"}).code == 0
+    harness.advance(4000, model.work, 500)
+
+    def counted() -> tuple[int, list[int]]:
+        timer = harness.broker.timer
+        assert timer.indexed_to == 3
+        slot = timer.wheel.table[timer.wheel.index(timer.floor_slot(due_ms))]
+        [(_, units)] = timer.log.chunks(timer.log.files.start, timer.log.end)
+        return int(slot["count"]), units["magic"].tolist()
+
+    before = counted()
+    assert before == (1, [1, 1, 5])
+    harness.stop()
+    [file] = (tmp_path / "store" / "timerlog").iterdir()
+    assert np.frombuffer(file.read_bytes(), TIMER_UNIT.dtype, 3)["magic"].tolist() == [MAGIC_HIDDEN, 1, 5]
+    harness.start()
+    assert counted() == before
+    harness.restart(clean=False)
+    assert counted() == before
 
 
 def test_the_time_limit(
