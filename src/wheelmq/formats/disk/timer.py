@@ -49,7 +49,7 @@ MAGIC_DEFAULT: Final = 1
 MAGIC_ROLL: Final = 2
 MAGIC_DELETE: Final = 4
 MAGIC_HIDDEN: Final = MAGIC_DEFAULT | MAGIC_DELETE | 8
-"""Of a unit that a clean stop hid from Apache RocketMQ. Apache knows the bit 8 as valid, and does not use it."""
+"""The magic of a unit that a clean stop hid from Apache RocketMQ. Apache accepts the bit 8 and does not use it."""
 
 TIMER_CHECK: Final = Layout(
     "timercheck",
