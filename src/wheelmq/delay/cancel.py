@@ -24,7 +24,7 @@ from wheelmq.store.store import Appended, BatchTooLong, Store
 from wheelmq.system.failpoint import reach
 
 OWN_ROOM_BYTES: Final = 256
-"""Property bytes that are added to a cancel: its due time, what it settles."""
+"""Property bytes that are added to a cancel: its due time, and the origin of its message."""
 _NEEDED: Final = (
     *(props.REAL_TOPIC, props.REAL_QID, props.UNIQ_KEY, props.TIMER_DEL_UNIQKEY, props.TIMER_OUT_MS),
     *props.TIMER_REQUESTS,
@@ -32,7 +32,7 @@ _NEEDED: Final = (
 
 
 class Cancelled(StrEnum):
-    """What came of a cancel."""
+    """The outcome of a cancel."""
 
     CANCELLED = "cancelled"
     ALREADY_SETTLED = "already delivered or cancelled"
@@ -70,8 +70,10 @@ def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequ
 
 
 def own_cancel(record: Record) -> Message:
-    """The cancel that Apache RocketMQ parked as `record`, as it is written again as ours; where its sender's properties
-    leave no room for what is added, only those stay that make it a cancel."""
+    """Return the cancel that Apache RocketMQ parked as `record`, to be stored again as ours.
+
+    If its sender's properties leave no room for ours, only the properties that a cancel needs stay.
+    """
     message = record.message
     properties = props.without_origin(message.properties)
     if len(props.encode(properties)) > props.PROPERTIES_BYTES_MAX - OWN_ROOM_BYTES:

@@ -110,7 +110,7 @@ def test_a_unique_key_alone_finds_a_level_and_a_block(harness: BrokerHarness) ->
 
 
 def test_the_record_of_a_cancel_has_the_times_of_its_message(harness: BrokerHarness) -> None:
-    """Apache RocketMQ obeys a cancel in the slot of its message alone. Of several messages each gets its own cancel."""
+    """Apache RocketMQ obeys a cancel in the slot of its message alone. Each of several messages gets a cancel."""
     dues = [harness.now_ms + 7777, harness.now_ms + 9123]
     for due_ms in dues:
         harness.send("T", deliver_ms=due_ms, properties={props.UNIQ_KEY: "K"})
