@@ -75,7 +75,7 @@ from wheelmq.store.journal import Rows
 from wheelmq.store.recovery import InternedNames
 from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
-from wheelmq.system.disk import Disk
+from wheelmq.system.disk import Disk, StoreRemoved
 from wheelmq.system.offload import Offloads
 from wheelmq.system.unique_ids import UniqueIds
 
@@ -422,6 +422,8 @@ class Broker:
 
     def close(self) -> None:
         """A clean stop. Call it when no request comes any more, with the offload closed."""
+        if isinstance(self.failure, StoreRemoved):
+            return  # the files of this name are not the broker's
         self.or_refuse(self.transactions.say_all)
         try:
             self._dispatch()
@@ -475,4 +477,5 @@ class Broker:
         """The disk did not keep its word: acknowledge nothing more, stop, recover from disk."""
         self.failure = error
         self.flush.give_up()
-        self.refuse_sends(f"the log is not on disk: {error}")
+        why = refusal_text(error) if isinstance(error, StoreRemoved) else f"the log is not on disk: {error}"
+        self.refuse_sends(why)

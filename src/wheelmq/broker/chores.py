@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from wheelmq.broker.refusal import refusal_text
+from wheelmq.system.disk import StoreRemoved
 from wheelmq.system.memory import FreedMemory
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ FILTERS_PERSIST_MS: Final = 10_000
 """As with Apache RocketMQ, which knows no setting for it either."""
 CLIENTS_EXPIRE_MS: Final = 10_000
 RATES_SAMPLE_MS: Final = 1000
+LOCK_LOOK_MS: Final = 1000
 MEMORY_LOOK_MS: Final = 5000
 CHECKPOINT_REST: Final = 9
 """How much longer than a checkpoint takes the disk is left alone after it."""
@@ -44,6 +47,7 @@ class Chores:
         self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
         self.every(settings.clean_resource_interval_ms, self._expire_files)
         self.every(RATES_SAMPLE_MS, self._sample_rates)
+        self.every(LOCK_LOOK_MS, self._look_at_lock)
         self._freed_memory = FreedMemory()
         self.every(MEMORY_LOOK_MS, self._return_memory)
 
@@ -128,6 +132,17 @@ class Chores:
         for job, done in jobs:
             self._broker.offloads.background.submit(job, done)
         return len(jobs)
+
+    def _look_at_lock(self) -> None:
+        """Fail the broker if its store was removed or replaced: nothing that it stores is kept any more."""
+        broker = self._broker
+
+        def done(result: object) -> None:
+            if isinstance(result, StoreRemoved) and broker.failure is None:
+                log.critical("%s", refusal_text(result))
+                broker.fail(result)
+
+        broker.offloads.tables.submit(lambda: broker.disk.check_locked(broker.paths.root), done)
 
     def _return_memory(self) -> None:
         job = self._freed_memory.trim_job()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.request import PeerError
 from wheelmq.formats.wire.codes import ResponseCode
+from wheelmq.system.disk import StoreRemoved
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -55,6 +56,8 @@ def _remark(broker: Broker, status: PutStatus) -> str:
     """The text that Apache's broker answers with; clients and dashboards know it."""
     settings = broker.settings
     match status:
+        case PutStatus.SERVICE_NOT_AVAILABLE if isinstance(broker.failure, StoreRemoved):
+            return "service not available now: message store has been shut down."
         case PutStatus.SERVICE_NOT_AVAILABLE:
             used = f"{broker.disk.used_share(broker.paths.root):5.2f}"
             return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from wheelmq.system.disk import DiskFull
+from wheelmq.system.disk import DiskFull, StoreRemoved
 
 _REMEDIES: Final = {
     errno.EMFILE: "the broker may open no more files: raise its limit (ulimit -n, or LimitNOFILE of its service)",
@@ -20,6 +20,11 @@ _REMEDIES: Final = {
 
 def refusal_text(error: OSError) -> str:
     """What the operator reads: the cause, its cure, and what the system said."""
+    if isinstance(error, StoreRemoved):
+        return (
+            f"{error.strerror} ({error.filename}). The broker stops and acknowledges nothing more. If the store was "
+            "removed by mistake, put it back from a copy, then start the broker again: else it begins an empty store"
+        )
     if isinstance(error, DiskFull):
         return f"the disk is full: {error.strerror}"
     remedy = _REMEDIES.get(error.errno or 0, "the store cannot be written: see the system's log")

@@ -93,7 +93,13 @@ def command(
         failure = app.broker.failure if app.broker is not None else None
         await app.stop()
         if failure is not None:
-            say(as_json, "failed", f"Error: {failure}", why=f"the disk did not keep its word: {failure}")
+            from wheelmq.broker.refusal import refusal_text
+            from wheelmq.system.disk import StoreRemoved
+
+            why = f"the disk did not keep its word: {failure}"
+            if isinstance(failure, StoreRemoved):
+                why = refusal_text(failure)
+            say(as_json, "failed", f"Error: {failure}", why=why)
         return 0 if failure is None else 1
 
     port_option = "--broker-port" if ends_with_stdin else "--port"  # `wheelmq up` calls it so

@@ -86,6 +86,10 @@ class StoreLocked(OSError):
     """Another process holds the store."""
 
 
+class StoreRemoved(OSError):
+    """The lock file of the store is gone, or another one is in its place: the store is not this process's any more."""
+
+
 class _Mapping:
     """Mapped pages, given back when nobody holds bytes of them any more. NumPy arrays over it keep it alive."""
 
@@ -214,12 +218,15 @@ class Disk:
     def __init__(self) -> None:
         self._unsettled: set[Path] = set()
         """Names that were added and are not known to be on disk; whoever wants to use one brings it there first."""
+        self._locked: dict[Path, tuple[int, int]] = {}
+        """Lock files that this process holds, each with its device and inode number."""
 
     def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         """The file at `path`, made with `size` zero bytes when it is not there. Raises DiskFull.
 
         Raises OSError (EINVAL) when it is there with another size; but a sparse one may be shorter, by a power cut.
         """
+        self.check_locked(path)
         self.allocate(path, size, sparse=sparse)
         found = path.stat().st_size
         if sparse and found < size:
@@ -240,6 +247,7 @@ class Disk:
         if path.exists():
             self._settle(path)
             return
+        self.check_locked(path)
         with _needing_room(f"{size} bytes", path):
             self.make_folder(path.parent, durable=not sparse)
             unfinished = path.with_name(f"{path.name}.{next(_unfinished)}.new")
@@ -280,6 +288,7 @@ class Disk:
 
     def give_room(self, path: Path, start: int, stop: int) -> None:
         """See to it that bytes `start` to `stop` of a file have room on the disk. Raises DiskFull."""
+        self.check_locked(path)
         with _needing_room(f"{stop - start} bytes", path):
             handle = os.open(path, os.O_RDWR)
             try:
@@ -322,6 +331,7 @@ class Disk:
     def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
         """Put `data` at `path` in one step, on disk when this returns; the old file stays as `.bak` if asked. Who may
         read and write the old one may the new one, and nobody else."""
+        self.check_locked(path)
         self.make_folder(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         with open(fresh, "wb") as file:
@@ -349,11 +359,13 @@ class Disk:
 
     def remove(self, path: Path) -> None:
         """Remove a file, if it is there."""
+        self.check_locked(path)
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
     def remove_folder(self, folder: Path) -> None:
         """Remove a folder that is empty, if it is there."""
+        self.check_locked(folder)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
 
@@ -369,13 +381,19 @@ class Disk:
         self._settle(folder)
 
     def used_share(self, folder: Path) -> float:
-        """How much of the file system that holds `folder` is used, 0 to 1."""
-        usage = shutil.disk_usage(folder)
+        """Return the used share of the file system that holds `folder`, 0 to 1; 0 if the folder is gone."""
+        try:
+            usage = shutil.disk_usage(folder)
+        except FileNotFoundError:
+            return 0.0
         return usage.used / usage.total
 
     def space(self, folder: Path) -> tuple[int, int]:
-        """Bytes of the file system that holds `folder`, and how many of them are free."""
-        usage = shutil.disk_usage(folder)
+        """Return the bytes of the file system that holds `folder`, and its free bytes; zeros if the folder is gone."""
+        try:
+            usage = shutil.disk_usage(folder)
+        except FileNotFoundError:
+            return 0, 0
         return usage.total, usage.free
 
     def sync_new(self, handle: int) -> None:
@@ -415,7 +433,26 @@ class Disk:
             file.truncate(0)
             file.write(b"lock")
             file.flush()
+        found = os.fstat(file.fileno())
+        self._locked[path] = found.st_dev, found.st_ino
         return file
+
+    def check_locked(self, path: Path) -> None:
+        """Check that a store in which `path` lies is the one that this process has locked, if it has locked any.
+
+        Without this check a broker whose store was removed would write into the store of its successor. Raises
+        StoreRemoved.
+        """
+        for lock, identity in self._locked.items():
+            if path.is_relative_to(lock.parent):
+                try:
+                    found = lock.stat()
+                    is_same = (found.st_dev, found.st_ino) == identity
+                except FileNotFoundError:
+                    is_same = False
+                if not is_same:
+                    text = "the store was removed or replaced under the broker, its lock file is not the one it holds"
+                    raise StoreRemoved(errno.ESTALE, text, str(lock))
 
 
 class ReadOnlyDisk(Disk):

@@ -158,6 +158,7 @@ class SimulatedDisk(Disk):
 
     def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         self._called(Call.MAP)
+        self.check_locked(path)
         self.allocate(path, size, sparse=sparse)
         found = path.stat().st_size
         if found != size:
@@ -172,6 +173,7 @@ class SimulatedDisk(Disk):
             super().allocate(path, size)
             return
         self._called(Call.ALLOCATE)
+        self.check_locked(path)
         self._needs_room(path, size)
         self.make_folder(path.parent, durable=not sparse)
         self._note_name(path)
@@ -200,6 +202,7 @@ class SimulatedDisk(Disk):
 
     def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
         self._called(Call.REPLACE)
+        self.check_locked(path)
         self._needs_room(path, len(data))
         self.make_folder(path.parent)
         if keep_previous and path.exists():
@@ -278,6 +281,7 @@ class SimulatedDisk(Disk):
         for lock in self._locks.values():
             lock.close()
         self._locks.clear()
+        self._locked.clear()
 
     def holds(self, path: Path, start: int, stop: int) -> bool:
         """Whether the bytes from `start` to `stop` of a mapped file are on disk as they are in memory."""

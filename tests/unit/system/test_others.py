@@ -54,10 +54,9 @@ class TestAll:
     def test_each_by_its_name_and_closed_with_the_others(self) -> None:
         made: dict[str, HeldOffload] = {}
         offloads, told = Offloads.of(lambda name: made.setdefault(name, HeldOffload())), list[Any]()
-        assert [made[name] for name in ("flushing", "blocks", "background", "reading", "timers", "populating")] == list(
-            offloads
-        )
-        assert offloads.populating is made["populating"] and len(made) == 6
+        names = ("flushing", "blocks", "background", "reading", "tables", "timers", "populating")
+        assert [made[name] for name in names] == list(offloads)
+        assert offloads.populating is made["populating"] and len(made) == len(names)
         for number, one in enumerate(offloads):
             one.submit(lambda number=number: number, told.append)
         offloads.close()
