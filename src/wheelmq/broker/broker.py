@@ -77,6 +77,7 @@ from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, StoreRemoved
 from wheelmq.system.offload import Offloads
+from wheelmq.system.thinned import ThinnedLog
 from wheelmq.system.unique_ids import UniqueIds
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class Broker:
         """None when kernels are off: then every frame goes the plain way."""
         self.releaser = Releaser(self.store, self.timer, fast_release)
         self.boot_ms = clock.now_ms()
+        self._log = ThinnedLog(log, clock.monotonic)
         self.refusal: str | None = None
         """Why sends are refused now; None when they are not."""
         self._refused_ms = 0
@@ -450,7 +452,7 @@ class Broker:
     def refuse_sends(self, reason: str) -> None:
         """Answer sends with SERVICE_NOT_AVAILABLE for a moment; the next one tries again."""
         if self.refusal is None:
-            log.error("sends are refused: %s", reason)
+            self._log.say(logging.ERROR, "refused", "sends are refused: %s", reason)
         self.refusal = reason
         self._refused_ms = self.now_monotonic_ms()
 

@@ -24,6 +24,7 @@ from wheelmq.formats.wire.command_text import command_text
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.store.store import DiskFull
+from wheelmq.system.thinned import ThinnedLog
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -64,6 +65,7 @@ class Dispatch:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._log = ThinnedLog(log, broker.clock.monotonic)
         self.default_processor: Handler = not_supported
         """Serves the codes that no handler is registered for."""
         self.counts: Counter[str] = Counter()
@@ -181,7 +183,7 @@ class Dispatch:
             remark = "service not available now: the disk is full"
             return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark), True
         except Exception as error:
-            log.exception("%s from %s failed", _text(asked), peer_text(connection))
+            self._log.exception(type(error).__name__, "%s from %s failed", _text(asked), peer_text(connection))
             remark = f"{type(error).__name__}: {error}"[:1024]
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=remark), True
 

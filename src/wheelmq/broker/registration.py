@@ -66,6 +66,7 @@ class _NameServer:
     def __init__(self, broker: Broker, address: str, told: Callable[[], None]) -> None:
         self._broker = broker
         self._told = told
+        self._log = ThinnedLog(log, broker.clock.monotonic)
         self.wanted = asyncio.Event()
         """It should hear of the broker before the period is over."""
         self.is_told = False
@@ -106,7 +107,7 @@ class _NameServer:
             timeout_s = self._broker.settings.register_timeout_ms / 1000
             answer = await self._caller.ask(command, timeout_s)
         except (CallError, Refused) as error:
-            log.warning("not registered at name server %s: %s", self._caller.address, error)
+            self._log.warn("registration", "not registered at name server %s: %s", self._caller.address, error)
             self._caller.abort()  # one that does not read would have every further registration pile up here
             return False
         self._look_for_twin(answer)

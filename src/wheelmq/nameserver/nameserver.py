@@ -38,7 +38,7 @@ class NameServer:
         self.routes = Routes(lambda: settings.delete_topic_with_broker_registration)
         self.kv = KvConfig(disk, settings.kv_config_path)
         self._clock = clock
-        self._thinned = ThinnedLog(log, clock.monotonic)
+        self._log = ThinnedLog(log, clock.monotonic)
         self._next_scan_ms = 0
         self._began_ms = self._now_ms()
         self._handlers: dict[int, Callable[[Command, ServerConnection], Command]] = {
@@ -119,7 +119,8 @@ class NameServer:
         except (HeaderError, BodyError) as error:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
         except Exception as error:
-            log.exception("request %s from %s failed", command_text(request), connection.peer)
+            what = command_text(request)
+            self._log.exception(type(error).__name__, "request %s from %s failed", what, connection.peer)
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:1024])
 
     def _settings_changed(self, fields: frozenset[str]) -> None:
@@ -153,7 +154,7 @@ class NameServer:
             answer.ext = headers.texts(masterAddr=master, haServerAddr=self.routes.ha_address_of(master))
         if self.routes.replaced is not None:
             answer.ext[REPLACED_ADDRESS] = self.routes.replaced
-            self._thinned.warn(
+            self._log.warn(
                 live.name,
                 "two brokers have the name %r and the id %d: %s, which has just registered, and %s; clients get the "
                 "address of the last one that registered. Give one of them another broker_name",

@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from wheelmq.system.clock import Clock
+from wheelmq.system.log_files import bound
 
 CANNOT_START: Final = 78
 """A child's exit code when it would not help to start it again: a port is taken, a setting is wrong (EX_CONFIG)."""
 
+LOG_LOOK_S: Final = 5.0
+"""Time between two looks at the size of the log file."""
 BACKOFF_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Pauses before a start, by how many deaths came in a row; the last one for all that follow."""
 STEADY_S: Final = 30.0
@@ -140,7 +143,11 @@ class Child:
                 self.failed.set()
                 return
             self._listening = asyncio.create_task(self._listen(self._process))
-            code = await self._process.wait()
+            bounding = asyncio.create_task(self._bound_log())
+            try:
+                code = await self._process.wait()
+            finally:
+                bounding.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS_S):
                     await self._listening
@@ -179,6 +186,13 @@ class Child:
                 if "why" in event:
                     self._last_words = str(event["why"])
                 self._on_event(event)
+
+    async def _bound_log(self) -> None:
+        """Keep the log file within its bound while the process runs."""
+        while True:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(bound, self.log_path)
+            await asyncio.sleep(LOG_LOOK_S)
 
     def _count_death(self, code: int) -> float | None:
         """Note a death; the pause before the next start, None when there is to be none."""

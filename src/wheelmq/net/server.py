@@ -127,9 +127,9 @@ class ServerConnection(asyncio.BufferedProtocol):
                 taken = server.core.receive(self, view, self._filled)
             except Exception as error:
                 if isinstance(error, FrameError):
-                    log.info("closing %s: %s", self.peer, error)
+                    server.log.say(logging.INFO, "frame", "closing %s: %s", self.peer, str(error)[:200])
                 else:
-                    log.exception("closing %s: what it sent could not be served", self.peer)
+                    server.log.exception("unserved", "closing %s: its request could not be served", self.peer)
                 server.bad_frames += 1
                 self.close()
                 return
@@ -331,7 +331,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._watch_frame(begun=True, moved=False)
             return
         deadline_s = self._server.limits.frame_deadline_s
-        log.info("closing %s: a frame has begun and is not whole after %s s", self.peer, deadline_s)
+        text = "closing %s: a frame has begun and is not whole after %s s"
+        self._server.log.say(logging.INFO, "slow", text, self.peer, deadline_s)
         self._server.slow_frames += 1
         self.close()
 
@@ -413,7 +414,8 @@ class Server:
         for connection in [one for one in self.connections if one.look()]:
             if connection.is_open:
                 self.idle += 1
-                log.info("closing %s: nothing moved over it for %g s", connection.peer, self.limits.idle_s)
+                text = "closing %s: nothing moved over it for %g s"
+                self.log.say(logging.INFO, "idle", text, connection.peer, self.limits.idle_s)
                 connection.close()
 
     def schedule_round(self) -> None:
@@ -458,7 +460,7 @@ class Server:
             return step()
         except Exception:
             self.failed_ticks += 1
-            log.exception("a tick failed; the next one is in %d ms", FAILED_TICK_MS)
+            self.log.exception("tick", "a tick failed; the next one is in %d ms", FAILED_TICK_MS)
             return None
 
     def _set_alarm(self, wait_ms: int | None) -> None:

@@ -1,4 +1,4 @@
-"""A log of what may happen a thousand times a second: a line in ten seconds, with how often it happened."""
+"""A log of events that can happen a thousand times a second: one line in ten seconds, with the number of events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_S: Final = 10.0
 
 
 class ThinnedLog:
-    """Warnings, one in EVERY_S seconds for each kind."""
+    """Logs one line in EVERY_S seconds for each kind. There should be few kinds: none may come from a peer."""
 
     def __init__(self, log: logging.Logger, now_s: Callable[[], float]) -> None:
         self._log = log
@@ -20,7 +20,15 @@ class ThinnedLog:
         self._unsaid: dict[str, int] = {}
 
     def warn(self, kind: str, message: str, *arguments: object) -> None:
-        """Say `message` unless one of its kind was said a moment ago; it is counted then."""
+        """Log a warning, unless one of its kind was logged a moment ago: then count it."""
+        self.say(logging.WARNING, kind, message, *arguments)
+
+    def exception(self, kind: str, message: str, *arguments: object) -> None:
+        """Log an error with the traceback of the exception that is handled."""
+        self.say(logging.ERROR, kind, message, *arguments, traceback=True)
+
+    def say(self, level: int, kind: str, message: str, *arguments: object, traceback: bool = False) -> None:
+        """Log a line of any level, unless one of its kind was logged a moment ago: then count it."""
         now_s, said_s = self._now_s(), self._said_s.get(kind)
         if said_s is not None and now_s - said_s < EVERY_S:
             self._unsaid[kind] = self._unsaid.get(kind, 0) + 1
@@ -28,6 +36,5 @@ class ThinnedLog:
         self._said_s[kind] = now_s
         unsaid = self._unsaid.pop(kind, 0)
         if unsaid:
-            self._log.warning(f"{message} (and %d times since this was said last)", *arguments, unsaid)
-        else:
-            self._log.warning(message, *arguments)
+            message, arguments = f"{message} (and %d times since this was said last)", (*arguments, unsaid)
+        self._log.log(level, message, *arguments, exc_info=traceback)

@@ -72,3 +72,14 @@ def test_the_text_says_what_to_do() -> None:
     assert "read-only" in refusal_text(OSError(errno.EROFS, "Read-only file system"))
     assert refusal_text(DiskFull(errno.EDQUOT, "no room for 5 bytes", "x")) == "the disk is full: no room for 5 bytes"
     assert "system's log" in refusal_text(OSError("strange"))
+
+
+def test_a_disk_that_stays_full_is_not_logged_ten_times_a_second(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(60):
+        harness.broker.refuse_sends("the disk is full")
+        harness.advance(200)
+        assert harness.broker.refusal is None
+    told = [one.getMessage() for one in caplog.records if "sends are refused" in one.message]
+    assert len(told) == 2 and "(and 49 times since this was said last)" in told[1]

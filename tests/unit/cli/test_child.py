@@ -14,6 +14,7 @@ from tests.unit.client.conftest import until
 from wheelmq.net import child as module
 from wheelmq.net.child import CANNOT_START, Child, end_text
 from wheelmq.system.clock import SystemClock
+from wheelmq.system.log_files import bound
 
 READY = """echo '{"event":"listening"}'"""
 
@@ -148,3 +149,17 @@ def test_ends_in_words() -> None:
     assert end_text(3) == "it ended with code 3"
     assert end_text(-9) == "it was ended by SIGKILL"
     assert end_text(-250) == "it was ended by signal 250"
+
+
+def test_the_log_of_a_child_that_says_much_stays_within_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOG_LOOK_S", 0.01)
+    monkeypatch.setattr(module, "bound", lambda path: bound(path, 10_000))
+
+    async def scenario(watched: Watched) -> None:
+        await until(lambda: watched.log.with_name("child.log.1").exists())
+        await until(lambda: watched.log.stat().st_size > 0)
+
+    run(tmp_path, "while :; do echo 0123456789012345678901234567890123456789 >&2; done", scenario)
+    assert (tmp_path / "logs" / "child.log.1").stat().st_size <= 10_000

@@ -1,0 +1,36 @@
+"""Keeps a log file that a child process writes within a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+LOG_BYTES_MAX: Final = 16 << 20
+"""Size at which a log file is emptied. With the previous one, the logs of a part take twice that."""
+
+
+def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
+    """Move the content of a log file to `PATH.1` if it is too long. Returns whether it was.
+
+    The writer keeps the file open for appending, so the file is copied and emptied. Lines that are written between
+    these two steps are lost. If there is no room for the copy, the file is emptied all the same.
+    """
+    try:
+        if path.stat().st_size <= bytes_max:
+            return False
+    except FileNotFoundError:
+        return False
+    previous, copy = path.with_name(f"{path.name}.1"), path.with_name(f"{path.name}.tmp")
+    try:
+        with path.open("rb") as source, copy.open("wb") as target:
+            source.seek(-bytes_max, os.SEEK_END)  # the newest lines, if the writer was faster than the checks
+            shutil.copyfileobj(source, target)
+        copy.rename(previous)
+    except OSError:
+        with contextlib.suppress(OSError):
+            copy.unlink(missing_ok=True)
+    os.truncate(path, 0)
+    return True

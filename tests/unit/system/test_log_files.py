@@ -1,0 +1,57 @@
+"""Log files that children write stay within a bound."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from wheelmq.system import log_files
+from wheelmq.system.log_files import bound
+from wheelmq.system.thinned import EVERY_S, ThinnedLog
+
+
+def test_a_long_one_is_moved_and_its_writer_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "broker.log"
+    assert not bound(path, 100)
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"a" * 100)
+        assert not bound(path, 100)
+        writer.write(b"b")
+        assert bound(path, 100)
+        writer.write(b"next")
+        assert path.read_bytes() == b"next"
+        assert (tmp_path / "broker.log.1").read_bytes() == b"a" * 99 + b"b"
+        writer.write(b"c" * 1000)
+        assert bound(path, 100)
+    assert (tmp_path / "broker.log.1").read_bytes() == b"c" * 100
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["broker.log", "broker.log.1"]
+
+
+def test_without_room_for_the_copy_it_is_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "broker.log"
+    path.write_bytes(b"a" * 101)
+    with mock.patch.object(log_files.shutil, "copyfileobj", side_effect=OSError(28, "No space left on device")):
+        assert bound(path, 100)
+    assert path.read_bytes() == b"" and [one.name for one in tmp_path.iterdir()] == ["broker.log"]
+
+
+def test_a_thinned_log_counts_the_lines_that_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 0.0
+    log = ThinnedLog(logging.getLogger("thinned"), lambda: now_s)
+    for i in range(3):
+        try:
+            raise ValueError(i)
+        except ValueError:
+            log.exception("kind", "request %d", i)
+        log.say(logging.ERROR, "other", "refused")
+    now_s = EVERY_S
+    log.say(logging.ERROR, "other", "refused")
+    lines = [(one.levelname, one.getMessage(), bool(one.exc_info)) for one in caplog.records]
+    assert lines == [
+        ("ERROR", "request 0", True),
+        ("ERROR", "refused", False),
+        ("ERROR", "refused (and 2 times since this was said last)", False),
+    ]
