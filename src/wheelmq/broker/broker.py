@@ -134,8 +134,7 @@ class Broker:
         self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: then every frame goes the plain way."""
         self.releaser = Releaser(self.store, self.timer, fast_release)
-        self.boot_ms = clock.now_ms()
-        self._log = ThinnedLog(log, clock.monotonic)
+        self.boot_ms, self._log = clock.now_ms(), ThinnedLog(log, clock.monotonic)
         self.refusal: str | None = None
         """Why sends are refused now; None when they are not."""
         self._refused_ms = 0

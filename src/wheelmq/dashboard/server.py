@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import Final, NamedTuple
 
 from wheelmq.dashboard import page
@@ -25,6 +26,10 @@ COMMON: Final = (
 )
 
 
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")
+"""RFC 9112: no blank before the colon, and none before the name."""
+
+
 class Answer(NamedTuple):
     """What goes back."""
 
@@ -41,6 +46,8 @@ class Dashboard:
         self._figures = figures
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}
+        """Connections that have not sent a whole request yet, the oldest first."""
 
     async def start(self, port: int) -> str:
         """Listen on `port`, 0 for a free one; the address of the page. Raises OSError when the port is taken."""
@@ -61,11 +68,18 @@ class Dashboard:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        if len(self._connections) > CONNECTIONS_MAX and self._silent:
+            oldest = next(iter(self._silent))
+            self._connections.discard(oldest)
+            del self._silent[oldest]
+            oldest.cancel()  # a client that sends nothing makes room for one that does
         try:
             if len(self._connections) <= CONNECTIONS_MAX:
                 with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                    self._silent[task] = None
                     async with asyncio.timeout(HEAD_S):
                         head = await _head_of(reader)
+                    self._silent.pop(task, None)
                     answer = await self.answer(head)
                     async with asyncio.timeout(HEAD_S):
                         writer.write(_written(answer, is_head=head.startswith(b"HEAD ")))
@@ -74,6 +88,7 @@ class Dashboard:
                         await writer.wait_closed()
         finally:
             self._connections.discard(task)
+            self._silent.pop(task, None)
             writer.transport.abort()  # nothing, when it is closed already
 
     async def answer(self, head: bytes) -> Answer:
@@ -82,6 +97,8 @@ class Dashboard:
         words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return _text("400 Bad Request", "This is no request of HTTP/1.1.")
+        if any(not _HEADER_NAME.match(line) for line in lines[1:] if line):
+            return _text("400 Bad Request", "A header line is a name without blanks, a colon and a value.")
         names = [line.partition(":")[2].strip() for line in lines[1:] if line.lower().startswith("host:")]
         if len(names) != 1 or _host(names[0]) not in HOSTS:
             return _text("421 Misdirected Request", "Ask by the name 127.0.0.1 or localhost.")

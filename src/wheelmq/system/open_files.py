@@ -7,7 +7,9 @@ import resource
 from typing import Final
 
 OWN_SHARE: Final = 4
-"""One file in so many is kept for the process's own: logs, queues, indexes."""
+"""One file in four is kept for the process's own: logs, queues, indexes, tables of the config folder."""
+OWN_MIN: Final = 64
+"""Files that are kept in any case, or half of all if there are fewer than 128."""
 
 
 def connections_possible(wanted: int) -> int:
@@ -20,4 +22,7 @@ def connections_possible(wanted: int) -> int:
         with contextlib.suppress(ValueError, OSError):  # the system may know a bound below the limit it tells
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else min(wanted, max(1, soft - soft // OWN_SHARE))
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    own = max(soft // OWN_SHARE, min(OWN_MIN, soft // 2))
+    return min(wanted, max(1, soft - own))

@@ -149,6 +149,9 @@ def test_files_bound_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_files.connections_possible(1000) == 300
     assert limits == [(100, 400), (400, 400)]
     assert open_files.connections_possible(200) == 200
+    for files, possible in ((64, 32), (100, 50), (200, 136), (1024, 768)):
+        limits.append((files, files))
+        assert open_files.connections_possible(1000) == possible
 
 
 def test_a_bomb_is_a_body_as_any_other(tmp_path: Path) -> None:

@@ -130,6 +130,26 @@ def test_who_sends_nothing_is_dropped_and_many_are_bounded(
     assert later.startswith(b"HTTP/1.1 200 OK")
 
 
+def test_silent_clients_shut_nobody_out(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 20.0)
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
+
+    async def crowd(port: int) -> list[bytes]:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        found = [await exchange(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(8)]
+        for _, writer in silent:
+            writer.close()
+        return found
+
+    assert all(one.startswith(b"HTTP/1.1 200 OK") for one in served(harness, crowd))
+
+
+@pytest.mark.parametrize("header", ["Host : evil|", " Host: evil|", ": evil|", "Accept : x|", "no colon|"])
+def test_a_header_with_a_wrong_name_is_refused(harness: BrokerHarness, header: str) -> None:
+    status, _, _ = answered(harness, f"GET / HTTP/1.1|{header}{HOST}|")
+    assert status == "400 Bad Request"
+
+
 def test_a_port_that_is_taken(harness: BrokerHarness) -> None:
     async def again(port: int) -> None:
         with pytest.raises(OSError, match="in use"):
