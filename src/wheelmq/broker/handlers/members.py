@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ENTRIES_MAX: Final = 10_000
 """Groups of a heartbeat and subscriptions of all of them. A client has one or a few; a proxy has thousands."""
 EXPRESSION_CHARS_MAX: Final = 128 << 10
-"""Characters of all expressions of a heartbeat. Those of tags do not count."""
+"""Characters of all expressions of a heartbeat. Tag expressions do not count."""
 AT_ONCE_MAX: Final = 64
 """Groups and subscriptions that are served without slices."""
 
