@@ -1,14 +1,25 @@
-"""The log line of a failed write (RocketMQ: "process request over, but response failed")."""
+"""Writes to a socket, and the log line of a failed one (RocketMQ: "process request over, but response failed")."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from wheelmq.formats.wire.command_text import frame_text
+from wheelmq.formats.wire.command_text import HEAD_BYTES, frame_text
 from wheelmq.system.thinned import ThinnedLog
 
 if TYPE_CHECKING:
     from wheelmq.net.server import ServerConnection
+
+
+def write(log: ThinnedLog, connection: ServerConnection, transport: asyncio.Transport, frames: bytes) -> None:
+    """Write frames. A failure ends this connection alone, not the round that writes to others too."""
+    connection.last_answer = frames[:HEAD_BYTES]
+    try:
+        transport.write(frames)
+    except Exception as error:
+        warn_of_failed_write(log, connection, error)
+        transport.abort()
 
 
 def warn_of_failed_write(log: ThinnedLog, connection: ServerConnection, error: Exception) -> None:

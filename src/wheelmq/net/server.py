@@ -16,10 +16,9 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from wheelmq.formats.disk.message import Host
-from wheelmq.formats.wire.command_text import HEAD_BYTES
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
 from wheelmq.net.core import Core
-from wheelmq.net.failed_writes import warn_of_failed_write
+from wheelmq.net.failed_writes import warn_of_failed_write, write
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.relief import Relief
 from wheelmq.net.turns import Turns
@@ -76,8 +75,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.sends = True
         self.waiting_since: float | None = None
         self.last_request: tuple[int, int] | None = None
-        self.last_answer = b""
-        """The head of the last frame that was written."""
+        self.last_answer = b""  # the head of the last frame that was written
 
     # asyncio's side ------------------------------------------------------------------------------------------------
 
@@ -225,19 +223,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is not None and self._out:
             if not self._transport.is_closing():
                 self._written_bytes += self._queued_bytes
-                self._write(self._transport, self._out[0] if len(self._out) == 1 else b"".join(self._out))
+                frames = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+                write(self._server.log, self, self._transport, frames)
             self._out.clear()
             self._queued_bytes = 0
             self.go_on()
-
-    def _write(self, transport: asyncio.Transport, frames: bytes) -> None:
-        """Write frames. A failure ends this connection alone, not the round that writes to others too."""
-        self.last_answer = frames[:HEAD_BYTES]
-        try:
-            transport.write(frames)
-        except Exception as error:
-            warn_of_failed_write(self._server.log, self, error)
-            transport.abort()
 
     def close(self) -> None:
         """Close; what was queued is still sent, to a peer that reads it in time."""
