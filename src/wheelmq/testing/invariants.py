@@ -28,8 +28,9 @@ from wheelmq.formats.disk.origin import (
     stream_number,
     timer_origin,
 )
-from wheelmq.formats.disk.parked import delay_facts
-from wheelmq.formats.disk.timer import MAGIC_DELETE, TIMER_TOPIC
+from wheelmq.formats.disk.parked import delay_facts, due_of
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_TOPIC
+from wheelmq.formats.disk.timer_detail import read_details
 from wheelmq.formats.units import LogPosition
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.snapshot import load_snapshot
@@ -119,9 +120,27 @@ def check(broker: Broker) -> Log:
     _check_durable(broker, log)
     _check_found_again(broker, log)
     _check_reachable(broker, log)
+    _check_details(broker, log)
     _check_blocks(broker, log)
     _check_snapshot(broker, log)
     return log
+
+
+def _check_details(broker: Broker, log: Log) -> None:
+    """Check that the detail of each timer log unit says of its message what the record says."""
+    timer_log = broker.timer.log
+    parked = {record.position: record for record in log.parked.values()}
+    for position, units in timer_log.chunks(timer_log.files.start, timer_log.end):
+        details = read_details(units)
+        for i, unit in enumerate(units):
+            record = parked.get(LogPosition(int(unit["record_position"])))
+            if record is None or not details.is_known[i]:
+                continue
+            assert details.queue_offsets[i] == record.queue_offset, (position, i)
+            due_ms = due_of(record.message.properties, record.store_ms)
+            assert details.due_ms[i] in (0, due_ms), (position, i)
+            in_slot = 0 < due_ms - int(unit["write_ms"]) - int(unit["delay_ms"]) <= broker.timer.settings.precision_ms
+            assert details.due_ms[i] or not in_slot or unit["magic"] & (MAGIC_ROLL | MAGIC_DELETE), (position, i)
 
 
 def _check_store(broker: Broker, log: Log) -> None:
