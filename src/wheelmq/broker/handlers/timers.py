@@ -65,7 +65,10 @@ def list_timers(request: Request, broker: Broker) -> Answer:
             next_place = place
             break
         body.append(msgspec.json.encode(pending))
-    return reply(body=b"\n".join(body), nextPlace=next_place, isLast=next_place == listing.END, found=len(body))
+    answer = reply(body=b"\n".join(body), nextPlace=next_place, isLast=next_place == listing.END)
+    if header.soonest:
+        answer.ext["found"] = str(len(body))
+    return answer
 
 
 def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -> Command:
