@@ -19,6 +19,7 @@ from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
 from wheelmq.net.core import Core
 from wheelmq.net.failed_writes import warn_of_failed_write, write
+from wheelmq.net.frame_deadline import FrameDeadline
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.relief import Relief
 from wheelmq.net.turns import Turns
@@ -52,12 +53,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_large = False
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self._frame_timer: asyncio.TimerHandle | None = None
-        self._frame_drained_bytes = 0
-        """Answers that had left when the time of the frame that has begun was set."""
+        self._frame_deadline = FrameDeadline(server, self)
         self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
-        self._stalled = False
+        self.is_stalled = False
         """Reading rests, and frames may be left in the buffer, until what is queued has drained."""
         self._queued_bytes = 0
         self._turn_ends_s, self._turn_bytes_max = 0.0, 0
@@ -133,7 +132,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 return
             self._is_busy = must_wait = taken < self._filled and self.must_wait
         self._keep(view, taken)
-        self._watch_frame(begun=self._filled > 0, moved=taken > 0)
+        self._frame_deadline.watch(begun=self._filled > 0, moved=taken > 0)
         if must_wait:
             server.turns.postpone(self)
         if must_wait or self.is_full:
@@ -150,28 +149,28 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def rest(self) -> None:
         """Stop reading, until what is queued has drained."""
-        if self._transport is not None and not self._stalled and not self._transport.is_closing():
-            self._stalled = True
+        if self._transport is not None and not self.is_stalled and not self._transport.is_closing():
+            self.is_stalled = True
             self._transport.pause_reading()
 
     def go_on(self) -> None:
         """Serve on, once what is queued has drained."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._stalled and not self.is_full and not self._server.turns.is_waiting(self):
-            self._stalled = False
+        if self.is_stalled and not self.is_full and not self._server.turns.is_waiting(self):
+            self.is_stalled = False
             self._transport.resume_reading()
             self._server.loop.call_soon(self._serve_rest)
 
     def take_turn(self) -> None:
         """Serve on now, after waiting for a turn."""
         if self._transport is not None and not self._transport.is_closing() and not self.is_full:
-            self._stalled = False
+            self.is_stalled = False
             self._transport.resume_reading()
             self._serve_rest()
 
     def _serve_rest(self) -> None:
-        if self.is_open and not self._stalled:
+        if self.is_open and not self.is_stalled:
             self._server.schedule_tick()
             if self._rest is not None:
                 self._serve(memoryview(self._rest))
@@ -183,7 +182,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if exc is not None:
             warn_of_failed_write(self._server.log, self, exc)
         self.is_open = False
-        self._watch_frame(begun=False, moved=True)
+        self._frame_deadline.watch(begun=False, moved=True)
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._hold(None)
@@ -303,28 +302,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self.bytes_unread + self._queued_bytes + (0 if self._rest is None else len(self._rest))
 
     # Time ----------------------------------------------------------------------------------------------------------
-
-    def _watch_frame(self, *, begun: bool, moved: bool) -> None:
-        """A frame that has begun must be whole in time; each frame has its own deadline."""
-        if self._frame_timer is not None and (moved or not begun):
-            self._frame_timer.cancel()
-            self._frame_timer = None
-        if begun and self._frame_timer is None and self.is_open:
-            deadline_s = self._server.limits.frame_deadline_s
-            self._frame_drained_bytes = self.bytes_drained
-            self._frame_timer = self._server.loop.call_later(deadline_s, self._frame_too_slow)
-
-    def _frame_too_slow(self) -> None:
-        """The time is up, but for a peer whose bytes are not read because it is still reading answers."""
-        if self._stalled and self.bytes_drained > self._frame_drained_bytes:
-            self._frame_timer = None
-            self._watch_frame(begun=True, moved=False)
-            return
-        deadline_s = self._server.limits.frame_deadline_s
-        text = "closing %s: a frame has begun and is not whole after %s s"
-        self._server.log.say(logging.INFO, "slow", text, self.peer, deadline_s)
-        self._server.slow_frames += 1
-        self.close()
 
     def look(self) -> bool:
         """Look whether anything has moved; whether nothing has for so long that the connection is idle.

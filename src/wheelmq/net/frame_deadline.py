@@ -1,0 +1,43 @@
+"""The deadline of a frame that has begun: a peer must send the rest of it in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wheelmq.net.server import Server, ServerConnection
+
+
+class FrameDeadline:
+    """The deadline of one connection. Each frame has its own."""
+
+    def __init__(self, server: Server, connection: ServerConnection) -> None:
+        self._server = server
+        self._connection = connection
+        self._timer: asyncio.TimerHandle | None = None
+        self._drained_bytes = 0
+        """Bytes of answers that had left the connection when the timer started."""
+
+    def watch(self, *, begun: bool, moved: bool) -> None:
+        """Start the timer of a frame that has begun; stop it after progress or at the end of the frame."""
+        if self._timer is not None and (moved or not begun):
+            self._timer.cancel()
+            self._timer = None
+        if begun and self._timer is None and self._connection.is_open:
+            deadline_s = self._server.limits.frame_deadline_s
+            self._drained_bytes = self._connection.bytes_drained
+            self._timer = self._server.loop.call_later(deadline_s, self._expire)
+
+    def _expire(self) -> None:
+        """Close the connection, unless its bytes are unread because the peer still reads answers."""
+        connection, server = self._connection, self._server
+        if connection.is_stalled and connection.bytes_drained > self._drained_bytes:
+            self._timer = None
+            self.watch(begun=True, moved=False)
+            return
+        text = "closing %s: a frame has begun and is not whole after %s s"
+        server.log.say(logging.INFO, "slow", text, connection.peer, server.limits.frame_deadline_s)
+        server.slow_frames += 1
+        connection.close()
