@@ -3,12 +3,13 @@
 `Turns.check` counts the rows of a proposal. This check compares the fields of each row:
 
     index   position and size with the timer queue; slot and fire time with the note of the message, or its record
-    walk    position, size, slot and magic with the units of the slot chains; the origin with the timer queue
+    walk    position, size, slot and magic with the units of the slot chains; origin and fire time with the detail of
+            the unit, or with the timer queue and the record
     queue   position, size and fire time with the queue of the level
 
-A fire time within its slot is compared with the record for EXACT_ROWS walked rows of a turn. In a larger turn a wrong
-fire time of another walked row makes its message late by one slot at most, and never early: a release reads the
-record.
+Units of Apache's and of older stores have no detail. Of their walked rows, the check compares the fire time of
+EXACT_ROWS rows with the record. A wrong fire time of another one delays its message by one slot at most. It never
+makes a message early, because a release reads the record.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from wheelmq.formats.disk.origin import (
     timer_origin,
 )
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
+from wheelmq.formats.disk.timer_detail import read_details
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
 from wheelmq.formats.units import QueueOffset
 from wheelmq.formats.wire.portions import FileKind
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from wheelmq.delay.timer.timer import Timer
 
 EXACT_ROWS: Final = 1000
-"""Walked rows of a turn whose fire time is compared with the record, spread over the turn: half a millisecond."""
+"""Walked rows without a detail whose record is read, spread over the turn: half a millisecond."""
 CHAIN_UNITS_MAX: Final = 1 << 40
 MAGIC_BITS: Final = MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
 
@@ -58,6 +60,10 @@ class _TimerUnits(NamedTuple):
     sizes: Positions
     slots_ms: Positions
     magics: Positions
+    origins: Positions
+    """Of the message, as the detail names it; NO_ORIGIN without a detail that says its due time."""
+    fires_ms: Positions
+    """When the broker acts, as the detail says; 0 without one."""
 
 
 class _LogView:
@@ -131,9 +137,25 @@ class RowCheck:
         of_rows = _by_position(rows["position"], rows["slot_ms"])
         of_units = _by_position(units.positions, units.slots_ms)
         differs = np.zeros(len(rows), np.bool_)
-        for name, known in zip(("position", "size", "slot_ms", "magic"), units, strict=True):
+        for name, known in zip(("position", "size", "slot_ms", "magic"), units[:4], strict=True):
             differs[of_rows] |= rows[name][of_rows] != known[of_units]
         _refuse(KIND_WALK, rows, differs, "no unit of its slot")
+        origins, fires_ms = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        origins[of_rows], fires_ms[of_rows] = units.origins[of_units], units.fires_ms[of_units]
+        is_expired = self._is_expired(rows)
+        is_exact = (origins == rows["origin"]) & (fires_ms == rows["fire_ms"])
+        has_detail = origins != NO_ORIGIN
+        _refuse(KIND_WALK, rows, has_detail & ~is_exact & ~is_expired, "another origin or fire time than its unit")
+        self._check_without_detail(rows[~has_detail & ~is_expired], plan)
+
+    def _is_expired(self, rows: TurnRows) -> Flags:
+        """Return which rows are of settled messages whose records have expired. They arm nothing."""
+        is_expired: Flags = rows["position"] < self._log.start
+        is_expired &= (rows["origin"] == NO_ORIGIN) | self._timer.done.get(rows["origin"])
+        return is_expired
+
+    def _check_without_detail(self, rows: TurnRows, plan: TurnPlan) -> None:
+        """Check origin and fire time of walked rows whose units have no detail."""
         slots_ms, fires_ms = rows["slot_ms"], rows["fire_ms"]
         rolls = rows["magic"] & MAGIC_ROLL != 0
         is_known = np.where(rolls, fires_ms == slots_ms + 1, self._is_in_slot(slots_ms, fires_ms))
@@ -163,7 +185,6 @@ class RowCheck:
         named = named[np.argsort(indices[named], kind="stable")]
         units = gather(lambda index, count: queue.read(QueueOffset(index), count), indices[named])
         is_there[named] = (units["position"] == rows["position"][named]) & (units["size"] == rows["size"][named])
-        is_there |= (origins == NO_ORIGIN) & (rows["position"] < self._log.start)  # expired: settled long ago
         return is_there
 
     # Levels --------------------------------------------------------------------------------------------------------
@@ -263,6 +284,11 @@ def _units_at(files: MappedSequence, positions: Positions) -> _TimerUnits:
         found.sizes[mine] = units["record_size"][places]
         found.slots_ms[mine] = units["write_ms"][places] + units["delay_ms"][places]
         found.magics[mine] = units["magic"][places]
+        details = read_details(units[places])
+        rolls = found.magics[mine] & MAGIC_ROLL != 0
+        is_exact = details.is_known & (rolls | (details.due_ms > 0))
+        found.origins[mine] = np.where(is_exact, timer_origin(0) + details.queue_offsets, NO_ORIGIN)
+        found.fires_ms[mine] = np.where(is_exact, np.where(rolls, found.slots_ms[mine] + 1, details.due_ms), 0)
     return found
 
 

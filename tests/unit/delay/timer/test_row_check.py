@@ -219,10 +219,9 @@ def test_a_refused_turn_is_logged_and_changes_nothing(harness: BrokerHarness, ca
     assert harness.bodies("T") == [b"body"]
 
 
-def test_a_large_turn_is_checked_with_samples_of_its_records(
-    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wrong time within its slot may pass then; a task that gets all times wrong is refused."""
+@pytest.mark.parametrize("has_details", [True, False])
+def test_a_large_turn_is_checked(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, has_details: bool) -> None:
+    """With details, each wrong time is refused. Without them a wrong time within its slot may pass, for a few rows."""
     monkeypatch.setattr(row_check, "EXACT_ROWS", 5)
     model = PipelineModel(harness)
     for i in range(40):
@@ -231,12 +230,17 @@ def test_a_large_turn_is_checked_with_samples_of_its_records(
     model.open()
     plan, tasks = next_turn(harness, model)
     commit(harness, model, plan, tasks)
+    if not has_details:
+        for _, units in harness.broker.timer.log.chunks(0, harness.broker.timer.log.end):
+            units["reserved"] = 0
     harness.advance(1500)
     plan, tasks = next_turn(harness, model)
     (walk,) = tasks
     assert walk.kind == KIND_WALK and len(walk.rows) == 40
     rows = walk.rows.copy()
-    rows["fire_ms"] += 1
+    rows["fire_ms"][-1] += 1
+    assert is_refused(harness, plan, [walk._replace(rows=rows)]) == has_details
+    rows["fire_ms"][:-1] += 1
     assert is_refused(harness, plan, [walk._replace(rows=rows)])
     rows["fire_ms"] += 1000
     assert is_refused(harness, plan, [walk._replace(rows=rows)])
