@@ -37,7 +37,7 @@ def check(data: bytes) -> None:
     except ExpressionError as error:
         assert str(error)
         return
-    grammar._outcome.cache_clear()
+    grammar._outcomes.clear()
     again = grammar.parse(text)
     for message in MESSAGES:
         said = []

@@ -18,7 +18,7 @@ from wheelmq.config.errors import ConfigError
 from wheelmq.formats.disk import message
 from wheelmq.formats.disk.dump import Row, dump
 from wheelmq.formats.disk.message import RecordError
-from wheelmq.formats.disk.snapshot import Snapshot, SnapshotDamaged
+from wheelmq.formats.disk.snapshot import SNAPSHOT_MAGIC, Snapshot, SnapshotDamaged
 from wheelmq.nameserver.settings import NAME_SERVER
 
 FILES = (
@@ -96,4 +96,5 @@ def _check_snapshot(raw: bytes) -> None:
         found = Snapshot.decode(raw)
     except SnapshotDamaged:
         return
-    assert found.encode() == raw
+    if int.from_bytes(raw[:4], "big") == SNAPSHOT_MAGIC:  # one of an older release is written in the present form
+        assert found.encode() == raw

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from wheelmq.cli.config_options import config_option, set_option, settings_of, tell
 from wheelmq.cli.hooks import hook_option, load_hooks
 from wheelmq.cli.part import CannotStart, home_option, log, port_told, run_part, say, supervised_options
+
+if TYPE_CHECKING:
+    from wheelmq.broker.app import BrokerApp
 
 flush_option = click.option(
     "--flush",
@@ -53,7 +57,6 @@ def command(
     async def life(stop: asyncio.Event) -> int:
         from wheelmq.broker.app import BrokerApp
         from wheelmq.broker.schema import BROKER
-        from wheelmq.broker.start_warnings import start_warnings
         from wheelmq.config.changes import Origin
 
         hooks = load_hooks(hook_names)
@@ -79,29 +82,39 @@ def command(
         app = BrokerApp(settings, Origin(file, reading.given), hooks)
         with port_told(settings.listen_port, port_option):
             await app.start()
-        address = f"{app.settings.broker_ip}:{app.settings.listen_port}"
-        text = f"Broker {app.settings.broker_name} listens on {address}; its store is {app.settings.store_path}."
-        assert app.broker is not None
-        for warning in start_warnings(app.broker):
-            log.warning("%s", warning)
-            if as_json:
-                say(as_json, "warning", warning, warning=warning)
-        say(as_json, "listening", text, address=address, listen_host=app.settings.listen_host)
+        _say_listening(app, as_json)
         stopping = asyncio.create_task(stop.wait())
         failing = asyncio.create_task(app.stopped.wait())
         await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
         failure = app.broker.failure if app.broker is not None else None
         await app.stop()
         if failure is not None:
-            from wheelmq.broker.refusal import refusal_text
-            from wheelmq.system.disk import StoreRemoved
-
-            why = f"the disk did not keep its word: {failure}"
-            if isinstance(failure, StoreRemoved):
-                why = refusal_text(failure)
-            say(as_json, "failed", f"Error: {failure}", why=why)
+            _say_failed(failure, as_json)
         return 0 if failure is None else 1
 
     port_option = "--broker-port" if ends_with_stdin else "--port"  # `wheelmq up` calls it so
     code = run_part(life, as_json=as_json, ends_with_stdin=ends_with_stdin)
     sys.exit(code)
+
+
+def _say_listening(app: BrokerApp, as_json: bool) -> None:
+    """Print the address and the store of a broker that has started, and its warnings."""
+    from wheelmq.broker.start_warnings import start_warnings
+
+    assert app.broker is not None
+    address = f"{app.settings.broker_ip}:{app.settings.listen_port}"
+    text = f"Broker {app.settings.broker_name} listens on {address}; its store is {app.settings.store_path}."
+    for warning in start_warnings(app.broker):
+        log.warning("%s", warning)
+        if as_json:
+            say(as_json, "warning", warning, warning=warning)
+    say(as_json, "listening", text, address=address, listen_host=app.settings.listen_host)
+
+
+def _say_failed(failure: BaseException, as_json: bool) -> None:
+    """Print the failure that ended a broker, and the remedy."""
+    from wheelmq.broker.refusal import refusal_text
+    from wheelmq.system.disk import StoreRemoved
+
+    why = refusal_text(failure) if isinstance(failure, StoreRemoved) else f"the disk did not keep its word: {failure}"
+    say(as_json, "failed", f"Error: {failure}", why=why)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 LOG_BYTES_MAX: Final = 16 << 20
 """Size at which a log file is emptied. With the previous one, the logs of a part take twice that."""
+PIECE_BYTES: Final = 1 << 16
 
 
 def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
@@ -26,11 +26,18 @@ def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
     previous, copy = path.with_name(f"{path.name}.1"), path.with_name(f"{path.name}.tmp")
     try:
         with path.open("rb") as source, copy.open("wb") as target:
-            source.seek(-bytes_max, os.SEEK_END)  # the newest lines, if the writer was faster than the checks
-            shutil.copyfileobj(source, target)
+            _copy(source, target, bytes_max)
         copy.rename(previous)
     except OSError:
         with contextlib.suppress(OSError):
             copy.unlink(missing_ok=True)
     os.truncate(path, 0)
     return True
+
+
+def _copy(source: BinaryIO, target: BinaryIO, bytes_max: int) -> None:
+    """Copy the newest `bytes_max` bytes of `source`, whose writer appends to it meanwhile."""
+    source.seek(-bytes_max, os.SEEK_END)
+    left = bytes_max
+    while left > 0 and (piece := source.read(min(left, PIECE_BYTES))):
+        left -= target.write(piece)

@@ -41,6 +41,8 @@ REFUSES_BY_DESIGN: Final[dict[tuple[str, int], set[bytes]]] = {
     ("timer_max_delay_seconds", 0): {b"timer"},
 }
 """Bounds of messages: sends beyond them are refused."""
+REJECTS_SENDS: Final = ("broker_permission", "broker_id")
+"""Settings by which a broker rejects all sends: without the permission, or as a slave (test_slave.py)."""
 HOLDS_BACK: Final = {"disappear_time_after_start": {b"timer"}}
 """Settings that hold messages back for as long as they say."""
 
@@ -67,7 +69,7 @@ def test_each_value_is_refused_or_works(tmp_path: Path, name: str) -> None:
         if why is not None:
             assert str(value) in why and ("allowed: " in why or name in why), why
             refused += 1
-        elif not (value == INT_MAX and name in TOO_LARGE) and name != "broker_permission":
+        elif not (value == INT_MAX and name in TOO_LARGE) and name not in REJECTS_SENDS:
             _delivers(tmp_path / str(i), name, value)
     assert refused >= 2
 

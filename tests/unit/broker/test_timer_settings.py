@@ -40,7 +40,8 @@ class TestValues:
         ],
     )
     def test_out_of_range(self, name: str, value: str) -> None:
-        with pytest.raises(ConfigError, match=f"--set {name}: {BROKER.field_of(name)} is {value}: it must be"):
+        reason = f"(found '{value}'; allowed: |{BROKER.field_of(name)} is {value}: it must be )"
+        with pytest.raises(ConfigError, match=f"--set {name}: {reason}"):
             chosen(**{name: value})
 
     @pytest.mark.parametrize("value", ["5", "24", "05,17", "", "-1"])

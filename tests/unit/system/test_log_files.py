@@ -33,7 +33,7 @@ def test_a_long_one_is_moved_and_its_writer_goes_on(tmp_path: Path) -> None:
 def test_without_room_for_the_copy_it_is_emptied(tmp_path: Path) -> None:
     path = tmp_path / "broker.log"
     path.write_bytes(b"a" * 101)
-    with mock.patch.object(log_files.shutil, "copyfileobj", side_effect=OSError(28, "No space left on device")):
+    with mock.patch.object(log_files, "_copy", side_effect=OSError(28, "No space left on device")):
         assert bound(path, 100)
     assert path.read_bytes() == b"" and [one.name for one in tmp_path.iterdir()] == ["broker.log"]
 
