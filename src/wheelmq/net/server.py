@@ -61,8 +61,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._turn_ends_s, self._turn_bytes_max = 0.0, 0
         """When the turn of the connection is over, and the queued bytes at which it is."""
-        self._is_busy = True
-        """Whether its last turn left requests unserved. A new connection counts as busy."""
+        self._is_busy = False
+        """Whether its last turn left whole requests unserved. They are in `_rest` until its next turn."""
         self._written_bytes = 0
         self._has_moved = True
         """Whether something came, or left for a peer that had to read, since the last look at who is idle."""
@@ -130,9 +130,10 @@ class ServerConnection(asyncio.BufferedProtocol):
                 server.bad_frames += 1
                 self.close()
                 return
-            self._is_busy = must_wait = taken < self._filled and self.must_wait
+            left = taken < self._filled and self.must_wait
+            self._is_busy = must_wait = left and _holds_frame(view[taken : self._filled])
         self._keep(view, taken)
-        self._frame_deadline.watch(begun=self._filled > 0, moved=taken > 0)
+        self._frame_deadline.watch(begun=self._filled > 0 and not must_wait, moved=taken > 0)
         if must_wait:
             server.turns.postpone(self)
         if must_wait or self.is_full:
@@ -163,11 +164,15 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.loop.call_soon(self._serve_rest)
 
     def take_turn(self) -> None:
-        """Serve on now, after waiting for a turn."""
-        if self._transport is not None and not self._transport.is_closing() and not self.is_full:
-            self.is_stalled = False
-            self._transport.resume_reading()
-            self._serve_rest()
+        """Continue to serve now, after a wait for a turn. A peer that must read answers first loses this turn."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.is_full:
+            self._frame_deadline.watch(begun=self._filled > 0, moved=False)
+            return
+        self.is_stalled = False
+        self._transport.resume_reading()
+        self._serve_rest()
 
     def _serve_rest(self) -> None:
         if self.is_open and not self.is_stalled:
@@ -324,6 +329,12 @@ def _frame_bytes(prefix: memoryview | bytearray) -> int:
     return min(max(announced, 0), FRAME_BYTES_MAX) + 4
 
 
+def _holds_frame(view: memoryview) -> bool:
+    """Return whether `view` begins with a whole frame, or with a length that no frame may have."""
+    announced = int.from_bytes(view[:4], "big", signed=True)
+    return len(view) >= 4 and (announced <= len(view) - 4 or announced > FRAME_BYTES_MAX)
+
+
 class Server:
     """Listens, and ticks the core."""
 
@@ -420,6 +431,8 @@ class Server:
         self._set_alarm(wait_ms if self.failed_ticks == failed else FAILED_TICK_MS)
         if self.on_tick is not None:
             self.on_tick()
+        if self.turns.waiting:
+            self.turns.serve_waiting()
 
     def _attempt(self, step: Callable[[], T]) -> T | None:
         """What `step` gives; None when it fails, which is told and counted."""

@@ -1,8 +1,9 @@
 """Turns of connections: how much a server serves to one of them before the others and the tick.
 
-A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection that had more requests than its turn could
-serve is busy: when a round has ended early, busy connections wait for a later one, in their order. Others always get a
-short turn, so that a client with one request does not wait for those with thousands.
+A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection is busy if its turn ended before its requests
+did. Busy connections wait for a later round, and the next round begins with them, in their order. After them the round
+serves new reads. A connection that is not busy always gets a short turn: a client with one request does not wait for
+clients with thousands. A new connection is not busy.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Turns:
         self._ends_s: float | None = None
         """When the round that runs is over; None between rounds."""
         self._bytes = 0
-        self._waiting: dict[ServerConnection, None] = {}
+        self.waiting: dict[ServerConnection, None] = {}
+        """Connections that wait for a turn, in order."""
         self.postponed = 0
         """Turns that waited for a later round, since the start."""
 
@@ -52,26 +54,29 @@ class Turns:
     def postpone(self, connection: ServerConnection) -> None:
         """Give `connection` a turn in a later round."""
         self.postponed += 1
-        self._waiting[connection] = None
+        self.waiting[connection] = None
 
     def forget(self, connection: ServerConnection) -> None:
-        """The connection is gone."""
-        self._waiting.pop(connection, None)
+        """Drop a connection that is closed."""
+        self.waiting.pop(connection, None)
 
     def is_waiting(self, connection: ServerConnection) -> bool:
-        """Whether `connection` waits for a turn."""
-        return connection in self._waiting
+        """Return whether `connection` waits for a turn."""
+        return connection in self.waiting
 
     def end_round(self) -> None:
-        """End the round, and serve waiting connections in the next one."""
+        """End the round. The next turn begins a new one."""
         self._ends_s, self._bytes = None, 0
-        if self._waiting:
-            self._server.loop.call_soon(self._serve_waiting)
 
-    def _serve_waiting(self) -> None:
+    def serve_waiting(self) -> None:
+        """Begin a round with turns of waiting connections, until the round is over.
+
+        The server calls this before it reads again. A callback of uvloop would run after the next reads. These reads
+        can fill each round, and then no waiting connection would get a turn.
+        """
         self._server.schedule_round()
-        for connection in list(self._waiting):
+        for connection in list(self.waiting):
             if self.is_round_over:
                 return
-            del self._waiting[connection]
+            del self.waiting[connection]
             connection.take_turn()

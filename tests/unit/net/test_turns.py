@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
 
 from tests.unit.net.test_limits import Connect, Frames, frame, serve
 from tests.unit.net.test_server import until
 from wheelmq.net.server import Server, ServerConnection
-from wheelmq.net.turns import ROUND_BYTES, SHORT_BYTES
+from wheelmq.net.turns import ROUND_BYTES, ROUND_S, SHORT_BYTES
 
 __all__ = ["serve"]
 ANSWER_BYTES = 256 << 10
@@ -16,28 +19,44 @@ BUSY = 12
 
 
 class Core(Frames):
-    """Answers `much` with many bytes, as the broker does: until the connection must wait."""
+    """Answers requests until the connection must wait, as the broker does.
+
+    The answer to `much` has many bytes. The answer to `slow` takes a whole round.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.answer = lambda body: frame(ANSWER_BYTES) if body == b"much" else frame(5)
         self.round_bytes = [0]
+        """Bytes of the answers of each round, without the first turns of connections."""
+        self.known: set[ServerConnection] = set()
+        self.on_round: Callable[[], None] = lambda: None
 
     def take(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
-        at = 0
+        at, is_first = 0, connection not in self.known
+        self.known.add(connection)
         while end - at >= 4 and not connection.must_wait:
             stop = at + 4 + int.from_bytes(buffer[at : at + 4], "big")
             if stop > end:
                 break
             body = bytes(buffer[at + 4 : stop])
             self.seen.append(body)
-            self.round_bytes[-1] += len(self.answer(body))
-            connection.send(self.answer(body))
+            if body == b"slow":
+                time.sleep(ROUND_S)
+            answer = self.answer(body)
+            if not is_first:
+                self.round_bytes[-1] += len(answer)
+            connection.send(answer)
             at = stop
         return at
 
+    def connection_lost(self, connection: ServerConnection) -> None:
+        self.known.discard(connection)
+        super().connection_lost(connection)
+
     def end_round(self) -> bool:
         self.round_bytes.append(0)
+        self.on_round()
         return super().end_round()
 
 
@@ -93,3 +112,72 @@ def test_a_connection_that_waits_for_its_turn_may_go(serve: Callable[..., Server
         await reader.readexactly(9)
 
     serve(core, play)
+
+
+@contextlib.contextmanager
+def blocking_peers(server: Server, count: int) -> Iterator[list[socket.socket]]:
+    """Connections whose sends reach the server before the loop polls again."""
+    (listener,) = server._listeners
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection(listener.sockets[0].getsockname())) for _ in range(count)]
+
+
+def test_reads_that_fill_each_round_do_not_starve_other_connections(serve: Callable[..., Server]) -> None:
+    """Two clients with one request in flight each fill all rounds. A client with many requests and a new one go on."""
+    core = Core()
+
+    async def play(server: Server, connect: Connect) -> None:
+        with blocking_peers(server, 5) as (*singles, pipelining, new):
+            await until(lambda: len(server.connections) == 5)
+            asked: dict[bytes, int] = {}
+
+            def ask() -> None:
+                for peer in singles:
+                    peer.send(frame(4, b"slow"))
+                if not asked:
+                    pipelining.send(frame(4, b"slow") * 3 + frame(4, b"last"))
+                    asked[b"last"] = core.rounds
+                elif server.turns.waiting and len(asked) == 1:
+                    new.send(frame(3, b"new"))
+                    asked[b"new"] = core.rounds
+                for body in asked:
+                    if body in core.seen:
+                        answered.setdefault(body, core.rounds)
+
+            answered: dict[bytes, int] = {}
+            core.on_round = ask
+            server.schedule_round()
+            await until(lambda: len(answered) == 2)
+            core.on_round = lambda: None
+            assert answered[b"new"] - asked[b"new"] <= 2
+            assert answered[b"last"] - asked[b"last"] <= 6
+
+    serve(core, play, limit_s=3)
+
+
+def test_the_frame_deadline_does_not_run_while_a_connection_waits_for_its_turn(serve: Callable[..., Server]) -> None:
+    """Each client waits ten rounds for its next turn, which is longer than the deadline."""
+    core = Core()
+
+    async def play(server: Server, connect: Connect) -> None:
+        with blocking_peers(server, 11) as peers:
+            for peer in peers:
+                peer.send(frame(4, b"slow") * 3)
+            await until(lambda: core.seen.count(b"slow") == 33 or core.lost > 0)
+            assert core.lost == 0
+
+    assert serve(core, play, frame_deadline_s=5 * ROUND_S).slow_frames == 0
+
+
+def test_a_frame_that_is_not_whole_has_its_deadline_after_a_turn_that_ended_early(
+    serve: Callable[..., Server],
+) -> None:
+    core = Core()
+
+    async def play(server: Server, connect: Connect) -> None:
+        with blocking_peers(server, 1) as (peer,):
+            peer.send(frame(4, b"slow") * 2 + frame(4)[:5])
+            await until(lambda: core.lost == 1)
+        assert core.seen == [b"slow"] * 2
+
+    assert serve(core, play, frame_deadline_s=0.05).slow_frames == 1
