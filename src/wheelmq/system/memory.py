@@ -52,29 +52,48 @@ COLLECTION_S: Final = 60.0
 COLLECTION_REST: Final = 2000
 """and at least this multiple of the time that the last one took."""
 GROWN_BYTES: Final = 128 << 20
-"""Growth of the process at which freed memory is looked for."""
+"""Growth of the process at which it looks for freed memory."""
+LOOKS_MAX: Final = 256
+"""Looks from one trim to the next, at most."""
 
 
 class FreedMemory:
-    """Returns freed pages to the system after a peak, such as answers to peers that did not read them."""
+    """Returns freed pages to the system after a peak, such as answers to peers that did not read them.
+
+    Only a trim finds out how much of the memory is free. During a peak it finds little. So the process tries again
+    while it is larger than it was at its smallest. The time between two trims doubles until one returns much.
+    """
 
     def __init__(self) -> None:
-        self._kept_bytes = anonymous_bytes()
+        self._least_bytes = self._tried_bytes = anonymous_bytes()
+        """The memory of the process at its smallest, and after the last trim."""
+        self._looks = 0
+        """Looks since the last trim."""
+        self._looks_wanted = 1
 
     def trim_job(self) -> Callable[[], None] | None:
-        """Return the job that returns the pages, or None if the process has not grown much since the last one.
+        """Return the job that returns the pages, or None if it is not time for it. Call it at regular times.
 
         The job takes up to 0.1 s for each gigabyte. It may run off the loop.
         """
-        if anonymous_bytes() - self._kept_bytes < GROWN_BYTES:
+        now_bytes = anonymous_bytes()
+        self._least_bytes = min(self._least_bytes, now_bytes)
+        self._looks += 1
+        if now_bytes - self._tried_bytes >= GROWN_BYTES:
+            self._looks_wanted = 1
+        if now_bytes - self._least_bytes < GROWN_BYTES or self._looks < self._looks_wanted:
             return None
+        self._looks = 0
         return self._trim
 
     def _trim(self) -> None:
+        before = anonymous_bytes()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(STEP_BYTES)
-        self._kept_bytes = anonymous_bytes()
+        self._tried_bytes = anonymous_bytes()
+        has_returned = before - self._tried_bytes >= GROWN_BYTES
+        self._looks_wanted = 1 if has_returned else min(2 * self._looks_wanted, LOOKS_MAX)
 
 
 class Collections:

@@ -102,3 +102,37 @@ print(freed.trim_job() is None)
 def test_freed_pages_below_one_that_is_used_go_back_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", TRIM], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+PEAK = """
+from wheelmq.system.memory import GROWN_BYTES, FreedMemory, anonymous_bytes, keep_freed_memory
+
+keep_freed_memory()
+freed = FreedMemory()
+least = anonymous_bytes()
+zeros = bytes(1 << 20)
+parts = [bytearray(zeros) for _ in range(2 * (GROWN_BYTES >> 20))]
+
+def looks_until_trim():
+    for look in range(1, 1000):
+        job = freed.trim_job()
+        if job is not None:
+            job()
+            return look
+
+assert [looks_until_trim() for _ in range(10)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 256]
+more = [bytearray(zeros) for _ in range(2 * (GROWN_BYTES >> 20))]
+assert looks_until_trim() == 1, "a new peak"
+assert anonymous_bytes() - least > 3 * GROWN_BYTES
+pin = more[-1]
+del parts, more
+assert looks_until_trim() == 2
+assert anonymous_bytes() - least < GROWN_BYTES
+assert freed.trim_job() is None
+print(1)
+"""
+
+
+def test_memory_goes_back_to_the_system_after_a_peak_in_which_none_was_free() -> None:
+    """The process looks for freed memory during the peak too. It looks less often while it finds none."""
+    assert printed(PEAK) == 1
