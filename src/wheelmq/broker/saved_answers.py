@@ -20,18 +20,17 @@ WAITING_BYTES_MAX: Final = 64 << 20
 """Bodies of all sends that wait for their new topic."""
 
 
-def when_saved(table: TableFile, answer: Callable[[], Answer], undo: Callable[[], None] | None = None) -> Answer:
-    """Return the answer that `answer` makes once the table is on disk.
+def when_saved(table: TableFile, change: Callable[[], object], answer: Callable[[], Answer]) -> Answer:
+    """Make a change of a table, and return the answer that `answer` makes once the change is on disk.
 
-    If the write fails, `undo` takes the change back and the answer is the error. Raises PeerError if too many answers
-    wait already.
+    If the write fails, the answer is the error, and the table takes the change back. Raises PeerError before the change
+    if too many answers wait already.
     """
     _check_room(table)
+    change()
 
     def begin(give: Give) -> None:
         def done(error: OSError | None) -> None:
-            if error is not None and undo is not None:
-                undo()
             give(answer if error is None else lambda: _fail(table, error))
 
         table.when_saved(done)

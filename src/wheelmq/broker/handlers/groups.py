@@ -50,9 +50,7 @@ def _put(request: Request, broker: Broker, configs: list[GroupConfig]) -> Answer
             raise PeerError(ResponseCode.INVALID_PARAMETER, f"{config.group_name}: {error}") from None
         checked.append(msgspec.structs.replace(config, attributes=attributes))
     log.info("%s makes or changes groups: %s", peer_text(request.connection), [one.group_name for one in checked])
-    undo = broker.groups.undo_of([one.group_name for one in checked])
-    broker.groups.put_all(checked)
-    return when_saved(broker.groups.file, reply, undo)
+    return when_saved(broker.groups.file, lambda: broker.groups.put_all(checked), reply)
 
 
 @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
@@ -75,8 +73,6 @@ def delete_group(request: Request, broker: Broker) -> Answer:
     """Forget a group, and where it was if that is asked for."""
     header = request.header(DeleteGroupHeader)
     log.info("%s deletes the group %s", peer_text(request.connection), header.group_name)
-    undo = broker.groups.undo_of([header.group_name])
-    broker.groups.delete(header.group_name)
 
     def forget() -> Answer:
         if header.clean_offset:
@@ -84,17 +80,24 @@ def delete_group(request: Request, broker: Broker) -> Answer:
         broker.stats.forget_group(header.group_name)
         return reply()
 
-    return when_saved(broker.groups.file, forget, undo)
+    return when_saved(broker.groups.file, lambda: broker.groups.delete(header.group_name), forget)
 
 
 @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
 def forbid(request: Request, broker: Broker) -> Answer:
     """Whether a group may read a topic, after that was changed if it is asked for."""
     header = request.header(ForbiddenHeader)
-    undo = broker.groups.undo_of([header.group])
-    if header.readable is not None:
-        log.info("%s lets %s read %s: %s", peer_text(request.connection), header.group, header.topic, header.readable)
-        broker.groups.forbid(header.group, header.topic, forbidden=not header.readable)
-    readable = not broker.groups.is_forbidden(header.group, header.topic)
-    answer = reply(body=bodies.write({"group": header.group, "topic": header.topic, "readable": readable}))
-    return answer if header.readable is None else when_saved(broker.groups.file, lambda: answer, undo)
+    readable = header.readable
+
+    def answer() -> Answer:
+        return reply(body=bodies.write({"group": header.group, "topic": header.topic, "readable": readable}))
+
+    if readable is None:
+        readable = not broker.groups.is_forbidden(header.group, header.topic)
+        return answer()
+    log.info("%s lets %s read %s: %s", peer_text(request.connection), header.group, header.topic, readable)
+    return when_saved(
+        broker.groups.file,
+        lambda: broker.groups.forbid(header.group, header.topic, forbidden=not header.readable),
+        answer,
+    )

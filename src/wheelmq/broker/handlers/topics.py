@@ -87,12 +87,7 @@ def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> Answer
             checked.append(config)
     if checked:
         log.info("%s makes or changes topics: %s", peer_text(request.connection), [one.topic_name for one in checked])
-        changed_to = {one.topic_name: one for one in checked}
-        previous = {name: broker.topics.get(name) for name in changed_to}
-        broker.topics.put_all(checked)
-        undo = partial(broker.topics.restore, changed_to, previous)
-        return when_saved(broker.topics.file, reply, undo)
-    return when_saved(broker.topics.file, reply)
+    return when_saved(broker.topics.file, lambda: broker.topics.put_all(checked) if checked else None, reply)
 
 
 @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
@@ -104,10 +99,8 @@ def delete_topic(request: Request, broker: Broker) -> Answer:
     topic = request.header(TopicHeader).topic
     _check_name(broker, topic)
     log.info("%s deletes the topic %s", peer_text(request.connection), topic)
-    previous = broker.topics.get(topic)
-    broker.topics.delete(topic)
-    undo = partial(broker.topics.restore, {topic: None}, {topic: previous})
-    return when_saved(broker.topics.file, partial(_forget_topic, broker, topic), undo)
+    forget = partial(_forget_topic, broker, topic)
+    return when_saved(broker.topics.file, lambda: broker.topics.delete(topic), forget)
 
 
 def _forget_topic(broker: Broker, topic: str) -> Answer:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from typing import Final
 
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.pending_changes import PendingChanges
 from wheelmq.broker.state.table_file import TableFile
 from wheelmq.formats.disk.paths import StorePaths
 from wheelmq.formats.names import TRANSACTION_GROUP
@@ -51,7 +51,10 @@ class Groups:
         self._settings = settings
         path = paths.config_file("subscriptionGroup.json")
         self._table = config_file.load(disk, path, GroupTable) or GroupTable()
-        self.file = TableFile(disk, path, clock, offload, self._snapshot)
+        self.file = TableFile(disk, path, clock, offload, self._snapshot, self._written)
+        self._pending: PendingChanges[str, GroupConfig] = PendingChanges()
+        self._pending_forbidden: PendingChanges[tuple[str, str], int] = PendingChanges()
+        """The bits of a group and a topic."""
         for name in BUILT_IN:
             self._table.subscription_group_table.setdefault(name, GroupConfig(group_name=name))
 
@@ -65,33 +68,22 @@ class Groups:
 
     def put_all(self, configs: list[GroupConfig]) -> None:
         """Add or replace groups."""
-        self._table.subscription_group_table.update((one.group_name, one) for one in configs)
         self._note_change()
+        groups = self._table.subscription_group_table
+        for one in configs:
+            self._pending.note(self.file.changes, one.group_name, groups.get(one.group_name))
+            groups[one.group_name] = one
 
     def delete(self, name: str) -> bool:
         """Remove a group and its forbidden topics. Returns whether there was one."""
-        if self._table.subscription_group_table.pop(name, None) is None:
+        config = self._table.subscription_group_table.pop(name, None)
+        if config is None:
             return False
-        self._table.forbidden_table.pop(name, None)
         self._note_change()
+        self._pending.note(self.file.changes, name, config)
+        for topic, bits in self._table.forbidden_table.pop(name, {}).items():
+            self._pending_forbidden.note(self.file.changes, (name, topic), bits)
         return True
-
-    def undo_of(self, names: Iterable[str]) -> Callable[[], None]:
-        """Return a function that brings these groups back to their present state."""
-        groups, forbidden = self._table.subscription_group_table, self._table.forbidden_table
-        before = [(name, groups.get(name), dict(forbidden.get(name, {}))) for name in names]
-
-        def undo() -> None:
-            for name, config, topics in before:
-                groups.pop(name, None)
-                forbidden.pop(name, None)
-                if config is not None:
-                    groups[name] = config
-                if topics:
-                    forbidden[name] = topics
-            self._note_change()
-
-        return undo
 
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether the group may not read the topic."""
@@ -99,16 +91,33 @@ class Groups:
 
     def forbid(self, group: str, topic: str, *, forbidden: bool) -> None:
         """Forbid the group to read the topic, or allow it again."""
+        bits = self._table.forbidden_table.get(group, {}).get(topic, 0)
+        self._note_change()
+        self._pending_forbidden.note(self.file.changes, (group, topic), bits)
+        self._set_forbidden(group, topic, bits | _FORBIDDEN_TO_READ if forbidden else bits & ~_FORBIDDEN_TO_READ)
+
+    def _set_forbidden(self, group: str, topic: str, bits: int) -> None:
         table = self._table.forbidden_table
-        topics = dict(table.get(group, {}))
-        bits = topics.pop(topic, 0)
-        bits = bits | _FORBIDDEN_TO_READ if forbidden else bits & ~_FORBIDDEN_TO_READ
+        topics = dict(table.get(group, {}))  # a copy, since a write may read the old one
+        topics.pop(topic, None)
         if bits:
             topics[topic] = bits
         table.pop(group, None)
         if topics:
             table[group] = topics
-        self._note_change()
+
+    def _written(self, upto: int, error: OSError | None) -> None:
+        """Take back the changes up to `upto` if the write of them has failed."""
+        configs = self._pending.end(upto, failed=error is not None)
+        forbidden = self._pending_forbidden.end(upto, failed=error is not None)
+        for name, config in configs.items():
+            self._table.subscription_group_table.pop(name, None)
+            if config is not None:
+                self._table.subscription_group_table[name] = config
+        for (group, topic), bits in forbidden.items():
+            self._set_forbidden(group, topic, bits or 0)
+        if configs or forbidden:
+            self._note_change()
 
     def _note_change(self) -> None:
         counter = self._table.data_version.counter + 1

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import structs
 
 from wheelmq.broker.settings import BrokerSettings
+from wheelmq.broker.state.pending_changes import PendingChanges
 from wheelmq.broker.state.table_file import TableFile
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats import names
@@ -64,6 +65,8 @@ class Topics:
         """New topics, each with the change of `file` that it came with."""
         self._for_sends: set[str] = set()
         """New topics that a send has created. They are removed if the write fails."""
+        self._pending: PendingChanges[str, TopicConfig] = PendingChanges()
+        """Changes of topics by administrators. They are taken back if the write fails."""
         self.waiting_bytes = 0
         """Bodies of sends that wait for their new topic."""
         self._add_system_topics()
@@ -122,27 +125,28 @@ class Topics:
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Add or replace a topic."""
-        self.put_all([config])
+        self._change({config.topic_name: config})
         return config
 
     def put_all(self, configs: list[TopicConfig]) -> None:
-        """Add or replace topics."""
-        self._change({config.topic_name: config for config in configs})
+        """Add or replace topics, for an administrator."""
+        self._change_saved({config.topic_name: config for config in configs})
 
     def delete(self, name: str) -> bool:
         """Remove a topic and return whether there was one. Its messages stay in the log."""
         if name not in self._table:
             return False
-        self._change({name: None})
+        self._change_saved({name: None})
         return True
 
-    def restore(self, changed: Mapping[str, TopicConfig | None], previous: Mapping[str, TopicConfig | None]) -> None:
-        """Take back the change to `changed`, but for topics that were changed again since."""
-        wanted = {
-            name: config for name, config in previous.items() if self._table.get(name) == changed.get(name) != config
-        }
-        if wanted:
-            self._change(wanted)
+    def _change_saved(self, changed: Mapping[str, TopicConfig | None]) -> None:
+        """Apply changes that are taken back if the write of them fails."""
+        before = {name: self._table.get(name) for name in changed}
+        for name in self._for_sends.intersection(changed):
+            self._pending.note(self._unsaved[name], name, None)  # the creation by a send has a write of its own
+        self._change(changed)
+        for name, config in before.items():
+            self._pending.note(self.file.changes, name, config)
 
     def check_saved(self, name: str) -> None:
         """Raises TopicUnsaved if the topic is new and not on disk."""
@@ -210,6 +214,7 @@ class Topics:
         self._note_version()
         self.file.note_change()
         for name, config in changed.items():
+            self._for_sends.discard(name)
             if config is None:
                 self._table.pop(name, None)
                 self._forget_unsaved(name)
@@ -220,7 +225,10 @@ class Topics:
             self._note_name(name)
 
     def _written(self, upto: int, error: OSError | None) -> None:
-        """A write of the changes up to `upto` has ended: new topics take messages, or go if a send had created them."""
+        """Open the new topics for messages after a write of the changes up to `upto`, or undo them if it has failed."""
+        restored = self._pending.end(upto, failed=error is not None)
+        if restored:
+            self._change(restored)
         for name in [name for name, change in self._unsaved.items() if change <= upto]:
             if error is None:
                 self._forget_unsaved(name)
