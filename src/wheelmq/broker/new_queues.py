@@ -6,7 +6,7 @@ queues get their first message would hold up all other requests and due messages
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -15,32 +15,48 @@ from wheelmq.store.queues import QueueTable
 OPENED_MAX: Final = 8
 """Queues that are opened between two ticks."""
 
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
 
 class QueueUnopened(Exception):
-    """The queue is new and enough queues were opened in this round: serve the send after the next tick."""
+    """The send must wait for a later tick: its queue is new, and enough queues were opened in this round."""
+
+    def __init__(self, queue: QueueKey) -> None:
+        super().__init__(queue)
+        self.queue = queue
 
 
 class NewQueues:
-    """Counts new queues between ticks, and keeps the sends that wait for their turn in order."""
+    """Counts new queues between ticks, and keeps the sends that wait for their turn in order.
+
+    All sends that wait for a queue are served together, so no later send to the queue can overtake one of them.
+    """
 
     def __init__(self, queues: QueueTable) -> None:
         self._queues = queues
         self._opened = 0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: OrderedDict[QueueKey, list[Callable[[], None]]] = OrderedDict()
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """The number of sends that wait."""
+        return self._count
 
     def check(self, topic: str, queue_id: int) -> None:
-        """Count the queue if it is new. Raises QueueUnopened if its first message must wait."""
+        """Count the queue if it is new. Raises QueueUnopened if the message must wait."""
+        queue = topic, queue_id
+        if queue in self._waiting:
+            raise QueueUnopened(queue)
         if self._queues.known_row(topic, queue_id) is None:
             if self._opened >= OPENED_MAX:
-                raise QueueUnopened
+                raise QueueUnopened(queue)
             self._opened += 1
 
-    def wait(self, serve: Callable[[], None]) -> None:
+    def wait(self, queue: QueueKey, serve: Callable[[], None]) -> None:
         """Call `serve` in a later tick."""
-        self._waiting.append(serve)
+        self._waiting.setdefault(queue, []).append(serve)
+        self._count += 1
 
     def tick(self) -> None:
         """Begin a new count, and serve the sends that waited for it."""
@@ -48,4 +64,7 @@ class NewQueues:
         for _ in range(len(self._waiting)):
             if self._opened >= OPENED_MAX:
                 break
-            self._waiting.popleft()()
+            _, sends = self._waiting.popitem(last=False)
+            self._count -= len(sends)
+            for serve in sends:
+                serve()

@@ -48,10 +48,11 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
         return serve()
     except TopicUnsaved:
         wait = broker.topics.file.when_saved
-    except QueueUnopened:
+    except QueueUnopened as unopened:
+        queue = unopened.queue
 
         def wait(done: Callable[[OSError | None], None]) -> None:
-            broker.new_queues.wait(lambda: done(None))
+            broker.new_queues.wait(queue, lambda: done(None))
 
     table, size = broker.topics.file, len(request.command.body)
     _check_room(table)
@@ -74,14 +75,17 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
     return Later(begin)
 
 
-def check_place(broker: Broker, topic: str, queue_id: int) -> None:
+def check_place(broker: Broker, topic: str, queue_id: int, *, opens_queue: bool = True) -> None:
     """Check that a message can be stored in a queue now.
+
+    `opens_queue` is False for a half message: its queue gets no message before the commit.
 
     Raises TopicUnsaved or QueueUnopened if it must wait, PeerError if it would wait in vain.
     """
     try:
         broker.topics.check_saved(topic)
-        broker.new_queues.check(topic, queue_id)
+        if opens_queue:
+            broker.new_queues.check(topic, queue_id)
     except (TopicUnsaved, QueueUnopened):
         problem = broker.admission.problem()
         if problem is not None:

@@ -13,6 +13,7 @@ import pytest
 from wheelmq.broker.new_queues import OPENED_MAX
 from wheelmq.broker.state.topics import QUEUES_MAX
 from wheelmq.broker.topic_arrays import TopicArrays
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.kernels import topics as kernel
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.testing.disk import Call
@@ -111,6 +112,45 @@ class TestOnDisk:
             known = len(queues)
         assert all(one.answer is not None and one.answer.code == 0 for one in asked)
         assert harness.bodies("T", 99) == [b"99", b"199", b"299"]
+
+    def test_a_send_does_not_overtake_those_that_wait_for_its_queue(self, harness: BrokerHarness) -> None:
+        create(harness, "T", 100, 100)
+        last = OPENED_MAX
+        for queue_id in range(OPENED_MAX):
+            harness.submit(harness.send_command("T", queue_id=queue_id))
+        asked = [harness.submit(harness.send_command("T", b"%d" % i, queue_id=last)) for i in range(2)]
+        for queue_id in range(last + 1, last + OPENED_MAX):
+            harness.submit(harness.send_command("T", queue_id=queue_id))
+        asked.append(harness.submit(harness.send_command("T", b"2", queue_id=last)))
+        harness.tick()
+        asked.append(harness.submit(harness.send_command("T", b"3", queue_id=last)))
+        harness.settle()
+        assert all(one.answer is not None and one.answer.code == 0 for one in asked)
+        assert harness.bodies("T", last) == [b"0", b"1", b"2", b"3"]
+
+    def test_a_send_waits_for_those_that_wait_for_its_queue(self, harness: BrokerHarness) -> None:
+        """The commit of a transaction can open the queue before them."""
+        create(harness, "T", 100, 100)
+        for queue_id in range(OPENED_MAX):
+            harness.submit(harness.send_command("T", queue_id=queue_id))
+        first = harness.submit(harness.send_command("T", b"1", queue_id=50))
+        harness.broker.store.queues.row("T", 50)
+        harness.broker.fast_send = None
+        second = harness.submit(harness.send_command("T", b"2", queue_id=50))
+        harness.settle()
+        assert first.answer is not None and second.answer is not None
+        assert harness.bodies("T", 50) == [b"1", b"2"]
+
+    def test_half_messages_open_no_queue(self, harness: BrokerHarness) -> None:
+        create(harness, "T", 100, 100)
+        harness.send("H", properties={props.TRAN_MSG: "true", props.PRODUCER_GROUP: "g"})  # opens the half queue
+        half = {props.TRAN_MSG: "true", props.PRODUCER_GROUP: "g"}
+        for i in range(OPENED_MAX):
+            harness.submit(harness.send_command("T", queue_id=i, properties=half))
+        asked = harness.submit(harness.send_command("T", queue_id=50))
+        assert not len(harness.broker.new_queues)  # before any tick
+        harness.tick()
+        assert asked.answer is not None and asked.answer.code == 0
 
 
 class TestQueueCounts:

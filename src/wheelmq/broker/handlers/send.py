@@ -151,8 +151,9 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     asked_queue = message.queue_id
     if message.topic.startswith(names.RETRY_PREFIX):
         _redirect_if_spent(request, broker, header, message)
-    check_place(broker, message.topic, message.queue_id)
-    if _is_half(header, message):
+    is_half = _is_half(header, message)
+    check_place(broker, message.topic, message.queue_id, opens_queue=not is_half)
+    if is_half:
         return _send_half(broker, message, asked_queue)
     due_ms = _block_due_ms(broker, message)
     if due_ms is not None:
