@@ -414,6 +414,7 @@ class Broker:
             self.flush.next_ms(),
             self.pipeline.next_ms(monotonic_ms),
             self.timer_chores.next_ms(),
+            self.releaser.next_retry_ms(),
             self.transactions.next_ms(),
             self._next_index_ms(),
         ):

@@ -15,6 +15,7 @@ import numpy as np
 
 from wheelmq.delay import refs as ref
 from wheelmq.delay.armed import cost_of
+from wheelmq.delay.failed import FailedReleases
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
@@ -63,9 +64,6 @@ URGENCY_MAX = 8.0
 TAKE_MAX = 500_000
 """What one call brings into the ring may cost (armed.cost_of): some 5 ms, half a million references of one millisecond.
 What is due behind a burst waits until that is in."""
-FAILED_RETRY_MS = 10_000
-"""How long the release of one message waits after an unexpected error."""
-
 
 BulkAppend = Callable[[Refs, Millis], int]
 """Appends messages at the front of references sorted by origin, at the time of release it is given; returns how
@@ -114,18 +112,29 @@ class Releaser:
         early: the reference named a time before that of its record. It is armed again.
         unreadable: there is no record, or its body has changed. The message is set aside until the next start.
         too_long: no log file holds the message, not even as a dead letter. It is set aside until the next start.
-        failed: an unexpected error. The release is tried again after FAILED_RETRY_MS.
+        failed: an unexpected error. The message stays in `failed` until the next try.
         """
         self.lateness_ms = Histogram(least=1.0)
         """From the time at which a message was due to the tick that released it, whole milliseconds."""
+        self.failed = FailedReleases()
+        self._failed_now: Counter[int] = Counter()
+        """Fire times of the references that failed since the lateness was counted last."""
 
     def earliest_in_hand_ms(self) -> int | None:
-        """The least fire time of what was taken and is not out; None when nothing is in hand."""
-        return min(self._buckets, default=None)
+        """Return the least fire time of the references that were taken and are not out, failed ones among them.
+
+        Returns None when there are none.
+        """
+        failed_ms = self.failed.earliest_ms()
+        return min(self._buckets if failed_ms is None else (*self._buckets, failed_ms), default=None)
 
     def in_hand(self) -> int:
-        """How many were taken and are not out."""
-        return self._in_hand
+        """Return the number of references that were taken and are not out, failed ones among them."""
+        return self._in_hand + self.failed.count
+
+    def next_retry_ms(self) -> int | None:
+        """Return the monotonic time of the next try of a failed release, or None without one."""
+        return self.failed.next_retry_ms
 
     def has_burst(self) -> bool:
         """Whether so many are in hand that what nobody waits for should leave them the machine."""
@@ -142,8 +151,10 @@ class Releaser:
         """Bring what is due into the ring, as long as that is short.
 
         A burst at one instant is one bucket, so it keeps nobody out; what fell due at many instants while nothing was
-        released comes in as the ring empties, the earliest first.
+        released comes in as the ring empties, the earliest first. Failed releases come in when their next try is due.
         """
+        if self.failed.count:
+            self._timer.armed.give_back(self.failed.take_due(self._monotonic_ms()))
         left = TAKE_MAX
         while left > 0 and (room := RING_MAX - len(self._ring)) > 0:
             first_ms = self._timer.armed.next_fire_ms()
@@ -191,7 +202,8 @@ class Releaser:
                     self._in_hand += len(part)
                 raise
             for part in parts:
-                self.lateness_ms.add(now_ms - int(part[0, ref.FIRE_MS]), len(part))
+                fire_ms = int(part[0, ref.FIRE_MS])
+                self.lateness_ms.add(now_ms - fire_ms, len(part) - self._failed_now.pop(fire_ms, 0))
             now = self._store.clock.monotonic()
             self._fit(now - began, BURST_SLICES * slice_seconds)
             if now >= stop:
@@ -260,7 +272,7 @@ class Releaser:
         return len(pending)
 
     def _try_one(self, one: Refs, now_ms: Millis) -> None:
-        """Append one message. After an unexpected error, log it and arm the message again for a later try.
+        """Append one message. After an unexpected error, log it and keep the message for a later try.
 
         Raises OSError: then no message can be appended, and the caller keeps all of them.
         """
@@ -270,15 +282,17 @@ class Releaser:
             raise
         except Exception:
             self.counts["failed"] += 1
+            self._failed_now[int(one[ref.FIRE_MS])] += 1
+            wait_ms = self.failed.add(one, self._monotonic_ms())
             log.critical(
-                "timer: the release of the message %s failed. It is tried again in %d s",
+                "timer: the release of the message %s failed. It is tried again in %.1f s",
                 origin_text(Origin(int(one[ref.ORIGIN]))),
-                FAILED_RETRY_MS // 1000,
+                wait_ms / 1000,
                 exc_info=True,
             )
-            again = one.reshape(1, -1).copy()
-            again[:, ref.FIRE_MS] = now_ms + FAILED_RETRY_MS
-            self._timer.armed.give_back(again)
+
+    def _monotonic_ms(self) -> int:
+        return int(self._store.clock.monotonic() * 1000)
 
     def _record_of(self, origin: Origin, position: LogPosition) -> Record | None:
         """The record of a parked message that is said to stand at `position`; None when it does not."""

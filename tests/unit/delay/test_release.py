@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from wheelmq.delay import refs as ref
 from wheelmq.delay import release
 from wheelmq.delay.park import park
 from wheelmq.delay.refs import Refs
-from wheelmq.delay.release import BURST_SLICES, FAILED_RETRY_MS, QUANTUM, RING_MAX, Releaser
+from wheelmq.delay.release import BURST_SLICES, QUANTUM, RING_MAX, Releaser
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
@@ -471,30 +470,6 @@ class TestRing:
         monkeypatch.undo()
         harness.advance(200)
         assert harness.bodies("T") == [b"0", b"1", b"2", b"3", b"4"]
-        invariants.check(harness.broker)
-
-    def test_an_unexpected_error_of_one_message_delays_that_one_alone(
-        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        for i in range(5):
-            harness.send("T", b"%d" % i, delay_ms=1000)
-        append = harness.broker.store.append
-
-        def fail(message: Message, **chosen: Any) -> Any:
-            if message.body == b"2":
-                raise ValueError("unforeseen")
-            return append(message, **chosen)
-
-        monkeypatch.setattr(harness.broker.store, "append", fail)
-        harness.advance(1000)
-        assert harness.bodies("T") == [b"0", b"1", b"3", b"4"]
-        assert harness.broker.releaser.counts["failed"] == 1
-        assert [record.levelname for record in caplog.records if "failed" in record.message] == ["CRITICAL"]
-        monkeypatch.undo()
-        harness.advance(FAILED_RETRY_MS - 1)
-        assert len(harness.bodies("T")) == 4
-        harness.advance(1)
-        assert harness.bodies("T") == [b"0", b"1", b"3", b"4", b"2"]
         invariants.check(harness.broker)
 
     def test_many_overdue_instants_come_in_as_the_ring_empties(self, harness: BrokerHarness) -> None:

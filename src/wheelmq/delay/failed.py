@@ -1,0 +1,66 @@
+"""Failed releases: due messages whose release raised an unexpected error, until the next try.
+
+A reference keeps the time at which its message was due. So timercheck, the number of overdue messages and the lateness
+are right while the message waits. The next try has a time of its own, on the monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wheelmq.delay.refs import COLUMNS, FIRE_MS, Refs, by_fire_time, make
+from wheelmq.formats.units import NEVER_MS
+
+RETRY_MS: Final = 10_000
+"""Wait before the next try."""
+STEP_MS: Final = 1000
+"""References with a next try in the same step are kept together."""
+
+
+class _Step:
+    """References with a next try in one step of time."""
+
+    def __init__(self) -> None:
+        self.rows = bytearray()
+        self.least_fire_ms: int = NEVER_MS
+
+    def add(self, one: Refs) -> None:
+        self.rows += one.tobytes()
+        self.least_fire_ms = min(self.least_fire_ms, int(one[FIRE_MS]))
+
+
+class FailedReleases:
+    """References of failed releases by the time of their next try."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, _Step] = {}
+        self.count = 0
+        self.next_retry_ms: int | None = None
+        """Monotonic time of the next try; None without references."""
+
+    def add(self, one: Refs, monotonic_ms: int) -> int:
+        """Keep a reference, a single row. Returns the milliseconds until its next try."""
+        retry_ms = -(-(monotonic_ms + RETRY_MS) // STEP_MS) * STEP_MS
+        self._steps.setdefault(retry_ms, _Step()).add(one)
+        self.count += 1
+        self.next_retry_ms = min(self._steps)
+        return retry_ms - monotonic_ms
+
+    def take_due(self, monotonic_ms: int) -> Refs:
+        """Take the references whose next try is due, sorted by fire time."""
+        if self.next_retry_ms is None or self.next_retry_ms > monotonic_ms:
+            return make(0)
+        due = [retry_ms for retry_ms in self._steps if retry_ms <= monotonic_ms]
+        taken = b"".join(self._steps[retry_ms].rows for retry_ms in due)
+        refs = by_fire_time(np.frombuffer(taken, np.int64).reshape(-1, COLUMNS).copy())
+        for retry_ms in due:
+            del self._steps[retry_ms]
+        self.count -= len(refs)
+        self.next_retry_ms = min(self._steps, default=None)
+        return refs
+
+    def earliest_ms(self) -> int | None:
+        """Return the least time at which one of the messages was due, or None without references."""
+        return min((step.least_fire_ms for step in self._steps.values()), default=None)

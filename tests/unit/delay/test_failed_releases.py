@@ -1,0 +1,118 @@
+"""A release that raises an unexpected error delays its own message alone, and the message stays visible as pending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wheelmq.broker.overdue import overdue
+from wheelmq.delay import refs as ref
+from wheelmq.delay.failed import RETRY_MS, STEP_MS, FailedReleases
+from wheelmq.delay.timer.mark import load_check
+from wheelmq.formats.disk.message import Message
+from wheelmq.testing import invariants
+from wheelmq.testing.clock import START_MS
+from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.pipeline_model import PipelineModel
+
+FailAppends = Callable[..., None]
+
+
+@pytest.fixture
+def fail_appends(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> FailAppends:
+    """Make appends of messages with one of some bodies raise an error. Call it without a body to end that."""
+    append = harness.broker.store.append
+
+    def set_bodies(*bodies: bytes) -> None:
+        def fail(message: Message, **chosen: Any) -> Any:
+            if message.body in bodies:
+                raise ValueError("unforeseen")
+            return append(message, **chosen)
+
+        monkeypatch.setattr(harness.broker.store, "append", fail)
+
+    return set_bodies
+
+
+def last_read_ms(harness: BrokerHarness) -> int:
+    """Return the time before which timercheck declares all slots out."""
+    return harness.broker.timer.check(harness.broker.releaser.earliest_in_hand_ms()).last_read_ms
+
+
+def test_the_error_delays_one_message(
+    harness: BrokerHarness, fail_appends: FailAppends, caplog: pytest.LogCaptureFixture
+) -> None:
+    for i in range(5):
+        harness.send("T", b"%d" % i, delay_ms=1000)
+    fail_appends(b"2")
+    harness.advance(1000)
+    assert harness.bodies("T") == [b"0", b"1", b"3", b"4"]
+    assert harness.broker.releaser.counts["failed"] == 1
+    assert [record.levelname for record in caplog.records if "failed" in record.message] == ["CRITICAL"]
+    fail_appends()
+    harness.advance(RETRY_MS - 1)
+    assert len(harness.bodies("T")) == 4
+    while len(harness.bodies("T")) < 5:
+        harness.advance_to_next()
+    assert harness.bodies("T") == [b"0", b"1", b"3", b"4", b"2"]
+    assert harness.now_ms <= START_MS + 1000 + RETRY_MS + STEP_MS
+    assert harness.broker.releaser.in_hand() == 0
+    invariants.check(harness.broker)
+
+
+def test_the_message_stays_pending_in_timercheck(harness: BrokerHarness, fail_appends: FailAppends) -> None:
+    """Apache RocketMQ reads only the slots from lastReadTimeMs on when it gets the store."""
+    model, due_ms = PipelineModel(harness), START_MS + 5500
+    harness.send("T", b"fails", delay_ms=5500)
+    fail_appends(b"fails")
+    harness.advance(5500 + 3 * RETRY_MS, model.work, 500)
+    assert harness.broker.releaser.counts["failed"] >= 2
+    assert last_read_ms(harness) <= (due_ms - 1) // 1000 * 1000
+    disk, paths = harness.disk, harness.broker.paths
+    harness.stop()
+    check = load_check(disk, paths)
+    assert check is not None and check.last_read_ms <= (due_ms - 1) // 1000 * 1000
+
+
+def test_the_message_is_overdue_until_it_is_out(harness: BrokerHarness, fail_appends: FailAppends) -> None:
+    harness.send("T", b"fails", delay_ms=1000)
+    harness.send("T", b"leaves", delay_ms=1000)
+    fail_appends(b"fails")
+    harness.advance(6000)
+    assert overdue(harness.broker) == (1, 5000)
+    lateness_ms = harness.broker.releaser.lateness_ms
+    assert (lateness_ms.count, lateness_ms.greatest) == (1, 0)
+    fail_appends()
+    harness.advance(RETRY_MS)
+    assert overdue(harness.broker) == (0, 0)
+    assert lateness_ms.count == 2 and lateness_ms.greatest >= RETRY_MS
+
+
+def test_the_wall_clock_does_not_delay_the_next_try(harness: BrokerHarness, fail_appends: FailAppends) -> None:
+    harness.send("T", b"fails", delay_ms=100_000)
+    harness.clock.step(100_000)
+    fail_appends(b"fails")
+    harness.settle()
+    fail_appends()
+    harness.clock.step(3_600_000)
+    harness.advance(RETRY_MS - 1)
+    assert harness.bodies("T") == []
+    harness.advance(1 + STEP_MS)
+    assert harness.bodies("T") == [b"fails"]
+
+
+def test_failed_references_are_taken_by_fire_time() -> None:
+    failed = FailedReleases()
+    refs = ref.make(3)
+    refs[:, ref.FIRE_MS] = [30, 10, 20]
+    refs[:, ref.ORIGIN] = [7, 8, 9]
+    waits_ms = [failed.add(one, monotonic_ms) for one, monotonic_ms in zip(refs, (0, 5, 2500), strict=True)]
+    assert all(RETRY_MS <= wait_ms < RETRY_MS + STEP_MS for wait_ms in waits_ms)
+    assert failed.count == 3 and failed.earliest_ms() == 10
+    assert len(failed.take_due((failed.next_retry_ms or 0) - 1)) == 0
+    assert failed.take_due(RETRY_MS + STEP_MS)[:, ref.FIRE_MS].tolist() == [10, 30]
+    assert failed.count == 1 and failed.earliest_ms() == 20
+    assert failed.take_due(RETRY_MS + 4 * STEP_MS)[:, ref.ORIGIN].tolist() == [9]
+    assert (failed.count, failed.earliest_ms(), failed.next_retry_ms) == (0, None, None)
