@@ -23,6 +23,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import (
     KIND_BLOCK,
+    NO_ORIGIN,
     Origin,
     is_level,
     origin_index,
@@ -34,6 +35,7 @@ from wheelmq.formats.disk.origin import (
 from wheelmq.formats.disk.parked import due_of, due_text
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.java import java_long
+from wheelmq.formats.kernels.journal import SETTLES
 from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC, topic_problem
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
@@ -261,8 +263,13 @@ class Releaser:
         while at < len(pending):
             if self._bulk is not None:
                 reach("release.before")
-                done = self._bulk(pending[at:], now_ms)
-                self._timer.done.update(pending[at : at + done, ref.ORIGIN])
+                rows_before = self._store.journal.count
+                try:
+                    done = self._bulk(pending[at:], now_ms)
+                    self._timer.done.update(pending[at : at + done, ref.ORIGIN])
+                except Exception:
+                    self._settle_appended(rows_before)
+                    raise
                 self.counts["released"] += done
                 at += done
                 reach("release.after")
@@ -276,20 +283,35 @@ class Releaser:
 
         Raises OSError: then no message can be appended, and the caller keeps all of them.
         """
+        origin, rows_before = Origin(int(one[ref.ORIGIN])), self._store.journal.count
         try:
             self._append_one(one, now_ms)
         except OSError:
             raise
         except Exception:
             self.counts["failed"] += 1
+            self._settle_appended(rows_before)
+            if origin in self._timer.done:
+                log.critical(
+                    "timer: the message %s left, and an error came after it", origin_text(origin), exc_info=True
+                )
+                return
             self._failed_now[int(one[ref.FIRE_MS])] += 1
             wait_ms = self.failed.add(one, self._monotonic_ms())
             log.critical(
                 "timer: the release of the message %s failed. It is tried again in %.1f s",
-                origin_text(Origin(int(one[ref.ORIGIN]))),
+                origin_text(origin),
                 wait_ms / 1000,
                 exc_info=True,
             )
+
+    def _settle_appended(self, rows_before: int) -> None:
+        """Settle the messages that records of the journal from row `rows_before` on settle.
+
+        After an error the journal is the only proof of the records that were appended.
+        """
+        origins = self._store.journal.rows()[rows_before:, SETTLES]
+        self._timer.done.update(origins[origins != NO_ORIGIN])
 
     def _monotonic_ms(self) -> int:
         return int(self._store.clock.monotonic() * 1000)
@@ -330,13 +352,14 @@ class Releaser:
                 else rebuild(record, enqueue_ms=enqueue_ms, now_ms=now_ms, rolls=rolls)
             )
             self._store.append(message, settles=origin, real_queue=real_queue)
-            self.counts["rolled" if rolls else "released"] += 1
-            if rolls:
-                self._timer.congestion.roll(due_ms, record.store_ms, self._store.log.last_store_ms)
         except (Unreleasable, PropertiesTooLong, RecordTooLong) as error:
             if not self._append_dead_letter(record, origin, real_queue, error):
                 return
-        self._timer.settle(origin)
+        else:
+            self._timer.settle(origin)
+            self.counts["rolled" if rolls else "released"] += 1
+            if rolls:
+                self._timer.congestion.roll(due_ms, record.store_ms, self._store.log.last_store_ms)
         reach("release.after")
         if rolls:
             reach("roll.after")
@@ -355,6 +378,7 @@ class Releaser:
         letter.properties = props.fitting(letter.properties, room_bytes)
         log.error("timer: the message %s goes to %s: %s", origin_text(origin), DEAD_LETTER_TOPIC, error)
         self._store.append(letter, settles=origin, real_queue=real_queue)
+        self._timer.settle(origin)
         self.counts["dead_letter"] += 1
         return True
 

@@ -22,11 +22,14 @@ class Journal:
         self.table: Rows = np.zeros((capacity, COLUMNS), np.int64)
         self.count = 0
 
-    def add(self, *row: int) -> None:
-        """Add one row, its columns in order."""
+    def prepare(self, *row: int) -> None:
+        """Write the next row, its columns in order. The row counts after `add_prepared`, which cannot fail."""
         if self.count == len(self.table):
             self.table = np.concatenate((self.table, np.zeros_like(self.table)))
         self.table[self.count] = row
+
+    def add_prepared(self) -> None:
+        """Add the row that was prepared last."""
         self.count += 1
 
     def rows(self) -> Rows:

@@ -231,7 +231,7 @@ class Store:
 
         A record that settles a parked message carries that one's origin; `real_queue` is the row of the queue that
         the parked message, this one or the settled one, is meant for.
-        Raises PropertiesTooLong, RecordTooLong, DiskFull.
+        Raises PropertiesTooLong, RecordTooLong, DiskFull. After any exception neither log nor journal has the record.
         """
         encoded = _encode_properties(message, settles)
         size = self._record_bytes(message, len(encoded))
@@ -249,15 +249,13 @@ class Store:
             store_ms=store_ms,
             store_host=self.settings.store_host,
         )
-        position = self.log.append(record, store_ms)
         if dispatched:
-            self.queues.next_offset[row] = queue_offset + 1
             facts = delay_facts(message.topic, message.queue_id, message.properties, store_ms)
             due_ms = facts.due_ms or (self._level_due_ms(message.queue_id, store_ms) if facts.stream else 0)
-            self.journal.add(
+            self.journal.prepare(
                 row,
                 queue_offset,
-                position,
+                self.log.end,
                 len(record),
                 due_ms if is_level(facts.stream) else tag_code(message.properties.get(props.TAGS)),
                 store_ms,
@@ -268,6 +266,10 @@ class Store:
                 real_queue,
                 origin_of(facts.stream, queue_offset) if facts.stream else NO_ORIGIN,
             )
+        position = self.log.append(record, store_ms)
+        if dispatched:
+            self.queues.next_offset[row] = queue_offset + 1
+            self.journal.add_prepared()
         return Appended(position, len(record), queue_offset, store_ms)
 
     def _refuse_extended_queues(self) -> None:

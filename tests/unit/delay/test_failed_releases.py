@@ -10,8 +10,14 @@ import pytest
 from wheelmq.broker.overdue import overdue
 from wheelmq.delay import refs as ref
 from wheelmq.delay.failed import RETRY_MS, STEP_MS, FailedReleases
+from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.mark import load_check
+from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
+from wheelmq.formats.disk.origin import Origin
+from wheelmq.formats.disk.timer import TIMER_TOPIC
+from wheelmq.formats.units import Millis
+from wheelmq.store import store as store_module
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import START_MS
 from wheelmq.testing.harness import BrokerHarness
@@ -34,6 +40,10 @@ def fail_appends(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> Fai
         monkeypatch.setattr(harness.broker.store, "append", fail)
 
     return set_bodies
+
+
+def fail(*arguments: Any, **keywords: Any) -> Any:
+    raise ValueError("unforeseen")
 
 
 def last_read_ms(harness: BrokerHarness) -> int:
@@ -101,6 +111,76 @@ def test_the_wall_clock_does_not_delay_the_next_try(harness: BrokerHarness, fail
     assert harness.bodies("T") == []
     harness.advance(1 + STEP_MS)
     assert harness.bodies("T") == [b"fails"]
+
+
+class TestAppendedOnce:
+    """An error around the append of a message neither loses the message nor appends it twice."""
+
+    def check(self, harness: BrokerHarness) -> None:
+        """Check that later tries append the message of the topic exactly once."""
+        harness.advance(3 * RETRY_MS)
+        assert harness.bodies("T") == [b"body"]
+        assert sum(harness.broker.timer.pending_by_queue) == 0
+        invariants.check(harness.broker)
+
+    @pytest.mark.parametrize("name", ["delay_facts", "tag_code", "encode_record"])
+    def test_the_append_fails(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        harness.send("T", delay_ms=1000)
+        end = harness.broker.store.log.end
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, name, fail)
+            harness.advance(1000)
+            assert harness.broker.releaser.counts["failed"] == 1
+            assert harness.broker.store.log.end == end
+        self.check(harness)
+
+    def test_the_journal_refuses_the_row(self, harness: BrokerHarness) -> None:
+        harness.send("T", delay_ms=1000)
+        store = harness.broker.store
+        end = store.log.end
+        properties = {props.TIMER_DELAY_SEC: str((1 << 63) - 1)}  # the due time has more than 64 bits
+        with pytest.raises(OverflowError):
+            store.append(Message(TIMER_TOPIC, 0, b"raw", properties))
+        assert store.log.end == end and store.journal.count == 0
+        self.check(harness)
+
+    def test_the_done_bit_fails_after_the_append(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        harness.send("T", delay_ms=1000)
+        monkeypatch.setattr(harness.broker.timer, "settle", fail)
+        harness.advance(1000)
+        assert harness.bodies("T") == [b"body"]
+        assert "left, and an error came after it" in caplog.text
+        self.check(harness)
+
+    def test_a_count_fails_after_a_roll(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = PipelineModel(harness)
+        harness.send("T", delay_ms=25_000)  # the window is 20 s
+        monkeypatch.setattr(harness.broker.timer.congestion, "roll", fail)
+        harness.advance(24_999, model.work, 500)
+        assert harness.broker.releaser.counts["rolled"] == harness.broker.releaser.counts["failed"] == 1
+        assert len(harness.read_queue(TIMER_TOPIC)) == 2
+        self.check(harness)
+
+    def test_the_bulk_append_fails_after_some_messages(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        harness.send("T", delay_ms=1000)
+        harness.settle()
+        harness.allows_failed_steps = True
+        store, releaser = harness.broker.store, harness.broker.releaser
+
+        def append_and_fail(refs: Refs, now_ms: Millis) -> int:
+            store.append(Message("T", 0, b"body", {}), settles=Origin(int(refs[0, ref.ORIGIN])))
+            raise ValueError("unforeseen")
+
+        monkeypatch.setattr(releaser, "_bulk", append_and_fail)
+        harness.clock.advance(1000)
+        harness.tick()
+        monkeypatch.setattr(releaser, "_bulk", None)
+        harness.advance(3 * RETRY_MS)
+        assert harness.bodies("T") == [b"body"]
 
 
 def test_failed_references_are_taken_by_fire_time() -> None:
