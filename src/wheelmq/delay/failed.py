@@ -2,6 +2,9 @@
 
 A reference keeps the time at which its message was due. So timercheck, the number of overdue messages and the lateness
 are right while the message waits. The next try has a time of its own, on the monotonic clock.
+
+One defect can fail a whole burst. So the wait doubles with each try, and the next
+tries of a burst are spread over time.
 """
 
 from __future__ import annotations
@@ -10,13 +13,19 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.delay.refs import COLUMNS, FIRE_MS, Refs, by_fire_time, make
+from wheelmq.delay.refs import COLUMNS, FIRE_MS, FLAGS, ORIGIN, Refs, by_fire_time, make
 from wheelmq.formats.units import NEVER_MS
 
 RETRY_MS: Final = 10_000
-"""Wait before the next try."""
+"""Wait before the second try. Each later wait is twice as long."""
+RETRY_MS_MAX: Final = 640_000
+"""Limit of the wait. Each wait is up to a half longer than its nominal time, by the origin of the message."""
 STEP_MS: Final = 1000
 """References with a next try in the same step are kept together."""
+TRIES_SHIFT: Final = 8
+"""The flags of a reference from this bit on count its failed tries."""
+_SPREAD: Final = 0x9E37_79B9
+"""An odd factor: its products with neighbouring origins are evenly spread."""
 
 
 class _Step:
@@ -42,8 +51,12 @@ class FailedReleases:
 
     def add(self, one: Refs, monotonic_ms: int) -> int:
         """Keep a reference, a single row. Returns the milliseconds until its next try."""
-        retry_ms = -(-(monotonic_ms + RETRY_MS) // STEP_MS) * STEP_MS
-        self._steps.setdefault(retry_ms, _Step()).add(one)
+        wait_ms = min(RETRY_MS << (int(one[FLAGS]) >> TRIES_SHIFT), RETRY_MS_MAX)
+        wait_ms += (int(one[ORIGIN]) * _SPREAD >> 8) % (wait_ms // 2)
+        retry_ms = -(-(monotonic_ms + wait_ms) // STEP_MS) * STEP_MS
+        counted = one.copy()
+        counted[FLAGS] += 1 << TRIES_SHIFT
+        self._steps.setdefault(retry_ms, _Step()).add(counted)
         self.count += 1
         self.next_retry_ms = min(self._steps)
         return retry_ms - monotonic_ms

@@ -41,6 +41,7 @@ from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong, Store
 from wheelmq.system.failpoint import reach
+from wheelmq.system.thinned import ThinnedLog
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class Releaser:
         self.lateness_ms = Histogram(least=1.0)
         """From the time at which a message was due to the tick that released it, whole milliseconds."""
         self.failed = FailedReleases()
+        self._failed_log = ThinnedLog(log, store.clock.monotonic)
         self._failed_now: Counter[int] = Counter()
         """Fire times of the references that failed since the lateness was counted last."""
 
@@ -292,18 +294,20 @@ class Releaser:
             self.counts["failed"] += 1
             self._settle_appended(rows_before)
             if origin in self._timer.done:
-                log.critical(
-                    "timer: the message %s left, and an error came after it", origin_text(origin), exc_info=True
-                )
+                self._say_failed("left", "timer: the message %s left, and an error came after it", origin_text(origin))
                 return
             self._failed_now[int(one[ref.FIRE_MS])] += 1
             wait_ms = self.failed.add(one, self._monotonic_ms())
-            log.critical(
+            self._say_failed(
+                "failed",
                 "timer: the release of the message %s failed. It is tried again in %.1f s",
                 origin_text(origin),
                 wait_ms / 1000,
-                exc_info=True,
             )
+
+    def _say_failed(self, kind: str, text: str, *arguments: object) -> None:
+        """Log the exception that is handled now, unless the log has a line of this kind from a moment ago."""
+        self._failed_log.say(logging.CRITICAL, kind, text, *arguments, traceback=True)
 
     def _settle_appended(self, rows_before: int) -> None:
         """Settle the messages that records of the journal from row `rows_before` on settle.

@@ -9,7 +9,7 @@ import pytest
 
 from wheelmq.broker.overdue import overdue
 from wheelmq.delay import refs as ref
-from wheelmq.delay.failed import RETRY_MS, STEP_MS, FailedReleases
+from wheelmq.delay.failed import RETRY_MS, RETRY_MS_MAX, STEP_MS, FailedReleases
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer.mark import load_check
 from wheelmq.formats.disk import properties as props
@@ -24,6 +24,8 @@ from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
 FailAppends = Callable[..., None]
+SECOND_TRY_MS = RETRY_MS * 3 // 2 + STEP_MS
+"""The second try comes by then."""
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_the_error_delays_one_message(
     while len(harness.bodies("T")) < 5:
         harness.advance_to_next()
     assert harness.bodies("T") == [b"0", b"1", b"3", b"4", b"2"]
-    assert harness.now_ms <= START_MS + 1000 + RETRY_MS + STEP_MS
+    assert harness.now_ms <= START_MS + 1000 + SECOND_TRY_MS
     assert harness.broker.releaser.in_hand() == 0
     invariants.check(harness.broker)
 
@@ -95,7 +97,7 @@ def test_the_message_is_overdue_until_it_is_out(harness: BrokerHarness, fail_app
     lateness_ms = harness.broker.releaser.lateness_ms
     assert (lateness_ms.count, lateness_ms.greatest) == (1, 0)
     fail_appends()
-    harness.advance(RETRY_MS)
+    harness.advance(SECOND_TRY_MS - 5000)
     assert overdue(harness.broker) == (0, 0)
     assert lateness_ms.count == 2 and lateness_ms.greatest >= RETRY_MS
 
@@ -109,7 +111,7 @@ def test_the_wall_clock_does_not_delay_the_next_try(harness: BrokerHarness, fail
     harness.clock.step(3_600_000)
     harness.advance(RETRY_MS - 1)
     assert harness.bodies("T") == []
-    harness.advance(1 + STEP_MS)
+    harness.advance(SECOND_TRY_MS - RETRY_MS + 1)
     assert harness.bodies("T") == [b"fails"]
 
 
@@ -188,11 +190,50 @@ def test_failed_references_are_taken_by_fire_time() -> None:
     refs = ref.make(3)
     refs[:, ref.FIRE_MS] = [30, 10, 20]
     refs[:, ref.ORIGIN] = [7, 8, 9]
-    waits_ms = [failed.add(one, monotonic_ms) for one, monotonic_ms in zip(refs, (0, 5, 2500), strict=True)]
-    assert all(RETRY_MS <= wait_ms < RETRY_MS + STEP_MS for wait_ms in waits_ms)
+    waits_ms = [failed.add(one, monotonic_ms) for one, monotonic_ms in zip(refs, (0, 5, 30_000), strict=True)]
+    assert all(RETRY_MS <= wait_ms < SECOND_TRY_MS for wait_ms in waits_ms)
     assert failed.count == 3 and failed.earliest_ms() == 10
     assert len(failed.take_due((failed.next_retry_ms or 0) - 1)) == 0
-    assert failed.take_due(RETRY_MS + STEP_MS)[:, ref.FIRE_MS].tolist() == [10, 30]
+    assert failed.take_due(2 * RETRY_MS)[:, ref.FIRE_MS].tolist() == [10, 30]
     assert failed.count == 1 and failed.earliest_ms() == 20
-    assert failed.take_due(RETRY_MS + 4 * STEP_MS)[:, ref.ORIGIN].tolist() == [9]
+    assert failed.take_due(30_000 + 2 * RETRY_MS)[:, ref.ORIGIN].tolist() == [9]
     assert (failed.count, failed.earliest_ms(), failed.next_retry_ms) == (0, None, None)
+
+
+def test_waits_double_up_to_a_limit() -> None:
+    failed, one, waits_ms = FailedReleases(), ref.make(1), list[int]()
+    one[0, ref.ORIGIN], one[0, ref.FLAGS] = 7, ref.FLAG_ROLL
+    for _ in range(10):
+        waits_ms.append(failed.add(one[0], 0))
+        one = failed.take_due(waits_ms[-1])
+        assert one[0, ref.FLAGS] & ref.FLAG_ROLL
+    for tries, wait_ms in enumerate(waits_ms):
+        nominal_ms = min(RETRY_MS << tries, RETRY_MS_MAX)
+        assert nominal_ms <= wait_ms <= nominal_ms * 3 // 2 + STEP_MS
+
+
+def test_a_burst_of_failures_fills_no_log_and_is_spread(
+    harness: BrokerHarness, fail_appends: FailAppends, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(200):
+        harness.submit(harness.send_command("T", delay_ms=1000))
+    harness.settle()
+    fail_appends(b"body")
+    harness.advance(1000)
+    counts = harness.broker.releaser.counts
+    assert counts["failed"] == 200
+    lines = [record for record in caplog.records if "failed" in record.message]
+    assert len(lines) == 1 and lines[0].exc_info is not None
+    failures = []
+    while counts["failed"] < 400:
+        before = counts["failed"]
+        harness.advance_to_next()
+        failures.append(counts["failed"] - before)
+    assert max(failures) <= 80, "the second tries of a burst must not come at one instant"
+    harness.advance(START_MS + 121_000 - harness.now_ms)
+    assert counts["failed"] <= 200 * 4
+    assert len([record for record in caplog.records if "failed" in record.message]) <= 13
+    fail_appends()
+    harness.advance(150_000)
+    assert len(harness.bodies("T")) == 200
+    invariants.check(harness.broker)
