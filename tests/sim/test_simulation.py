@@ -21,11 +21,13 @@ def test_nothing_is_broken(first: int) -> None:
         assert outcome.counts["delivered"] > 3
 
 
-@pytest.mark.parametrize("driver", [Driver.NEVER, Driver.AWAY, Driver.HUNG])
-def test_without_drivers(driver: Driver) -> None:
-    """No message is overdue while drivers are away or hang, and each leaves at its millisecond in the calm."""
-    outcome = Simulation(105, driver=driver, steps=60).run()
-    assert not outcome.violation, f"seed 105 --driver {driver} --steps 60: {outcome.violation}"
+@pytest.mark.parametrize(
+    ("driver", "seed"), [(Driver.NEVER, 105), (Driver.AWAY, 105), (Driver.HUNG, 105), (Driver.CRASHING, 106)]
+)
+def test_without_drivers(driver: Driver, seed: int) -> None:
+    """No message is overdue while drivers are away, hang or crash. In the calm, each leaves at its millisecond."""
+    outcome = Simulation(seed, driver=driver, steps=60).run()
+    assert not outcome.violation, f"seed {seed} --driver {driver} --steps 60: {outcome.violation}"
     assert outcome.counts["armed by the wheel lane"] > 0
 
 

@@ -58,7 +58,9 @@ class Fallback:
         self._held_ms = now_ms
         """When a pipeline last held the lease; the start of the broker before that."""
         self._trust_ms = now_ms
-        """When a pipeline last committed, or got the lease after an absence."""
+        """When a pipeline last committed, got time for its first turn, or had the lease taken back."""
+        self._is_second_lease = False
+        """Whether a pipeline has opened a lease since the last commit."""
         self._unindexed_ms: int | None = None
         """Since when messages wait to be indexed; None when none do."""
         self._is_overriding = False
@@ -77,15 +79,20 @@ class Fallback:
         return self._began_ms is not None
 
     def note_lease(self, now_ms: int) -> None:
-        """A pipeline has got the lease. After an absence it has time to commit its first turn."""
-        if self.is_active and not self._is_overriding:
+        """Note that a pipeline has got the lease.
+
+        It has time for its first turn after an absence, and once after each commit. A pipeline that only opens leases
+        and never commits gets no more time: the broker indexes in its place.
+        """
+        if not self._is_second_lease or now_ms - self._held_ms >= AWAY_MS:
             self._trust_ms = now_ms
+        self._is_second_lease = True
         self._held_ms = now_ms
 
     def note_commit(self, now_ms: int) -> None:
         """A pipeline has committed a turn."""
         self._trust_ms = self._held_ms = now_ms
-        self._is_overriding = self._must_commit = False
+        self._is_overriding = self._must_commit = self._is_second_lease = False
         self._end(now_ms)
 
     def look(self, wall_ms: Millis, now_ms: int, *, is_turning: bool) -> None:
@@ -133,9 +140,6 @@ class Fallback:
         if self.index_lane.is_busy or self._is_saving() or not self._is_index_due(now_ms, self._unindexed_ms):
             return False
         unindexed = timer.queue.end - timer.indexed_to
-        if self._is_overriding and unindexed < ROWS_MAX:
-            self._is_overriding, self._trust_ms = False, now_ms
-            return False
         if unindexed < ROWS_MAX and now_ms < self._step_ms:
             return False
         self._step_ms = now_ms + STEP_MS
@@ -143,7 +147,7 @@ class Fallback:
         try:
             started = self.index_lane.start(wall_ms, timer.store.log.synced)
         except OSError as error:
-            self._failed(error)
+            self._failed(error, now_ms)
             return False
         if not started:
             self._want_flush()
@@ -152,13 +156,13 @@ class Fallback:
         return started
 
     def _is_index_due(self, now_ms: int, unindexed_ms: int) -> bool:
-        is_crowded = self._timer.notes.count >= CROWDED
         if self._is_overriding:
             return True
-        if self._timer.turns.is_held(now_ms):
-            hung_ms = CROWDED_HUNG_MS if is_crowded else HUNG_MS
-            return now_ms - max(self._trust_ms, unindexed_ms) >= hung_ms
-        return now_ms - self._held_ms >= (CROWDED_AWAY_MS if is_crowded else AWAY_MS)
+        is_crowded = self._timer.notes.count >= CROWDED
+        hung_ms, away_ms = (CROWDED_HUNG_MS, CROWDED_AWAY_MS) if is_crowded else (HUNG_MS, AWAY_MS)
+        if now_ms - max(self._trust_ms, unindexed_ms) >= hung_ms:  # the lease may lapse and come back all the time
+            return True
+        return not self._timer.turns.is_held(now_ms) and now_ms - self._held_ms >= away_ms
 
     def _take_lease(self, now_ms: int) -> None:
         """End the pipeline's lease and plan, so that its late commit is refused as stale."""
@@ -179,7 +183,7 @@ class Fallback:
         try:
             count = self.index_lane.take()
         except (OSError, StoreUnreadable) as error:
-            self._failed(error)
+            self._failed(error, now_ms)
             self._step_ms = now_ms + STEP_MS
             return
         if count:
@@ -189,9 +193,11 @@ class Fallback:
             if self._is_overriding and not self._has_more:
                 self._is_overriding, self._trust_ms = False, now_ms
 
-    @staticmethod
-    def _failed(error: BaseException) -> None:
-        log.error("timer: the broker cannot index messages itself, and tries again in %d ms: %s", STEP_MS, error)
+    def _failed(self, error: Exception, now_ms: int) -> None:
+        """Log the error of a step. If the broker had taken the lease back, the next try is the pipeline's."""
+        if self._is_overriding:
+            self._is_overriding, self._trust_ms = False, now_ms
+        log.error("timer: the broker cannot index messages itself, and tries again later: %s", error)
 
     # Log -----------------------------------------------------------------------------------------------------------
 

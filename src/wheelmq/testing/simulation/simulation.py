@@ -39,8 +39,8 @@ CALM_MS: Final = 4000
 """How long after the last due time everything must be out."""
 LAPSE_MS: Final = 11_000
 """After so long every lease has lapsed, and the broker has seen that its disk has room."""
-DRIVER_WEIGHTS: Final = (12, 2, 3, 3)
-"""Of 20 runs, how many have drivers that are present, never come, are away for minutes, and hang."""
+DRIVER_WEIGHTS: Final = (12, 2, 3, 2, 1)
+"""Weights of drivers that are present, never come, are away for minutes, hang, and crash."""
 MINUTES_MS: Final = (20_000, 100_000)
 """Shortest and longest time that passes at once in runs in which drivers are absent."""
 OVERDUE_MS: Final = 3000

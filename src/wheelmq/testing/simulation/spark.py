@@ -28,8 +28,12 @@ class Driver(StrEnum):
     """They are away for minutes, again and again."""
     HUNG = "hung"
     """For minutes they keep the lease, upload, and do not commit; some of these turns are committed much later."""
+    CRASHING = "crashing"
+    """For minutes they open a lease, ask for a plan and die before they commit, again and again."""
 
 
+TIMES: Final = (Driver.AWAY, Driver.HUNG, Driver.CRASHING)
+"""Drivers that do their work at some times and not at others."""
 PRESENT_MS: Final = (3000, 20_000)
 ABSENT_MS: Final = (20_000, 240_000)
 """Shortest and longest time for which drivers are present, and absent or hung."""
@@ -87,7 +91,7 @@ class Spark:
         """One look of a driver."""
         model, world = self._models[who], self._world
         self._come_or_go()
-        if self._is_absent and self._driver is not Driver.HUNG:
+        if self._is_absent and self._driver not in (Driver.HUNG, Driver.CRASHING):
             return
         model.fate = self._fate
         try:
@@ -98,25 +102,32 @@ class Spark:
         except (CallError, StoreUnreadable) as error:
             model.terms = None
             told = f"ends: {error}"
+        if self._is_absent:
+            self._crash(model)
         if told:
             world.trace.note(f"  driver {model.name} {told}")
 
+    def _crash(self, model: PipelineModel) -> None:
+        """Let a driver that crashes forget its lease."""
+        if self._driver is Driver.CRASHING:
+            model.terms = None
+
     def come(self) -> None:
         """Let the drivers turn, if any come in this run."""
-        if self._driver in (Driver.AWAY, Driver.HUNG):
+        if self._driver in TIMES:
             self._is_absent, self._changes_ms = True, 0
             self._come_or_go()
 
     def go(self) -> None:
         """Let the drivers be away or hang from now on."""
-        if self._driver in (Driver.AWAY, Driver.HUNG):
+        if self._driver in TIMES:
             self._is_absent, self._changes_ms = False, 0
             self._come_or_go()
 
     def _come_or_go(self) -> None:
         """Change between presence and absence when it is time."""
         now_ms = int(self._world.harness.clock.monotonic() * 1000)
-        if self._driver in (Driver.AWAY, Driver.HUNG) and now_ms >= self._changes_ms:
+        if self._driver in TIMES and now_ms >= self._changes_ms:
             self._is_absent = not self._is_absent
             self._changes_ms = now_ms + self._chances.randint(*(ABSENT_MS if self._is_absent else PRESENT_MS))
 
