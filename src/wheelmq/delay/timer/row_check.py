@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wheelmq.delay.timer.live_view import LiveView
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.staging import INDEX, STAGED_ROW, WALK, place, read_records
 from wheelmq.delay.timer.turns import Proposal, TurnPlan, TurnRefused
@@ -36,7 +37,6 @@ from wheelmq.formats.disk.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, 
 from wheelmq.formats.disk.timer_detail import read_details
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
 from wheelmq.formats.units import QueueOffset
-from wheelmq.formats.wire.portions import FileKind
 from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 EXACT_ROWS: Final = 1000
 """Walked rows without a detail whose record is read, spread over the turn: half a millisecond."""
-CHAIN_UNITS_MAX: Final = 1 << 40
 MAGIC_BITS: Final = MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
 
 Flags = npt.NDArray[np.bool_]
@@ -64,19 +63,6 @@ class _TimerUnits(NamedTuple):
     """Of the message, as the detail names it; NO_ORIGIN without a detail that says its due time."""
     fires_ms: Positions
     """When the broker acts, as the detail says; 0 without one."""
-
-
-class _LogView:
-    """The broker's own log, as staging reads it."""
-
-    def __init__(self, log: MappedSequence) -> None:
-        self.log = log
-
-    def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
-        """Do nothing: the files are mapped."""
-
-    def look_again(self) -> None:
-        """Do nothing: the sequence is up to date."""
 
 
 class RowCheck:
@@ -170,7 +156,7 @@ class RowCheck:
         slots = wheel.table[times % wheel.slots]
         newest = slots["last_position"][slots["time"] == times].tolist()
         try:
-            found = [chain(files, int(position), plan.timer_log_end, CHAIN_UNITS_MAX)[0] for position in newest]
+            found = [chain(files, int(position), plan.timer_log_end)[0] for position in newest]
         except StoreUnreadable as error:
             raise TurnRefused(f"{KIND_WALK}: {error}") from None
         return _units_at(files, np.concatenate([np.empty(0, np.int64), *found]))
@@ -217,7 +203,7 @@ class RowCheck:
         staged["origin"], staged["write_ms"] = rows["origin"], plan.write_ms
         staged["out_ms"], staged["magic"] = rows["slot_ms"], rows["magic"]
         try:
-            read_records(_LogView(self._log), staged)  # type: ignore[arg-type]
+            read_records(LiveView.on_loop(self._timer), staged)
         except (StoreUnreadable, FileNotFoundError) as error:
             raise TurnRefused(f"{kind}: {error}") from None
         expected = place(staged, self._window_ms, self._precision_ms)

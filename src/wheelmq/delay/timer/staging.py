@@ -66,8 +66,6 @@ StagedRows = npt.NDArray[Any]
 
 RECORDS_AT_ONCE: Final = 10_000
 """Records that are needed at once: what bounds a view's memory where they are fetched."""
-CHAIN_UNITS_MAX: Final = 1 << 40
-"""A chain is followed to its end."""
 
 Piece = tuple[int, int, int]
 """Part of a queue: stream, first queue offset, end."""
@@ -188,7 +186,7 @@ def units_of_slots(view: View, after: int, through: int, log_end: int) -> npt.ND
     """Timer log positions of the units, below `log_end`, of the slots later than time `after` up to `through`."""
     newest = _newest_units(view, after, through)
     view.need(FileKind.CHAIN, newest, np.zeros(len(newest), np.int64))
-    chains = [chain(view.timer_log, position, log_end, CHAIN_UNITS_MAX)[0] for position in newest.tolist()]
+    chains = [chain(view.timer_log, position, log_end)[0] for position in newest.tolist()]
     return np.concatenate(chains) if chains else np.empty(0, np.int64)
 
 

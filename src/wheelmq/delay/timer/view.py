@@ -24,6 +24,8 @@ from wheelmq.system.disk import Bytes, ReadOnlyDisk
 
 Positions = npt.NDArray[np.int64]
 
+CHAIN_UNITS_MAX: Final = 1 << 40
+"""A caller that wants a whole chain asks for this number of units."""
 TIMER_QUEUE: Final = f"{TIMER_TOPIC}/0"
 """Name of the timer queue among consume queues."""
 
@@ -138,10 +140,11 @@ def sees_store(root: Path, identity: str) -> bool:
     return identity != "" and ReadOnlyDisk().identity(StorePaths(root).lock) == identity
 
 
-def chain(files: Files, position: int, log_end: int, most: int) -> tuple[Positions, int]:
-    """Timer log positions of the units of a chain from `position` on, newest first, and where it goes on (-1: nowhere).
+def chain(files: Files, position: int, log_end: int, most: int = CHAIN_UNITS_MAX) -> tuple[Positions, int]:
+    """Return timer log positions of the units of a chain from `position` on, newest first, and the next position.
 
-    Those at or behind `log_end` are passed over. It goes on when about `most` were found. Raises StoreUnreadable.
+    Leaves out units at `log_end` or later. Stops when it has found about `most` units. The next position is -1 at the
+    end of the chain. Each unit must link to an older one, so damaged links form no cycle. Raises StoreUnreadable.
     """
     found: list[Positions] = []
     count = 0
@@ -158,7 +161,8 @@ def chain(files: Files, position: int, log_end: int, most: int) -> tuple[Positio
         else:
             at = here - base
             unit = TIMER_UNIT.unpack(file.view, at) if at + TIMER_UNIT.size <= files.file_bytes else {"size": 0}
-            position = unit["previous_position"] if unit["size"] == TIMER_UNIT.size else timer.BROKEN
+            previous = unit["previous_position"] if unit["size"] == TIMER_UNIT.size else timer.BROKEN
+            position = previous if -1 <= previous < here else timer.BROKEN
             found.append(np.array([here] if here < log_end else [], np.int64))
         if position == timer.BROKEN:
             raise StoreUnreadable(f"the chain through timer log position {here} is broken")

@@ -85,15 +85,16 @@ def rebuild(
 
 
 BROKEN: Final = -2
-"""A position of the chain holds no unit."""
+"""A position of the chain holds no unit, or its unit links to no older one."""
 
 
 @free_kernel
 def chain_in_file(log: Bytes, base: int, position: int, log_end: int, found: Integers) -> int:
     """Follow a chain from `position` to older units while they stand in the file `log` that begins at `base`.
 
-    Positions below `log_end` go into `found`, their count into its last place. Returned is the position to go on from
-    (in another file, or in this one when `found` is full), -1 at the chain's end, or BROKEN.
+    Positions below `log_end` go into `found`, their count into its last place. Returns the next position, which is in
+    another file, or in this one when `found` is full. Returns -1 at the end of the chain. Returns BROKEN for a position
+    that holds no unit, and for a unit that does not link to an older one.
     """
     room = found.shape[0] - 1
     count = 0
@@ -104,6 +105,9 @@ def chain_in_file(log: Bytes, base: int, position: int, log_end: int, found: Int
         if position < log_end:
             found[count] = position
             count += 1
-        position = get64(log, at + _PREVIOUS_AT)
+        previous = get64(log, at + _PREVIOUS_AT)
+        if previous >= position or previous < -1:
+            return BROKEN
+        position = previous
     found[room] = count
     return position

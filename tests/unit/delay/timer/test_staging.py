@@ -14,7 +14,7 @@ from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.staging import STAGED_ROW, decide
 from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.disk.origin import INDEX_MASK, NO_ORIGIN, level_origin, level_stream, timer_origin
-from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT
+from wheelmq.formats.disk.timer import MAGIC_DELETE, MAGIC_ROLL, TIMER_SLOT, TIMER_UNIT
 from wheelmq.formats.wire.portions import FileKind
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
@@ -300,6 +300,20 @@ class TestReading:
             staging.read_walk(
                 model.view(), out_ms - 1000, out_ms, log_end=1 << 40, precision_ms=1000, write_ms=W, turn=1
             )
+
+    @pytest.mark.kernels
+    @pytest.mark.parametrize("link", ["to the newest unit", "to itself", "to a place that cannot be"])
+    def test_a_chain_whose_links_form_a_cycle(self, harness: BrokerHarness, model: PipelineModel, link: str) -> None:
+        harness.send("T", delay_ms=10_000)
+        harness.send("T", delay_ms=10_000)
+        harness.advance(4000, model.work, 500)
+        target = {"to the newest unit": TIMER_UNIT.size, "to itself": 0, "to a place that cannot be": -7}[link]
+        at = TIMER_UNIT.position_of("previous_position")
+        harness.broker.timer.log.files.file_at(0).view[at : at + 8] = target.to_bytes(8, "big", signed=True)
+        out_ms = (harness.now_ms - 4000 + 10_000) // 1000 * 1000
+        for log_end in (1 << 40, 0):
+            with pytest.raises(StoreUnreadable, match="broken"):
+                staging.units_of_slots(model.view(), out_ms // 1000 - 1, out_ms // 1000, log_end)
 
     def test_a_wheel_of_another_size(self, harness: BrokerHarness, model: PipelineModel) -> None:
         assert model.terms is not None
