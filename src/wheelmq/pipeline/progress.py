@@ -16,8 +16,12 @@ LOOK_S: Final = 2.0
 """Seconds between two looks."""
 GAP_S: Final = 5 * LOOK_S
 """A longer pause between two looks means that this process, or the machine, was suspended. The times begin again."""
-LAPSED_S: Final = 10.0
-"""Seconds without a lease after which a driver hangs that has said that it turns. The lease lapsed 5 s before."""
+LAPSED_S: Final = 15.0
+"""Seconds without a lease after which a driver hangs that has said that it turns. The lease lapsed 5 s before.
+
+A healthy driver can need 12 s after a broker restarts. Its next renewal, after up to RENEW_S (1.5 s), is rejected. The
+stop of its query then blocks for up to Spark's stopTimeout (10 s). Only then does the driver say that the query ended.
+"""
 OPENING_S: Final = 120.0
 """The same for a driver that starts a query: the driver does not renew while Spark plans it."""
 QUIET_S: Final = 240.0

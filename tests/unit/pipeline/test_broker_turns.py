@@ -8,11 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from wheelmq.broker.handlers.metrics import pipeline_metrics
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError
 from wheelmq.pipeline import broker_turns
-from wheelmq.pipeline.broker_turns import QUIET_S, RENEW_S, BrokerTurns
+from wheelmq.pipeline.broker_turns import POLL_S, QUIET_S, RENEW_S, BrokerTurns
+from wheelmq.pipeline.progress import LOOK_S, Progress, answer_of
+from wheelmq.pipeline.session import SETTINGS
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
@@ -22,8 +25,10 @@ class HangingQuery:
 
     def __init__(self) -> None:
         self.isActive = True
+        self.while_it_stops: Callable[[], None] = lambda: None
 
     def stop(self) -> None:
+        self.while_it_stops()
         self.isActive = False
 
 
@@ -116,3 +121,42 @@ def test_a_broker_that_was_away_for_a_moment(driver: Driver) -> None:
         driver.wire.is_away = False
         driver._harness.broker.pipeline.stir()
         assert driver.given_up_after(RENEW_S) is None
+
+
+STOP_S = float(SETTINGS["spark.sql.streaming.stopTimeout"].removesuffix("s"))
+ANSWER_S = 0.01
+"""Time that a broker takes to answer the supervisor. The looks are a little more than LOOK_S apart."""
+
+
+def test_a_query_that_stops_slowly_after_a_restart_of_its_broker(harness: BrokerHarness, driver: Driver) -> None:
+    """The supervisor must not kill a driver that waits for Spark's stopTimeout."""
+    progress, clock = Progress("driver"), harness.clock
+    turning, verdicts, next_look_s = {"broker"}, list[str | None](), 0.0
+
+    def look() -> None:
+        nonlocal next_look_s
+        now_s = clock.monotonic()
+        if now_s < next_look_s:
+            return
+        next_look_s = now_s + LOOK_S + ANSWER_S
+        answers = {"broker": answer_of(pipeline_metrics(harness.broker))}
+        verdicts.append(progress.look(now_s, answers, turning=turning, has_session=True))
+
+    def stop() -> None:
+        for _ in range(round(STOP_S * 100)):
+            clock.advance(10)
+            look()
+
+    driver.turned()
+    driver.query.while_it_stops = stop
+    driver._turns._step()  # renews the lease: the next renewal is RENEW_S away, the worst case
+    restart(harness)
+    while driver.query.isActive:
+        look()
+        clock.advance(10)
+        if round(clock.monotonic() * 1000) % round(1000 * POLL_S) == 0:
+            driver._turns._step()
+    turning.clear()  # as the supervisor does once the driver has said that the query ended
+    look()
+    assert len(verdicts) > STOP_S / LOOK_S and set(verdicts) == {None}
+    assert "given up: " in driver.said[-1]["why"]
