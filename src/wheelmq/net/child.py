@@ -123,15 +123,18 @@ class Child:
 
     def end_process(self, why: str) -> None:
         """End the running process by SIGKILL, as one that hangs. It is started again like one that died."""
-        self.note(f"WARNING {why}")
         if self._process is not None:
             self._last_words = why
             _signal(self._process, signal.SIGKILL)
+        self.note(f"WARNING {why}")
 
     def note(self, text: str) -> None:
-        """Write a line to the child's log."""
-        with self.log_path.open("a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {text}\n")
+        """Write a line to the child's log. A disk that is full loses the line."""
+        self._log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {text}\n".encode())
+
+    def _log(self, line: bytes) -> None:
+        with contextlib.suppress(OSError), self.log_path.open("ab") as log:
+            log.write(line)
 
     async def _keep(self) -> None:
         while True:
@@ -173,18 +176,17 @@ class Child:
 
     async def _listen(self, process: Process) -> None:
         assert process.stdout is not None
-        with self.log_path.open("ab") as log:
-            while line := await process.stdout.readline():
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    event = None
-                if not isinstance(event, dict):
-                    log.write(line)
-                    log.flush()
-                    continue
-                if "why" in event:
-                    self._last_words = str(event["why"])
+        while line := await process.stdout.readline():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = None
+            if not isinstance(event, dict):
+                self._log(line)
+                continue
+            if "why" in event:
+                self._last_words = str(event["why"])
+            with contextlib.suppress(OSError):  # the terminal is a file on a full disk, or is gone
                 self._on_event(event)
 
     async def _bound_log(self) -> None:
@@ -206,7 +208,8 @@ class Child:
             self.failed.set()
             return None
         pause_s = BACKOFF_S[min(self._in_a_row - 1, len(BACKOFF_S) - 1)]
-        self._on_death(how, pause_s)
+        with contextlib.suppress(OSError):  # the terminal is a file on a full disk, or is gone
+            self._on_death(how, pause_s)
         return pause_s
 
 

@@ -78,6 +78,8 @@ class PipelineSupervisor:
         self._callers: dict[str, Caller] = {}
         self._hung: str | None = None
         """Why the driver was just killed; None for one that died by itself."""
+        self._problems: dict[str, str] = {}
+        """Problems of the last look, by broker, and "look" for an unexpected error."""
         self._watching: asyncio.Task[None] | None = None
         command = driver_command(
             brokers, namesrv, name=self.name, master=master, log_dir=log_dir, over_the_wire=over_the_wire
@@ -112,17 +114,25 @@ class PipelineSupervisor:
         """Ask the brokers from time to time, and end a driver that hangs."""
         while True:
             await asyncio.sleep(LOOK_S)
-            brokers = sorted(self._brokers)
-            answers = dict(zip(brokers, await asyncio.gather(*map(self._ask, brokers)), strict=True))
-            pid = self.child.pid
-            if pid is None:
-                self._progress.begin()
-                continue
-            now_s, has_session = self._clock.monotonic(), self.jvm_pid is not None
-            why = self._progress.look(now_s, answers, turning=self._turning, has_session=has_session)
-            if why is not None:
-                self._progress.note_hung()
-                await self._end_hung(pid, why)
+            try:
+                await self._look()
+            except Exception as error:  # the next look may find a driver that hangs
+                self._note_problem("look", f"a check of the pipeline failed: {_error_text(error)}")
+            else:
+                self._problems.pop("look", None)
+
+    async def _look(self) -> None:
+        """Ask the brokers once, and end the driver if it hangs."""
+        brokers = sorted(self._brokers)
+        answers = dict(zip(brokers, await asyncio.gather(*map(self._ask, brokers)), strict=True))
+        pid = self.child.pid
+        if pid is None:
+            self._progress.begin()
+            return
+        now_s, has_session = self._clock.monotonic(), self.jvm_pid is not None
+        why = self._progress.look(now_s, answers, turning=self._turning, has_session=has_session)
+        if why is not None:
+            await self._end_hung(pid, why)
 
     async def _ask(self, broker: str) -> Answer | None:
         """Ask a broker about its pipeline. Returns None when it does not answer."""
@@ -133,13 +143,30 @@ class PipelineSupervisor:
             answer = await caller.ask(Command(code=RequestCode.WMQ_METRICS), ANSWER_S)
         except (CallError, Refused):
             return None
-        return answer_of(msgspec.json.decode(answer.body)["pipeline"])
+        try:
+            found = answer_of(msgspec.json.decode(answer.body)["pipeline"])
+        except Exception as error:  # a broker of another version
+            self._note_problem(broker, f"{broker} does not report the state of the pipeline: {_error_text(error)}")
+            return None
+        self._problems.pop(broker, None)
+        return found
+
+    def _note_problem(self, key: str, text: str) -> None:
+        """Log why a driver that hangs may not be found. The same text is logged once."""
+        if self._problems.get(key) == text:
+            return
+        self._problems[key] = text
+        text = f"{text}. A driver that hangs may not be replaced"
+        self.child.note(f"WARNING {text}")
+        with contextlib.suppress(OSError):  # the terminal is a file on a full disk, or is gone
+            self._on_change(f"WARNING: {text}")
 
     async def _end_hung(self, pid: int, why: str) -> None:
         """Kill the driver with all processes that it started, stopped ones too."""
         self._hung = why
         rest = [process for process in family(pid) if process.pid != pid]
         self.child.end_process(f"the pipeline hangs: {why}; driver {pid}, JVM {self.jvm_pid} and workers are killed")
+        self._progress.note_hung()
         await asyncio.to_thread(kill, rest)
 
     def _heard(self, event: Event) -> None:
@@ -185,6 +212,10 @@ class PipelineSupervisor:
         hung, self._hung = self._hung, None
         again = f"it is started again {'at once' if not pause_s else f'in {pause_s:g} s'}"
         self._on_change(f"died ({how}); {again}" if hung is None else f"WARNING: it hangs ({hung}); killed, {again}")
+
+
+def _error_text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def driver_command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -163,3 +164,40 @@ def test_the_log_of_a_child_that_says_much_stays_within_its_bound(
 
     run(tmp_path, "while :; do echo 0123456789012345678901234567890123456789 >&2; done", scenario)
     assert (tmp_path / "logs" / "child.log.1").stat().st_size <= 10_000
+
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, a file on a full disk")
+
+
+@needs_full
+def test_a_child_that_hangs_is_killed_although_its_log_is_on_a_full_disk(tmp_path: Path) -> None:
+    async def scenario(watched: Watched) -> None:
+        await until(lambda: len(watched.events) == 1)
+        watched.child.end_process("it hangs")
+        await until(lambda: len(watched.events) == 2)
+
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "child.log").symlink_to(FULL)
+    watched = run(tmp_path, f"echo a line that is lost; {READY}; exec sleep 60", scenario)
+    assert watched.deaths == [("it was ended by SIGKILL: it hangs", 0.0)]
+
+
+def test_a_child_is_started_again_although_its_death_cannot_be_printed(tmp_path: Path) -> None:
+    """The terminal of `wheelmq up` may be a file on a full disk."""
+
+    def fail(*_: object) -> None:
+        deaths.append(1)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    deaths: list[int] = []
+
+    async def scenario(watched: Watched) -> None:
+        watched.child._on_event = watched.child._on_death = fail
+        await until(lambda: len(deaths) >= 2 and watched.child.pid is not None)
+        pid = watched.child.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: watched.child.deaths == 1 and watched.child.pid not in (None, pid))
+
+    run(tmp_path, f"{READY}; {READY}; exec sleep 60", scenario)

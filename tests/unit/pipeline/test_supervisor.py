@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -14,6 +17,7 @@ import pytest
 
 from tests.unit.client.conftest import until
 from wheelmq.broker.handlers.metrics import pipeline_metrics
+from wheelmq.formats.wire.frame import Command
 from wheelmq.pipeline import progress as limits
 from wheelmq.pipeline import supervisor as module
 from wheelmq.pipeline.progress import (
@@ -155,41 +159,51 @@ while True:
 """A driver with a child in a group of its own, as the JVM is."""
 
 
-@pytest.mark.parametrize("stopped", ["driver", "driver and JVM"])
-def test_a_stopped_driver_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: str) -> None:
-    """SIGSTOP makes a process that hangs: it is alive, and only SIGKILL ends it."""
-    lease, told = tmp_path / "lease", list[str]()
-    script = tmp_path / "driver.py"
+@asynccontextmanager
+async def watched_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_change: Callable[[str], None]
+) -> AsyncIterator[PipelineSupervisor]:
+    """A supervisor with short limits, and DRIVER as its driver."""
+    lease, script = tmp_path / "lease", tmp_path / "driver.py"
     script.write_text(DRIVER)
     for name, value in (("LAPSED_S", 0.2), ("GAP_S", 5.0)):
         monkeypatch.setattr(limits, name, value)
     monkeypatch.setattr(module, "LOOK_S", 0.05)
     monkeypatch.setattr(module, "driver_command", lambda *_, **__: [sys.executable, str(script), str(lease)])
     answers = Watched(lease)
+    supervisor = PipelineSupervisor(["b"], tmp_path / "logs", clock=SystemClock(), on_change=on_change)
+    answers.name = supervisor.name
+    monkeypatch.setattr(supervisor, "_ask", answers.ask)
+    supervisor.start()
+    try:
+        await until(lambda: supervisor.jvm_pid is not None and lease.exists())
+        yield supervisor
+    finally:
+        await supervisor.stop()
+        if supervisor.jvm_pid is not None and psutil.pid_exists(supervisor.jvm_pid):
+            os.kill(supervisor.jvm_pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("stopped", ["driver", "driver and JVM"])
+def test_a_stopped_driver_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: str) -> None:
+    """SIGSTOP makes a process that hangs: it is alive, and only SIGKILL ends it."""
+    told = list[str]()
 
     async def scenario() -> None:
-        supervisor = PipelineSupervisor(["b"], tmp_path / "logs", clock=SystemClock(), on_change=told.append)
-        answers.name = supervisor.name
-        monkeypatch.setattr(supervisor, "_ask", answers.ask)
-        supervisor.start()
-        await until(lambda: len(told) == 2 and lease.exists())
-        old, jvm = supervisor.child.pid, supervisor.jvm_pid
-        assert old is not None and jvm is not None
-        await asyncio.sleep(0.4)  # longer than the limit
-        assert supervisor.child.pid == old, "a driver that renews is left alone"
-        if stopped == "driver and JVM":
-            os.kill(jvm, signal.SIGSTOP)
-        os.kill(old, signal.SIGSTOP)
-        await until(lambda: supervisor.child.pid not in (None, old) and len(told) == 5)
-        await until(lambda: not psutil.pid_exists(jvm))
-        assert await supervisor.stop()
-        kill_child(supervisor.jvm_pid)
-        log = (tmp_path / "logs" / "pipeline.log").read_text()
-        assert log.count("WARNING the pipeline hangs: no pipeline has renewed the lease of b") == 1
-
-    def kill_child(pid: int | None) -> None:
-        if pid is not None and psutil.pid_exists(pid):
-            os.kill(pid, signal.SIGKILL)
+        async with watched_driver(tmp_path, monkeypatch, told.append) as supervisor:
+            await until(lambda: len(told) == 2)
+            old, jvm = supervisor.child.pid, supervisor.jvm_pid
+            assert old is not None and jvm is not None
+            await asyncio.sleep(0.4)  # longer than the limit
+            assert supervisor.child.pid == old, "a driver that renews is left alone"
+            if stopped == "driver and JVM":
+                os.kill(jvm, signal.SIGSTOP)
+            os.kill(old, signal.SIGSTOP)
+            await until(lambda: supervisor.child.pid not in (None, old) and len(told) == 5)
+            await until(lambda: not psutil.pid_exists(jvm))
+            assert await supervisor.stop()
+            log = (tmp_path / "logs" / "pipeline.log").read_text()
+            assert log.count("WARNING the pipeline hangs: no pipeline has renewed the lease of b") == 1
 
     asyncio.run(scenario())
     (line,) = (text for text in told if "WARNING" in text)
@@ -210,6 +224,69 @@ class Watched:
             return None
         is_held = time.time() - self._lease.stat().st_mtime < 0.3
         return Answer(is_held, self.name, 0, 0)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file on a full disk")
+def test_a_stopped_driver_is_replaced_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "pipeline.log").symlink_to("/dev/full")
+    told = list[str]()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scenario() -> None:
+        async with watched_driver(tmp_path, monkeypatch, tell) as supervisor:
+            await until(lambda: len(told) == 2)
+            old = supervisor.child.pid
+            assert old is not None
+            os.kill(old, signal.SIGSTOP)
+            await until(lambda: supervisor.child.pid not in (None, old) and len(told) == 5)
+
+    asyncio.run(scenario())
+    assert told[2].startswith("WARNING: it hangs (no pipeline has renewed the lease of b for")
+
+
+def test_a_look_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, failures = list[str](), list[int]()
+
+    async def scenario() -> None:
+        async with watched_driver(tmp_path, monkeypatch, told.append) as supervisor:
+            look = supervisor._progress.look
+
+            def fail(*_: object, **__: object) -> str | None:
+                failures.append(1)
+                raise KeyError("quiet_ms")
+
+            monkeypatch.setattr(supervisor._progress, "look", fail)
+            await until(lambda: len(failures) == 3)
+            monkeypatch.setattr(supervisor._progress, "look", look)
+            old = supervisor.child.pid
+            assert old is not None
+            os.kill(old, signal.SIGSTOP)
+            await until(lambda: supervisor.child.pid not in (None, old))
+
+    asyncio.run(scenario())
+    failed = [text for text in told if "a check of the pipeline failed: KeyError: 'quiet_ms'" in text]
+    assert len(failed) == 1, "the same problem is printed once"
+    assert any(text.startswith("WARNING: it hangs") for text in told)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"pipeline": {}}', b'{"pipeline": {"is_held": 1, "holder": 2}'])
+def test_a_broker_that_answers_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    told = list[str]()
+    supervisor = PipelineSupervisor(["b:1"], tmp_path, clock=SystemClock(), on_change=told.append)
+
+    async def ask(*_: object) -> Command:
+        return Command(code=0, body=body)
+
+    monkeypatch.setattr(module.Caller, "ask", ask)
+    for _ in range(3):
+        assert asyncio.run(supervisor._ask("b:1")) is None
+    (text,) = told
+    assert text.startswith("WARNING: b:1 does not report the state of the pipeline: ")
+    assert text.removeprefix("WARNING: ") in (tmp_path / "pipeline.log").read_text()
 
 
 def test_a_broker_without_an_answer(tmp_path: Path) -> None:
