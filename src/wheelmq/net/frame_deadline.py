@@ -11,31 +11,34 @@ if TYPE_CHECKING:
 
 
 class FrameDeadline:
-    """The deadline of one connection. Each frame has its own."""
+    """The deadline of one connection. Each frame has its own.
 
-    def __init__(self, server: Server, connection: ServerConnection) -> None:
+    The connection owns it. So it does not refer to the connection, except while the timer runs: a closed connection
+    must not need a collection of garbage.
+    """
+
+    def __init__(self, server: Server) -> None:
         self._server = server
-        self._connection = connection
         self._timer: asyncio.TimerHandle | None = None
         self._drained_bytes = 0
         """Bytes of answers that had left the connection when the timer started."""
 
-    def watch(self, *, begun: bool, moved: bool) -> None:
+    def watch(self, connection: ServerConnection, *, begun: bool, moved: bool) -> None:
         """Start the timer of a frame that has begun; stop it after progress or at the end of the frame."""
         if self._timer is not None and (moved or not begun):
             self._timer.cancel()
             self._timer = None
-        if begun and self._timer is None and self._connection.is_open:
+        if begun and self._timer is None and connection.is_open:
             deadline_s = self._server.limits.frame_deadline_s
-            self._drained_bytes = self._connection.bytes_drained
-            self._timer = self._server.loop.call_later(deadline_s, self._expire)
+            self._drained_bytes = connection.bytes_drained
+            self._timer = self._server.loop.call_later(deadline_s, self._expire, connection)
 
-    def _expire(self) -> None:
+    def _expire(self, connection: ServerConnection) -> None:
         """Close the connection, unless its bytes are unread because the peer still reads answers."""
-        connection, server = self._connection, self._server
+        self._timer = None
+        server = self._server
         if connection.is_stalled and connection.bytes_drained > self._drained_bytes:
-            self._timer = None
-            self.watch(begun=True, moved=False)
+            self.watch(connection, begun=True, moved=False)
             return
         text = "closing %s: a frame has begun and is not whole after %s s"
         server.log.say(logging.INFO, "slow", text, connection.peer, server.limits.frame_deadline_s)

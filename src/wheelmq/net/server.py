@@ -53,7 +53,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_large = False
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self._frame_deadline = FrameDeadline(server, self)
+        self._frame_deadline = FrameDeadline(server)
         self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self.is_stalled = False
@@ -133,7 +133,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             left = taken < self._filled and self.must_wait
             self._is_busy = must_wait = left and _holds_frame(view[taken : self._filled])
         self._keep(view, taken)
-        self._frame_deadline.watch(begun=self._filled > 0 and not must_wait, moved=taken > 0)
+        self._frame_deadline.watch(self, begun=self._filled > 0 and not must_wait, moved=taken > 0)
         if must_wait:
             server.turns.postpone(self)
         if must_wait or self.is_full:
@@ -168,7 +168,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         if self.is_full:
-            self._frame_deadline.watch(begun=self._filled > 0, moved=False)
+            self._frame_deadline.watch(self, begun=self._filled > 0, moved=False)
             return
         self.is_stalled = False
         self._transport.resume_reading()
@@ -187,7 +187,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if exc is not None:
             warn_of_failed_write(self._server.log, self, exc)
         self.is_open = False
-        self._frame_deadline.watch(begun=False, moved=True)
+        self._frame_deadline.watch(self, begun=False, moved=True)
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._hold(None)

@@ -48,9 +48,11 @@ def keep_freed_memory() -> bool:
 
 NEVER: Final = 1 << 30
 COLLECTION_S: Final = 60.0
-"""Time between two full collections of garbage,"""
+"""Time between two full collections of garbage, at least."""
+CROWDED_COLLECTION_S: Final = 3600.0
+"""The same, while the process is crowded with objects."""
 COLLECTION_REST: Final = 2000
-"""and at least this multiple of the time that the last one took."""
+"""The time between two is also at least this multiple of the time that the last one took."""
 GROWN_BYTES: Final = 128 << 20
 """Growth of the process at which it looks for freed memory."""
 LOOKS_MAX: Final = 256
@@ -106,16 +108,19 @@ class Collections:
     def __init__(self, now_s: Callable[[], float]) -> None:
         gc.set_threshold(*gc.get_threshold()[:2], NEVER)
         self._now_s = now_s
-        self._next_s = now_s() + COLLECTION_S
+        self._ended_s = now_s()
+        """When the last full collection ended."""
+        self._rest_s = 0.0
 
     def look(self, *, is_crowded: bool) -> bool:
-        """Collect if it is time to, and the process is not crowded with objects. Returns whether it did."""
+        """Collect if it is time to: more rarely if the process is crowded with objects. Returns whether it did."""
         began_s = self._now_s()
-        if began_s < self._next_s or is_crowded:
+        wait_s = CROWDED_COLLECTION_S if is_crowded else COLLECTION_S
+        if began_s < self._ended_s + max(wait_s, self._rest_s):
             return False
         gc.collect()
-        ended_s = self._now_s()
-        self._next_s = ended_s + max(COLLECTION_S, COLLECTION_REST * (ended_s - began_s))
+        self._ended_s = self._now_s()
+        self._rest_s = COLLECTION_REST * (self._ended_s - began_s)
         return True
 
 

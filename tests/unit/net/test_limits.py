@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
+import socket
+import struct
 import subprocess
 import sys
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -126,6 +130,32 @@ def test_a_connection_that_rests_holds_no_buffer(serve: Callable[..., Server]) -
         await until(lambda: sum(one.bytes_held for one in server.connections) == 9)
 
     serve(core, play)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_closed_connection_needs_no_collection_of_garbage(serve: Callable[..., Server], is_reset: bool) -> None:
+    """A broker with many held pulls collects garbage once per hour. Reconnects must not add up until then."""
+    core = Frames()
+    core.answer = lambda body: frame(5)
+
+    async def play(server: Server, connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(frame(4) + frame(10)[:9])
+        await reader.readexactly(9)
+        await until(lambda: sum(one.bytes_held for one in server.connections) == 9)
+        (connection,) = [weakref.ref(one) for one in server.connections]
+        if is_reset:
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.close()
+        await until(lambda: core.lost == 1)
+        await until(lambda: connection() is None)
+
+    gc.disable()
+    try:
+        serve(core, play, limit_s=2)
+    finally:
+        gc.enable()
 
 
 def test_a_frame_that_is_announced_takes_memory_as_it_comes(serve: Callable[..., Server]) -> None:

@@ -64,7 +64,7 @@ def test_what_is_kept_is_kept_once_for_all_threads() -> None:
 
 COLLECTIONS = """
 import gc
-from wheelmq.system.memory import COLLECTION_S, Collections
+from wheelmq.system.memory import COLLECTION_S, CROWDED_COLLECTION_S, Collections
 
 now_s = 0.0
 began = gc.get_stats()[2]["collections"]
@@ -74,12 +74,16 @@ assert gc.get_stats()[2]["collections"] == began
 now_s = COLLECTION_S
 assert not collections.look(is_crowded=True) and collections.look(is_crowded=False)
 assert not collections.look(is_crowded=False)
+now_s += CROWDED_COLLECTION_S - 1
+assert not collections.look(is_crowded=True)
+now_s += 1
+assert collections.look(is_crowded=True), "reconnects and other garbage grow in a crowd too"
 print(gc.get_stats()[2]["collections"] - began)
 """
 
 
 def test_full_collections_of_garbage_run_when_they_are_asked_for() -> None:
-    assert printed(COLLECTIONS) == 1
+    assert printed(COLLECTIONS) == 2
 
 
 TRIM = """
