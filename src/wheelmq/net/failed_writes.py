@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import socket
+import struct
+from typing import TYPE_CHECKING, Final
 
 from wheelmq.formats.wire.command_text import HEAD_BYTES, frame_text
 from wheelmq.system.thinned import ThinnedLog
 
 if TYPE_CHECKING:
     from wheelmq.net.server import ServerConnection
+
+
+_ACKNOWLEDGED: Final = struct.Struct("@120xQ")
+"""`tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 
 
 def write(log: ThinnedLog, connection: ServerConnection, transport: asyncio.Transport, frames: bytes) -> None:
@@ -20,6 +26,27 @@ def write(log: ThinnedLog, connection: ServerConnection, transport: asyncio.Tran
     except Exception as error:
         warn_of_failed_write(log, connection, error)
         transport.abort()
+
+
+def warn_of_lost_answers(
+    log: ThinnedLog, connection: ServerConnection, transport: asyncio.Transport, written_bytes: int, error: Exception
+) -> None:
+    """Log that a connection failed, if the peer's system has not acknowledged all answers.
+
+    A client that is killed resets its connection. That alone is no failure: it may have read all answers before.
+    """
+    acknowledged = _bytes_acknowledged(transport)
+    if acknowledged is None or acknowledged < written_bytes:
+        warn_of_failed_write(log, connection, error)
+
+
+def _bytes_acknowledged(transport: asyncio.Transport) -> int | None:
+    """Return the bytes that the peer's system has acknowledged, or None if the system does not know."""
+    try:
+        info = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.size)
+        return int(_ACKNOWLEDGED.unpack(info)[0])
+    except (OSError, AttributeError, struct.error):
+        return None
 
 
 def warn_of_failed_write(log: ThinnedLog, connection: ServerConnection, error: Exception) -> None:

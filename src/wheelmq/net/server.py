@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 from wheelmq.formats.disk.message import Host
 from wheelmq.formats.wire.frame import FRAME_BYTES_MAX, FrameError
 from wheelmq.net.core import Core
-from wheelmq.net.failed_writes import warn_of_failed_write, write
+from wheelmq.net.failed_writes import warn_of_lost_answers, write
 from wheelmq.net.frame_deadline import FrameDeadline
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.relief import Relief
@@ -184,8 +184,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:
-            warn_of_failed_write(self._server.log, self, exc)
+        if exc is not None and self._transport is not None:
+            warn_of_lost_answers(self._server.log, self, self._transport, self._written_bytes, exc)
         self.is_open = False
         self._frame_deadline.watch(self, begun=False, moved=True)
         if self._close_timer is not None:

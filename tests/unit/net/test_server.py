@@ -299,27 +299,69 @@ def test_a_peer_that_has_read_what_was_queued_makes_a_tick() -> None:
 class TestFailedWrites:
     ANSWER = frame.encode(Command(code=0, opaque=7, flag=frame.FLAG_RESPONSE, remark="FOUND"))
 
-    def test_a_connection_that_is_reset_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        """The peer resets the connection: the answer before may not have arrived."""
+    @staticmethod
+    def reset(peer: Peer) -> None:
+        """Close the connection of `peer` as the system does for a client that is killed with unread bytes."""
+        peer[1].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer[1].transport.abort()
+
+    def test_a_connection_that_is_reset_with_answers_on_the_way_is_logged(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         core = FakeCore()
 
         def answer(connection: ServerConnection, buffer: memoryview, end: int) -> int:
             connection.sends, connection.last_request = False, (11, 7)
-            connection.send(self.ANSWER)
+            connection.send(self.ANSWER + bytes(64 << 20))  # more than a socket holds
             return end
 
         core.on_bytes = answer
 
         async def play(server: Server, peer: Peer) -> None:
+            peer[0]._transport.pause_reading()  # type: ignore[attr-defined]
             peer[1].write(b"x")
-            await peer[0].readexactly(len(self.ANSWER))
-            peer[1].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            peer[1].transport.abort()
+            await until(lambda: any(one.bytes_unread for one in server.connections))
+            self.reset(peer)
             await until(lambda: core.lost == 1)
 
         serve(core, play)
         (line,) = [text for text in caplog.messages if "answers may not have arrived" in text]
         assert "Last request: code=11 opaque=7; last answer: code=0 opaque=7 flag=1" in line and "remark=FOUND" in line
+
+    def test_an_answer_that_meets_a_reset_connection_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The socket takes the first answer. The write of the second one fails."""
+        core = FakeCore()
+        core.on_bytes = lambda connection, buffer, end: connection.send(self.ANSWER) or end
+
+        async def play(server: Server, peer: Peer) -> None:
+            peer[1].write(b"x")
+            await peer[0].readexactly(len(self.ANSWER))
+            (connection,) = server.connections
+            self.reset(peer)
+            connection.rest()
+            connection.send(self.ANSWER)
+            await asyncio.sleep(0)  # the transport of the peer closes its socket now
+            connection.flush()
+            await until(lambda: core.lost == 1)
+
+        serve(core, play)
+        assert len([text for text in caplog.messages if "answers may not have arrived" in text]) == 1
+
+    def test_a_connection_that_is_reset_after_its_answers_arrived_is_not(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Each client that is killed ends so. A warning for each would hide those that matter."""
+        core = FakeCore()
+        core.on_bytes = lambda connection, buffer, end: connection.send(self.ANSWER) or end
+
+        async def play(server: Server, peer: Peer) -> None:
+            peer[1].write(b"x")
+            await peer[0].readexactly(len(self.ANSWER))
+            self.reset(peer)
+            await until(lambda: core.lost == 1)
+
+        serve(core, play)
+        assert caplog.messages == []
 
     def test_a_write_that_raises_ends_its_connection_alone(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
