@@ -111,12 +111,21 @@ class Dispatch:
         connection.send(encode_answer(opaque, answer))
 
     def _serve(self, request: Request) -> Answer:
-        code = request.command.code
-        handler = HANDLERS.get(code, self.default_processor)
-        answer, failed = self._try(request.connection, request.command, lambda: handler(request, self._broker))
+        handler = HANDLERS.get(request.command.code, self.default_processor)
+        return self._finish(request, lambda: handler(request, self._broker))
+
+    def _finish(self, request: Request, make: Callable[[], Answer]) -> Answer:
+        """Return the answer of `make`, or the answer to its exception, and count it. A Later is finished when it ends.
+
+        The answer is SYSTEM_BUSY if the request would be held and there is no room for it.
+        """
+        answer, failed = self._try(request.connection, request.command, make)
+        if isinstance(answer, Later):
+            begin = answer.begin
+            return Later(lambda give: begin(lambda make: give(lambda: self._finish(request, make))))
         if isinstance(answer, Hold) and not self._broker.holds.has_room(request.connection, answer):
             answer, failed = Command(code=ResponseCode.SYSTEM_BUSY, remark=_TOO_MANY_HELD), True
-        if code in HANDLERS or failed:
+        if request.command.code in HANDLERS or failed:
             self.counts["failed" if failed else "served"] += 1
         return answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,20 @@ class TestRpc:
             assert [code for _, _, code in seen.after] == [0] and asked.answer is None
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
+
+    def test_a_request_that_fails_after_it_has_waited(self, tmp_path: Path, seen: Seen) -> None:
+        tables = HeldOffload()
+        with BrokerHarness(tmp_path, tables=tables) as harness:
+            harness.broker.hooks.register_rpc_hook(seen)
+            asked = harness.submit(harness.send_command("new"))
+            harness.tick()
+            assert seen.after == [] and asked.answer is None
+            tables.fail_next(OSError(errno.EIO, "broken"))
+            tables.run()
+            harness.tick()
+            assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_ERROR
+            assert [code for _, _, code in seen.after] == [ResponseCode.SYSTEM_ERROR]
+            assert harness.broker.dispatch.counts["failed"] == 1
 
     def test_what_is_told_to_come_again_is_not_seen(self, rpc: BrokerHarness, seen: Seen) -> None:
         rpc.broker.ticks.begin()
