@@ -169,7 +169,11 @@ class Holds:
         return self._weight + weight <= HOLDS_MAX and self._weights[id(connection)] + weight <= HOLDS_OF_ONE_MAX
 
     def add(self, connection: Connection, opaque: int, hold: Hold, now_ms: int) -> None:
-        """Hold a request."""
+        """Hold a request. One of a closed connection is dropped at once, since `drop` may have run already."""
+        if not connection.is_open:
+            if hold.gone is not None:
+                hold.gone()
+            return
         self._serial += 1
         self._count += 1
         self._weight += _weight(hold)

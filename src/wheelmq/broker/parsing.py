@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.request import Answer, Give, Later
+from wheelmq.broker.request import Answer, Give, Later, Request
 from wheelmq.filter.expression import ExpressionError
 
 if TYPE_CHECKING:
@@ -16,8 +16,11 @@ AT_ONCE_CHARS: Final = 256
 """A shorter expression is parsed on the loop, in 2 ms at most."""
 
 
-def when_parsed(broker: Broker, texts: Iterable[str], serve: Callable[[], Answer]) -> Answer:
-    """Serve a request, once the long expressions among `texts` are parsed."""
+def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: Callable[[], Answer]) -> Answer:
+    """Serve a request, once the long expressions among `texts` are parsed.
+
+    A request whose connection is closed by then is not served: its client must not become a member, or wait.
+    """
     wanted = {text for text in texts if len(text) > AT_ONCE_CHARS}
     if not wanted or not broker.settings.enable_property_filter:
         return serve()
@@ -32,7 +35,10 @@ def when_parsed(broker: Broker, texts: Iterable[str], serve: Callable[[], Answer
             with contextlib.suppress(ExpressionError):  # the request meets it again
                 parse(text)
 
+    def serve_if_open() -> Answer:
+        return serve() if request.connection.is_open else None
+
     def begin(give: Give) -> None:
-        broker.offloads.reading.submit(work, lambda result: give(serve))
+        broker.offloads.reading.submit(work, lambda result: give(serve_if_open))
 
     return Later(begin)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from wheelmq.broker import holds, slices
 from wheelmq.broker.handlers.members import ENTRIES_MAX, EXPRESSION_CHARS_MAX
+from wheelmq.filter import grammar
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store import config_file
 from wheelmq.testing.disk import Call
-from wheelmq.testing.harness import BrokerHarness
+from wheelmq.testing.harness import Ask, BrokerHarness
 from wheelmq.testing.offload import HeldOffload
 
 
@@ -109,3 +112,103 @@ class TestExpressions:
             harness.ask(heartbeat(3, subString="(" + self.LONG, expressionType="SQL92"))
         lines = [one.getMessage() for one in caplog.records if "no filter" in one.message]
         assert len(lines) == 1 and len(lines[0]) < 400
+
+
+class TestOvertaken:
+    """Requests and losses that come while a heartbeat or a pull waits until its expression is parsed."""
+
+    @pytest.fixture
+    def reading(self) -> HeldOffload:
+        return HeldOffload()
+
+    @pytest.fixture
+    def parsing(self, tmp_path: Path, reading: HeldOffload) -> Iterator[BrokerHarness]:
+        grammar._outcomes.clear()
+        with BrokerHarness(tmp_path, reading=reading, enable_property_filter=True) as harness:
+            harness.send("t0", queue_id=0)
+            yield harness
+
+    LONG = " OR ".join(f"b = '{i}'" for i in range(100))
+
+    def long_heartbeat(self, groups: int = 1) -> Command:
+        return heartbeat(groups, subString=self.LONG, expressionType="SQL92")
+
+    def leave(self, group: str, kind: str = "consumerGroup") -> Command:
+        return Command(code=RequestCode.UNREGISTER_CLIENT, ext={"clientID": "c", kind: group})
+
+    def test_a_client_that_is_gone_is_no_member(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+        asked = parsing.submit(self.long_heartbeat())
+        parsing.lose(asked.connection)
+        assert reading.run() == 1
+        parsing.settle()
+        assert not parsing.broker.clients.consumers and not len(parsing.broker.clients.unfinished)
+
+    def test_a_group_that_was_left_is_not_registered(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+        asked = parsing.submit(self.long_heartbeat(2))
+        assert parsing.ask(self.leave("g0")).code == 0
+        reading.run()
+        parsing.settle()
+        assert asked.answer is not None and asked.answer.code == 0
+        assert list(parsing.broker.clients.consumers) == ["g1"] and not len(parsing.broker.clients.unfinished)
+
+    def test_a_producer_group_that_was_left(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+        command = self.long_heartbeat()
+        command.body = command.body.replace(b'"producerDataSet": []', b'"producerDataSet": [{"groupName": "p"}]')
+        parsing.submit(command)
+        assert parsing.ask(self.leave("p", "producerGroup")).code == 0
+        reading.run()
+        parsing.settle()
+        assert list(parsing.broker.clients.consumers) == ["g0"] and not parsing.broker.clients.producers
+
+    def test_a_later_heartbeat_wins(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+        parsing.submit(self.long_heartbeat(2))
+        assert parsing.ask(heartbeat(1, subscriptions=2)).code == 0
+        reading.run()
+        parsing.settle()
+        consumers = parsing.broker.clients.consumers
+        assert sorted(consumers) == ["g0", "g1"] and sorted(consumers["g0"].subscriptions) == ["t0", "t1"]
+
+    def test_a_group_that_is_left_between_slices(self, harness: BrokerHarness) -> None:
+        with mock.patch.object(slices, "SLICE_S", 0.0):  # one group for each slice
+            asked = harness.submit(heartbeat(100))
+            assert len(harness.broker.clients.consumers) < 10
+            harness.ask(self.leave("g50"))
+            harness.settle()
+        assert asked.answer is not None and asked.answer.code == 0
+        assert len(harness.broker.clients.consumers) == 99 and not len(harness.broker.clients.unfinished)
+
+    def test_a_client_with_many_pulls_that_goes_between_slices(self, harness: BrokerHarness) -> None:
+        harness.send("T", queue_id=0)
+        with mock.patch.object(slices, "SLICE_S", 0.0), mock.patch.object(holds, "WOKEN_MAX", 1):
+            for _ in range(50):
+                harness.submit(harness.pull_command("T", offset=1, hold_ms=10_000))
+            asked = harness.submit(heartbeat(100))
+            harness.lose(asked.connection)
+            harness.settle()
+        assert not harness.broker.clients.consumers and not len(harness.broker.clients.unfinished)
+
+    def test_a_heartbeat_that_finds_no_free_slice(self, harness: BrokerHarness) -> None:
+        with mock.patch.object(slices, "UNDER_WAY_MAX", 0):
+            assert harness.ask(heartbeat(100)).code == ResponseCode.SYSTEM_BUSY
+        assert not len(harness.broker.clients.unfinished)
+
+    def pull(self, harness: BrokerHarness) -> Ask:
+        fields = {"subscription": self.LONG, "expressionType": "SQL92"}
+        return harness.submit(harness.pull_command("t0", offset=1, hold_ms=10_000, **fields))
+
+    def test_pulls_of_a_client_that_is_gone_are_not_held(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+        asked = [self.pull(parsing) for _ in range(50)]
+        parsing.lose(asked[0].connection)
+        reading.run()
+        parsing.settle()
+        assert not len(parsing.broker.holds)
+
+    def test_a_pull_that_finds_no_room_after_the_parsing(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+        failed = parsing.broker.dispatch.counts["failed"]
+        with mock.patch.object(holds, "HOLDS_OF_ONE_MAX", 1):
+            first, second = self.pull(parsing), self.pull(parsing)
+            reading.run()
+            parsing.settle()
+        assert first.answer is None and len(parsing.broker.holds) == 1
+        assert second.answer is not None and second.answer.code == ResponseCode.SYSTEM_BUSY
+        assert parsing.broker.dispatch.counts["failed"] == failed + 1

@@ -12,6 +12,7 @@ from msgspec import structs
 from tests.unit.broker.test_handlers import beat
 from wheelmq.broker.handlers import pull as pulls
 from wheelmq.broker.holds import WOKEN_MAX, Holds
+from wheelmq.broker.request import Hold
 from wheelmq.filter.expression import Ordered
 from wheelmq.formats.java import java_hash
 from wheelmq.formats.kernels.journal import TAG_CODE
@@ -391,6 +392,14 @@ class TestBounds:
         assert [one.answer is not None for one in asked] == [True, True, False] * 100
         harness.send("T", b"B", properties={"TAGS": "B"})
         assert all(one.answer is not None for one in asked)
+
+    def test_a_closed_connection_holds_nothing(self, harness: BrokerHarness) -> None:
+        """The broker drops the requests of a connection once, when the connection is lost."""
+        closed, gone = harness.connect(), []
+        harness.lose(closed)
+        hold = Hold("key", HOLD_MS, lambda last: None, gone=lambda: gone.append(True))
+        harness.broker.holds.add(closed, 1, hold, harness.broker.now_monotonic_ms())
+        assert not len(harness.broker.holds) and gone == [True]
 
 
 def test_a_reset_wakes_those_of_its_group_alone(harness: BrokerHarness) -> None:

@@ -11,6 +11,7 @@ from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.broker.slices import Steps
 from wheelmq.broker.state.clients import Client
 from wheelmq.broker.state.consumer_filters import compiled
+from wheelmq.broker.state.heartbeats import Membership, UnfinishedHeartbeat
 from wheelmq.broker.subscriptions import check_is_supported
 from wheelmq.filter.expression import ExpressionError
 from wheelmq.formats import names
@@ -68,10 +69,19 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
         version=request.command.version,
         last_seen_ms=broker.now_monotonic_ms(),
     )
-    steps = _register(beat, client, broker)
-    if entries > AT_ONCE_MAX:
-        return when_parsed(broker, texts, lambda: broker.slices.answer(steps))
-    return when_parsed(broker, texts, lambda: _finish(steps))
+    consumers = [Membership(True, one.group_name, beat.client_id) for one in beat.consumer_data_set]
+    producers = [Membership(False, one.group_name, beat.client_id) for one in beat.producer_data_set]
+    unfinished = broker.clients.unfinished.begin(request.connection, [*consumers, *producers])
+
+    def serve() -> Answer:
+        steps = _register(beat, client, unfinished, broker)
+        try:
+            return broker.slices.answer(steps) if entries > AT_ONCE_MAX else _finish(steps)
+        except PeerError:
+            broker.clients.unfinished.end(request.connection, unfinished)
+            raise
+
+    return when_parsed(request, broker, texts, serve)
 
 
 def _finish(steps: Steps) -> Command:
@@ -84,14 +94,19 @@ def _finish(steps: Steps) -> Command:
             return answer
 
 
-def _register(beat: bodies.Heartbeat, client: Client, broker: Broker) -> Steps:
-    """Register the groups one by one, a step for each."""
-    for consumer in beat.consumer_data_set:
-        yield from _register_consumer(consumer, client, broker)
-        yield
-    for producer in beat.producer_data_set:
-        broker.clients.producer_beat(client, producer.group_name)
-        yield
+def _register(beat: bodies.Heartbeat, client: Client, unfinished: UnfinishedHeartbeat, broker: Broker) -> Steps:
+    """Register the groups one by one, a step for each. Groups that a later request has named are left out."""
+    try:
+        for consumer in beat.consumer_data_set:
+            if unfinished.registers(Membership(True, consumer.group_name, client.client_id)):
+                yield from _register_consumer(consumer, client, broker)
+            yield
+        for producer in beat.producer_data_set:
+            if unfinished.registers(Membership(False, producer.group_name, client.client_id)):
+                broker.clients.producer_beat(client, producer.group_name)
+            yield
+    finally:
+        broker.clients.unfinished.end(client.connection, unfinished)
     return reply(IS_SUPPORT_HEART_BEAT_V2="false", IS_SUB_CHANGE="true")
 
 
@@ -127,7 +142,7 @@ def check_client_config(request: Request, broker: Broker) -> Answer:
     subscription = bodies.read(request.body, bodies.ClientCheck).subscription_data if request.body else None
     if subscription is None or subscription.is_by_tags:
         return reply()
-    return when_parsed(broker, [subscription.sub_string], lambda: _check_expression(subscription, broker))
+    return when_parsed(request, broker, [subscription.sub_string], lambda: _check_expression(subscription, broker))
 
 
 def _check_expression(subscription: Subscription, broker: Broker) -> Answer:

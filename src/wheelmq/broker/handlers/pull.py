@@ -78,7 +78,7 @@ def pull(request: Request, broker: Broker) -> Answer:
     A held pull has passed over the messages that its filter does not want: its last answer names where it stands.
     """
     text = request.ext.get("subscription", "") if request.ext.get("expressionType") == SQL92 else ""
-    return when_parsed(broker, [text], lambda: _pull(request, broker))
+    return when_parsed(request, broker, [text], lambda: _pull(request, broker))
 
 
 def _pull(request: Request, broker: Broker) -> Answer:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from wheelmq.broker.connection import Connection
+from wheelmq.broker.state.heartbeats import Membership, UnfinishedHeartbeats
 from wheelmq.formats.wire.bodies import ConsumerData, Subscription
 
 
@@ -39,14 +39,6 @@ class ConsumerGroup:
         return next((one for one in reversed(self.clients.values()) if one.client_id == client_id), None)
 
 
-class _Membership(NamedTuple):
-    """Of a client, on its connection."""
-
-    is_consumer: bool
-    group: str
-    client_id: str
-
-
 class Clients:
     """Members of consumer and producer groups. A key is client id and connection, so a client may come twice."""
 
@@ -55,8 +47,9 @@ class Clients:
         self.producers: dict[str, dict[tuple[str, int], Client]] = {}
         self._groups_produced_for: dict[str, dict[int, tuple[Connection, set[str]]]] = {}
         """By client id and connection."""
-        self._memberships: dict[int, dict[_Membership, None]] = {}
+        self._memberships: dict[int, dict[Membership, None]] = {}
         """By connection: when many go at once, each takes its own along and looks at no other's."""
+        self.unfinished = UnfinishedHeartbeats()
 
     def consumer_beat(self, client: Client, data: ConsumerData) -> bool:
         """Take a consumer's heartbeat; whether the group's members or subscriptions changed by it."""
@@ -69,9 +62,9 @@ class Clients:
         key = (client.client_id, id(client.connection))
         joined = key not in group.clients
         group.clients[key] = client
-        self._memberships.setdefault(id(client.connection), {})[
-            _Membership(True, data.group_name, client.client_id)
-        ] = None
+        self._memberships.setdefault(id(client.connection), {})[Membership(True, data.group_name, client.client_id)] = (
+            None
+        )
         return self._subscribe(group, data.subscription_data_set) or joined
 
     @staticmethod
@@ -90,7 +83,7 @@ class Clients:
 
     def producer_beat(self, client: Client, group: str) -> None:
         self.producers.setdefault(group, {})[client.client_id, id(client.connection)] = client
-        self._memberships.setdefault(id(client.connection), {})[_Membership(False, group, client.client_id)] = None
+        self._memberships.setdefault(id(client.connection), {})[Membership(False, group, client.client_id)] = None
         mine = self._groups_produced_for.setdefault(client.client_id, {})
         mine.setdefault(id(client.connection), (client.connection, set()))[1].add(group)
 
@@ -109,6 +102,9 @@ class Clients:
     def leave(self, client_id: str, connection: Connection, *, producer: str | None, consumer: str | None) -> list[str]:
         """A client leaves groups; the consumer groups that lost a member."""
         key = (client_id, id(connection))
+        for is_consumer, group in ((True, consumer), (False, producer)):
+            if group is not None:
+                self.unfinished.overtake(connection, [Membership(is_consumer, group, client_id)])
         if producer is not None:
             self._drop_producer(producer, key)
         if consumer is not None and consumer in self.consumers and key in self.consumers[consumer].clients:
@@ -119,6 +115,7 @@ class Clients:
     def lose(self, connection: Connection) -> list[str]:
         """A connection is gone; the consumer groups that lost a member."""
         lost: dict[str, None] = {}
+        self.unfinished.drop(connection)
         for is_consumer, group, client_id in list(self._memberships.get(id(connection), ())):
             key = (client_id, id(connection))
             if is_consumer:
@@ -168,6 +165,6 @@ class Clients:
     def _forget(self, is_consumer: bool, name: str, key: tuple[str, int]) -> None:
         client_id, connection = key
         mine = self._memberships[connection]
-        del mine[_Membership(is_consumer, name, client_id)]
+        del mine[Membership(is_consumer, name, client_id)]
         if not mine:
             del self._memberships[connection]
