@@ -155,7 +155,7 @@ class NameServer:
         if self.routes.replaced is not None:
             answer.ext[REPLACED_ADDRESS] = self.routes.replaced
             self._log.warn(
-                live.name,
+                "twin",
                 "two brokers have the name %r and the id %d: %s, which has just registered, and %s; clients get the "
                 "address of the last one that registered. Give one of them another broker_name",
                 live.name,

@@ -404,3 +404,15 @@ def test_two_brokers_with_one_name_are_logged(names: Harness, caplog: pytest.Log
         "two brokers have the name 'broker-a' and the id 0: 10.0.0.2:2, which has just registered, and"
     )
     assert "and 10.0.0.1:1;" in line
+
+
+def test_many_pairs_of_brokers_with_one_name_are_one_line(names: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    """A peer can register any name, and so must not choose how many lines the log has."""
+    one, other = FakeConnection(Host(b"\x7f\0\0\1", 2)), FakeConnection(Host(b"\x7f\0\0\1", 3))
+    for i in range(5):
+        names.register("T", connection=one, brokerName=f"b{i}", brokerAddr="10.0.0.1:1")
+        answer = names.register("T", connection=other, brokerName=f"b{i}", brokerAddr="10.0.0.2:2")
+        assert answer.ext["replacedBrokerAddr"] == "10.0.0.1:1"
+    assert [record.message.split(":")[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "two brokers have the name 'b0' and the id 0"
+    ]
