@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 WAITING_BYTES_MAX: Final = 64 << 20
-"""Bodies of all sends that wait for their new topic."""
+"""Memory of all sends that wait for their new topic or queue: bodies, properties and headers."""
+_REQUEST_BYTES: Final = 1024
+"""Memory of a waiting send, apart from its texts and its body."""
 
 
 def when_saved(table: TableFile, change: Callable[[], object], answer: Callable[[], Answer]) -> Answer:
@@ -54,10 +57,10 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
         def wait(done: Callable[[OSError | None], None]) -> None:
             broker.new_queues.wait(queue, lambda: done(None))
 
-    table, size = broker.topics.file, len(request.command.body)
+    table, size = broker.topics.file, _memory_bytes(request)
     _check_room(table)
     if broker.topics.waiting_bytes + size > WAITING_BYTES_MAX or len(broker.new_queues) >= WAITERS_MAX:
-        remark = f"{broker.topics.waiting_bytes} bytes of messages wait for new topics in {table.path.name}: send again"
+        remark = f"{broker.topics.waiting_bytes} bytes of sends wait for new topics in {table.path.name}: send again"
         raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
     request.command.body = bytes(request.command.body)  # the buffer that it came in is about to be reused
     broker.topics.waiting_bytes += size
@@ -91,6 +94,12 @@ def check_place(broker: Broker, topic: str, queue_id: int, *, opens_queue: bool 
         if problem is not None:
             raise problem from None
         raise
+
+
+def _memory_bytes(request: Request) -> int:
+    """Return about how much memory a request takes while it waits."""
+    texts = sum(sys.getsizeof(name) + sys.getsizeof(text) for name, text in request.ext.items())
+    return _REQUEST_BYTES + texts + len(request.command.body)
 
 
 def _check_room(table: TableFile) -> None:

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from wheelmq.broker import saved_answers
 from wheelmq.broker.new_queues import OPENED_MAX
 from wheelmq.broker.state.topics import QUEUES_MAX
 from wheelmq.broker.topic_arrays import TopicArrays
@@ -78,11 +79,25 @@ class TestOnDisk:
 
     def test_sends_that_wait_are_bounded(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, tables=HeldOffload(), bytes_in_flight_max=1 << 30) as harness:
-            answers = [harness.submit(harness.send_command("T", bytes(4 << 20))) for _ in range(17)]
+            answers = [harness.submit(harness.send_command("T", bytes(4_100_000))) for _ in range(17)]
             harness.tick()
             refused = [one.answer for one in answers if one.answer is not None]
             assert [one.code for one in refused] == [ResponseCode.SYSTEM_BUSY]
             assert "topics.json" in (refused[0].remark or "")
+
+    def test_properties_of_sends_that_wait_are_bounded(self, tmp_path: Path) -> None:
+        tables = HeldOffload()
+        with (
+            mock.patch.object(saved_answers, "WAITING_BYTES_MAX", 200_000),
+            BrokerHarness(tmp_path, tables=tables) as harness,
+        ):
+            large = {"key": "x" * 30_000}
+            answers = [harness.submit(harness.send_command("T", b"1", properties=large)) for _ in range(20)]
+            harness.tick()
+            assert sum(one.answer is None for one in answers) == 6
+            tables.run()
+            harness.tick()
+            assert all(one.answer is not None for one in answers) and harness.broker.topics.waiting_bytes == 0
 
     def test_an_administrator_is_answered_when_the_topic_is_on_disk(self, tmp_path: Path) -> None:
         tables = HeldOffload()

@@ -68,7 +68,7 @@ class Topics:
         self._pending: PendingChanges[str, TopicConfig] = PendingChanges()
         """Changes of topics by administrators. They are taken back if the write fails."""
         self.waiting_bytes = 0
-        """Bodies of sends that wait for their new topic."""
+        """Memory of the sends that wait for their new topic or queue."""
         self._add_system_topics()
 
     def _add_system_topics(self) -> None:
