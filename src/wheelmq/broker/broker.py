@@ -33,7 +33,7 @@ from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.new_queues import NewQueues
 from wheelmq.broker.pipeline_desk import PipelineDesk
-from wheelmq.broker.refusal import refusal_text
+from wheelmq.broker.refusal import TimersLost, refusal_text
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
@@ -364,16 +364,24 @@ class Broker:
             return 0
 
     def _dispatch(self) -> int:
-        """Queue units, then the timer's notes, then whoever waited for the queues; how many records that were."""
+        """Write queue units, then note timers, then wake requests that wait for the queues. Returns the record count.
+
+        The journal is empty after the first part. An error in the second part loses timers in memory, so it fails the
+        broker: the next start finds them in the log.
+        """
         if self.store.dispatched_to == self.store.log.end:
             return 0
         rows, grown = self.store.dispatch()
-        self.stats.note_puts(grown)
-        if self.timer.take_journal(rows):
-            self.block_lane.take_settled(rows)
+        try:
+            if self.timer.take_journal(rows):
+                self.block_lane.take_settled(rows)
+        except Exception as error:
+            self.fail(TimersLost(error))
+            raise
+        self.steps.run("statistics", self.stats.note_puts, grown)
         arrivals = Arrivals(rows, self.store.log)
         for queue_row in grown:
-            self.holds.wake(queue_row, partial(arrivals.of, queue_row))
+            self.steps.run("held pulls", self.holds.wake, queue_row, partial(arrivals.of, queue_row))
         return len(rows)
 
     def _index_waits(self, index: MessageIndex) -> bool:
@@ -429,7 +437,7 @@ class Broker:
         self.or_refuse(self.transactions.say_all)
         try:
             self._dispatch()
-        except OSError as error:
+        except Exception as error:
             log.error("queue units are missing and will be written at the next start: %s", error)
         if self.failure is None:
             self.transactions.close()
@@ -476,8 +484,10 @@ class Broker:
             self.topics.tell_anew()
 
     def fail(self, error: BaseException) -> None:
-        """The disk did not keep its word: acknowledge nothing more, stop, recover from disk."""
+        """Acknowledge nothing more, and stop. The next start recovers from disk."""
         self.failure = error
         self.flush.give_up()
-        why = refusal_text(error) if isinstance(error, StoreRemoved) else f"the log is not on disk: {error}"
+        why = (
+            refusal_text(error) if isinstance(error, StoreRemoved | TimersLost) else f"the log is not on disk: {error}"
+        )
         self.refuse_sends(why)

@@ -18,8 +18,17 @@ _REMEDIES: Final = {
 }
 
 
-def refusal_text(error: OSError) -> str:
-    """What the operator reads: the cause, its cure, and what the system said."""
+class TimersLost(Exception):
+    """After an internal error the tables of timers in memory no longer agree with the log."""
+
+
+def refusal_text(error: OSError | TimersLost) -> str:
+    """Return the text for the operator: the cause, the remedy, and the message of the system."""
+    if isinstance(error, TimersLost):
+        return (
+            f"an internal error lost timers in memory: {error.args[0]!r}. The broker stops and acknowledges nothing "
+            "more. Start it again: it finds all timers in the log. Keep the log of the broker and report the error"
+        )
     if isinstance(error, StoreRemoved):
         return (
             f"{error.strerror} ({error.filename}). The broker stops and acknowledges nothing more. If the store was "

@@ -2,6 +2,9 @@
 
 A step that raises an exception is counted and logged, and the tick runs its remaining steps. The log is thinned: the
 same step may fail in every tick. The next tick tries the step again.
+
+A step must not lose messages by its failure. A step that takes references out of a table puts them back on an error.
+The dispatch empties the journal, and the timer takes its rows next: an error there fails the broker.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Armed:
         staged = self._staged.get(refs[:, ORIGIN])
         fresh = refs[~staged] if staged.any() else refs
         if len(fresh):
+            self._add(fresh)  # first: after an error the caller offers all of them again, and a release is done once
             self._staged.update(fresh[:, ORIGIN])
-            self._add(fresh)
         return fresh
 
     def was_armed(self, origins: Origins) -> Flags:
@@ -86,18 +86,19 @@ class Armed:
 
     def bring_forward(self, stream: Stream, fire_ms: Millis) -> None:
         """All that is armed of `stream` fires at `fire_ms`, which is no later than any of it did."""
-        chunks, self._heap = self._heap, []
+        left: list[tuple[int, int, Refs]] = []
         brought: list[Refs] = []
-        for _, serial, refs in chunks:
+        for _, serial, refs in self._heap:
             is_mine = refs[:, ORIGIN] >> INDEX_BITS == stream
             brought.append(refs[is_mine])
             rest = refs[~is_mine]
             if len(rest):
-                self._heap.append((int(rest[0, FIRE_MS]), serial, rest))
-        heapq.heapify(self._heap)
+                left.append((int(rest[0, FIRE_MS]), serial, rest))
+        heapq.heapify(left)
         mine = np.concatenate(brought)
         mine = mine[np.argsort(mine[:, ORIGIN], kind="stable")]
         mine[:, FIRE_MS] = fire_ms
+        self._heap = left
         if len(mine):
             self._push(mine)
 

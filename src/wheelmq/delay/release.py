@@ -164,16 +164,26 @@ class Releaser:
             first_ms = self._timer.armed.next_fire_ms()
             if first_ms is None or first_ms > now_ms:
                 return
-            for refs in self._timer.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left):
-                left -= cost_of(refs)
-                self._in_hand += len(refs)
-                if refs[0, ref.FIRE_MS] == refs[-1, ref.FIRE_MS]:
-                    self._bucket_of(refs).parts.append(refs)
-                    continue
-                bounds = [0, *(np.flatnonzero(np.diff(refs[:, ref.FIRE_MS])) + 1).tolist(), len(refs)]
-                for start, stop in pairwise(bounds):
-                    part = refs[start:stop]
-                    self._bucket_of(part).parts.append(part)
+            taken = deque(self._timer.armed.take_due(Millis(min(now_ms, first_ms + room - 1)), left))
+            try:
+                while taken:
+                    self._bring_in(taken[0])
+                    left -= cost_of(taken.popleft())
+            except BaseException:
+                for refs in taken:
+                    self._timer.armed.give_back(refs)  # those that are in the ring already leave once all the same
+                raise
+
+    def _bring_in(self, refs: Refs) -> None:
+        """Put references, sorted by fire time, into the ring."""
+        self._in_hand += len(refs)
+        if refs[0, ref.FIRE_MS] == refs[-1, ref.FIRE_MS]:
+            self._bucket_of(refs).parts.append(refs)
+            return
+        bounds = [0, *(np.flatnonzero(np.diff(refs[:, ref.FIRE_MS])) + 1).tolist(), len(refs)]
+        for start, stop in pairwise(bounds):
+            part = refs[start:stop]
+            self._bucket_of(part).parts.append(part)
 
     def _bucket_of(self, part: Refs) -> _Bucket:
         """The bucket of references that share a millisecond, made and put into the ring if there is none."""

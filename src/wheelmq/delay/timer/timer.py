@@ -163,9 +163,18 @@ class Timer:
     def arm_near(self, now_ms: Millis) -> None:
         """The near lane: arm what is due within a second and not indexed yet."""
         self.levels.follow_clock(now_ms, self.armed)
-        for refs in (self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX), self.notes.take_near(now_ms)):
-            if refs is not None:
-                self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="near_lane")
+        self._arm_taken(self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX), now_ms)
+        self._arm_taken(self.notes.take_near(now_ms), now_ms)
+
+    def _arm_taken(self, refs: Refs | None, now_ms: Millis) -> None:
+        """Arm references that have no other place any more. After an error, note them for the next tick."""
+        if refs is None:
+            return
+        try:
+            self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="near_lane")
+        except BaseException:
+            self.notes.add(refs[np.argsort(refs[:, ref.ORIGIN])], now_ms)
+            raise
 
     def next_near_ms(self) -> int | None:
         """Wall time at which the next message comes into the near lane; None when none waits for it."""
