@@ -312,13 +312,19 @@ class HeldFiles:
     """
 
     def __init__(self, files: MappedSequence, first: int, last: int) -> None:
-        self.start, self.end, self.file_bytes = files.start, files.end, files.file_bytes
-        starts = range(max(first - first % self.file_bytes, self.start), min(last + 1, self.end), self.file_bytes)
+        self.file_bytes = files.file_bytes
+        starts = range(max(first - first % self.file_bytes, files.start), min(last + 1, files.end), self.file_bytes)
         self._files = {start: files.file_at(start) for start in starts}
+        self.start = starts.start
+        """Where the first held file begins."""
+        self.end = starts[-1] + self.file_bytes if starts else self.start
 
     def file_at(self, position: int) -> MappedFile:
-        """The file that holds byte `position`."""
-        return self._files[position - position % self.file_bytes]
+        """Return the file that holds byte `position`. Raises LookupError when it is not held."""
+        file = self._files.get(position - position % self.file_bytes)
+        if file is None:
+            raise LookupError(f"position {position} is in no held file: these are from {self.start} to {self.end}")
+        return file
 
     def read(self, position: int, size: int) -> memoryview:
         """Return `size` bytes from `position` on; they must lie in one file."""

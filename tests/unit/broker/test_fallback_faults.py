@@ -10,6 +10,8 @@ import pytest
 from tests.unit.broker.test_fallback import WIDE, index, lateness, send
 from wheelmq.broker import fallback
 from wheelmq.delay import notes
+from wheelmq.delay.timer import staging
+from wheelmq.formats.disk.timer import TIMER_UNIT
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
@@ -89,3 +91,49 @@ class TestCrashLoop:
         epoch = model.epoch
         harness.advance(fallback.HUNG_MS - 10_000, model.renew, 1000)
         assert harness.broker.timer.turns.epoch == epoch
+
+
+def write_link(harness: BrokerHarness, position: int, target: int) -> None:
+    """Overwrite the link of the timer log unit at `position`."""
+    files = harness.broker.timer.log.files
+    at = position % files.file_bytes + TIMER_UNIT.position_of("previous_position")
+    files.file_at(position).view[at : at + 8] = target.to_bytes(8, "big")
+
+
+class TestDamagedSlots:
+    def test_a_link_into_a_file_that_the_job_does_not_hold(self, tmp_path: Path) -> None:
+        with BrokerHarness(tmp_path, timer_log_file_bytes=52 * 5 + 16, **WIDE) as harness:
+            due = send(harness, [80_000] * 6, "other")  # more than the first file of the timer log
+            due |= send(harness, [40_500, 40_600, 45_500, 50_500])
+            index(harness, PipelineModel(harness))
+            slot_ms = harness.broker.timer.floor_slot(due[b"m0"])
+            write_link(harness, harness.broker.timer.wheel.last_position(slot_ms), 0)
+            harness.advance(120_000)
+            released = {
+                record.message.body: record.store_ms - due[record.message.body] for record in harness.read_queue("T")
+            }
+            assert {body for body, late_ms in released.items() if late_ms == 0} == set(due) - {b"m0", b"m1"}
+
+    @pytest.mark.parametrize("error", [ZeroDivisionError(), OSError(5, "cannot be read")])
+    def test_an_error_that_no_code_expects(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        """It holds up later slots for some tries, and not for ever."""
+        due = send(harness, [40_500, 60_500])
+        index(harness, PipelineModel(harness))
+        fail_in_slot(harness, monkeypatch, due[b"m0"], error)
+        harness.advance(70_000)
+        assert [record.store_ms for record in harness.read_queue("T")] == [due[b"m1"]]
+
+
+def fail_in_slot(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, due_ms: int, error: Exception) -> None:
+    """Let each scan of the slot of `due_ms` raise `error`."""
+    slot_ms = harness.broker.timer.floor_slot(due_ms)
+    read_walk = staging.read_walk
+
+    def read(view: object, after_ms: int, through_ms: int, **options: int) -> object:
+        if after_ms < slot_ms <= through_ms:
+            raise error
+        return read_walk(view, after_ms, through_ms, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(staging, "read_walk", read)

@@ -16,7 +16,6 @@ from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.live_view import LiveView
 from wheelmq.delay.timer.rows import TurnRows, near_refs
 from wheelmq.delay.timer.timer import FAR_MS, Timer
-from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.units import Millis
 from wheelmq.system.failpoint import reach
 from wheelmq.system.offload import Offload
@@ -33,7 +32,9 @@ SLOTS_MAX: Final = 3600
 """Slots per job."""
 RETRY_MS: Final = 1000
 TRIES: Final = 3
-"""A slot that cannot be read for damage is skipped after this number of tries, so that later slots are in time."""
+"""A slot that cannot be read is skipped after this number of tries, so that later slots are in time."""
+DISK_TRIES: Final = 10
+"""The same for errors of the operating system, which often end by themselves."""
 
 
 class _Scan(NamedTuple):
@@ -118,7 +119,7 @@ class WheelLane:
         log_end, settings = timer.log.end, timer.settings
         try:
             view = LiveView.of_slots(timer, scan.after_ms, scan.through_ms)
-        except OSError as error:
+        except Exception as error:
             self._failed(scan, error, monotonic_ms)
             return
 
@@ -160,11 +161,10 @@ class WheelLane:
         reach("lane.armed")
 
     def _failed(self, scan: _Scan, error: BaseException, monotonic_ms: int) -> None:
-        """Log the error, and try again after a pause with a single slot. Skip a slot that is damaged."""
+        """Log the error, and try again after a pause with a single slot. Skip a slot that fails again and again."""
         timer = self._timer
-        is_slot = scan.through_ms - scan.after_ms <= timer.settings.precision_ms
-        self._tries += is_slot and isinstance(error, StoreUnreadable)
-        if self._tries >= TRIES:
+        self._tries += scan.through_ms - scan.after_ms <= timer.settings.precision_ms
+        if self._tries >= (DISK_TRIES if isinstance(error, OSError) else TRIES):
             log.critical(
                 "timer: slot %d is damaged and skipped, its messages wait for the next start of the broker: %s",
                 scan.through_ms,
@@ -176,9 +176,10 @@ class WheelLane:
         self._retry_ms = monotonic_ms + RETRY_MS
         self._slots_max = 1
         log.error(
-            "timer: the broker cannot scan the slots later than %d up to %d, and tries again in %d ms: %s",
+            "timer: the broker cannot scan the slots later than %d up to %d, and tries again in %d ms: %s: %s",
             scan.after_ms,
             scan.through_ms,
             RETRY_MS,
+            type(error).__name__,
             error,
         )
