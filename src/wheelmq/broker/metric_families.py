@@ -155,6 +155,9 @@ class Families:
         ahead.add_metric([*self._labels.values(), "pipeline"], (timer.walked_through_ms - now_ms) / 1000)
         ahead.add_metric([*self._labels.values(), "broker"], (timer.covered_through_ms - now_ms) / 1000)
         yield ahead
+        yield self._gauge(
+            "wheelmq_skipped_slots", "Slots that the broker could not read and tries again", len(timer.skipped)
+        )
         slots = {"pipeline": broker.pipeline.slots_walked, "broker": fallback.wheel_lane.slots_walked}
         yield self._counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)
 

@@ -236,7 +236,9 @@ def _check_reachable(broker: Broker, log: Log) -> None:
     for index, record in log.parked.items():
         if timer_origin(index) in timer.done or index >= timer.indexed_to:
             continue
-        slots = [slot for slot in units.get(record.position, []) if slot > timer.covered_through_ms]
+        slots = [
+            slot for slot in units.get(record.position, []) if slot > timer.covered_through_ms or slot in timer.skipped
+        ]
         hung = any(timer.wheel.last_position(slot) >= 0 for slot in slots)
         assert hung or timer.state_of(timer_origin(index)) == "armed", (
             f"queue offset {index} is out of sight until a restart"

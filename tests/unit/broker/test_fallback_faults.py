@@ -9,8 +9,11 @@ import pytest
 
 from tests.unit.broker.test_fallback import WIDE, index, lateness, send
 from wheelmq.broker import fallback
+from wheelmq.broker.overdue import overdue, pipeline_problem
 from wheelmq.delay import notes
-from wheelmq.delay.timer import staging
+from wheelmq.delay.timer import skipped, staging, wheel_lane
+from wheelmq.delay.timer.mark import load_check
+from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.disk.timer import TIMER_UNIT
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
@@ -97,7 +100,7 @@ def write_link(harness: BrokerHarness, position: int, target: int) -> None:
     """Overwrite the link of the timer log unit at `position`."""
     files = harness.broker.timer.log.files
     at = position % files.file_bytes + TIMER_UNIT.position_of("previous_position")
-    files.file_at(position).view[at : at + 8] = target.to_bytes(8, "big")
+    files.file_at(position).view[at : at + 8] = target.to_bytes(8, "big", signed=True)
 
 
 class TestDamagedSlots:
@@ -124,6 +127,84 @@ class TestDamagedSlots:
         fail_in_slot(harness, monkeypatch, due[b"m0"], error)
         harness.advance(70_000)
         assert [record.store_ms for record in harness.read_queue("T")] == [due[b"m1"]]
+
+    def test_a_skipped_slot_is_overdue_until_it_can_be_read(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, disk: SimulatedDisk
+    ) -> None:
+        model = PipelineModel(harness)
+        due = send(harness, [40_500, 45_500])
+        index(harness, model)
+        fail_in_slot(harness, monkeypatch, due[b"m0"], StoreUnreadable("damaged"))
+        harness.advance(60_000)
+        harness.advance(5000, model.work, 500)  # turns do not read the slot either: it is not later than A
+        timer, broker = harness.broker.timer, harness.broker
+        slot_ms = timer.floor_slot(due[b"m0"])
+        assert overdue(broker) == (1, harness.now_ms - slot_ms - 1000)
+        assert "1 slots cannot be read" in pipeline_problem(broker)
+        check = load_check(disk, broker.paths)
+        assert check is not None and check.last_read_ms == slot_ms == timer.check(None).last_read_ms
+        invariants.check(broker)
+        monkeypatch.undo()
+        harness.advance(skipped.RETRY_MS)
+        assert lateness(harness, due)[b"m1"] == 0
+        assert not timer.skipped and not pipeline_problem(broker) and overdue(broker).messages == 0
+        assert timer.check(None).last_read_ms > due[b"m1"]
+
+    def test_timercheck_after_a_stop_is_before_a_skipped_slot(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, disk: SimulatedDisk
+    ) -> None:
+        due = send(harness, [40_500, 45_500])
+        index(harness, PipelineModel(harness))
+        fail_in_slot(harness, monkeypatch, due[b"m0"], StoreUnreadable("damaged"))
+        harness.advance(60_000)
+        slot_ms, paths = harness.broker.timer.floor_slot(due[b"m0"]), harness.broker.paths
+        harness.stop()
+        check = load_check(disk, paths)
+        assert check is not None and check.last_read_ms == slot_ms
+
+    def test_many_skipped_slots_hold_up_no_other(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        due = send(harness, [40_000 + 1000 * i for i in range(20)])
+        index(harness, PipelineModel(harness))
+        add = harness.broker.timer.skipped
+        for i in range(0, 20, 2):
+            slot_ms = harness.broker.timer.floor_slot(due[f"m{i}".encode()])
+            fail_in_slot(harness, monkeypatch, slot_ms, StoreUnreadable("damaged"))
+        monkeypatch.setattr(wheel_lane, "TRIES", 1)
+        monkeypatch.setattr(wheel_lane, "RETRY_MS", 10)
+        harness.advance(90_000)
+        assert len(add) == 10
+        found = {record.message.body: record.store_ms - due[record.message.body] for record in harness.read_queue("T")}
+        assert found == {f"m{i}".encode(): 0 for i in range(1, 20, 2)}
+        monkeypatch.undo()
+        harness.advance(2 * skipped.RETRY_MS)
+        assert len(lateness(harness, due)) == 20 and not add
+
+    def test_a_chain_that_is_cut_short(self, harness: BrokerHarness) -> None:
+        """A damaged link that ends the chain early loses no message without a word."""
+        due = send(harness, [40_100, 40_200, 40_300, 45_500])
+        index(harness, PipelineModel(harness))
+        slot_ms = harness.broker.timer.floor_slot(due[b"m0"])
+        newest = harness.broker.timer.wheel.last_position(slot_ms)
+        write_link(harness, newest, -1)
+        harness.advance(60_000)
+        assert slot_ms in harness.broker.timer.skipped and overdue(harness.broker).messages == 3
+        write_link(harness, newest, newest - TIMER_UNIT.size)
+        harness.advance(skipped.RETRY_MS)
+        assert len(lateness(harness, due)) == 4
+
+    def test_the_timer_log_keeps_the_units_of_a_skipped_slot(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with BrokerHarness(tmp_path, timer_log_file_bytes=52 * 5 + 16, **WIDE) as harness:
+            due = send(harness, [40_500] + [45_500 + i for i in range(30)])
+            index(harness, PipelineModel(harness))
+            fail_in_slot(harness, monkeypatch, due[b"m0"], StoreUnreadable("damaged"))
+            harness.advance(60_000)
+            timer = harness.broker.timer
+            drop = timer.drop_log()
+            if drop is not None:
+                drop()
+            assert timer.log.files.start <= timer.wheel.last_position(timer.floor_slot(due[b"m0"]))
 
 
 def fail_in_slot(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, due_ms: int, error: Exception) -> None:

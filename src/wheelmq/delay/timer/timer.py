@@ -28,6 +28,7 @@ from wheelmq.delay.timer.congestion import NO_LIMIT, Congestion
 from wheelmq.delay.timer.log import TimerLog
 from wheelmq.delay.timer.mark import Mark, MarkFile, TimerCheck
 from wheelmq.delay.timer.rows import near_refs, units_of
+from wheelmq.delay.timer.skipped import SkippedSlots
 from wheelmq.delay.timer.turns import BlockWindow, Proposal, TurnPlan, Turns
 from wheelmq.delay.timer.wheel import TimerWheel
 from wheelmq.formats.disk.message import Record
@@ -106,6 +107,8 @@ class Timer:
         """A: the broker armed all units of the slots up to this time itself (`wheel_lane`). In memory only."""
         self.scanning_through_ms = 0
         """A, or the last slot of the scan that runs now. A commit arms each new unit of a slot up to this time."""
+        self.skipped = SkippedSlots()
+        """Slots up to A that the broker could not read. In memory only."""
         self.counts: npt.NDArray[np.int64] = np.zeros((64, intake.COUNTS), np.int64)
         """By the row of the real queue, columns as `intake` names them."""
         self.record_elsewhere: Callable[[Origin], Record | None] = lambda origin: None
@@ -414,6 +417,9 @@ class Timer:
         if self.log.end - self.log.files.start <= self.log.files.file_bytes:
             return None
         needed_ms = self.covered_through_ms if self.turns.plan is None else self.walked_through_ms
+        skipped_ms = self.skipped.first_ms()
+        if skipped_ms is not None:
+            needed_ms = min(needed_ms, skipped_ms - self.settings.precision_ms)
         first = self.wheel.first_position_after(Millis(needed_ms))
         return self.log.drop_before(self.log.end if first is None else first, self.needed_from())
 
@@ -429,6 +435,9 @@ class Timer:
         times = [self.store.clock.now_ms(), self.covered_through_ms, self.armed.earliest_ms(), earliest_in_hand_ms]
         if self.notes.count:
             times.append(self.notes.next_fire_ms)
+        skipped_ms = self.skipped.first_ms()
+        if skipped_ms is not None:
+            times.append(skipped_ms + 1)  # no message of a slot is due earlier
         earliest = min(time for time in times if time is not None)
         return TimerCheck(
             last_read_ms=self.floor_slot(earliest - 1),

@@ -12,10 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from wheelmq.delay.timer import staging
+from wheelmq.delay.timer import skipped, staging
 from wheelmq.delay.timer.live_view import LiveView
 from wheelmq.delay.timer.rows import TurnRows, near_refs
+from wheelmq.delay.timer.skipped import SkippedSlot
 from wheelmq.delay.timer.timer import FAR_MS, Timer
+from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.units import Millis
 from wheelmq.system.failpoint import reach
 from wheelmq.system.offload import Offload
@@ -44,7 +46,11 @@ class _Scan(NamedTuple):
     through_ms: int
     slots: int
     """Slots of the range that have units."""
+    units: int
+    """Units of these slots."""
     write_ms: int
+    is_retry: bool = False
+    """Whether the range is a skipped slot."""
 
 
 class WheelLane:
@@ -65,16 +71,16 @@ class WheelLane:
     def look(self, now_ms: Millis, monotonic_ms: int) -> bool:
         """Arm the rows of the last job, and start the next job if slots are near that no turn has walked.
 
-        Returns whether a job was started.
+        Retries skipped slots when no other slots are near. Returns whether a job for other slots was started.
         """
         self._take_result(monotonic_ms)
         started = False
         while self._scan is None and monotonic_ms >= self._retry_ms:
-            scan = self._next_scan(now_ms)
+            scan = self._next_scan(now_ms) or self._next_retry(now_ms, monotonic_ms)
             if scan is None:
                 break
             self._start(scan, monotonic_ms)
-            started = True
+            started |= not scan.is_retry
             self._take_result(monotonic_ms)  # an inline offload has the result already
         return started
 
@@ -86,7 +92,9 @@ class WheelLane:
             return None
         if self._retry_ms > monotonic_ms:
             return now_ms + self._retry_ms - monotonic_ms
-        return self._timer.covered_through_ms + self._timer.settings.precision_ms - self.guard_ms
+        timer, retry_ms = self._timer, self._timer.skipped.next_retry_ms()
+        next_ms = timer.covered_through_ms + timer.settings.precision_ms - self.guard_ms
+        return next_ms if retry_ms is None else min(next_ms, now_ms + max(0, retry_ms - monotonic_ms))
 
     def is_behind(self, now_ms: Millis) -> bool:
         """Return whether neither turns nor this lane have covered the slots within the guard."""
@@ -111,8 +119,22 @@ class WheelLane:
         stop_ms = min(reach_ms, covered_ms + self._slots_max * precision_ms)
         units = timer.wheel.units_between(covered_ms, stop_ms)
         count = max(1, int(np.searchsorted(np.cumsum(units), ROWS_MAX, "right")))
-        filled = int(np.count_nonzero(units[:count]))
-        return _Scan(covered_ms, covered_ms + count * precision_ms, filled, timer.floor_slot(now_ms))
+        units = units[:count]
+        through_ms, write_ms = covered_ms + count * precision_ms, timer.floor_slot(now_ms)
+        return _Scan(covered_ms, through_ms, int(np.count_nonzero(units)), int(units.sum()), write_ms)
+
+    def _next_retry(self, now_ms: Millis, monotonic_ms: int) -> _Scan | None:
+        """Choose a skipped slot to try again. Returns None when none is due."""
+        timer = self._timer
+        slot = timer.skipped.to_retry(monotonic_ms)
+        if slot is None:
+            return None
+        after_ms = slot.slot_ms - timer.settings.precision_ms
+        units = int(timer.wheel.units_between(after_ms, slot.slot_ms).sum())
+        if units < slot.units:  # a later slot has taken its place in the wheel: the next start reads its messages
+            timer.skipped.postpone(slot.slot_ms, monotonic_ms)
+            return None
+        return _Scan(after_ms, slot.slot_ms, 1, units, timer.floor_slot(now_ms), is_retry=True)
 
     def _start(self, scan: _Scan, monotonic_ms: int) -> None:
         timer = self._timer
@@ -133,6 +155,8 @@ class WheelLane:
                 write_ms=scan.write_ms,
                 turn=0,
             )
+            if len(rows) != scan.units:
+                raise StoreUnreadable(f"the chains have {len(rows)} units where their slots have {scan.units}")
             return staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
 
         self._scan = scan
@@ -155,19 +179,32 @@ class WheelLane:
         refs = near_refs(result, FAR_MS, FAR_MS, timer.wheel)
         if len(refs):
             timer.arm(refs, enqueue_ms=scan.write_ms, by="wheel_lane")
-        timer.scanned_through_ms = max(timer.scanned_through_ms, scan.through_ms)
         self.slots_walked += scan.slots
-        self._slots_max, self._tries = SLOTS_MAX, 0
+        if scan.is_retry:
+            timer.skipped.drop(scan.through_ms)
+            log.warning("timer: slot %d was skipped and can be read again: its messages are armed", scan.through_ms)
+        else:
+            timer.scanned_through_ms = max(timer.scanned_through_ms, scan.through_ms)
+            self._slots_max, self._tries = SLOTS_MAX, 0
         reach("lane.armed")
 
     def _failed(self, scan: _Scan, error: BaseException, monotonic_ms: int) -> None:
         """Log the error, and try again after a pause with a single slot. Skip a slot that fails again and again."""
         timer = self._timer
+        if scan.is_retry:
+            timer.skipped.postpone(scan.through_ms, monotonic_ms)
+            return
         self._tries += scan.through_ms - scan.after_ms <= timer.settings.precision_ms
         if self._tries >= (DISK_TRIES if isinstance(error, OSError) else TRIES):
+            messages = max(0, int(timer.wheel.messages_in(scan.through_ms, 1).sum()))
+            timer.skipped.add(SkippedSlot(scan.through_ms, scan.units, messages), monotonic_ms)
             log.critical(
-                "timer: slot %d is damaged and skipped, its messages wait for the next start of the broker: %s",
+                "timer: slot %d is damaged and skipped. Its %d messages wait until the broker can read it, which it "
+                "tries every %d s, or until its next start: %s: %s",
                 scan.through_ms,
+                messages,
+                skipped.RETRY_MS // 1000,
+                type(error).__name__,
                 error,
             )
             timer.scanned_through_ms = max(timer.scanned_through_ms, scan.through_ms)
