@@ -12,8 +12,8 @@ from typing import Final
 from wheelmq.cli.ports import HOST
 from wheelmq.formats.hosts import is_loopback
 
-EVERY: Final = ("0.0.0.0", "::", "")
-"""Hosts that mean all addresses of the machine."""
+EVERY: Final = ("0.0.0.0", "")
+"""Hosts that mean all addresses of the machine. :: means IPv6 addresses alone: the event loop sets IPV6_V6ONLY."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from pathlib import Path
 
 import pytest
 
 from wheelmq.cli.exposure import Listener, unreachable_text, warnings
+from wheelmq.cli.part import _fast_runner
+from wheelmq.cli.ports import free_port
 from wheelmq.cli.stack import Stack, StackFailed, StackSettings
 from wheelmq.formats.hosts import is_loopback
 from wheelmq.system.clock import SystemClock
@@ -37,13 +41,45 @@ def test_both_are_exposed() -> None:
     assert "name server 0.0.0.0:9876 (all addresses of this machine), broker 0.0.0.0:10911" in text
 
 
-def test_one_address_alone_is_not_reached_by_the_other_parts(tmp_path: Path) -> None:
-    assert not Listener("broker", "10.0.0.7", 10911).is_local
+@pytest.mark.parametrize("host", ["10.0.0.7", "::", "::1"])
+def test_one_address_alone_is_not_reached_by_the_other_parts(tmp_path: Path, host: str) -> None:
+    assert not Listener("broker", host, 10911).is_local
     stack = Stack(StackSettings(home=tmp_path, with_pipeline=False), clock=SystemClock(), tell=lambda text: None)
-    stack.broker._on_event({"event": "listening", "address": "10.0.0.7:10911", "listen_host": "10.0.0.7"})
-    with pytest.raises(StackFailed, match=r"the broker listens on 10\.0\.0\.7 alone"):
+    stack.broker._on_event({"event": "listening", "address": f"{host}:10911", "listen_host": host})
+    with pytest.raises(StackFailed, match=f"the broker listens on {re.escape(host)} alone"):
         stack.raise_failure()
     assert "set its listen_host to 0.0.0.0" in unreachable_text(Listener("broker", "10.0.0.7", 10911))
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "", "localhost", "::", "::1"])
+def test_a_server_is_local_if_a_connection_to_it_succeeds(host: str) -> None:
+    """The server listens on an event loop of the broker's kind."""
+
+    async def is_reached() -> bool:
+        port = free_port()
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            return False
+        finally:
+            server.close()
+        writer.close()
+        return True
+
+    if ":" in host and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with _fast_runner() as loop:
+        found = loop.run(is_reached())
+    assert Listener("broker", host, 1).is_local is found
 
 
 def test_a_warning_of_a_part_is_printed(tmp_path: Path) -> None:
