@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint kernels bounds compat fuzz crash brokers crowd states sweeps sim bench lock clean
+.PHONY: help install demo test lint kernels bounds compat fuzz crash brokers hang crowd states sweeps sim bench lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ crash: install ## Kill every part 80 times under load, and a broker 600 times un
 
 brokers: install ## Run several brokers under one application, two applications, executors of their own (5 min).
 	BROKERS=whole $(BIN)/pytest tests/crash/test_brokers.py
+
+hang: install ## Stop the JVM of `wheelmq up` by SIGSTOP: messages stay on time, and it is replaced (2 min).
+	$(BIN)/pytest -p no:xdist -s tests/system/hang.py
 
 crowd: install ## Hold 10,000 connections at once, half of them in the midst of a frame (1 min; ulimit -n of 14,000).
 	CONNECTIONS=whole $(BIN)/pytest tests/unit/net/test_limits.py
