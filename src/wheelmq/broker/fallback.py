@@ -13,7 +13,6 @@ from typing import Final
 from wheelmq.delay.notes import NOTES_MAX
 from wheelmq.delay.timer.index_lane import ROWS_MAX, IndexLane
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.delay.timer.wheel_lane import WheelLane
 from wheelmq.formats.units import Millis
 from wheelmq.system.offload import Offload
@@ -70,6 +69,8 @@ class Fallback:
         self._step_ms = self._look_ms = now_ms
         self._has_more = False
         self._began_ms: int | None = None
+        self._idle_ms: int | None = None
+        """Since when a pipeline turns and has no work, during a fallback."""
         self._before: Counter[str] = Counter()
         self._log_start()
 
@@ -109,8 +110,7 @@ class Fallback:
             is_idle_and_away = now_ms - self._held_ms >= AWAY_MS and bool(self._timer.pending_by_queue.sum() > 0)
             if is_working or is_idle_and_away:
                 self._begin(now_ms)
-            elif is_turning and not self._must_commit and self._turns_lead(wall_ms):
-                self._end(now_ms)
+            self._end_when_idle(wall_ms, now_ms, is_idle=is_turning and not is_working)
         elif is_working:
             self._begin(now_ms)
 
@@ -121,9 +121,21 @@ class Fallback:
         next_ms = self.wheel_lane.next_ms(wall_ms, now_ms)
         return None if next_ms is None else now_ms + next_ms - wall_ms
 
-    def _turns_lead(self, wall_ms: Millis) -> bool:
-        """Return whether turns have walked farther than the broker must."""
-        return self._timer.walked_through_ms >= self._timer.floor_slot(wall_ms + self.wheel_lane.guard_ms)
+    def _end_when_idle(self, wall_ms: Millis, now_ms: int, *, is_idle: bool) -> None:
+        """End the fallback without a commit when a pipeline that turns had no work for a whole lead.
+
+        A plan alone ends nothing: the pipeline may never commit it.
+        """
+        if self._began_ms is None:
+            return
+        timer = self._timer
+        is_idle = is_idle and not self._must_commit and timer.turns.plan is None
+        if not is_idle or timer.queue.end > timer.indexed_to or timer.has_units_to_walk(wall_ms):
+            self._idle_ms = None
+        elif self._idle_ms is None:
+            self._idle_ms = now_ms
+        elif now_ms - self._idle_ms >= timer.settings.lead_ms:
+            self._end(now_ms)
 
     # Indexing ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +158,7 @@ class Fallback:
         self._take_lease(now_ms)
         try:
             started = self.index_lane.start(wall_ms, timer.store.log.synced)
-        except OSError as error:
+        except Exception as error:
             self._failed(error, now_ms)
             return False
         if not started:
@@ -182,7 +194,7 @@ class Fallback:
         """Apply the step that ended, and have it made durable."""
         try:
             count = self.index_lane.take()
-        except (OSError, StoreUnreadable) as error:
+        except Exception as error:
             self._failed(error, now_ms)
             self._step_ms = now_ms + STEP_MS
             return
@@ -197,7 +209,9 @@ class Fallback:
         """Log the error of a step. If the broker had taken the lease back, the next try is the pipeline's."""
         if self._is_overriding:
             self._is_overriding, self._trust_ms = False, now_ms
-        log.error("timer: the broker cannot index messages itself, and tries again later: %s", error)
+        log.error(
+            "timer: the broker cannot index messages itself, and tries again later: %s: %s", type(error).__name__, error
+        )
 
     # Log -----------------------------------------------------------------------------------------------------------
 
@@ -235,7 +249,7 @@ class Fallback:
             done["armed"],
             done["indexed"],
         )
-        self._began_ms = None
+        self._began_ms = self._idle_ms = None
 
     def _figures(self) -> Counter[str]:
         by = self._timer.armed_by

@@ -264,7 +264,8 @@ class PipelineDesk:
     def tick(self, wall_ms: Millis, now_ms: int) -> None:
         """Keep S ahead over empty slots, and see whether a waiting pipeline can have its plan; write timercheck."""
         self._check_file.look()
-        self.fallback.look(wall_ms, now_ms, is_turning=self.is_turning(now_ms))
+        is_turning = self.is_turning(now_ms)
+        self._broker.steps.run("fallback", self.fallback.look, wall_ms, now_ms, is_turning=is_turning)
         if now_ms < self._look_ms:
             return
         self._look_ms = now_ms + LOOK_MS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,7 @@ class TestDamagedSlots:
         monkeypatch.undo()
         harness.advance(skipped.RETRY_MS)
         assert lateness(harness, due)[b"m1"] == 0
-        assert not timer.skipped and not pipeline_problem(broker) and overdue(broker).messages == 0
+        assert not timer.skipped and "slots" not in pipeline_problem(broker) and overdue(broker).messages == 0
         assert timer.check(None).last_read_ms > due[b"m1"]
 
     def test_timercheck_after_a_stop_is_before_a_skipped_slot(
@@ -218,3 +219,69 @@ def fail_in_slot(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, due_ms
         return read_walk(view, after_ms, through_ms, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(staging, "read_walk", read)
+
+
+class TestEnd:
+    def test_a_plan_without_a_commit_does_not_end_the_fallback(
+        self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        send(harness, [40_000 + 1000 * i for i in range(120)])
+        index(harness, PipelineModel(harness))
+        harness.advance(40_000)
+        model = PipelineModel(harness)
+        model.open()
+        assert harness.broker.pipeline.fallback.is_active
+        assert model.plan() is not None
+        harness.advance(30_000, model.renew, 1000)
+        assert harness.broker.pipeline.fallback.is_active
+        assert "turns again" not in caplog.text
+
+    def test_a_pipeline_without_work_ends_it_after_a_lead(
+        self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        due = send(harness, [40_000])
+        index(harness, PipelineModel(harness))
+        harness.advance(60_000)
+        assert set(lateness(harness, due).values()) == {0}
+        model = PipelineModel(harness)
+        harness.advance(25_000, model.work, 1000)
+        assert harness.broker.pipeline.fallback.is_active
+        harness.advance(10_000, model.work, 1000)
+        assert not harness.broker.pipeline.fallback.is_active
+        assert caplog.text.count("turns again") == 1
+
+
+class TestErrorsOfIndexSteps:
+    def test_an_error_waits_and_holds_up_no_other_work(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tries = []
+
+        def read(*_: object, **__: object) -> None:
+            tries.append(harness.now_ms)
+            raise ZeroDivisionError("a defect")
+
+        due = send(harness, [200_000])
+        monkeypatch.setattr(staging, "read_index", read)
+        harness.advance(fallback.AWAY_MS + 5000)
+        assert tries and min(b - a for a, b in pairwise(tries)) >= fallback.STEP_MS
+        assert "cannot index messages itself" in caplog.text and "ZeroDivisionError" in caplog.text
+        assert not harness.broker.steps.failures
+        monkeypatch.undo()
+        harness.advance(5000)
+        assert harness.broker.timer.indexed_to == 1
+        harness.advance(140_000)
+        assert set(lateness(harness, due).values()) == {0}
+
+    def test_the_fallback_is_a_step_of_its_own(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise ZeroDivisionError("a defect")
+
+        harness.allows_failed_steps = True
+        monkeypatch.setattr(harness.broker.pipeline.fallback, "look", fail)
+        model = PipelineModel(harness)
+        send(harness, [40_000])
+        index(harness, model)  # plans are made in the same tick
+        assert harness.broker.steps.failures["fallback"] and not harness.broker.steps.failures["pipeline"]

@@ -252,6 +252,7 @@ def test_a_pipeline_that_is_away_and_messages_that_no_lane_reads(tmp_path: Path)
         harness.send("T", delay_ms=300_000)
         harness.advance(20_000, harness.run_jobs, 500)
         assert told(harness)["wheelmq_fallback_indexed_total", ""] == 1
+        harness.send("T", delay_ms=20_000)
         harness.advance(4000, model.work, 500)
         assert told(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker)
 
