@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unit.broker.test_fallback import WIDE, index, lateness, send
@@ -16,6 +17,7 @@ from wheelmq.delay.timer import skipped, staging, wheel_lane
 from wheelmq.delay.timer.mark import load_check
 from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.disk.timer import TIMER_UNIT
+from wheelmq.formats.units import QueueOffset
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
@@ -192,6 +194,21 @@ class TestDamagedSlots:
         write_link(harness, newest, newest - TIMER_UNIT.size)
         harness.advance(skipped.RETRY_MS)
         assert len(lateness(harness, due)) == 4
+
+    @pytest.mark.kernels
+    def test_one_damaged_record_holds_up_no_other_message(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Units of Apache and of older versions have no details, so the lane reads the records."""
+        monkeypatch.setattr(staging, "_take_details", lambda rows, units: np.zeros(len(rows), np.bool_))
+        due = send(harness, [40_100, 40_200, 40_300, 40_400, 40_500, 45_500])
+        index(harness, PipelineModel(harness))
+        position = int(harness.broker.timer.queue.read(QueueOffset(2), 1)["position"][0])
+        harness.broker.store.log.files.file_at(position).view[position + 4 : position + 8] = bytes(4)
+        harness.advance(60_000)
+        released = {r.message.body: r.store_ms - due[r.message.body] for r in harness.read_queue("T")}
+        assert released == {body: 0 for body in due if body != b"m2"}
+        assert f"positions [{position}]" in caplog.text and not harness.broker.timer.skipped
 
     def test_the_timer_log_keeps_the_units_of_a_skipped_slot(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -139,11 +139,20 @@ def _rows_of(view: View, queue: str, first: Origin, count: int) -> tuple[StagedR
 
 
 def read_walk(
-    view: View, after_ms: int, through_ms: int, *, log_end: int, precision_ms: int, write_ms: int, turn: int
+    view: View,
+    after_ms: int,
+    through_ms: int,
+    *,
+    log_end: int,
+    precision_ms: int,
+    write_ms: int,
+    turn: int,
+    damaged: list[int] | None = None,
 ) -> StagedRows:
     """Return a row for each unit, below timer log position `log_end`, of the slots after `after_ms` up to `through_ms`.
 
-    Reads a record only for a unit without a detail.
+    Reads a record only for a unit without a detail. Adds the log positions of records that it cannot read to
+    `damaged`. Their rows have no origin. Without that list, the first such record raises StoreUnreadable.
     """
     positions = units_of_slots(view, after_ms // precision_ms, through_ms // precision_ms, log_end)
     rows = np.zeros(len(positions), STAGED_ROW)
@@ -162,9 +171,31 @@ def read_walk(
         is_complete[: _pass_over_gone(view, rows)] = True
         if not is_complete.all():
             left = rows[~is_complete]
-            read_records(view, left)
+            if damaged is None:
+                read_records(view, left)
+            else:
+                damaged += _read_intact(view, left)
             rows[~is_complete] = left
     return rows
+
+
+def _read_intact(view: View, rows: StagedRows) -> list[int]:
+    """Fill in the rows whose records can be read, and leave the others without an origin.
+
+    Returns the log positions of the others. Halves the rows until it has found them.
+    """
+    read = rows.copy()
+    try:
+        read_records(view, read)
+    except StoreUnreadable:
+        if len(rows) == 1:
+            rows["due_ms"] = rows["store_ms"] = rows["out_ms"]
+            rows["origin"] = NO_ORIGIN
+            return [int(rows["position"][0])]
+        middle = len(rows) // 2
+        return _read_intact(view, rows[:middle]) + _read_intact(view, rows[middle:])
+    rows[:] = read
+    return []
 
 
 def _take_details(rows: StagedRows, units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

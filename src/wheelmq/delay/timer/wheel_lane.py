@@ -32,6 +32,8 @@ ROWS_MAX: Final = 200_000
 """Units per job, unless a single slot has more."""
 SLOTS_MAX: Final = 3600
 """Slots per job."""
+DAMAGED_LOGGED_MAX: Final = 10
+"""Log positions of damaged records in one line of the log."""
 RETRY_MS: Final = 1000
 TRIES: Final = 3
 """A slot that cannot be read is skipped after this number of tries, so that later slots are in time."""
@@ -61,6 +63,8 @@ class WheelLane:
         self._offload = offload
         self._scan: _Scan | None = None
         self._result: TurnRows | BaseException | None = None
+        self._damaged: list[int] | None = None
+        """Log positions of the records that the job could not read; None when it reads only intact slots."""
         self._slots_max = SLOTS_MAX
         self._retry_ms = 0
         self._tries = 0
@@ -139,6 +143,7 @@ class WheelLane:
     def _start(self, scan: _Scan, monotonic_ms: int) -> None:
         timer = self._timer
         log_end, settings = timer.log.end, timer.settings
+        damaged: list[int] | None = [] if self._slots_max == 1 or scan.is_retry else None
         try:
             view = LiveView.of_slots(timer, scan.after_ms, scan.through_ms)
         except Exception as error:
@@ -154,12 +159,13 @@ class WheelLane:
                 precision_ms=settings.precision_ms,
                 write_ms=scan.write_ms,
                 turn=0,
+                damaged=damaged,
             )
             if len(rows) != scan.units:
                 raise StoreUnreadable(f"the chains have {len(rows)} units where their slots have {scan.units}")
             return staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
 
-        self._scan = scan
+        self._scan, self._damaged = scan, damaged
         timer.scanning_through_ms = max(timer.scanning_through_ms, scan.through_ms)
         reach("lane.scan")
         self._offload.submit(job, self._done)
@@ -180,6 +186,14 @@ class WheelLane:
         if len(refs):
             timer.arm(refs, enqueue_ms=scan.write_ms, by="wheel_lane")
         self.slots_walked += scan.slots
+        if self._damaged:
+            log.critical(
+                "timer: %d messages of slot %d are set aside until the next start: no record can be read at log "
+                "positions %s",
+                len(self._damaged),
+                scan.through_ms,
+                self._damaged[:DAMAGED_LOGGED_MAX],
+            )
         if scan.is_retry:
             timer.skipped.drop(scan.through_ms)
             log.warning("timer: slot %d was skipped and can be read again: its messages are armed", scan.through_ms)
