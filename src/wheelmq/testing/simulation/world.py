@@ -38,7 +38,7 @@ class World:
         """A message that is about to be sent, under its own name."""
         number = len(self.oracle.sent)
         name = b"m%d" % number
-        sent = Sent(name, key or f"K{number}", topic, queue_id, due_ms)
+        sent = Sent(name, key or f"K{number}", topic, queue_id, due_ms, sent_ms=self.harness.now_ms)
         self.oracle.sent[name] = sent
         self.counts["sent"] += 1
         return sent
