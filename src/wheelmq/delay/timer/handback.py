@@ -11,11 +11,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.live_view import LiveView
+from wheelmq.delay.timer.own_turn import apply_index, index_plan, index_rows
 from wheelmq.delay.timer.settled_units import hide_settled
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.turns import Proposal, TurnPlan
 from wheelmq.delay.timer.view import StoreUnreadable, View
 
 log = logging.getLogger(__name__)
@@ -52,21 +51,9 @@ def _index_rest(timer: Timer, view: View) -> None:
         if store.clock.monotonic() > stop_s or not timer.wheel_has_room(store.clock.now_ms()):
             log.warning("%d messages of the timer queue are not indexed", timer.queue.end - timer.indexed_to)
             return
-        plan = TurnPlan(
-            broker="",
-            epoch=timer.turns.epoch,
-            turn=timer.turns.turn + 1,
-            write_ms=timer.floor_slot(store.clock.now_ms()),
-            index_from=timer.indexed_to,
-            index_to=timer.durable_queue_end(store.log.synced),
-            walk_after_ms=timer.walked_through_ms,
-            walk_through_ms=timer.walked_through_ms,
-            walk_rows=0,
-            timer_log_end=timer.log.synced,
-        )
+        durable_end = timer.durable_queue_end(store.log.synced)
+        plan = index_plan(timer, timer.indexed_to, durable_end, timer.floor_slot(store.clock.now_ms()))
         if plan.index_to == plan.index_from:
             return
-        rows = staging.read_index(view, plan.index_from, plan.index_to, write_ms=plan.write_ms, turn=plan.turn)
-        made = staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
-        timer.turns.begin(plan)
-        timer.apply(Proposal(plan, [made], [], []))
+        rows = index_rows(view, plan, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
+        apply_index(timer, plan, rows)

@@ -7,13 +7,13 @@ tick then applies it as a turn of the broker's own epoch. Only messages that are
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.live_view import LiveView
+from wheelmq.delay.timer.own_turn import apply_index, index_plan, index_rows
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.turns import Proposal, TurnPlan
+from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.system.offload import Offload
 
@@ -23,29 +23,19 @@ ROWS_MAX: Final = 20_000
 """Messages per step."""
 
 
-class _Step(NamedTuple):
-    """The range and the time of one job."""
-
-    first: int
-    end: int
-    epoch: int
-    write_ms: int
-    timer_log_end: int
-
-
 class IndexLane:
     """Indexes the timer queue step by step. One job at a time."""
 
     def __init__(self, timer: Timer, offload: Offload) -> None:
         self._timer = timer
         self._offload = offload
-        self._step: _Step | None = None
+        self._plan: TurnPlan | None = None
         self._result: TurnRows | BaseException | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether a job runs or its result waits."""
-        return self._step is not None
+        return self._plan is not None
 
     @property
     def has_result(self) -> bool:
@@ -63,22 +53,20 @@ class IndexLane:
         Returns whether there are any. Raises OSError when a file cannot be mapped.
         """
         timer = self._timer
-        assert timer.turns.plan is None and self._step is None
+        assert timer.turns.plan is None and self._plan is None
         assert timer.log.synced == timer.log.end
         timer.indexed_to = timer.queue.skip_blanks(QueueOffset(timer.indexed_to))
         first, durable_end = timer.indexed_to, timer.durable_queue_end(durable)
         if first == durable_end:
             return False
         count = len(timer.queue.read(QueueOffset(first), min(ROWS_MAX, durable_end - first)))  # units of one file
-        step = _Step(first, first + count, timer.turns.epoch, timer.floor_slot(now_ms), timer.log.synced)
-        view, settings = LiveView.of_queue(timer, step.first, step.end), timer.settings
-        turn = timer.turns.turn + 1
+        plan = index_plan(timer, first, first + count, timer.floor_slot(now_ms))
+        view, settings = LiveView.of_queue(timer, plan.index_from, plan.index_to), timer.settings
 
         def job() -> TurnRows:
-            rows = staging.read_index(view, step.first, step.end, write_ms=step.write_ms, turn=turn)
-            return staging.decide(rows, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
+            return index_rows(view, plan, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
 
-        self._step = step
+        self._plan = plan
         self._offload.submit(job, self._done)
         return True
 
@@ -91,26 +79,14 @@ class IndexLane:
         A result is dropped if a pipeline has opened a lease meanwhile. Returns how many messages were indexed. Raises
         the error of the job, and OSError without room for units; then nothing is changed.
         """
-        step, result, timer = self._step, self._result, self._timer
-        assert step is not None and result is not None
-        self._step = self._result = None
+        plan, result, timer = self._plan, self._result, self._timer
+        assert plan is not None and result is not None
+        self._plan = self._result = None
         if isinstance(result, BaseException):
             raise result
-        if timer.turns.epoch != step.epoch or timer.turns.plan is not None or timer.indexed_to != step.first:
+        if timer.turns.epoch != plan.epoch or timer.turns.plan is not None or timer.indexed_to != plan.index_from:
             return 0
         timer.log.make_room(len(result))
-        plan = TurnPlan(
-            broker="",
-            epoch=step.epoch,
-            turn=timer.turns.turn + 1,
-            write_ms=step.write_ms,
-            index_from=step.first,
-            index_to=step.end,
-            walk_after_ms=timer.walked_through_ms,
-            walk_through_ms=timer.walked_through_ms,
-            walk_rows=0,
-            timer_log_end=step.timer_log_end,
-        )
-        timer.turns.begin(plan)
-        timer.apply(Proposal(plan, [result], []), by="index_lane")
+        # The walk mark may have moved since the job began, and turns of a lease that ended may have been committed.
+        apply_index(timer, index_plan(timer, plan.index_from, plan.index_to, plan.write_ms), result, by="index_lane")
         return len(result)
