@@ -9,14 +9,12 @@ that as few timers as possible are armed. The pipeline stays away, and the broke
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +22,7 @@ import msgspec
 import numpy as np
 import psutil
 
+from bench import room
 from bench.deliveries import judge, read
 from bench.generator import generate_taken
 from bench.machine import family
@@ -83,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _away(options: Namespace) -> Figures:
     timers = options.timers or (TIMERS_SHORT if options.short else TIMERS)
     away_s = options.away_s or (AWAY_S_SHORT if options.short else AWAY_S)
-    with _folder(options.home) as home:
+    with room.folder("bench-away-", options.home) as home:
         broker = Ours(home, home / "store")
         broker.start()
         try:
@@ -183,15 +182,6 @@ def _until(condition: Any, text: str) -> None:
         if time.monotonic() > end_s:
             raise RuntimeError(f"not within {READY_S:.0f} s: {text}")
         time.sleep(LOOK_S)
-
-
-@contextmanager
-def _folder(parent: Path | None) -> Iterator[Path]:
-    home = Path(tempfile.mkdtemp(prefix="bench-away-", dir=parent))
-    try:
-        yield home
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":

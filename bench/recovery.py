@@ -9,16 +9,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from shutil import rmtree
 from typing import Protocol
 
 import msgspec
 
+from bench import room
 from bench.generator import generate
 from bench.rawload import Load
 from bench.report import Figures, Metric, Report, parse, parser, tell
@@ -128,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _round(report: Report, options: argparse.Namespace, records: int, *, with_apache: bool) -> None:
-    with _folder(options.home) as home:
+    with room.folder("bench-recovery-", options.home) as home:
         store = home / "store"
         ours = Ours(home, store)
         with running(ours):
@@ -217,15 +216,6 @@ def running(broker: Broker) -> Iterator[None]:
     except BaseException:
         broker.kill()
         raise
-
-
-@contextmanager
-def _folder(parent: Path | None) -> Iterator[Path]:
-    home = Path(tempfile.mkdtemp(prefix="bench-recovery-", dir=parent))
-    try:
-        yield home
-    finally:
-        rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,16 @@ AHEAD_BYTES: Final = 4 << 30
 APACHE_FULL: Final = 0.90
 """The share of the disk that is used from which on Apache takes no more messages. It looks from a minute after its
 start on, and the bound cannot be set higher (RocketMQ: DefaultMessageStore.CleanCommitLogService)."""
+
+
+@contextmanager
+def folder(prefix: str, parent: Path | None) -> Iterator[Path]:
+    """Create a folder for a benchmark in `parent`, and delete it at the end. Yields its path."""
+    home = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def free_bytes(home: Path | None) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench import room
 from bench.report import Figures, Metric, Report, parse, parser, tell
 from bench.targets import Apache, Part, prepare, rivals
 
@@ -45,12 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _starts(parent: Path | None) -> Figures:
-    with _folder(parent) as home:
+    with room.folder("bench-starts-", parent) as home:
         cache = {"XDG_CACHE_HOME": str(home / "cache")}
         words = ["broker", "--port", "0"]
         first_s = _seconds_until("listening", words, home, cache)
         again_s = sorted(_seconds_until("listening", words, home, cache) for _ in range(AGAIN))[AGAIN // 2]
-    with _folder(parent) as home:
+    with room.folder("bench-starts-", parent) as home:
         turn_s = _seconds_until("ready", ["up", "--namesrv-port", "0", "--broker-port", "0"], home, {})
     return {"first_s": first_s, "again_s": again_s, "turn_s": turn_s}
 
@@ -63,15 +61,6 @@ def _seconds_until(event: str, words: Sequence[str], home: Path, environment: Ma
         return time.monotonic() - began_s
     finally:
         part.end()
-
-
-@contextmanager
-def _folder(parent: Path | None) -> Iterator[Path]:
-    home = Path(tempfile.mkdtemp(prefix="bench-starts-", dir=parent))
-    try:
-        yield home
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":
