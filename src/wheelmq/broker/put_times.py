@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 from wheelmq.broker.put_status import PutStatus
 from wheelmq.broker.request import PeerError
@@ -23,7 +23,7 @@ SLOW_S: Final = 0.5
 
 M = TypeVar("M", Message, list[Message])
 R = TypeVar("R")
-Ts = TypeVarTuple("Ts")
+P = ParamSpec("P")
 
 
 class PutTimes:
@@ -80,11 +80,11 @@ class PutTimes:
         self.longest_read_s = max(self.longest_read_s, elapsed_s)
 
 
-def timed(put: Callable[[Broker, M, Unpack[Ts]], R]) -> Callable[[Broker, M, Unpack[Ts]], R]:
+def timed(put: Callable[Concatenate[Broker, M, P], R]) -> Callable[Concatenate[Broker, M, P], R]:
     """Return `put`, which then counts its time in the broker's PutTimes."""
 
     @functools.wraps(put)
-    def measured(broker: Broker, message: M, *rest: *Ts) -> R:
+    def measured(broker: Broker, message: M, /, *rest: P.args, **named: P.kwargs) -> R:
         times, monotonic = broker.stats.put_times, broker.clock.monotonic
         messages = message if isinstance(message, list) else [message]
         body_bytes = sum(len(one.body) for one in messages)
@@ -92,7 +92,7 @@ def timed(put: Callable[[Broker, M, Unpack[Ts]], R]) -> Callable[[Broker, M, Unp
         times.begin()
         begin_s = monotonic()
         try:
-            stored = put(broker, message, *rest)
+            stored = put(broker, message, *rest, **named)
             result = "PUT_OK"
             return stored
         except PeerError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from wheelmq.broker.connection import Connection
 from wheelmq.filter.expression import Properties
-from wheelmq.formats.units import LogPosition
+from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -25,6 +25,8 @@ class Request:
 
     command: Command
     connection: Connection
+    waits_since_ms: Millis | None = None
+    """Wall time at which a request that waits for its topic came; None for a request that does not wait."""
 
     @property
     def ext(self) -> dict[str, str]:

@@ -44,8 +44,8 @@ def when_saved(table: TableFile, change: Callable[[], object], answer: Callable[
 def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answer]) -> Answer:
     """Serve a request that stores messages, now or once its topic is on disk and its queue has its turn.
 
-    `serve` raises TopicUnsaved or QueueUnopened before it has stored anything, and is called again later. Raises
-    PeerError.
+    `serve` raises TopicUnsaved or QueueUnopened before it has stored anything, and is called again later. The request
+    keeps the time at which it came: its relative delay starts then. Raises PeerError.
     """
     try:
         return serve()
@@ -62,6 +62,8 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
     if broker.topics.waiting_bytes + size > WAITING_BYTES_MAX or len(broker.new_queues) >= WAITERS_MAX:
         remark = f"{broker.topics.waiting_bytes} bytes of sends wait for new topics in {table.path.name}: send again"
         raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
+    if request.waits_since_ms is None:
+        request.waits_since_ms = broker.clock.now_ms()
     request.command.body = bytes(request.command.body)  # the buffer that it came in is about to be reused
     broker.topics.waiting_bytes += size
 

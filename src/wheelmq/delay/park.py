@@ -46,16 +46,21 @@ class ParkSettings:
     has_timers: bool = True
 
 
-def park(message: Message, now_ms: Millis, settings: ParkSettings, last_store_ms: int = 0) -> Millis | None:
-    """Rewrite `message` in place when it asks for a delay: the due time, or None when it is delivered at once.
+def park(
+    message: Message, now_ms: Millis, settings: ParkSettings, last_store_ms: int = 0, asked_ms: Millis | None = None
+) -> Millis | None:
+    """Rewrite `message` in place when it asks for a delay.
 
     `last_store_ms` is the store time of the log's last record: store times do not go back when the clock is set back.
-    Raises ParkRefused.
+    `asked_ms` is the time at which the send came, if it had to wait since: a relative delay starts then. The delay of a
+    level starts at the store time, as with Apache RocketMQ.
+
+    Returns the due time, or None for a message that is delivered at once. Raises ParkRefused.
     """
     level = _level(message, settings)
     if level:
         return _level_due_time(message, level, now_ms, settings, last_store_ms)
-    due_ms = due_time(message, now_ms, settings)
+    due_ms = due_time(message, now_ms, settings, now_ms if asked_ms is None else asked_ms)
     if due_ms is None:
         return None
     properties = message.properties
@@ -116,11 +121,13 @@ def _must_have_room(properties: dict[str, str], room_bytes: int) -> None:
         )
 
 
-def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis | None:
-    """When `message`, which has no level, asks to be delivered; None for at once. Raises ParkRefused.
+def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms: Millis) -> Millis | None:
+    """Compute the due time of a `message` without a level.
 
-    Of the times, seconds win over milliseconds, and both over an absolute time. Where there are no timers whoever asks
-    is refused, whatever the time.
+    Seconds win over milliseconds, and both win over an absolute time. Relative times count from `asked_ms`.
+
+    Returns None for a message that is delivered at once. Raises ParkRefused, and TimersOff for any time if the broker
+    has no timers.
     """
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
         return None
@@ -135,9 +142,9 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis
     value = java_long(properties[asked])
     if value is None:
         raise ParkRefused(f"{asked} is {properties[asked]!r}, no 64-bit number")
-    due_ms = Millis(_absolute(asked, value, now_ms))
+    due_ms = Millis(_absolute(asked, value, asked_ms))
     if due_ms > now_ms:
-        if due_ms - now_ms > settings.delay_seconds_max * 1000:
+        if due_ms - asked_ms > settings.delay_seconds_max * 1000:
             raise ParkRefused(f"{asked}: the delay must not exceed {settings.delay_seconds_max * 1000}ms")
         return due_ms
     if props.TIMER_DEL_UNIQKEY in properties:
@@ -145,12 +152,12 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings) -> Millis
     return None
 
 
-def _absolute(asked: str, value: int, now_ms: Millis) -> int:
+def _absolute(asked: str, value: int, asked_ms: Millis) -> int:
     match asked:
         case props.TIMER_DELAY_SEC:
-            return _wrap(now_ms + _wrap(value * 1000))
+            return _wrap(asked_ms + _wrap(value * 1000))
         case props.TIMER_DELAY_MS:
-            return _wrap(now_ms + value)
+            return _wrap(asked_ms + value)
     return value
 
 

@@ -63,6 +63,38 @@ class TestOnDisk:
             harness.restart(clean=False)
             assert harness.bodies("T") == [b"0", b"1"]
 
+    @pytest.mark.parametrize(
+        ("delay", "length"),
+        [(props.TIMER_DELAY_MS, "2000"), (props.TIMER_DELAY_SEC, "2"), (props.DELAY_IN_SECONDS, "2")],
+    )
+    def test_a_delay_starts_when_the_send_comes(self, tmp_path: Path, delay: str, length: str) -> None:
+        tables = HeldOffload()
+        with BrokerHarness(tmp_path, tables=tables) as harness:
+            begin_ms = harness.now_ms
+            harness.submit(harness.send_command("T", b"1", queue_id=0, properties={delay: length}))
+            harness.tick()
+            harness.advance(700)
+            tables.run()
+            harness.advance(1999 - (harness.now_ms - begin_ms))
+            assert harness.bodies("T") == []
+            harness.advance(1)
+            assert harness.bodies("T") == [b"1"]
+
+    @pytest.mark.parametrize(
+        ("delay", "length"),
+        [(props.TIMER_DELAY_MS, "500"), (props.TIMER_DELAY_SEC, "1"), (props.DELAY_IN_SECONDS, "1")],
+    )
+    def test_a_delay_that_passes_while_the_send_waits(self, tmp_path: Path, delay: str, length: str) -> None:
+        tables = HeldOffload()
+        with BrokerHarness(tmp_path, tables=tables) as harness:
+            asked = harness.submit(harness.send_command("T", b"1", queue_id=0, properties={delay: length}))
+            harness.tick()
+            harness.advance(1500)
+            tables.run()
+            harness.tick()
+            assert asked.answer is not None and asked.answer.code == 0
+            assert harness.bodies("T") == [b"1"]
+
     def test_a_thousand_new_topics_are_two_writes(self, tmp_path: Path) -> None:
         tables = HeldOffload()
         with BrokerHarness(tmp_path, tables=tables) as harness:

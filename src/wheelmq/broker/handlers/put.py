@@ -50,10 +50,13 @@ def check_writable(broker: Broker) -> None:
 
 
 @timed
-def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
-    """Store `message`, parked if it asks for that. Raises PeerError with the answer when it cannot be."""
+def put(broker: Broker, message: Message, asked_ms: Millis | None = None) -> tuple[Appended, Cancelled | None]:
+    """Store `message`, and park it if it asks for a delay.
+
+    `asked_ms` is the time at which the send came, if it had to wait since. Raises PeerError.
+    """
     _admit(broker, message)
-    due_ms = _parked_due_ms(broker, message)
+    due_ms = _parked_due_ms(broker, message, asked_ms)
     if due_ms is not None and _is_refused_by_its_slot(broker, message, due_ms):
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 
@@ -70,10 +73,11 @@ def put(broker: Broker, message: Message) -> tuple[Appended, Cancelled | None]:
     return _store(broker, append)
 
 
-def _parked_due_ms(broker: Broker, message: Message) -> Millis | None:
+def _parked_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = None) -> Millis | None:
     """Rewrite `message` if it asks for a delay: its due time, or None. Raises PeerError."""
+    now_ms, last_store_ms = broker.clock.now_ms(), broker.store.log.last_store_ms
     try:
-        due_ms = park(message, broker.clock.now_ms(), broker.park_settings, broker.store.log.last_store_ms)
+        due_ms = park(message, now_ms, broker.park_settings, last_store_ms, asked_ms)
     except LevelUnreadable as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     except TimersOff:

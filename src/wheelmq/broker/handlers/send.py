@@ -155,10 +155,10 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
     check_place(broker, message.topic, message.queue_id, opens_queue=not is_half)
     if is_half:
         return _send_half(broker, message, asked_queue)
-    due_ms = _block_due_ms(broker, message)
+    due_ms = _block_due_ms(broker, message, request.waits_since_ms)
     if due_ms is not None:
         return _send_to_block(broker, message, due_ms)
-    appended, cancelled = put(broker, message)
+    appended, cancelled = put(broker, message, request.waits_since_ms)
     answer = Command(code=ResponseCode.SUCCESS)
     answer.ext = marks(broker) | headers.texts(
         msgId=offset_message_id(broker.host, appended.position),
@@ -199,12 +199,19 @@ def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
     return answer_when_stored(broker, half, answer, LogPosition(appended.position + appended.size))
 
 
-def _block_due_ms(broker: Broker, message: Message) -> Millis | None:
-    """When `message` is due by delayInSeconds; None when it does not ask for that. Raises PeerError."""
+def _block_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = None) -> Millis | None:
+    """Return the due time by `delayInSeconds`; None for no such delay, or for one that passed while the send waited.
+
+    `asked_ms` is the time at which the send came, if it had to wait since. Raises PeerError.
+    """
     if not broker.settings.block_enable:
         return None
+    now_ms = broker.clock.now_ms()
     try:
-        return asked_due_ms(message, broker.clock.now_ms(), broker.settings.block_max_delay_seconds)
+        due_ms = asked_due_ms(
+            message, now_ms if asked_ms is None else asked_ms, broker.settings.block_max_delay_seconds
+        )
+        return due_ms if due_ms is not None and due_ms > now_ms else None
     except SecondsRefused as error:
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     except LevelUnreadable as error:

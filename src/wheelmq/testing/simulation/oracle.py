@@ -286,9 +286,8 @@ class Oracle:
 
     def _park(self, entry: Entry) -> None:
         sent = self._known(entry)
-        waited_ms = self._now_ms - sent.sent_ms
-        if sent.due_ms is not None and min(0, waited_ms) <= entry.due_ms - sent.due_ms <= max(0, waited_ms):
-            sent.due_ms = entry.due_ms  # a send to a new topic waits for its table: a delay starts after that
+        if is_level(origin_stream(Origin(entry.parks))):
+            self._take_level_start(sent, entry)
         assert entry.due_ms == sent.due_ms, f"{entry.name!r} is parked for {entry.due_ms}, not {sent.due_ms}"
         assert entry.parks not in self._state.origins, f"{entry.name!r} has an origin that another had before"
         self._state.origins[entry.parks] = entry
@@ -296,13 +295,21 @@ class Oracle:
             self._state.in_blocks[entry.parks] = entry
         insort(self._state.pending, (entry.due_ms, entry.name))
 
+    def _take_level_start(self, sent: Sent, entry: Entry) -> None:
+        """Accept the store time as the start of a level's delay: a send may wait for its new topic."""
+        waited_ms = self._now_ms - sent.sent_ms
+        if sent.due_ms is not None and min(0, waited_ms) <= entry.due_ms - sent.due_ms <= max(0, waited_ms):
+            sent.due_ms = entry.due_ms
+
     def _deliver(self, entry: Entry) -> None:
         sent = self._known(entry)
         assert entry.name not in self._state.delivered, f"{entry.name!r} is delivered twice"
         assert entry.topic == sent.topic, f"{entry.name!r} is delivered to {entry.topic}"
         assert sent.queue_id in (-1, entry.queue_id), f"{entry.name!r} is delivered to queue {entry.queue_id}"
-        if sent.due_ms is not None and entry.settles < 0 and sent.sent_ms < sent.due_ms <= self._now_ms:
-            sent.due_ms = None  # the send waited for its topic until its time had come
+        if sent.due_ms is not None and entry.settles < 0 and sent.sent_ms < sent.due_ms <= entry.store_ms:
+            # The send waited for its topic until its time had come, so the broker parked nothing.
+            assert (sent.due_ms, entry.name) not in self._state.pending, f"{entry.name!r} is delivered and still waits"
+            sent.due_ms = None
         assert (entry.settles >= 0) == (sent.due_ms is not None), f"{entry.name!r}: {sent}, {entry}"
         if sent.due_ms is not None and is_level(origin_stream(Origin(entry.settles))):
             self._must_not_be_early(entry, sent.due_ms)
