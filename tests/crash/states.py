@@ -33,9 +33,9 @@ from wheelmq.store.commit_log import CommitLog
 from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
 from wheelmq.testing.stops import Stops
+from wheelmq.testing.workers import HeldWorker
 
 MESSAGES: Final = 1000
 TIMER_SHARE: Final = 0.35
@@ -103,7 +103,7 @@ class Life:
         self._messages = messages
         self._look = look
         self.disk = RecordingDisk(look)
-        self.harness = BrokerHarness(folder, disk=self.disk, offload=HeldOffload(), flush_mode=flush, **SETTINGS)
+        self.harness = BrokerHarness(folder, disk=self.disk, worker=HeldWorker(), flush_mode=flush, **SETTINGS)
         self.sent: list[Sent] = []
         self.stored: dict[tuple[int, int], Stored] = {}
         """Every record that was ever written, by the block's number or COMMIT_LOG, and its position there."""

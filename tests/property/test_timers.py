@@ -23,8 +23,8 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import Done, Fate, PipelineModel, Task
+from wheelmq.testing.workers import HeldWorker
 
 from .profiles import profile
 
@@ -122,7 +122,7 @@ class Timers(RuleBasedStateMachine):
         self.held = held
         self.harness = self.harness_type(
             Path(self.folder.name),
-            offload=HeldOffload() if held else None,
+            worker=HeldWorker() if held else None,
             flush_mode="ASYNC_FLUSH" if held else "SYNC_FLUSH",
             timer_precision_ms=precision_ms,
             timer_roll_window_slots=WINDOW_SLOTS * 1000 // precision_ms,
@@ -272,12 +272,12 @@ class Timers(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(count=st.integers(1, 3), tells=st.booleans())
     def run_jobs(self, count: int, tells: bool) -> None:
-        offload = self.harness.offload
-        assert isinstance(offload, HeldOffload)
+        worker = self.harness.worker
+        assert isinstance(worker, HeldWorker)
         if tells:
             self.harness.run_jobs(count)
         else:
-            offload.work(count)
+            worker.work(count)
 
     # Stops ---------------------------------------------------------------------------------------------------------
 

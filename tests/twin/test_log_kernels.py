@@ -35,7 +35,7 @@ from wheelmq.store.index import MessageIndex
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.recovery import LogScan
 from wheelmq.system.disk import Disk
-from wheelmq.system.offload import InlineOffload
+from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 
@@ -198,7 +198,7 @@ def test_the_index_is_built_alike(
 
     def build() -> list[bytes]:
         shutil.rmtree(store.paths.index, ignore_errors=True)
-        index = MessageIndex(store, InlineOffload(), IndexSize(slots=7, units=units))
+        index = MessageIndex(store, InlineWorker(), IndexSize(slots=7, units=units))
         while index.indexed_to < store.dispatched_to:
             index.look()
         return [file.read_bytes() for file in sorted(store.paths.index.glob("*"))]

@@ -24,8 +24,8 @@ from wheelmq.net.server import Server
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.disk import Disk
 from wheelmq.system.memory import COLLECTION_S, Collections, keep_freed_memory
-from wheelmq.system.offload import Offloads, ThreadOffload
 from wheelmq.system.open_files import connections_possible
+from wheelmq.system.workers import ThreadWorker, Workers
 
 if TYPE_CHECKING:
     from wheelmq.broker.exporter import Exporter
@@ -48,7 +48,7 @@ class BrokerApp:
         self.hooks = hooks or Hooks()
         """Register hooks here, before the start or later."""
         self._server: Server | None = None
-        self._offloads: Offloads | None = None
+        self._workers: Workers | None = None
         self.broker: Broker | None = None
         self.registration: Registration | None = None
         self.exporter: Exporter | None = None
@@ -62,14 +62,14 @@ class BrokerApp:
         if (warning := body_size_warning(**sizes)) is not None:
             log.warning(warning)
         keep_freed_memory()
-        offloads = self._offloads = Offloads.of(
-            lambda name: ThreadOffload(name, lambda callback: self._on_loop(loop, callback))
+        workers = self._workers = Workers.of(
+            lambda name: ThreadWorker(name, lambda callback: self._on_loop(loop, callback))
         )
         self.broker = Broker(
             self.settings,
             disk=Disk(),
             clock=SystemClock(),
-            offloads=offloads,
+            workers=workers,
             randomness=random.Random(),
             origin=self._origin,
             hooks=self.hooks,
@@ -148,9 +148,9 @@ class BrokerApp:
             await self.registration.stop()
         if self._server is not None:
             await self._server.close()
-        if self._offloads is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._offloads.close)
-        await asyncio.sleep(0)  # what the offloads finished last is told on the loop
+        if self._workers is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
+        await asyncio.sleep(0)  # what the workers finished last is told on the loop
         if self.broker is not None:
             self.broker.close()
 

@@ -76,9 +76,9 @@ from wheelmq.store.recovery import InternedNames
 from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, StoreRemoved
-from wheelmq.system.offload import Offloads
 from wheelmq.system.thinned import ThinnedLog
 from wheelmq.system.unique_ids import UniqueIds
+from wheelmq.system.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Broker:
         *,
         disk: Disk,
         clock: Clock,
-        offloads: Offloads,
+        workers: Workers,
         randomness: Random,
         origin: Origin | None = None,
         hooks: Hooks | None = None,
@@ -108,7 +108,7 @@ class Broker:
         warm(log.warning)
         self.hooks = hooks or Hooks()
         self.settings, self.clock = settings, clock
-        self.disk, self.offloads, self.randomness = disk, offloads, randomness
+        self.disk, self.workers, self.randomness = disk, workers, randomness
         self.paths = StorePaths(settings.store_path)
         self.host = Host(bytes(map(int, settings.broker_ip.split("."))), settings.listen_port)
         self.park_settings = part_settings.park_settings(settings, parse_levels(settings.message_delay_level))
@@ -126,7 +126,7 @@ class Broker:
         self.delay_offsets = self._open_delay_offsets()
         self.ahead = self._open_ahead()
         self.expiry = self._open_expiry()
-        self.flush = Flush(self.store, self.blocks, offloads.flushing, offloads.blocks, settings, self.fail)
+        self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings, self.fail)
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(self.dispatch.answer), Calls()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
@@ -167,7 +167,7 @@ class Broker:
         self.store = Store(self.paths, store_settings, self.disk, self.clock)
         self.timer = Timer(self.store, part_settings.timer_settings(settings))
         self.block_lane = BlockLane(Blocks(self.store, part_settings.block_settings(settings)), self.timer)
-        self.searches = Searches(self.blocks, self.offloads.reading)
+        self.searches = Searches(self.blocks, self.workers.reading)
         self.blocks.load()
         self.blocks.recover()
         timer, evidence = TimerRecovery(self.timer), Evidence(self.store.log)
@@ -184,7 +184,7 @@ class Broker:
 
     def _open_tables(self) -> None:
         """Open the tables of topics, groups and clients."""
-        settings, disk, tables = self.settings, self.disk, self.offloads.tables
+        settings, disk, tables = self.settings, self.disk, self.workers.tables
         self.topics = Topics(disk, self.paths, self.clock, settings, tables)
         self.groups = Groups(disk, self.paths, self.clock, settings, tables)
         self.new_queues = NewQueues(self.store.queues)
@@ -206,33 +206,33 @@ class Broker:
             self.timer,
             self.block_lane,
             self.index,
-            self.offloads.background,
+            self.workers.background,
             settings,
             hides_nothing=lambda: not self.transactions.has_unsaid_ends,
         )
 
     def _open_delay_offsets(self) -> DelayOffsets:
         interval_ms = self.settings.flush_delay_offset_interval
-        return DelayOffsets(self.store, self.timer.level_offsets, self.offloads.background, interval_ms)
+        return DelayOffsets(self.store, self.timer.level_offsets, self.workers.background, interval_ms)
 
     def _open_ahead(self) -> Ahead:
         count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
         return Ahead(
-            self.store.log, self.offloads.background, self.offloads.populating, self.clock, count, is_warm=is_warm
+            self.store.log, self.workers.background, self.workers.populating, self.clock, count, is_warm=is_warm
         )
 
     def _open_index(self) -> MessageIndex | None:
         if not self.settings.message_index_enable:
             return None
         size = IndexSize(self.settings.max_hash_slot_num, self.settings.max_index_num)
-        return MessageIndex(self.store, self.offloads.background, size)
+        return MessageIndex(self.store, self.workers.background, size)
 
     def _open_expiry(self) -> Expiry:
         def needed_from() -> LogPosition:
             return min(self.timer.needed_from(), self.block_lane.needed_from(), self.transactions.needed_from())
 
         return Expiry(
-            self.store, self.index, part_settings.expiry_settings(self.settings), needed_from, self.offloads.background
+            self.store, self.index, part_settings.expiry_settings(self.settings), needed_from, self.workers.background
         )
 
     @property
@@ -431,7 +431,7 @@ class Broker:
         return max(0, min(waits))
 
     def close(self) -> None:
-        """A clean stop. Call it when no request comes any more, with the offload closed."""
+        """A clean stop. Call it when no request comes any more, with the worker closed."""
         if isinstance(self.failure, StoreRemoved):
             return  # the files of this name are not the broker's
         self.or_refuse(self.transactions.say_all)

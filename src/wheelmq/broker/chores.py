@@ -43,7 +43,7 @@ class Chores:
         self.every(settings.offsets_persist_ms, lambda: self._save(broker.consumer_offsets))
         self.every(FILTERS_PERSIST_MS, lambda: self._save(broker.consumer_filters))
         self.every(settings.checkpoint_ms, self._write_checkpoint)
-        self.every(settings.checkpoint_ms, lambda: lane.write_checkpoints(broker.offloads.background))
+        self.every(settings.checkpoint_ms, lambda: lane.write_checkpoints(broker.workers.background))
         self.every(CLIENTS_EXPIRE_MS, self._expire_clients)
         self.every(settings.clean_resource_interval_ms, self._expire_files)
         self.every(RATES_SAMPLE_MS, self._sample_rates)
@@ -92,7 +92,7 @@ class Chores:
             except OSError as error:
                 self.note_saved(error)
         else:
-            self._broker.offloads.background.submit(job, self.note_saved)
+            self._broker.workers.background.submit(job, self.note_saved)
 
     def _write_checkpoint(self) -> None:
         """At most one at a time, and a rest after it: with thousands of queues it keeps the disk busy for seconds."""
@@ -108,7 +108,7 @@ class Chores:
             self.note_saved(result)
 
         self._checkpoint_from_ms = sys.maxsize
-        broker.offloads.background.submit(job, done)
+        broker.workers.background.submit(job, done)
 
     def _expire_clients(self) -> None:
         broker = self._broker
@@ -125,12 +125,12 @@ class Chores:
         broker.or_refuse(self._expire_blocks)
         timer_log = broker.timer.drop_log()
         if timer_log is not None:
-            broker.offloads.background.submit(timer_log, self.note_saved)
+            broker.workers.background.submit(timer_log, self.note_saved)
 
     def _expire_blocks(self) -> int:
         jobs = list(self._broker.block_lane.expire(self._broker.clock.now_ms()))
         for job, done in jobs:
-            self._broker.offloads.background.submit(job, done)
+            self._broker.workers.background.submit(job, done)
         return len(jobs)
 
     def _look_at_lock(self) -> None:
@@ -142,12 +142,12 @@ class Chores:
                 log.critical("%s", refusal_text(result))
                 broker.fail(result)
 
-        broker.offloads.tables.submit(lambda: broker.disk.check_locked(broker.paths.root), done)
+        broker.workers.tables.submit(lambda: broker.disk.check_locked(broker.paths.root), done)
 
     def _return_memory(self) -> None:
         job = self._freed_memory.trim_job()
         if job is not None:
-            self._broker.offloads.reading.submit(job, self.note_saved)
+            self._broker.workers.reading.submit(job, self.note_saved)
 
     def _sample_rates(self) -> None:
         broker = self._broker

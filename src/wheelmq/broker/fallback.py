@@ -15,7 +15,7 @@ from wheelmq.delay.timer.index_lane import ROWS_MAX, IndexLane
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.wheel_lane import WheelLane
 from wheelmq.formats.units import Millis
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Fallback:
     def __init__(
         self,
         timer: Timer,
-        offload: Offload,
+        worker: Worker,
         now_ms: int,
         *,
         save: Callable[[], None],
@@ -50,8 +50,8 @@ class Fallback:
     ) -> None:
         self._timer = timer
         self._save, self._is_saving, self._want_flush = save, is_saving, want_flush
-        self.wheel_lane = WheelLane(timer, offload)
-        self.index_lane = IndexLane(timer, offload)
+        self.wheel_lane = WheelLane(timer, worker)
+        self.index_lane = IndexLane(timer, worker)
         self.indexed = 0
         """Messages that the broker indexed in place of the pipeline, since the start."""
         self._held_ms = now_ms

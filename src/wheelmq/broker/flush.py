@@ -22,7 +22,7 @@ from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.store.store import Store
 from wheelmq.system.memory import PHYSICAL_BYTES
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ unwritten before it has whoever stores to a page wait (vm.dirty_ratio)."""
 class _Side:
     """The log, or the logs of the blocks: who waits for it, and how its flushes go."""
 
-    def __init__(self, offload: Offload) -> None:
-        self.offload = offload
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
         self.answers = DurableAnswers()
         self.is_running = self.is_wanted = False
         self.due_ms = 0
@@ -55,8 +55,8 @@ class Flush:
         self,
         store: Store,
         blocks: Blocks,
-        offload: Offload,
-        block_offload: Offload,
+        worker: Worker,
+        block_worker: Worker,
         settings: BrokerSettings,
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -64,8 +64,8 @@ class Flush:
         self._blocks = blocks
         self._settings = settings
         self._fail = fail
-        self._of_log = _Side(offload)
-        self._of_blocks = _Side(block_offload)
+        self._of_log = _Side(worker)
+        self._of_blocks = _Side(block_worker)
         """Who waits for messages of blocks does so by how many were put."""
         self._has_failed = False
         self._thorough_ms = 0
@@ -119,10 +119,10 @@ class Flush:
         if self._begins(self._of_log, now_ms):
             self._thorough_ms = now_ms + self._settings.flush_commit_log_thorough_interval
             upto, flush_log = self._store.flush_job()
-            self._of_log.offload.submit(flush_log, lambda result: self._log_flushed(upto, result))
+            self._of_log.worker.submit(flush_log, lambda result: self._log_flushed(upto, result))
         if self._begins(self._of_blocks, now_ms):
             put_count, flush_blocks = self._blocks.flush_job()
-            self._of_blocks.offload.submit(flush_blocks, lambda result: self._blocks_flushed(put_count, result))
+            self._of_blocks.worker.submit(flush_blocks, lambda result: self._blocks_flushed(put_count, result))
 
     def _burst_patience_ms(self) -> int:
         if self._store.log.end - self._store.log.synced > BURST_BYTES_MAX:

@@ -65,7 +65,7 @@ class MetricsCheck:
         step = next(self._steps, None)
         if step is not None:
             spans = step.spans()
-            self._broker.offloads.reading.submit(lambda: bring_in(spans), lambda result: self._take(step))
+            self._broker.workers.reading.submit(lambda: bring_in(spans), lambda result: self._take(step))
             return
         self._recount = None
         if recount.is_void:

@@ -39,6 +39,6 @@ def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: C
         return serve() if request.connection.is_open else None
 
     def begin(give: Give) -> None:
-        broker.offloads.reading.submit(work, lambda result: give(serve_if_open))
+        broker.workers.reading.submit(work, lambda result: give(serve_if_open))
 
     return Later(begin)

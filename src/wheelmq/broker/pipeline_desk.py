@@ -99,14 +99,14 @@ class PipelineDesk:
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
         self._check_ms = 0
-        self._check_file = CheckFile(broker.store, broker.offloads.background)
+        self._check_file = CheckFile(broker.store, broker.workers.background)
         self._row_check = RowCheck(self._timer)
         self.lease_watch = LeaseWatch(broker.clock.monotonic)
         self.slots_walked = 0
         """Slots with units that turns walked since the start."""
         self.fallback = Fallback(
             broker.timer,
-            broker.offloads.timers,
+            broker.workers.timers,
             broker.now_monotonic_ms(),
             save=lambda: self._save(None),
             is_saving=lambda: self._saves > 0,
@@ -306,7 +306,7 @@ class PipelineDesk:
             reach("mark.before")
             self._write(mark)
 
-        self._broker.offloads.flushing.submit(job, lambda result: self._saved(upto, done, result))
+        self._broker.workers.flushing.submit(job, lambda result: self._saved(upto, done, result))
 
     def _write(self, mark: Mark) -> None:
         assert self._timer.log.files.synced(mark.timer_log_position)

@@ -40,11 +40,11 @@ class TimerChores:
         if settings.holds_dequeue and not settings.timer_stop_dequeue:
             self._dequeues_from_ms = self._appears_ms
         self.check = MetricsCheck(broker, self.metrics)
-        self._warm = Warm(broker.timer, broker.offloads.reading) if settings.timer_warm_enable else None
-        self._warm_blocks = WarmBlocks(broker.block_lane, broker.offloads.reading)
+        self._warm = Warm(broker.timer, broker.workers.reading) if settings.timer_warm_enable else None
+        self._warm_blocks = WarmBlocks(broker.block_lane, broker.workers.reading)
         self._files_ahead = self._open_files_ahead()
         self._pages_ahead = PagesAhead(
-            broker.timer.log.files, broker.offloads.populating, broker.clock, PAGES_AHEAD_BYTES // 2
+            broker.timer.log.files, broker.workers.populating, broker.clock, PAGES_AHEAD_BYTES // 2
         )
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
@@ -79,7 +79,7 @@ class TimerChores:
     def _open_files_ahead(self) -> FilesAhead:
         """Of the timer log, when three quarters of its last file are filled: most stores never fill the first."""
         files, count = self._broker.timer.log.files, min(1, self._broker.settings.log_files_ahead)
-        background, left_bytes = self._broker.offloads.background, files.file_bytes // 4
+        background, left_bytes = self._broker.workers.background, files.file_bytes // 4
         return FilesAhead(files, background, count, populate_bytes=STEP_BYTES, left_bytes=left_bytes)
 
     def next_ms(self) -> int | None:
@@ -102,7 +102,7 @@ class TimerChores:
     def _save_metrics(self) -> None:
         job = self.metrics.save_job()
         if job is not None:
-            self._broker.offloads.background.submit(job, self._broker.chores.note_saved)
+            self._broker.workers.background.submit(job, self._broker.chores.note_saved)
 
     def _tell_progress(self) -> None:
         """One line, if anything has moved since the last one."""

@@ -16,7 +16,7 @@ from wheelmq.store import config_file
 from wheelmq.store.store import Store
 from wheelmq.system.disk import Disk
 from wheelmq.system.failpoint import reach
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def save(disk: Disk, paths: StorePaths, offsets: Table, version: DataVersion) ->
 class DelayOffsets:
     """Keeps the file: every `interval_ms` when something has changed, once the log is on disk that far."""
 
-    def __init__(self, store: Store, offsets: Callable[[], Table], background: Offload, interval_ms: int) -> None:
+    def __init__(self, store: Store, offsets: Callable[[], Table], background: Worker, interval_ms: int) -> None:
         self._store = store
         self._offsets = offsets
         self._background = background

@@ -27,7 +27,7 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store
 from wheelmq.system.failpoint import reach
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Snapshots:
         timer: Timer,
         lane: BlockLane,
         index: MessageIndex | None,
-        background: Offload,
+        background: Worker,
         settings: SnapshotSettings,
         hides_nothing: Callable[[], bool] = lambda: True,
     ) -> None:

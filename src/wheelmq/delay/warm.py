@@ -18,7 +18,7 @@ from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT
 from wheelmq.formats.units import Millis
 from wheelmq.store.mapped import HeldFiles, MappedSequence
 from wheelmq.system.disk import MappedFile
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 AHEAD_MS: Final = 3000
 """What fires within this is brought in (RocketMQ: three slots)."""
@@ -64,9 +64,9 @@ def bring_in(spans: Spans) -> None:
 class WarmBlocks:
     """Brings in what walks of blocks armed. `look` is called in every tick, and is cheap when there is nothing."""
 
-    def __init__(self, lane: BlockLane, offload: Offload) -> None:
+    def __init__(self, lane: BlockLane, worker: Worker) -> None:
         self._lane = lane
-        self._offload = offload
+        self._worker = worker
         self._is_busy = False
 
     def look(self) -> None:
@@ -79,7 +79,7 @@ class WarmBlocks:
                 for records in walked:
                     bring_in(spans_of(*records))
 
-            self._offload.submit(job, self._done)
+            self._worker.submit(job, self._done)
 
     def _done(self, result: Any) -> None:
         """Whatever came of it: the release reads what is not there itself."""
@@ -92,9 +92,9 @@ class Warm:
     `look` is called in every tick, and is cheap when there is nothing.
     """
 
-    def __init__(self, timer: Timer, offload: Offload) -> None:
+    def __init__(self, timer: Timer, worker: Worker) -> None:
         self._timer = timer
-        self._offload = offload
+        self._worker = worker
         self._warmed_to_ms = 0
         self._is_busy = False
 
@@ -108,7 +108,7 @@ class Warm:
         spans = self._spans(np.concatenate(parts)) if parts else []
         if spans:
             self._is_busy = True
-            self._offload.submit(lambda: bring_in(spans), self._done)
+            self._worker.submit(lambda: bring_in(spans), self._done)
 
     def _spans(self, refs: ref.Refs) -> Spans:
         refs = refs[refs[:, ref.ORIGIN] >> KIND_SHIFT != KIND_BLOCK]

@@ -15,7 +15,7 @@ from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.warm_locks import WarmLocks
 from wheelmq.system.clock import Clock
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class PagesAhead:
     Its thread should do nothing that takes longer: a log that takes 150 MB/s is through what was stored to in 0.1 s.
     """
 
-    def __init__(self, files: MappedSequence, offload: Offload, clock: Clock, step_bytes: int = STEP_BYTES) -> None:
+    def __init__(self, files: MappedSequence, worker: Worker, clock: Clock, step_bytes: int = STEP_BYTES) -> None:
         self._files = files
-        self._offload = offload
+        self._worker = worker
         self._clock = clock
         self._step_bytes = step_bytes
         self._populated_to = self._stored_to = 0
@@ -72,7 +72,7 @@ class PagesAhead:
             self._stored_s = self._clock.monotonic()
         self._populated_to = max(self._populated_to, start + stop - at)
         self._is_populating = True
-        self._offload.submit(partial(file.populate, at, stop, stores=stores), self._populated)
+        self._worker.submit(partial(file.populate, at, stop, stores=stores), self._populated)
         return True
 
     def _is_stale(self, position: int, coming_bytes: int, enough_bytes: int) -> bool:
@@ -100,7 +100,7 @@ class FilesAhead:
     def __init__(
         self,
         files: MappedSequence,
-        offload: Offload,
+        worker: Worker,
         count: int,
         *,
         populate_bytes: int,
@@ -108,7 +108,7 @@ class FilesAhead:
         locks: WarmLocks | None = None,
     ) -> None:
         self._files = files
-        self._offload = offload
+        self._worker = worker
         self._count = count
         self._populate_bytes = populate_bytes
         self._left_bytes = left_bytes
@@ -123,7 +123,7 @@ class FilesAhead:
         if self._left_bytes is not None and files.end - position > self._left_bytes:
             return
         self._made_for = files.end
-        self._offload.submit(files.ahead_job(self._count, self._populate_bytes), self._take)
+        self._worker.submit(files.ahead_job(self._count, self._populate_bytes), self._take)
 
     def _take(self, result: Any) -> None:
         if isinstance(result, BaseException):
@@ -140,8 +140,8 @@ class Ahead:
     def __init__(
         self,
         commit_log: CommitLog,
-        making: Offload,
-        populating: Offload,
+        making: Worker,
+        populating: Worker,
         clock: Clock,
         count: int = 2,
         *,

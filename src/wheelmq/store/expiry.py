@@ -17,7 +17,7 @@ from typing import Final
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.store import Store
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Expiry:
         index: MessageIndex | None,
         settings: ExpirySettings,
         needed_from: Callable[[], LogPosition],
-        background: Offload,
+        background: Worker,
     ) -> None:
         self._store = store
         self._index = index

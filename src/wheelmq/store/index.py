@@ -52,7 +52,7 @@ from wheelmq.formats.kernels import jit
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.store.store import Store
 from wheelmq.system.disk import MappedFile
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +84,12 @@ class Found(NamedTuple):
 class MessageIndex:
     """The index files of a store."""
 
-    def __init__(self, store: Store, offload: Offload, size: IndexSize) -> None:
+    def __init__(self, store: Store, worker: Worker, size: IndexSize) -> None:
         """Open the index files. Raises ValueError when `size` leaves no room for an entry."""
         if size.slots < 1 or size.units < 2:
             raise ValueError(f"an index file needs 1 slot and 2 units or more, not {size.slots} and {size.units}")
         self._store = store
-        self._offload = offload
+        self._worker = worker
         self._size = size
         self._folder = store.paths.index
         self._files: list[MappedFile] = []
@@ -122,7 +122,7 @@ class MessageIndex:
         if job is not None:
             self._is_busy = True
             self._gathered_s = now_s + self.gather_s
-            self._offload.submit(job, self._followed)
+            self._worker.submit(job, self._followed)
 
     def hurry(self) -> None:
         """Somebody asks: gather no more before what there is is added."""

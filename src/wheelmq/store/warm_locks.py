@@ -11,7 +11,7 @@ from typing import Any
 
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.disk import MappedFile
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 class WarmLocks:
     """Locks and unlocks files of one sequence beside the loop. `look` is called in every tick."""
 
-    def __init__(self, files: MappedSequence, offload: Offload, files_ahead: int) -> None:
+    def __init__(self, files: MappedSequence, worker: Worker, files_ahead: int) -> None:
         self._files = files
-        self._offload = offload
+        self._worker = worker
         self._needed_bytes = (files_ahead + 1) * files.file_bytes
         self._locked: list[MappedFile] = []
         self._has_failed = False
@@ -35,7 +35,7 @@ class WarmLocks:
             return made
 
         if made:
-            self._offload.submit(job, self._take)
+            self._worker.submit(job, self._take)
 
     def look(self, position: int) -> None:
         """Unlock the files that end at or before `position`, where the log ends."""
@@ -48,7 +48,7 @@ class WarmLocks:
             for file in left:
                 file.unlock()
 
-        self._offload.submit(job, lambda result: None)
+        self._worker.submit(job, lambda result: None)
 
     def _take(self, result: Any) -> None:
         if not isinstance(result, BaseException):

@@ -28,11 +28,11 @@ from wheelmq.formats.wire import frame, headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command, FrameError
 from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION, PULL_SUSPEND
-from wheelmq.system.offload import InlineOffload, Offloads
+from wheelmq.system.workers import InlineWorker, Workers
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.disk import SimulatedDisk
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 assert _handlers
 
@@ -94,24 +94,24 @@ class BrokerHarness:
         *,
         clock: ManualClock | None = None,
         disk: SimulatedDisk | None = None,
-        offload: InlineOffload | HeldOffload | None = None,
-        background: InlineOffload | HeldOffload | None = None,
-        reading: InlineOffload | HeldOffload | None = None,
-        block_offload: InlineOffload | HeldOffload | None = None,
-        tables: InlineOffload | HeldOffload | None = None,
+        worker: InlineWorker | HeldWorker | None = None,
+        background: InlineWorker | HeldWorker | None = None,
+        reading: InlineWorker | HeldWorker | None = None,
+        block_worker: InlineWorker | HeldWorker | None = None,
+        tables: InlineWorker | HeldWorker | None = None,
         seed: int = 0,
         **settings: Any,
     ) -> None:
         self.clock = ManualClock() if clock is None else clock
         self.disk = SimulatedDisk() if disk is None else disk
-        self.offload = InlineOffload() if offload is None else offload
-        self.background = self.offload if background is None else background
+        self.worker = InlineWorker() if worker is None else worker
+        self.background = self.worker if background is None else background
         self.reading = self.background if reading is None else reading
-        self.tables = InlineOffload() if tables is None else tables
-        self.block_offload = self.offload if block_offload is None else block_offload
-        self._offloads = Offloads(
-            flushing=self.offload,
-            blocks=self.block_offload,
+        self.tables = InlineWorker() if tables is None else tables
+        self.block_worker = self.worker if block_worker is None else block_worker
+        self._workers = Workers(
+            flushing=self.worker,
+            blocks=self.block_worker,
             background=self.background,
             reading=self.reading,
             tables=self.tables,
@@ -164,7 +164,7 @@ class BrokerHarness:
                 chosen,
                 disk=self.disk,
                 clock=self.clock,
-                offloads=self._offloads,
+                workers=self._workers,
                 randomness=self.randomness,
             )
         except BaseException:
@@ -175,9 +175,9 @@ class BrokerHarness:
         self.tick()  # as a server does once it listens
 
     def stop(self) -> None:
-        """A clean stop: what was handed to the offloads is finished, every connection is closed."""
+        """A clean stop: what was handed to the workers is finished, every connection is closed."""
         broker = self.broker
-        self._offloads.close()
+        self._workers.close()
         for connection in list(self._connections):
             self.lose(connection)
         broker.close()
@@ -185,9 +185,9 @@ class BrokerHarness:
 
     def crash(self) -> None:
         """`kill -9`: the process is gone, what it wrote is with the system."""
-        for offload in self._offloads:
-            if isinstance(offload, HeldOffload):
-                offload.forget()
+        for worker in self._workers:
+            if isinstance(worker, HeldWorker):
+                worker.forget()
         for connection in self._connections:
             connection.drop()
         self._gone()
@@ -350,9 +350,9 @@ class BrokerHarness:
         return wait_ms
 
     def run_jobs(self, count: int | None = None) -> int:
-        """Let each HeldOffload do its first `count` jobs, or all, and tick as a real shell does then; how many."""
-        offloads = (self.offload, self.block_offload, self.background)
-        held = {id(one): one for one in offloads if isinstance(one, HeldOffload)}
+        """Let each HeldWorker do its first `count` jobs, or all, and tick as a real shell does then; how many."""
+        workers = (self.worker, self.block_worker, self.background)
+        held = {id(one): one for one in workers if isinstance(one, HeldWorker)}
         if not held:
             return 0
         done = sum(one.run(count) for one in held.values())

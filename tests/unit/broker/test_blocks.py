@@ -27,8 +27,8 @@ from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.clock import START_MS
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel, Task
+from wheelmq.testing.workers import HeldWorker
 
 
 def command(harness: BrokerHarness, seconds: object, body: bytes = b"body", **properties: str) -> Command:
@@ -324,17 +324,17 @@ class TestTurns:
 
 class TestDisk:
     @pytest.fixture
-    def offload(self) -> HeldOffload:
-        return HeldOffload()
+    def worker(self) -> HeldWorker:
+        return HeldWorker()
 
     @pytest.fixture
-    def block_offload(self) -> HeldOffload:
-        return HeldOffload()
+    def block_worker(self) -> HeldWorker:
+        return HeldWorker()
 
     @pytest.fixture
-    def harness(self, tmp_path: Path, offload: HeldOffload, block_offload: HeldOffload) -> Iterator[BrokerHarness]:
+    def harness(self, tmp_path: Path, worker: HeldWorker, block_worker: HeldWorker) -> Iterator[BrokerHarness]:
         """SYNC_FLUSH, with an fsync that the test lets happen."""
-        with BrokerHarness(tmp_path, offload=offload, block_offload=block_offload, flush_mode="SYNC_FLUSH") as running:
+        with BrokerHarness(tmp_path, worker=worker, block_worker=block_worker, flush_mode="SYNC_FLUSH") as running:
             running.run_jobs()
             yield running
 
@@ -353,40 +353,40 @@ class TestDisk:
         harness.tick()
         assert asked.answer is not None
 
-    def test_one_flush_frees_those_of_all_blocks(self, harness: BrokerHarness, block_offload: HeldOffload) -> None:
+    def test_one_flush_frees_those_of_all_blocks(self, harness: BrokerHarness, block_worker: HeldWorker) -> None:
         asks = [harness.submit(command(harness, seconds)) for seconds in (3, 13, 23, 33)]
         harness.tick()
-        assert all(asked.answer is None for asked in asks) and len(block_offload) == 1
+        assert all(asked.answer is None for asked in asks) and len(block_worker) == 1
         harness.run_jobs()
         assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
 
     def test_what_goes_to_the_log_does_not_wait_for_blocks(
-        self, harness: BrokerHarness, offload: HeldOffload, block_offload: HeldOffload
+        self, harness: BrokerHarness, worker: HeldWorker, block_worker: HeldWorker
     ) -> None:
         """Nor the other way, however often."""
-        for slow, quick in ((block_offload, offload), (offload, block_offload)):
+        for slow, quick in ((block_worker, worker), (worker, block_worker)):
             asks = [harness.submit(command(harness, 8)), harness.submit(harness.send_command("T"))]
-            waits, goes = asks if slow is block_offload else asks[::-1]
+            waits, goes = asks if slow is block_worker else asks[::-1]
             harness.tick()
             for _ in range(3):
                 quick.run()
                 harness.tick()
                 assert goes.answer is not None and goes.answer.code == 0 and waits.answer is None
-                goes = harness.submit(harness.send_command("T") if slow is block_offload else command(harness, 8))
+                goes = harness.submit(harness.send_command("T") if slow is block_worker else command(harness, 8))
                 harness.tick()
             assert len(slow) >= 1
             harness.run_jobs()
             assert waits.answer is not None and waits.answer.code == 0
 
     def test_a_failed_sync_of_blocks_lets_nothing_be_acknowledged(
-        self, harness: BrokerHarness, offload: HeldOffload, block_offload: HeldOffload
+        self, harness: BrokerHarness, worker: HeldWorker, block_worker: HeldWorker
     ) -> None:
         asks = [harness.submit(command(harness, 8)), harness.submit(harness.send_command("T"))]
         harness.tick()
-        offload.work()
-        block_offload.fail_next(OSError(errno.EIO, "gone"))
-        block_offload.run()
-        offload.tell()
+        worker.work()
+        block_worker.fail_next(OSError(errno.EIO, "gone"))
+        block_worker.run()
+        worker.tell()
         harness.tick()
         assert [asked.answer.code for asked in asks if asked.answer] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
         assert harness.broker.failure is not None and harness.broker.flush.next_ms() is None
@@ -396,7 +396,7 @@ class TestDisk:
         harness.advance(5001)
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
 
-    def test_a_failed_sync_is_final(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_a_failed_sync_is_final(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asked = harness.submit(command(harness, 8))
         harness.tick()
         harness.disk.sync_error = OSError(errno.EIO, "gone")

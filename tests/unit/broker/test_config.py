@@ -14,7 +14,7 @@ from wheelmq.config import properties
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 OK = ResponseCode.SUCCESS
 
@@ -108,7 +108,7 @@ def test_marks_of_answers(harness: BrokerHarness) -> None:
 
 
 def test_synchronous_flush(tmp_path: Path) -> None:
-    with BrokerHarness(tmp_path, block_length_seconds=60, offload=HeldOffload()) as harness:
+    with BrokerHarness(tmp_path, block_length_seconds=60, worker=HeldWorker()) as harness:
         assert harness.send("T").code == OK
         assert update(harness, flushDiskType="SYNC_FLUSH").code == OK
         asked = harness.submit(harness.send_command("T"))

@@ -16,7 +16,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store import config_file
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 BROKEN = OSError(errno.EIO, "broken")
 
@@ -25,7 +25,7 @@ class Admin:
     """Submits changes to a broker whose table writes run when the test says."""
 
     def __init__(self, folder: Path) -> None:
-        self.tables = HeldOffload()
+        self.tables = HeldWorker()
         self.harness = BrokerHarness(folder, tables=self.tables)
 
     def put_group(self, retries: int) -> Ask:

@@ -18,9 +18,9 @@ from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import Done, PipelineModel
 from wheelmq.testing.stops import Died, Stops
+from wheelmq.testing.workers import HeldWorker
 
 LEAD_MS = 30_000
 GUARD_MS = wheel_lane.GUARD_MS
@@ -35,12 +35,12 @@ def harness(tmp_path: Path, clock: ManualClock, disk: SimulatedDisk) -> Iterator
 
 
 @pytest.fixture
-def held() -> HeldOffload:
-    return HeldOffload()
+def held() -> HeldWorker:
+    return HeldWorker()
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, held: HeldOffload) -> Iterator[BrokerHarness]:
+def waiting(tmp_path: Path, held: HeldWorker) -> Iterator[BrokerHarness]:
     """Yield a broker whose jobs off the loop wait for the test."""
     with BrokerHarness(tmp_path / "store", background=held, **WIDE) as running:
         yield running
@@ -129,7 +129,7 @@ class TestWheelLane:
         harness.advance(60_000)
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_a_message_indexed_into_a_slot_that_is_scanned(self, waiting: BrokerHarness, held: HeldOffload) -> None:
+    def test_a_message_indexed_into_a_slot_that_is_scanned(self, waiting: BrokerHarness, held: HeldWorker) -> None:
         model = PipelineModel(waiting)
         due = send(waiting, [40_000, 40_500])
         index(waiting, model)
@@ -161,7 +161,7 @@ class TestWheelLane:
         harness.advance(10_000)
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_what_falls_due_while_a_job_runs(self, waiting: BrokerHarness, held: HeldOffload) -> None:
+    def test_what_falls_due_while_a_job_runs(self, waiting: BrokerHarness, held: HeldWorker) -> None:
         due = send(waiting, [40_000])
         index(waiting, PipelineModel(waiting))
         waiting.advance(37_000)
@@ -172,7 +172,7 @@ class TestWheelLane:
         waiting.settle()
         assert lateness(waiting, due) == {b"m0": 6000}
 
-    def test_a_cancelled_message_stays_away(self, waiting: BrokerHarness, held: HeldOffload) -> None:
+    def test_a_cancelled_message_stays_away(self, waiting: BrokerHarness, held: HeldWorker) -> None:
         due = send(waiting, [40_100], "other")
         due_ms = waiting.now_ms + 40_000
         assert waiting.send("T", b"m0", deliver_ms=due_ms, properties={props.UNIQ_KEY: "K"}).code == 0
@@ -280,8 +280,8 @@ class TestIndexLane:
         assert harness.broker.timer.indexed_to == 25 and harness.broker.timer.notes.count == 0
 
     def test_only_messages_that_are_on_disk(self, tmp_path: Path) -> None:
-        flushes = HeldOffload()
-        with BrokerHarness(tmp_path, offload=flushes, background=HeldOffload(), **WIDE) as harness:
+        flushes = HeldWorker()
+        with BrokerHarness(tmp_path, worker=flushes, background=HeldWorker(), **WIDE) as harness:
             send(harness, [90_000] * 3)
             harness.advance(fallback.AWAY_MS + 5000)
             assert harness.broker.timer.indexed_to == 0
@@ -291,7 +291,7 @@ class TestIndexLane:
             assert harness.broker.timer.indexed_to == 3
             invariants.check(harness.broker)
 
-    def test_a_pipeline_that_comes_meanwhile_has_precedence(self, waiting: BrokerHarness, held: HeldOffload) -> None:
+    def test_a_pipeline_that_comes_meanwhile_has_precedence(self, waiting: BrokerHarness, held: HeldWorker) -> None:
         due = send(waiting, [100_000] * 3)
         waiting.advance(fallback.AWAY_MS + 1000)
         assert len(held) > 0 and waiting.broker.timer.indexed_to == 0

@@ -14,19 +14,19 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import Refused
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 
 @pytest.fixture
-def offload() -> HeldOffload:
-    return HeldOffload()
+def worker() -> HeldWorker:
+    return HeldWorker()
 
 
 @pytest.fixture
-def harness(tmp_path: Path, offload: HeldOffload) -> Iterator[BrokerHarness]:
+def harness(tmp_path: Path, worker: HeldWorker) -> Iterator[BrokerHarness]:
     """SYNC_FLUSH, with an fsync that the test lets happen."""
-    with BrokerHarness(tmp_path, offload=offload, flush_mode="SYNC_FLUSH") as running:
+    with BrokerHarness(tmp_path, worker=worker, flush_mode="SYNC_FLUSH") as running:
         running.run_jobs()
         yield running
 
@@ -40,28 +40,28 @@ class TestSync:
         assert asked.answer is not None and asked.answer.code == 0
         assert asked.answer.ext["queueOffset"] == "0"
 
-    def test_one_flush_frees_many(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_one_flush_frees_many(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asks = [harness.submit(harness.send_command("T"), harness.connect()) for _ in range(10)]
         harness.tick()
         syncs = len(harness.disk.syncs)
-        offload.work()
-        offload.tell()
+        worker.work()
+        worker.tell()
         harness.tick()
         assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
         assert len(harness.disk.syncs) == syncs + 1
 
-    def test_what_comes_during_a_flush_waits_for_the_next(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_what_comes_during_a_flush_waits_for_the_next(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         first = harness.submit(harness.send_command("T"))
         harness.tick()
         second = harness.submit(harness.send_command("T"))
         harness.tick()
-        offload.run(1)
+        worker.run(1)
         harness.tick()
         assert first.answer is not None and second.answer is None
         harness.run_jobs()
         assert second.answer is not None and second.answer.code == 0
 
-    def test_in_the_order_of_the_log(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_in_the_order_of_the_log(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         connection = harness.connect()
         asks = [harness.submit(harness.send_command("T"), connection) for _ in range(5)]
         harness.tick()
@@ -130,13 +130,13 @@ class TestTimeout:
             harness.advance_to_next()
         assert harness.now_ms == due_ms
 
-    def test_after_an_idle_spell(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_after_an_idle_spell(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         harness.tick()
         harness.clock.advance(5000)
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
-        offload.work()
-        offload.tell()
+        worker.work()
+        worker.tell()
         harness.tick()
         assert asked.answer is not None and asked.answer.code == 0
 
@@ -144,11 +144,11 @@ class TestTimeout:
 class TestFailure:
     ERROR = OSError(5, "Input/output error")
 
-    def test_the_broker_has_failed(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_the_broker_has_failed(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
-        offload.fail_next(self.ERROR)
-        offload.run()
+        worker.fail_next(self.ERROR)
+        worker.run()
         harness.tick()
         assert harness.broker.failure is self.ERROR
         assert asked.answer is None or asked.answer.code != 0
@@ -156,22 +156,22 @@ class TestFailure:
         harness.advance(500)
         assert harness.send("T", properties={props.WAIT: "false"}).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
-    def test_nothing_is_acknowledged_after_it(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_nothing_is_acknowledged_after_it(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
-        offload.fail_next(self.ERROR)
-        offload.run(1)
+        worker.fail_next(self.ERROR)
+        worker.run(1)
         for _ in range(20):
             harness.run_jobs()
             harness.advance(500)
         assert asked.answer is None or asked.answer.code != 0
 
-    def test_who_waits_is_told(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_who_waits_is_told(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         before = harness.submit(harness.send_command("T"))
         harness.tick()
         during = harness.submit(harness.send_command("T"))
-        offload.fail_next(self.ERROR)
-        offload.run(1)
+        worker.fail_next(self.ERROR)
+        worker.run(1)
         harness.tick()
         for asked in (before, during):
             assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
@@ -182,34 +182,34 @@ class TestFailure:
         assert harness.broker.next_tick_ms() > 0
 
     def test_a_flush_that_ends_well_after_another_failure_frees_nobody(
-        self, harness: BrokerHarness, offload: HeldOffload
+        self, harness: BrokerHarness, worker: HeldWorker
     ) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
         synced = harness.broker.store.log.synced
         harness.broker.fail(self.ERROR)
-        offload.run()
+        worker.run()
         harness.tick()
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert harness.broker.store.log.synced == synced
 
-    def test_nothing_is_released_after_it(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_nothing_is_released_after_it(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         harness.submit(harness.send_command("T", delay_ms=2000))
         harness.tick()
-        offload.fail_next(self.ERROR)
-        offload.run(1)
+        worker.fail_next(self.ERROR)
+        worker.run(1)
         end = harness.broker.store.log.end
         harness.clock.advance(3000)
         harness.tick()
         harness.tick()
         assert harness.broker.store.log.end == end
 
-    def test_a_mark_that_cannot_be_written_is_a_failure(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_a_mark_that_cannot_be_written_is_a_failure(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         model = PipelineModel(harness)
         model.is_patient = False
         model.work()
-        offload.fail_next(self.ERROR)
-        offload.run()
+        worker.fail_next(self.ERROR)
+        worker.run()
         assert harness.broker.failure is self.ERROR
 
     def test_no_turn_is_committed_after_it(self, harness: BrokerHarness) -> None:
@@ -227,18 +227,18 @@ class TestFailure:
                 step()
         assert harness.broker.timer.turns.turn == plan.turn - 1
 
-    def test_offsets_that_cannot_be_saved_are_not(self, harness: BrokerHarness, offload: HeldOffload) -> None:
+    def test_offsets_that_cannot_be_saved_are_not(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         harness.broker.consumer_offsets.commit("g", "T", 0, 5)
         harness.advance(6000)
-        offload.fail_next(self.ERROR)
-        offload.run()
+        worker.fail_next(self.ERROR)
+        worker.run()
         assert harness.broker.failure is None
 
 
 class TestAsync:
     @pytest.fixture
-    def harness(self, tmp_path: Path, offload: HeldOffload) -> Iterator[BrokerHarness]:
-        with BrokerHarness(tmp_path, offload=offload) as running:
+    def harness(self, tmp_path: Path, worker: HeldWorker) -> Iterator[BrokerHarness]:
+        with BrokerHarness(tmp_path, worker=worker) as running:
             running.run_jobs()
             yield running
 

@@ -19,7 +19,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.store import config_file
 from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 
 def heartbeat(groups: int, subscriptions: int = 1, **fields: str) -> Command:
@@ -31,7 +31,7 @@ def heartbeat(groups: int, subscriptions: int = 1, **fields: str) -> Command:
 
 
 def test_a_thousand_new_groups_are_one_write_of_each_table(tmp_path: Path) -> None:
-    tables = HeldOffload()
+    tables = HeldWorker()
     with BrokerHarness(tmp_path, tables=tables) as harness:
         asked = harness.submit(heartbeat(1000))
         harness.settle()
@@ -88,7 +88,7 @@ class TestExpressions:
     LONG = " OR ".join(f"a = '{i}'" for i in range(100))
 
     def test_long_ones_are_parsed_off_the_loop(self, tmp_path: Path) -> None:
-        reading = HeldOffload()
+        reading = HeldWorker()
         with BrokerHarness(tmp_path, reading=reading, enable_property_filter=True) as harness:
             harness.send("t0", queue_id=0, properties={"a": "7"})
             asked = harness.submit(heartbeat(1, subString=self.LONG, expressionType="SQL92"))
@@ -118,11 +118,11 @@ class TestOvertaken:
     """Requests and losses that come while a heartbeat or a pull waits until its expression is parsed."""
 
     @pytest.fixture
-    def reading(self) -> HeldOffload:
-        return HeldOffload()
+    def reading(self) -> HeldWorker:
+        return HeldWorker()
 
     @pytest.fixture
-    def parsing(self, tmp_path: Path, reading: HeldOffload) -> Iterator[BrokerHarness]:
+    def parsing(self, tmp_path: Path, reading: HeldWorker) -> Iterator[BrokerHarness]:
         grammar._outcomes.clear()
         with BrokerHarness(tmp_path, reading=reading, enable_property_filter=True) as harness:
             harness.send("t0", queue_id=0)
@@ -136,14 +136,14 @@ class TestOvertaken:
     def leave(self, group: str, kind: str = "consumerGroup") -> Command:
         return Command(code=RequestCode.UNREGISTER_CLIENT, ext={"clientID": "c", kind: group})
 
-    def test_a_client_that_is_gone_is_no_member(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+    def test_a_client_that_is_gone_is_no_member(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         asked = parsing.submit(self.long_heartbeat())
         parsing.lose(asked.connection)
         assert reading.run() == 1
         parsing.settle()
         assert not parsing.broker.clients.consumers and not len(parsing.broker.clients.unfinished)
 
-    def test_a_group_that_was_left_is_not_registered(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+    def test_a_group_that_was_left_is_not_registered(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         asked = parsing.submit(self.long_heartbeat(2))
         assert parsing.ask(self.leave("g0")).code == 0
         reading.run()
@@ -151,7 +151,7 @@ class TestOvertaken:
         assert asked.answer is not None and asked.answer.code == 0
         assert list(parsing.broker.clients.consumers) == ["g1"] and not len(parsing.broker.clients.unfinished)
 
-    def test_a_producer_group_that_was_left(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+    def test_a_producer_group_that_was_left(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         command = self.long_heartbeat()
         command.body = command.body.replace(b'"producerDataSet": []', b'"producerDataSet": [{"groupName": "p"}]')
         parsing.submit(command)
@@ -160,7 +160,7 @@ class TestOvertaken:
         parsing.settle()
         assert list(parsing.broker.clients.consumers) == ["g0"] and not parsing.broker.clients.producers
 
-    def test_a_later_heartbeat_wins(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+    def test_a_later_heartbeat_wins(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         parsing.submit(self.long_heartbeat(2))
         assert parsing.ask(heartbeat(1, subscriptions=2)).code == 0
         reading.run()
@@ -196,14 +196,14 @@ class TestOvertaken:
         fields = {"subscription": self.LONG, "expressionType": "SQL92"}
         return harness.submit(harness.pull_command("t0", offset=1, hold_ms=10_000, **fields))
 
-    def test_pulls_of_a_client_that_is_gone_are_not_held(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+    def test_pulls_of_a_client_that_is_gone_are_not_held(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         asked = [self.pull(parsing) for _ in range(50)]
         parsing.lose(asked[0].connection)
         reading.run()
         parsing.settle()
         assert not len(parsing.broker.holds)
 
-    def test_a_pull_that_finds_no_room_after_the_parsing(self, parsing: BrokerHarness, reading: HeldOffload) -> None:
+    def test_a_pull_that_finds_no_room_after_the_parsing(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         failed = parsing.broker.dispatch.counts["failed"]
         with mock.patch.object(holds, "HOLDS_OF_ONE_MAX", 1):
             first, second = self.pull(parsing), self.pull(parsing)

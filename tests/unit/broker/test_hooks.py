@@ -14,7 +14,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 UNKNOWN = 987_654
 FORBIDDEN = PeerError(ResponseCode.NO_PERMISSION, "not you")
@@ -149,7 +149,7 @@ class TestRpc:
         assert [answered for _, _, answered in seen.after] == [None]
 
     def test_an_answer_that_waits_for_the_disk(self, tmp_path: Path, seen: Seen) -> None:
-        with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", offload=HeldOffload()) as harness:
+        with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", worker=HeldWorker()) as harness:
             harness.broker.hooks.register_rpc_hook(seen)
             asked = harness.submit(harness.send_command("T"))
             harness.tick()
@@ -158,7 +158,7 @@ class TestRpc:
             assert asked.answer is not None and asked.answer.code == 0
 
     def test_a_request_that_fails_after_it_has_waited(self, tmp_path: Path, seen: Seen) -> None:
-        tables = HeldOffload()
+        tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             harness.broker.hooks.register_rpc_hook(seen)
             asked = harness.submit(harness.send_command("new"))

@@ -16,8 +16,8 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.testing.clock import START_MS
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 HOUR_MS = 3_600_000
 ALL_DAY = ";".join(f"{hour:02d}" for hour in range(24))
@@ -64,15 +64,15 @@ class TestACount:
         monkeypatch.setattr(metrics_check, "APART_MS", 0)
 
     @pytest.fixture
-    def reading(self) -> HeldOffload:
-        return HeldOffload()
+    def reading(self) -> HeldWorker:
+        return HeldWorker()
 
     @pytest.fixture
-    def harness(self, tmp_path: Path, reading: HeldOffload) -> Iterator[BrokerHarness]:
+    def harness(self, tmp_path: Path, reading: HeldWorker) -> Iterator[BrokerHarness]:
         with BrokerHarness(tmp_path, reading=reading, timer_check_metrics_when=ALL_DAY) as running:
             yield running
 
-    def finish(self, harness: BrokerHarness, reading: HeldOffload) -> int:
+    def finish(self, harness: BrokerHarness, reading: HeldWorker) -> int:
         """Run steps until there is none; how many."""
         steps = 0
         while reading.run():
@@ -82,7 +82,7 @@ class TestACount:
         return steps
 
     def test_what_is_wrong_is_put_right(
-        self, harness: BrokerHarness, reading: HeldOffload, caplog: pytest.LogCaptureFixture
+        self, harness: BrokerHarness, reading: HeldWorker, caplog: pytest.LogCaptureFixture
     ) -> None:
         waiting = fill(harness)
         falsify(harness)
@@ -98,7 +98,7 @@ class TestACount:
         assert "wrong" not in caplog.text and counts(harness) == waiting
 
     def test_what_comes_and_goes_meanwhile(
-        self, harness: BrokerHarness, reading: HeldOffload, monkeypatch: pytest.MonkeyPatch
+        self, harness: BrokerHarness, reading: HeldWorker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(recount, "STEP_UNITS_PLAIN", 3)
         waiting = fill(harness)
@@ -117,7 +117,7 @@ class TestACount:
         assert counts(harness) == {"T": waiting["T"], "L": waiting["L"] + 2, "B": waiting["B"]}
 
     def test_what_is_gone_before_it_was_counted(
-        self, harness: BrokerHarness, reading: HeldOffload, caplog: pytest.LogCaptureFixture
+        self, harness: BrokerHarness, reading: HeldWorker, caplog: pytest.LogCaptureFixture
     ) -> None:
         fill(harness)
         harness.advance(60_000)

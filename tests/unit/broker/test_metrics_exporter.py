@@ -22,8 +22,8 @@ from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 LINE = (
     r"turn (\d+): (\d+) indexed, (\d+) walked, (\d+) armed; \d+ ms from plan to commit, \d+\.\d ms of them the commit"
@@ -224,7 +224,7 @@ def test_over_http(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_that_is_away_and_messages_that_no_lane_reads(tmp_path: Path) -> None:
-    reading = HeldOffload()
+    reading = HeldWorker()
     wide = {"timer_lead_ms": 30_000, "timer_slots": 600, "timer_roll_window_slots": 400}
     with BrokerHarness(tmp_path, background=reading, **wide) as harness:
         model = PipelineModel(harness)

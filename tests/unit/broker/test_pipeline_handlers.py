@@ -18,8 +18,8 @@ from wheelmq.net.errors import CallError, Refused
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import Done, Fate, PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 PACE_MS = 1000
 """The default of the setting pipeline_pace_ms."""
@@ -150,7 +150,7 @@ class TestLease:
         assert PipelineModel(harness, "other").work() is Done.WAITING
 
     def test_it_is_answered_when_the_epoch_is_durable(self, tmp_path: Path) -> None:
-        with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
+        with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
             asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p", "holderId": "1"}))
             harness.advance(500)
             assert asked.answer is None
@@ -343,7 +343,7 @@ class TestPlan:
         assert first is not None and model.plan() == first
 
     def test_only_over_what_is_on_disk(self, tmp_path: Path) -> None:
-        with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
+        with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
             model = PipelineModel(harness)
             model.open()
             harness.advance(PACE_MS)
@@ -358,7 +358,7 @@ class TestPlan:
             invariants.check(harness.broker)
 
     def test_not_before_the_last_turn_is_durable(self, tmp_path: Path) -> None:
-        with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
+        with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
             model = PipelineModel(harness)
             harness.send("T", delay_ms=3000)
             harness.advance(PACE_MS)

@@ -20,7 +20,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.system.disk import MappedFile
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 UNAVAILABLE = (
     "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
@@ -80,7 +80,7 @@ class TestOk:
 class TestFlushDiskTimeout:
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Any:
-        with BrokerHarness(tmp_path, offload=HeldOffload(), flush_mode="SYNC_FLUSH") as running:
+        with BrokerHarness(tmp_path, worker=HeldWorker(), flush_mode="SYNC_FLUSH") as running:
             running.run_jobs()
             yield running
 

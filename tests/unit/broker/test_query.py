@@ -15,7 +15,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.store.index import GATHER_S
 from wheelmq.testing.harness import Ask, BrokerHarness, records_in
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 
 def query(harness: BrokerHarness, key: str) -> Ask:
@@ -43,7 +43,7 @@ def test_what_was_stored_in_the_same_moment_is_found(harness: BrokerHarness) -> 
 
 
 def test_a_query_waits_for_the_index_and_not_for_ever(tmp_path: Path) -> None:
-    background = HeldOffload()
+    background = HeldWorker()
     with BrokerHarness(tmp_path / "store", background=background) as harness:
         send(harness, "a")
         patient, late = query(harness, "a"), query(harness, "a")
@@ -125,7 +125,7 @@ class TestBlocks:
 
     def test_while_the_search_takes_long(self, tmp_path: Path) -> None:
         """The answer comes without blocks at last, and with them as soon as they were searched."""
-        reading = HeldOffload()
+        reading = HeldWorker()
         with BrokerHarness(tmp_path / "store", reading=reading) as harness:
             send(harness, "a")
             self.put(harness, b"block", "a", "U")

@@ -144,9 +144,9 @@ def test_a_store_that_takes_nothing_hinders_no_reply(harness: BrokerHarness) -> 
 
 
 def test_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
-    from wheelmq.testing.offload import HeldOffload
+    from wheelmq.testing.workers import HeldWorker
 
-    with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", offload=HeldOffload()) as harness:
+    with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", worker=HeldWorker()) as harness:
         connection = producer(harness)
         asked = reply(harness)
         answer(harness, connection)

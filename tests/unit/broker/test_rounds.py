@@ -11,7 +11,7 @@ from wheelmq.broker.broker import ROUNDS_MS
 from wheelmq.broker.settings import FlushMode
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 
 def settled(harness: BrokerHarness) -> None:
@@ -67,7 +67,7 @@ def test_a_message_that_is_due_at_once_makes_a_tick(harness: BrokerHarness) -> N
 
 
 def test_a_message_that_waits_for_the_disk_makes_a_tick(tmp_path: Path) -> None:
-    with BrokerHarness(tmp_path / "synced", offload=HeldOffload(), flush_mode=FlushMode.SYNC) as harness:
+    with BrokerHarness(tmp_path / "synced", worker=HeldWorker(), flush_mode=FlushMode.SYNC) as harness:
         harness.submit(harness.send_command("T"))
         harness.tick()
         harness.run_jobs()

@@ -16,10 +16,10 @@ from wheelmq.formats.kernels import jit
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.system.offload import InlineOffload
+from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 
 @pytest.fixture(params=["compiled", "plain"])
@@ -107,7 +107,7 @@ def test_what_became_of_one(harness: BrokerHarness) -> None:
 
 
 def test_what_is_settled_and_not_indexed_by_key_yet(tmp_path: Path) -> None:
-    with BrokerHarness(tmp_path, background=HeldOffload(), reading=InlineOffload()) as harness:
+    with BrokerHarness(tmp_path, background=HeldWorker(), reading=InlineWorker()) as harness:
         harness.send("T", delay_ms=500, properties={props.UNIQ_KEY: "K"})
         harness.run_jobs()
         harness.advance(1000)
@@ -270,8 +270,8 @@ class TestBlocks:
             assert fates(harness, f"U{i}") == [("block", None)]
 
     def test_it_runs_beside_the_loop_and_is_answered_then(self, tmp_path: Path) -> None:
-        with BrokerHarness(tmp_path, reading=HeldOffload()) as harness:
-            assert isinstance(harness.reading, HeldOffload)
+        with BrokerHarness(tmp_path, reading=HeldWorker()) as harness:
+            assert isinstance(harness.reading, HeldWorker)
             harness.send("T", properties={props.UNIQ_KEY: "key", props.DELAY_IN_SECONDS: "2"})
             asked = [search_for(harness, "key") for _ in range(search.UNDER_WAY_MAX)]
             one_more = search_for(harness, "key").answer
@@ -289,8 +289,8 @@ class TestBlocks:
             harness.advance(harness.broker.settings.response_timeout_ms)
 
     def test_a_disk_that_takes_too_long_and_one_that_fails(self, tmp_path: Path) -> None:
-        with BrokerHarness(tmp_path, reading=HeldOffload()) as harness:
-            assert isinstance(harness.reading, HeldOffload)
+        with BrokerHarness(tmp_path, reading=HeldWorker()) as harness:
+            assert isinstance(harness.reading, HeldWorker)
             asked = search_for(harness, "key")
             harness.advance(harness.broker.settings.response_timeout_ms)
             assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_BUSY
@@ -305,8 +305,8 @@ class TestBlocks:
 
     def test_a_search_of_a_block_that_goes_meanwhile(self, tmp_path: Path) -> None:
         settings = {"block_length_seconds": 3, "clean_resource_interval_ms": 1000}
-        with BrokerHarness(tmp_path, reading=HeldOffload(), **settings) as harness:
-            assert isinstance(harness.reading, HeldOffload)
+        with BrokerHarness(tmp_path, reading=HeldWorker(), **settings) as harness:
+            assert isinstance(harness.reading, HeldWorker)
             harness.send("T", properties={props.UNIQ_KEY: "out", props.DELAY_IN_SECONDS: "1"})
             asked = search_for(harness, "out")
             harness.advance(8000, every_ms=500)

@@ -19,7 +19,7 @@ from wheelmq.formats.kernels import topics as kernel
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import BrokerHarness, NoAnswer
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 
 def create(harness: BrokerHarness, topic: str, read: int, write: int) -> int:
@@ -52,7 +52,7 @@ class TestOnDisk:
         assert harness.bodies("T") == [b"stored"]
 
     def test_a_message_waits_until_its_new_topic_is_on_disk(self, tmp_path: Path) -> None:
-        tables = HeldOffload()
+        tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             first, second = (harness.submit(harness.send_command("T", b"%d" % i, queue_id=0)) for i in range(2))
             harness.tick()
@@ -68,7 +68,7 @@ class TestOnDisk:
         [(props.TIMER_DELAY_MS, "2000"), (props.TIMER_DELAY_SEC, "2"), (props.DELAY_IN_SECONDS, "2")],
     )
     def test_a_delay_starts_when_the_send_comes(self, tmp_path: Path, delay: str, length: str) -> None:
-        tables = HeldOffload()
+        tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             begin_ms = harness.now_ms
             harness.submit(harness.send_command("T", b"1", queue_id=0, properties={delay: length}))
@@ -85,7 +85,7 @@ class TestOnDisk:
         [(props.TIMER_DELAY_MS, "500"), (props.TIMER_DELAY_SEC, "1"), (props.DELAY_IN_SECONDS, "1")],
     )
     def test_a_delay_that_passes_while_the_send_waits(self, tmp_path: Path, delay: str, length: str) -> None:
-        tables = HeldOffload()
+        tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             asked = harness.submit(harness.send_command("T", b"1", queue_id=0, properties={delay: length}))
             harness.tick()
@@ -96,7 +96,7 @@ class TestOnDisk:
             assert harness.bodies("T") == [b"1"]
 
     def test_a_thousand_new_topics_are_two_writes(self, tmp_path: Path) -> None:
-        tables = HeldOffload()
+        tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             asked = [harness.submit(harness.send_command(f"T{i}", queue_id=0)) for i in range(1000)]
             harness.tick()
@@ -110,7 +110,7 @@ class TestOnDisk:
             assert more.answer is not None and more.answer.code == 0
 
     def test_sends_that_wait_are_bounded(self, tmp_path: Path) -> None:
-        with BrokerHarness(tmp_path, tables=HeldOffload(), bytes_in_flight_max=1 << 30) as harness:
+        with BrokerHarness(tmp_path, tables=HeldWorker(), bytes_in_flight_max=1 << 30) as harness:
             answers = [harness.submit(harness.send_command("T", bytes(4_100_000))) for _ in range(17)]
             harness.tick()
             refused = [one.answer for one in answers if one.answer is not None]
@@ -118,7 +118,7 @@ class TestOnDisk:
             assert "topics.json" in (refused[0].remark or "")
 
     def test_properties_of_sends_that_wait_are_bounded(self, tmp_path: Path) -> None:
-        tables = HeldOffload()
+        tables = HeldWorker()
         with (
             mock.patch.object(saved_answers, "WAITING_BYTES_MAX", 200_000),
             BrokerHarness(tmp_path, tables=tables) as harness,
@@ -132,7 +132,7 @@ class TestOnDisk:
             assert all(one.answer is not None for one in answers) and harness.broker.topics.waiting_bytes == 0
 
     def test_an_administrator_is_answered_when_the_topic_is_on_disk(self, tmp_path: Path) -> None:
-        tables = HeldOffload()
+        tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             with pytest.raises(NoAnswer):
                 create(harness, "T", 4, 4)

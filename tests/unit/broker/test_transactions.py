@@ -14,11 +14,11 @@ from wheelmq.formats.disk.message import Message, Record, decode_record
 from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.system.offload import InlineOffload
+from wheelmq.system.workers import InlineWorker
 from wheelmq.testing import invariants
 from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import BrokerHarness, NoAnswer
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 GROUP = "producers"
@@ -677,7 +677,7 @@ class TestRestart:
 
     def test_offsets_do_not_run_ahead_of_the_log(self, tmp_path: Path) -> None:
         """A commit is in memory and its flush hangs, while the offsets are written down: the power cut takes it."""
-        with BrokerHarness(tmp_path, offload=HeldOffload(), background=InlineOffload()) as harness:
+        with BrokerHarness(tmp_path, worker=HeldWorker(), background=InlineWorker()) as harness:
             sent = half(harness)
             harness.advance(1000)
             harness.run_jobs()

@@ -18,8 +18,8 @@ from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 from .test_cancel import cancel, cancel_command, send
 
@@ -87,7 +87,7 @@ def test_keys_of_blocks_go_with_their_messages(harness: BrokerHarness) -> None:
 
 
 def test_while_the_index_lags(tmp_path: Path) -> None:
-    background = HeldOffload()
+    background = HeldWorker()
     with BrokerHarness(tmp_path, background=background) as harness:
         fill(harness)
         assert in_memory(harness) == COUNT

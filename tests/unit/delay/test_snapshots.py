@@ -19,8 +19,8 @@ from wheelmq.store.snapshot import load_snapshot
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 WAITS_MS = 60_000
 
@@ -202,8 +202,8 @@ def test_a_pending_record_that_is_gone_is_looked_for_by_a_walk(
 
 class TestWhenItIsWritten:
     def test_not_before_log_and_units_are_on_disk(self, tmp_path: Path) -> None:
-        offload = HeldOffload()
-        with BrokerHarness(tmp_path, offload=offload) as harness:
+        worker = HeldWorker()
+        with BrokerHarness(tmp_path, worker=worker) as harness:
             harness.send("T")
             end = harness.broker.store.log.end
             for _ in range(20):

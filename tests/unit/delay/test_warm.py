@@ -13,8 +13,8 @@ from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.disk import MappedFile
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def brought_in(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_each_record_once_and_before_its_time(tmp_path: Path, brought_in: list[bytes]) -> None:
-    reading = HeldOffload()
+    reading = HeldWorker()
     with BrokerHarness(tmp_path, timer_warm_enable=True, timer_lead_ms=8000, reading=reading) as harness:
         model = PipelineModel(harness)
         ways = ({props.DELAY: "3"}, {props.TIMER_DELAY_MS: "10500"})
@@ -60,7 +60,7 @@ def test_each_record_once_and_before_its_time(tmp_path: Path, brought_in: list[b
 
 @pytest.mark.parametrize("has_pipeline", [True, False])
 def test_those_of_blocks_whenever_a_walk_arms_them(tmp_path: Path, brought_in: list[bytes], has_pipeline: bool) -> None:
-    reading = HeldOffload()
+    reading = HeldWorker()
     with BrokerHarness(tmp_path, timer_lead_ms=8000, reading=reading) as harness:
         model = PipelineModel(harness)
         for i in range(3):

@@ -18,8 +18,8 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.store.expiry import HOUR_MS, delete_hours
 from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 RESERVED_HOURS = 2
 LOG_FILE_BYTES = 1 << 14
@@ -189,7 +189,7 @@ class TestWhatFollows:
     def test_a_record_whose_unit_is_in_memory_alone_stays(self, tmp_path: Path) -> None:
         """The file of its queue may be gone after a power cut, and with it the offsets that were given."""
         chosen = {"log_file_bytes": LOG_FILE_BYTES, "file_reserved_time": RESERVED_HOURS}
-        with BrokerHarness(tmp_path, background=HeldOffload(), **chosen) as harness:
+        with BrokerHarness(tmp_path, background=HeldWorker(), **chosen) as harness:
             fill(harness, 100)
             harness.disk.used = 0.9
             look(harness)
@@ -208,9 +208,9 @@ class TestWhatFollows:
         assert len(list(harness.broker.paths.index.iterdir())) < before
 
     def test_an_index_job_that_ends_late(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-        index, held = harness.broker.index, HeldOffload()
+        index, held = harness.broker.index, HeldWorker()
         assert index is not None
-        monkeypatch.setattr(index, "_offload", held)
+        monkeypatch.setattr(index, "_worker", held)
         fill(harness, 60)
         assert len(held) == 1
         self.expire(harness)

@@ -37,7 +37,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.store.index import GATHER_BYTES, MessageIndex
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness, records_in
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 FOREVER = 1 << 62
 SMALL = IndexSize(10, 6)
@@ -252,8 +252,8 @@ class TestFollowing:
                 assert bodies_of(query(harness, f"k{i}")) == [b"%d" % i]
 
     def test_it_waits_for_nobody_and_nobody_for_it(self, tmp_path: Path) -> None:
-        background = HeldOffload()
-        with BrokerHarness(tmp_path, offload=background) as harness:
+        background = HeldWorker()
+        with BrokerHarness(tmp_path, worker=background) as harness:
             send(harness, b"1", KEYS="a")
             assert query(harness, "a").code == ResponseCode.QUERY_NOT_FOUND
             harness.run_jobs()
@@ -284,8 +284,8 @@ class TestFollowing:
     @pytest.mark.kernels
     def test_who_asks_while_it_adds_is_let_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """In the midst of a job, and it goes on behind that."""
-        background = HeldOffload()
-        with BrokerHarness(tmp_path, offload=background) as harness:
+        background = HeldWorker()
+        with BrokerHarness(tmp_path, worker=background) as harness:
             send(harness, b"first", KEYS="all")
             background.run()
             for i in range(300):
@@ -341,8 +341,8 @@ class TestFollowing:
 
     @pytest.mark.kernels
     def test_what_fails_behind_records_that_were_added_does_not_add_them_again(self, tmp_path: Path) -> None:
-        disk, background = SimulatedDisk(), HeldOffload()
-        with BrokerHarness(tmp_path, disk=disk, offload=background, max_hash_slot_num=10, max_index_num=8) as harness:
+        disk, background = SimulatedDisk(), HeldWorker()
+        with BrokerHarness(tmp_path, disk=disk, worker=background, max_hash_slot_num=10, max_index_num=8) as harness:
             send(harness, b"0", KEYS="k")
             background.run()
             for i in range(1, 20):

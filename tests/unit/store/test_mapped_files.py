@@ -21,11 +21,11 @@ from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.store.queues import QueueTable
 from wheelmq.system.disk import UNMAPPED_BYTES_MIN, Disk, DiskFull, MappedFile
-from wheelmq.system.offload import InlineOffload
+from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 SIZE = 1 << 20
 STEP = 1 << 16
@@ -185,66 +185,66 @@ class TestAhead:
         return sorted(int(path.name) // SIZE for path in log.files.folder.iterdir())
 
     def test_the_next_and_the_next_but_one(self, log: CommitLog) -> None:
-        offload = HeldOffload()
-        ahead = Ahead(log, offload, offload, ManualClock())
+        worker = HeldWorker()
+        ahead = Ahead(log, worker, worker, ManualClock())
         ahead.look()
-        assert not len(offload)  # nobody has sent anything yet
+        assert not len(worker)  # nobody has sent anything yet
         log.reserve(100)
         ahead.look()
         assert self.names(log) == [0]  # the loop makes none
-        offload.run()
+        worker.run()
         assert self.names(log) == [0, 1, 2]
         made = log.files._ahead[SIZE]
         assert log.files.grow(SIZE) is made
         ahead.look()
-        offload.run()
+        worker.run()
         assert self.names(log) == [0, 1, 2, 3]
 
     def test_the_loop_may_be_faster(self, log: CommitLog) -> None:
-        offload = HeldOffload()
-        ahead = Ahead(log, offload, offload, ManualClock())
+        worker = HeldWorker()
+        ahead = Ahead(log, worker, worker, ManualClock())
         log.reserve(100)
         ahead.look()
-        offload.work()
+        worker.work()
         mine = log.files.grow(SIZE)
         mine.view[5] = 7
-        offload.tell()
+        worker.tell()
         assert log.files.file_at(SIZE) is mine
         assert log.files.grow(2 * SIZE).view[5] == 0
 
     def test_the_next_one_when_the_last_is_nearly_full(self, disk: SimulatedDisk, tmp_path: Path) -> None:
-        files, offload = MappedSequence(disk, tmp_path / "log", SIZE), HeldOffload()
-        ahead = FilesAhead(files, offload, 1, populate_bytes=SIZE, left_bytes=SIZE // 4)
+        files, worker = MappedSequence(disk, tmp_path / "log", SIZE), HeldWorker()
+        ahead = FilesAhead(files, worker, 1, populate_bytes=SIZE, left_bytes=SIZE // 4)
         ahead.look(0)  # there is no file yet
         files.grow(0)
         ahead.look(SIZE // 2)
-        assert not len(offload)
+        assert not len(worker)
         ahead.look(3 * SIZE // 4)
         ahead.look(SIZE - 1)
-        offload.run()
+        worker.run()
         assert files.made_to == 2 * SIZE and files.end == SIZE
         made = files._ahead[SIZE]
         assert files.grow(SIZE) is made
         ahead.look(SIZE)
-        assert not len(offload)
+        assert not len(worker)
 
     def test_the_last_room_is_left(self, log: CommitLog, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * SIZE - 1)
-        offload = HeldOffload()
+        worker = HeldWorker()
         log.reserve(100)
-        Ahead(log, offload, offload, ManualClock()).look()
-        offload.run()
+        Ahead(log, worker, worker, ManualClock()).look()
+        worker.run()
         assert self.names(log) == [0, 1]
 
     def test_a_full_disk_is_told_and_tried_when_it_counts(
         self, log: CommitLog, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
-        offload = HeldOffload()
-        ahead = Ahead(log, offload, offload, ManualClock())
+        worker = HeldWorker()
+        ahead = Ahead(log, worker, worker, ManualClock())
         log.reserve(100)
         disk.is_full = lambda path: True
         ahead.look()
-        offload.run()
+        worker.run()
         assert "could not be made ahead" in caplog.text
         disk.is_full = lambda path: False
         assert log.files.grow(SIZE).size == SIZE
@@ -266,9 +266,9 @@ class TestAhead:
         )
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 9 << 20), ManualClock())
         log.reserve(100)
-        offload = HeldOffload()
-        Ahead(log, offload, offload, ManualClock(), count, is_warm=is_warm).look()
-        offload.run()
+        worker = HeldWorker()
+        Ahead(log, worker, worker, ManualClock(), count, is_warm=is_warm).look()
+        worker.run()
         assert [stop for name, stop in seen if int(name) > 0] == populated
 
     @pytest.mark.parametrize(
@@ -289,13 +289,13 @@ class TestAhead:
         )
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
         log.files.grow(0)
-        offload = HeldOffload()
-        ahead = Ahead(log, offload, offload, ManualClock(), 0)
+        worker = HeldWorker()
+        ahead = Ahead(log, worker, worker, ManualClock(), 0)
         for _ in range(40):
             ahead.look(coming_bytes)
             ahead.look(coming_bytes)
-            assert len(offload) <= 2  # one step at a time, beside the files
-            offload.run()
+            assert len(worker) <= 2  # one step at a time, beside the files
+            worker.run()
         step = 8 << 20
         assert seen == [(start, start + step) for start in range(0, upto_bytes, step)]
 
@@ -312,11 +312,11 @@ class TestAhead:
         log.files.grow(0)
         log.files.take_ahead(log.files.ahead_job(2, 0)())
         monkeypatch.setattr("wheelmq.system.disk.MappedFile.populate", populate)
-        offload = HeldOffload()
-        ahead = Ahead(log, offload, offload, ManualClock(), 0)
+        worker = HeldWorker()
+        ahead = Ahead(log, worker, worker, ManualClock(), 0)
         for _ in range(9):
             ahead.look()
-            offload.run()
+            worker.run()
         stored = [(0, 0, 8, True), (0, 8, 12, True), (12, 0, 8, True)]
         assert seen == [*stored, (12, 8, 12, False), (24, 0, 8, False), (24, 8, 12, False)]
 
@@ -325,13 +325,13 @@ class TestAhead:
         monkeypatch.setattr(
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
-        files, offload = MappedSequence(disk, tmp_path / "log", SIZE), HeldOffload()
-        ahead = PagesAhead(files, offload, ManualClock(), SIZE // 4)
+        files, worker = MappedSequence(disk, tmp_path / "log", SIZE), HeldWorker()
+        ahead = PagesAhead(files, worker, ManualClock(), SIZE // 4)
         assert not ahead.look(0, SIZE // 2, stores=True), "there is no file yet"
         files.grow(0)
         for position in (0, 0, 0, SIZE // 4, SIZE - 100):
             ahead.look(position, SIZE // 2, stores=True)
-            offload.run()
+            worker.run()
         quarter = SIZE // 4
         assert seen == [(0, quarter), (quarter, 2 * quarter), (2 * quarter, 3 * quarter), (SIZE - 100, SIZE)]
 
@@ -375,8 +375,8 @@ class TestAhead:
         monkeypatch.setattr(
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
-        files, offload, clock = MappedSequence(disk, tmp_path / "log", 16 * SIZE), HeldOffload(), ManualClock()
-        ahead = PagesAhead(files, offload, clock, SIZE)
+        files, worker, clock = MappedSequence(disk, tmp_path / "log", 16 * SIZE), HeldWorker(), ManualClock()
+        ahead = PagesAhead(files, worker, clock, SIZE)
         files.grow(0)
 
         def stored(position: int, coming_bytes: int = 0) -> list[int]:
@@ -384,7 +384,7 @@ class TestAhead:
             seen.clear()
             for _ in range(6):
                 ahead.look(position, 4 * SIZE, stores=True, coming_bytes=coming_bytes)
-                offload.run()
+                worker.run()
             return sorted({(start - position) // SIZE for start, _ in seen})
 
         window, after_ms = [0, 1, 2, 3], int(FRESH_S * 1000)
@@ -442,7 +442,7 @@ class TestAhead:
         monkeypatch.setattr("wheelmq.system.disk._MADV_POPULATE_READ", 9999)
         files = MappedSequence(disk, tmp_path / "log", SIZE)
         files.grow(0)
-        ahead = PagesAhead(files, InlineOffload(), ManualClock(), SIZE // 4)
+        ahead = PagesAhead(files, InlineWorker(), ManualClock(), SIZE // 4)
         for _ in range(4):
             ahead.look(0, SIZE)
         assert caplog.text.count("not populated ahead") == 1

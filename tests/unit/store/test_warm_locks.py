@@ -13,7 +13,7 @@ from wheelmq.store.mapped import MappedSequence
 from wheelmq.store.warm_locks import WarmLocks
 from wheelmq.system import disk as disk_module
 from wheelmq.system.disk import Disk, MappedFile
-from wheelmq.system.offload import InlineOffload
+from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.harness import BrokerHarness
 
 SIZE = 64 << 10
@@ -69,7 +69,7 @@ def test_a_lock_that_fails_leaves_nothing_locked(tmp_path: Path, monkeypatch: py
 
 def test_files_made_ahead_are_locked_until_the_log_has_left_them(tmp_path: Path) -> None:
     files, made = sequence(tmp_path, 2)
-    locks = WarmLocks(files, InlineOffload(), 2)
+    locks = WarmLocks(files, InlineWorker(), 2)
     locks.lock(made)
     assert [locked_kib(file.path) for file in made] == [64, 64]
     locks.look(2 * SIZE - 1)
@@ -86,7 +86,7 @@ def test_without_permission_one_warning_says_what_to_allow(
 
     monkeypatch.setattr(MappedFile, "lock", fail)
     files, made = sequence(tmp_path, 2)
-    locks = WarmLocks(files, InlineOffload(), 2)
+    locks = WarmLocks(files, InlineWorker(), 2)
     for file in made:
         locks.lock([file])
     (line,) = caplog.messages

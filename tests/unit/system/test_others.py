@@ -1,4 +1,4 @@
-"""Offloads, unique ids, failpoints."""
+"""Workers, unique ids, failpoints."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from wheelmq.system.offload import InlineOffload, Offloads, ThreadOffload
 from wheelmq.system.unique_ids import UniqueIds
+from wheelmq.system.workers import InlineWorker, ThreadWorker, Workers
 from wheelmq.testing.clock import ManualClock
-from wheelmq.testing.offload import HeldOffload
+from wheelmq.testing.workers import HeldWorker
 
 
 def fail() -> None:
@@ -23,24 +23,24 @@ def fail() -> None:
 class TestInline:
     def test_at_once_and_in_place(self) -> None:
         told: list[Any] = []
-        offload = InlineOffload()
-        offload.submit(lambda: 7, told.append)
+        worker = InlineWorker()
+        worker.submit(lambda: 7, told.append)
         assert told == [7]
-        offload.submit(fail, told.append)
+        worker.submit(fail, told.append)
         assert isinstance(told[1], OSError)
 
 
 class TestThread:
     def test_jobs_run_in_order_elsewhere_and_are_told_on_the_loop(self) -> None:
         loop: list[Callable[[], object]] = []
-        offload = ThreadOffload("test", lambda callback: loop.append(callback))
+        worker = ThreadWorker("test", lambda callback: loop.append(callback))
         told: list[Any] = []
         threads: list[int] = []
         for i in range(20):
-            offload.submit(lambda i=i: (threads.append(threading.get_ident()), i)[1], told.append)
-        offload.submit(fail, told.append)
-        offload.submit(lambda: "after a failure", told.append)
-        offload.close()
+            worker.submit(lambda i=i: (threads.append(threading.get_ident()), i)[1], told.append)
+        worker.submit(fail, told.append)
+        worker.submit(lambda: "after a failure", told.append)
+        worker.close()
         assert told == []  # nothing is told off the loop
         for callback in loop:
             callback()
@@ -52,47 +52,47 @@ class TestThread:
 
 class TestAll:
     def test_each_by_its_name_and_closed_with_the_others(self) -> None:
-        made: dict[str, HeldOffload] = {}
-        offloads, told = Offloads.of(lambda name: made.setdefault(name, HeldOffload())), list[Any]()
+        made: dict[str, HeldWorker] = {}
+        workers, told = Workers.of(lambda name: made.setdefault(name, HeldWorker())), list[Any]()
         names = ("flushing", "blocks", "background", "reading", "tables", "timers", "populating")
-        assert [made[name] for name in names] == list(offloads)
-        assert offloads.populating is made["populating"] and len(made) == len(names)
-        for number, one in enumerate(offloads):
+        assert [made[name] for name in names] == list(workers)
+        assert workers.populating is made["populating"] and len(made) == len(names)
+        for number, one in enumerate(workers):
             one.submit(lambda number=number: number, told.append)
-        offloads.close()
+        workers.close()
         assert told == list(range(len(names)))
 
 
 class TestHeld:
     def test_work_and_tell_apart(self) -> None:
-        offload, worked, told = HeldOffload(), list[int](), list[Any]()
+        worker, worked, told = HeldWorker(), list[int](), list[Any]()
         for i in range(3):
-            offload.submit(lambda i=i: worked.append(i) or i, told.append)
-        assert (len(offload), worked, told) == (3, [], [])
-        assert offload.work(2) == 2
-        assert (len(offload), worked, told) == (3, [0, 1], [])
-        assert offload.tell(1) == 1
-        assert (len(offload), told) == (2, [0])
-        offload.run()
-        assert (len(offload), worked, told) == (0, [0, 1, 2], [0, 1, 2])
+            worker.submit(lambda i=i: worked.append(i) or i, told.append)
+        assert (len(worker), worked, told) == (3, [], [])
+        assert worker.work(2) == 2
+        assert (len(worker), worked, told) == (3, [0, 1], [])
+        assert worker.tell(1) == 1
+        assert (len(worker), told) == (2, [0])
+        worker.run()
+        assert (len(worker), worked, told) == (0, [0, 1, 2], [0, 1, 2])
 
     def test_failures(self) -> None:
-        offload, told = HeldOffload(), list[Any]()
-        offload.fail_next(OSError("disk"))
-        offload.submit(lambda: told.append("worked"), told.append)
-        offload.submit(lambda: "fine", told.append)
-        offload.run()
+        worker, told = HeldWorker(), list[Any]()
+        worker.fail_next(OSError("disk"))
+        worker.submit(lambda: told.append("worked"), told.append)
+        worker.submit(lambda: "fine", told.append)
+        worker.run()
         assert isinstance(told[0], OSError) and told[1:] == ["fine"]
 
     def test_forget_and_close(self) -> None:
-        offload, told = HeldOffload(), list[Any]()
-        offload.submit(lambda: 1, told.append)
-        offload.work()
-        offload.submit(lambda: 2, told.append)
-        offload.forget()
-        assert len(offload) == 0
-        offload.submit(lambda: 3, lambda result: offload.submit(lambda: 4, told.append))
-        offload.close()
+        worker, told = HeldWorker(), list[Any]()
+        worker.submit(lambda: 1, told.append)
+        worker.work()
+        worker.submit(lambda: 2, told.append)
+        worker.forget()
+        assert len(worker) == 0
+        worker.submit(lambda: 3, lambda result: worker.submit(lambda: 4, told.append))
+        worker.close()
         assert told == [4]
 
 

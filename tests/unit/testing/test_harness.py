@@ -17,9 +17,9 @@ from wheelmq.testing import invariants
 from wheelmq.testing.clock import START_MS, ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness, NoAnswer
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
 from wheelmq.testing.stops import Died, Stops
+from wheelmq.testing.workers import HeldWorker
 
 
 class TestClock:
@@ -117,17 +117,17 @@ class TestHarness:
         harness.start()
         assert harness.bodies("T") == [b"w", b"x"]
 
-    def test_a_crash_forgets_what_was_handed_to_the_offload(self, tmp_path: Path) -> None:
-        offload = HeldOffload()
-        with BrokerHarness(tmp_path, offload=offload) as harness:
+    def test_a_crash_forgets_what_was_handed_to_the_worker(self, tmp_path: Path) -> None:
+        worker = HeldWorker()
+        with BrokerHarness(tmp_path, worker=worker) as harness:
             harness.send("T")
             harness.advance(1000)
-            assert len(offload)
+            assert len(worker)
             harness.crash()
-            assert len(offload) == 0
+            assert len(worker) == 0
 
     def test_a_power_cut_takes_what_was_not_synced(self, tmp_path: Path) -> None:
-        with BrokerHarness(tmp_path, offload=HeldOffload()) as harness:
+        with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
             harness.send("T", b"synced")
             harness.advance(600)
             harness.run_jobs()

@@ -60,7 +60,7 @@ def read(request: Request, broker: Broker) -> Answer:
         return reply(ResponseCode.SYSTEM_BUSY, "the disk did not give it in time") if last else None
 
     turn = (plan.epoch, plan.turn)
-    broker.offloads.reading.submit(lambda: broker.pipeline.reader.read(turn, kind, header.name, ranges, on_disk), done)
+    broker.workers.reading.submit(lambda: broker.pipeline.reader.read(turn, kind, header.name, ranges, on_disk), done)
     return attempt(False) or Hold(key, broker.settings.response_timeout_ms, attempt)
 
 

@@ -14,7 +14,7 @@ from wheelmq.formats.wire.bodies import Body, DataVersion, GroupConfig
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 GROUP_CHARS_MAX = 255
@@ -46,12 +46,12 @@ class GroupTable(Body):
 class Groups:
     """Group configs by name."""
 
-    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, offload: Offload) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, worker: Worker) -> None:
         self._clock = clock
         self._settings = settings
         path = paths.config_file("subscriptionGroup.json")
         self._table = config_file.load(disk, path, GroupTable) or GroupTable()
-        self.file = TableFile(disk, path, clock, offload, self._snapshot, self._written)
+        self.file = TableFile(disk, path, clock, worker, self._snapshot, self._written)
         self._pending: PendingChanges[str, GroupConfig] = PendingChanges()
         self._pending_forbidden: PendingChanges[tuple[str, str], int] = PendingChanges()
         """The bits of a group and a topic."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
-from wheelmq.system.offload import Offload
 from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class TableFile:
         disk: Disk,
         path: Path,
         clock: Clock,
-        offload: Offload,
+        worker: Worker,
         take: Callable[[], Any],
         written: Callable[[int, OSError | None], None] = lambda upto, error: None,
     ) -> None:
@@ -46,7 +46,7 @@ class TableFile:
         self.path = path
         self._disk = disk
         self._clock = clock
-        self._offload = offload
+        self._worker = worker
         self._take = take
         self._written = written
         self._changes = 0
@@ -94,7 +94,7 @@ class TableFile:
             return
         upto, value = self._changes, self._take()
         self._is_writing = True
-        self._offload.submit(
+        self._worker.submit(
             lambda: config_file.save(self._disk, self.path, value),
             lambda result: self._ended(upto, monotonic_ms, result),
         )

@@ -21,7 +21,7 @@ from wheelmq.formats.wire.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, Dat
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,12 @@ class Topics:
     `file` writes it soon. A new topic takes no message until it is on disk.
     """
 
-    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, offload: Offload) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, worker: Worker) -> None:
         self._clock = clock
         self._settings = settings
         path = paths.config_file("topics.json")
         stored = config_file.load(disk, path, TopicConfigTable) or TopicConfigTable()
-        self.file = TableFile(disk, path, clock, offload, self._snapshot, self._written)
+        self.file = TableFile(disk, path, clock, worker, self._snapshot, self._written)
         self.version: DataVersion = stored.data_version
         self._table: dict[str, TopicConfig] = dict(stored.topic_config_table)
         for config in self._table.values():

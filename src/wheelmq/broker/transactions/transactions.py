@@ -196,7 +196,7 @@ class Transactions:
     def _save_counts(self) -> None:
         job = self.counts.save_job()
         if job is not None:
-            self._broker.offloads.background.submit(job, self._broker.chores.note_saved)
+            self._broker.workers.background.submit(job, self._broker.chores.note_saved)
 
     def say_all(self) -> int:
         """A clean stop: say every end in op messages; how many that took. Raises OSError."""

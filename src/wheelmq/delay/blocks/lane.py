@@ -52,7 +52,7 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 from wheelmq.store.journal import Rows
 from wheelmq.store.mapped import HeldFiles
 from wheelmq.system.failpoint import reach
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -394,7 +394,7 @@ class BlockLane:
             ends.setdefault(block_stream(self.blocks.last_number), QueueOffset(0))
         return ends
 
-    def write_checkpoints(self, background: Offload) -> None:
+    def write_checkpoints(self, background: Worker) -> None:
         """Flag in their units the messages that are out, bring units to disk and write the blocks' checkpoints, beside
         the loop; at most once at a time."""
         if self._is_writing:

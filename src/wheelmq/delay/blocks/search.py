@@ -19,7 +19,7 @@ from wheelmq.delay.blocks.records import can_be_records
 from wheelmq.formats.disk.block import BLOCK_UNIT
 from wheelmq.formats.disk.origin import Origin, block_stream, origin_of
 from wheelmq.store.mapped import HeldFiles
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 SEARCHED_BYTES: Final = 2 << 20
 """Bytes of blocks' logs that one look searches: a search through gigabytes takes many, none of them long."""
@@ -48,9 +48,9 @@ class Searched(NamedTuple):
 class Searches:
     """Looks beside the loop, a bounded number of them at once."""
 
-    def __init__(self, blocks: Blocks, offload: Offload) -> None:
+    def __init__(self, blocks: Blocks, worker: Worker) -> None:
         self._blocks = blocks
-        self._offload = offload
+        self._worker = worker
         self._under_way = 0
 
     def begin(self, key: str, place: int, done: Callable[[Any], None]) -> bool:
@@ -66,7 +66,7 @@ class Searches:
             self._under_way -= 1
             done(result)
 
-        self._offload.submit(look(self._blocks, key, place), end)
+        self._worker.submit(look(self._blocks, key, place), end)
         return True
 
 

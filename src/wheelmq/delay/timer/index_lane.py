@@ -15,7 +15,7 @@ from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,9 @@ ROWS_MAX: Final = 20_000
 class IndexLane:
     """Indexes the timer queue step by step. One job at a time."""
 
-    def __init__(self, timer: Timer, offload: Offload) -> None:
+    def __init__(self, timer: Timer, worker: Worker) -> None:
         self._timer = timer
-        self._offload = offload
+        self._worker = worker
         self._plan: TurnPlan | None = None
         self._result: TurnRows | BaseException | None = None
 
@@ -67,7 +67,7 @@ class IndexLane:
             return index_rows(view, plan, settings.roll_window_slots * settings.precision_ms, settings.precision_ms)
 
         self._plan = plan
-        self._offload.submit(job, self._done)
+        self._worker.submit(job, self._done)
         return True
 
     def _done(self, result: Any) -> None:

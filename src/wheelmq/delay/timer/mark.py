@@ -24,7 +24,7 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.store.store import Store
 from wheelmq.system.disk import Disk
 from wheelmq.system.failpoint import reach
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def check_is_apaches(disk: Disk, paths: StorePaths) -> bool:
 class CheckFile:
     """Keeps the timercheck: what was noted last is written once the commit log is on disk as far as it was then."""
 
-    def __init__(self, store: Store, background: Offload) -> None:
+    def __init__(self, store: Store, background: Worker) -> None:
         self._store = store
         self._background = background
         self._noted: tuple[LogPosition, TimerCheck] | None = None

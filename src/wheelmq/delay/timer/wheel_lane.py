@@ -20,7 +20,7 @@ from wheelmq.delay.timer.timer import FAR_MS, Timer
 from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.units import Millis
 from wheelmq.system.failpoint import reach
-from wheelmq.system.offload import Offload
+from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ class _Scan(NamedTuple):
 class WheelLane:
     """Scans slots that no turn has walked in time. One job at a time."""
 
-    def __init__(self, timer: Timer, offload: Offload) -> None:
+    def __init__(self, timer: Timer, worker: Worker) -> None:
         self._timer = timer
-        self._offload = offload
+        self._worker = worker
         self._scan: _Scan | None = None
         self._result: TurnRows | BaseException | None = None
         self._damaged: list[int] | None = None
@@ -85,7 +85,7 @@ class WheelLane:
                 break
             self._start(scan, monotonic_ms)
             started |= not scan.is_retry
-            self._take_result(monotonic_ms)  # an inline offload has the result already
+            self._take_result(monotonic_ms)  # an inline worker has the result already
         return started
 
     def next_ms(self, now_ms: Millis, monotonic_ms: int) -> int | None:
@@ -168,7 +168,7 @@ class WheelLane:
         self._scan, self._damaged = scan, damaged
         timer.scanning_through_ms = max(timer.scanning_through_ms, scan.through_ms)
         reach("lane.scan")
-        self._offload.submit(job, self._done)
+        self._worker.submit(job, self._done)
 
     def _done(self, result: Any) -> None:
         self._result = result

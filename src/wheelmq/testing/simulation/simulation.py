@@ -19,7 +19,6 @@ from wheelmq.testing import invariants
 from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import Call, SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.simulation.choices import WINDOW_MS, pick_blocks, pick_settings, quiet
 from wheelmq.testing.simulation.consumer import Consumer
 from wheelmq.testing.simulation.names import Names
@@ -29,6 +28,7 @@ from wheelmq.testing.simulation.spark import Driver, Spark
 from wheelmq.testing.simulation.trace import Trace
 from wheelmq.testing.simulation.world import World
 from wheelmq.testing.stops import Died, Stops
+from wheelmq.testing.workers import HeldWorker
 
 STEPS: Final = 150
 CHECK_EVERY: Final = 25
@@ -122,8 +122,8 @@ class Simulation:
             self._paths.root,
             clock=clock,
             disk=self._disk,
-            offload=HeldOffload() if held else None,
-            background=HeldOffload() if held else None,
+            worker=HeldWorker() if held else None,
+            background=HeldWorker() if held else None,
             seed=r.getrandbits(32),
             **settings,
         )
@@ -281,9 +281,9 @@ class Simulation:
 
     def _work_and_tell_nobody(self) -> None:
         """A job beside the loop is done, and the loop does not know yet."""
-        offload = self._world.randomness.choice((self._harness.offload, self._harness.background))
-        if isinstance(offload, HeldOffload):
-            offload.work(1)
+        worker = self._world.randomness.choice((self._harness.worker, self._harness.background))
+        if isinstance(worker, HeldWorker):
+            worker.work(1)
 
     # What goes wrong -----------------------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.system.offload import InlineOffload
+from wheelmq.system.workers import InlineWorker
 from wheelmq.testing.disk import Call
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 
 def submit(harness: BrokerHarness, seconds: int, body: bytes) -> Ask:
@@ -39,9 +39,9 @@ def run_all(harness: BrokerHarness) -> None:
 @pytest.mark.parametrize("seconds", [54, 58])
 def test_what_a_flush_brings_to_disk_as_a_turn_is_planned(tmp_path: Path, seconds: int) -> None:
     """It is in the block of what the wheel has counted (54), or in one of its own (58)."""
-    offload, background = HeldOffload(), HeldOffload()
+    worker, background = HeldWorker(), HeldWorker()
     with BrokerHarness(
-        tmp_path, offload=offload, background=background, flush_mode="SYNC_FLUSH", timer_lead_ms=30_000
+        tmp_path, worker=worker, background=background, flush_mode="SYNC_FLUSH", timer_lead_ms=30_000
     ) as harness:
         to_middle_of_block(harness)
         run_all(harness)
@@ -57,8 +57,8 @@ def test_what_a_flush_brings_to_disk_as_a_turn_is_planned(tmp_path: Path, second
             run_all(harness)
         submit(harness, 14, b"B")
         harness.tick()
-        offload.work()
-        offload.tell()
+        worker.work()
+        worker.tell()
         assert model.terms is not None
         fields = headers.texts(epoch=model.terms["epoch"], timeoutMs=0)
         asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=fields))
@@ -77,8 +77,8 @@ def test_what_a_flush_brings_to_disk_as_a_turn_is_planned(tmp_path: Path, second
 
 
 def test_a_block_stays_while_what_settles_its_last_message_may_be_lost(tmp_path: Path) -> None:
-    offload, background = HeldOffload(), HeldOffload()
-    with BrokerHarness(tmp_path, offload=offload, background=background, clean_resource_interval_ms=100) as harness:
+    worker, background = HeldWorker(), HeldWorker()
+    with BrokerHarness(tmp_path, worker=worker, background=background, clean_resource_interval_ms=100) as harness:
         to_middle_of_block(harness)
         submit(harness, 3, b"A")
         harness.tick()
@@ -128,18 +128,18 @@ def test_flags_that_a_failed_sync_left_off_the_disk_hold_up_the_log(tmp_path: Pa
         for seconds in (3, 8, 15):  # two in one block, the third in the next
             submit(harness, seconds, b"%d" % seconds)
         harness.advance(2500)
-        lane.write_checkpoints(InlineOffload())
+        lane.write_checkpoints(InlineWorker())
         block, other = harness.broker.blocks
         released_from = log.end
         harness.advance(2500)
         harness.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.SYNC})
-        lane.write_checkpoints(InlineOffload())
+        lane.write_checkpoints(InlineWorker())
         assert block.has_failed and not other.has_failed
-        lane.write_checkpoints(InlineOffload())
+        lane.write_checkpoints(InlineWorker())
         submit(harness, 14, b"of the other block")
         harness.advance(2500)
         assert other.checkpoint_job() is not None
-        lane.write_checkpoints(InlineOffload())
+        lane.write_checkpoints(InlineWorker())
         assert lane.needed_from() <= released_from < log.synced
 
 

@@ -23,8 +23,8 @@ from wheelmq.testing import invariants
 from wheelmq.testing.clock import START_MS, ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 DELAYS_MS = [500, 3000, 4500, 8000, 15_000, 30_000]
 
@@ -282,7 +282,7 @@ class TestTheMark:
 
     def test_timercheck_waits_for_the_log(self, tmp_path: Path) -> None:
         """What is out is called out once its release is on disk: a power cut may take that before."""
-        with BrokerHarness(tmp_path, offload=HeldOffload(), flush_interval_ms=60_000) as harness:
+        with BrokerHarness(tmp_path, worker=HeldWorker(), flush_interval_ms=60_000) as harness:
             model = PipelineModel(harness)
             harness.send("T", b"out", delay_ms=2700)
             harness.advance(4700, model.work)

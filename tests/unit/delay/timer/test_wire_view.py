@@ -21,12 +21,12 @@ from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, StoreView, Vi
 from wheelmq.delay.timer.wire_view import Told, WireView
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.portions import RANGE, FileKind, PortionError, Ranges, ranges_of
-from wheelmq.system.offload import InlineOffload
+from wheelmq.system.workers import InlineWorker
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.offload import HeldOffload
 from wheelmq.testing.pipeline_model import PipelineModel
+from wheelmq.testing.workers import HeldWorker
 
 V6 = bytes(range(16))
 
@@ -292,8 +292,8 @@ class TestTheBrokersSide:
         assert int(answer.ext["count"]) == (1 << 20) // 3000
 
     def test_it_does_not_wait_for_other_work_on_the_loop(self, tmp_path: Path) -> None:
-        held = HeldOffload()
-        with BrokerHarness(tmp_path, background=held, offload=InlineOffload()) as harness:
+        held = HeldWorker()
+        with BrokerHarness(tmp_path, background=held, worker=InlineWorker()) as harness:
             model = PipelineModel(harness)
             model.open()
             harness.send("T", delay_ms=3000)
@@ -319,7 +319,7 @@ class TestTheBrokersSide:
 
 def test_only_what_is_on_disk(tmp_path: Path) -> None:
     """Sent and not flushed: neither its record nor the unit that names it."""
-    with BrokerHarness(tmp_path, offload=HeldOffload(), background=InlineOffload()) as harness:
+    with BrokerHarness(tmp_path, worker=HeldWorker(), background=InlineWorker()) as harness:
         model = PipelineModel(harness)
         model.open()
         harness.send("T", delay_ms=3000)

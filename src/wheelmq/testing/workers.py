@@ -1,4 +1,4 @@
-"""An offload whose jobs run when the test says."""
+"""An worker whose jobs run when the test says."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from wheelmq.system.offload import Job
+from wheelmq.system.workers import Job
 
 
-class HeldOffload:
+class HeldWorker:
     """Keeps jobs until they are let go. A job has two halves, as off a real loop: the work, and the telling."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Work that must not hold up the loop: fsync, large scans.
 
 `work` runs elsewhere; `done` runs later on the loop, with what `work` returned or the exception it raised. Jobs of
-one offload run one after another, in the order in which they were handed in.
+one worker run one after another, in the order in which they were handed in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
-class Offload(Protocol):
+class Worker(Protocol):
     """A single worker beside the loop."""
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -27,7 +27,7 @@ class Offload(Protocol):
         ...
 
 
-class InlineOffload:
+class InlineWorker:
     """Runs work at once, in place: for tools and tests that have no loop."""
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -41,7 +41,7 @@ class InlineOffload:
         """Nothing is ever left to finish."""
 
 
-class ThreadOffload:
+class ThreadWorker:
     """One daemon thread; `on_loop` hands a callback back to the loop (asyncio: call_soon_threadsafe)."""
 
     def __init__(self, name: str, on_loop: Callable[[Callable[[], None]], object]) -> None:
@@ -68,30 +68,30 @@ class ThreadOffload:
 
 
 @dataclass(frozen=True)
-class Offloads:
+class Workers:
     """The workers of a broker by what they do, so that what somebody waits for is not behind what nobody does."""
 
-    flushing: Offload
+    flushing: Worker
     """Flushes of the log, and marks: somebody waits for them."""
-    blocks: Offload
+    blocks: Worker
     """Flushes of the blocks."""
-    background: Offload
+    background: Worker
     """What nobody waits for, if it does not take too long: files that are written, made ahead or removed, the index."""
-    reading: Offload
+    reading: Worker
     """What may have to come from a cold disk: reads of the pipeline's tasks, searches."""
-    tables: Offload
+    tables: Worker
     """Writes of the JSON tables of the config folder: answers to administration and to sends of new topics wait."""
-    timers: Offload
+    timers: Worker
     """Reads of the timer wheel and the timer queue while the pipeline is away."""
-    populating: Offload
+    populating: Worker
     """Pages ahead of what is written, and nothing that takes longer."""
 
     @classmethod
-    def of(cls, make: Callable[[str], Offload]) -> Offloads:
+    def of(cls, make: Callable[[str], Worker]) -> Workers:
         """Each made by its name."""
         return cls(**{field.name: make(field.name) for field in fields(cls)})
 
-    def __iter__(self) -> Iterator[Offload]:
+    def __iter__(self) -> Iterator[Worker]:
         return (getattr(self, field.name) for field in fields(self))
 
     def close(self) -> None:
