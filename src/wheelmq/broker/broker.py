@@ -76,7 +76,7 @@ from wheelmq.store.recovery import InternedNames
 from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk, StoreRemoved
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 from wheelmq.system.unique_ids import UniqueIds
 from wheelmq.system.workers import Workers
 
@@ -134,7 +134,7 @@ class Broker:
         self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: then every frame goes the plain way."""
         self.releaser = Releaser(self.store, self.timer, fast_release)
-        self.boot_ms, self._log = clock.now_ms(), ThinnedLog(log, clock.monotonic)
+        self.boot_ms, self._log = clock.now_ms(), RateLimitedLog(log, clock.monotonic)
         self.refusal: str | None = None
         """Why sends are refused now; None when they are not."""
         self._refused_ms = 0

@@ -24,7 +24,7 @@ from wheelmq.formats.wire.command_text import command_text
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import HeaderError
 from wheelmq.store.store import DiskFull
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -65,7 +65,7 @@ class Dispatch:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._log = ThinnedLog(log, broker.clock.monotonic)
+        self._log = RateLimitedLog(log, broker.clock.monotonic)
         self.default_processor: Handler = not_supported
         """Serves the codes that no handler is registered for."""
         self.counts: Counter[str] = Counter()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from wheelmq.broker.admission import slave_text
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.formats.wire.codes import RequestCode as Code
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -96,7 +96,7 @@ class Flow:
         self._broker = broker
         self._taken: dict[Group, int] = {}
         """Requests of this round, by group."""
-        self._log = ThinnedLog(log, broker.clock.monotonic)
+        self._log = RateLimitedLog(log, broker.clock.monotonic)
 
     def refusal(self, connection: Connection, code: int) -> Refusal | None:
         """Why a request is not served now; None when it is, and it counts as taken then."""

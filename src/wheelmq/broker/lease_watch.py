@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wheelmq.delay.timer.turns import Holder, LeaseHeld, TurnRefused, Turns
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class LeaseWatch:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._log = ThinnedLog(log, now_s)
+        self._log = RateLimitedLog(log, now_s)
         self._opened_s: deque[float] = deque(maxlen=LOOP_OPENINGS)
         """When the last leases without a committed turn were opened."""
         self._has_lapsed = False

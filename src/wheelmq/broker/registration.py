@@ -18,7 +18,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import REPLACED_ADDRESS
 from wheelmq.net.caller import Caller
 from wheelmq.net.errors import CallError, Refused
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -66,13 +66,13 @@ class _NameServer:
     def __init__(self, broker: Broker, address: str, told: Callable[[], None]) -> None:
         self._broker = broker
         self._told = told
-        self._log = ThinnedLog(log, broker.clock.monotonic)
+        self._log = RateLimitedLog(log, broker.clock.monotonic)
         self.wanted = asyncio.Event()
         """It should hear of the broker before the period is over."""
         self.is_told = False
         """Whether it took a registration."""
         self._caller = Caller(address, on_lost=self.wanted.set)
-        self._thinned = ThinnedLog(log, broker.clock.monotonic)
+        self._thinned = RateLimitedLog(log, broker.clock.monotonic)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Steps:
     """Runs steps and counts those that fail."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        self._log = ThinnedLog(log, now_s)
+        self._log = RateLimitedLog(log, now_s)
         self.failures: Counter[str] = Counter()
         """Failures since the start, by the name of the step."""
         self.failed_now: set[str] = set()

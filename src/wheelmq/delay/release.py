@@ -41,7 +41,7 @@ from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
 from wheelmq.store.store import PropertiesTooLong, RecordTooLong, Store
 from wheelmq.system.failpoint import reach
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Releaser:
         self.lateness_ms = Histogram(least=1.0)
         """From the time at which a message was due to the tick that released it, whole milliseconds."""
         self.failed = FailedReleases()
-        self._failed_log = ThinnedLog(log, store.clock.monotonic)
+        self._failed_log = RateLimitedLog(log, store.clock.monotonic)
         self._failed_now: Counter[int] = Counter()
         """Fire times of the references that failed since the lateness was counted last."""
 

@@ -22,7 +22,7 @@ from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings
 from wheelmq.net.server import ServerConnection
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class NameServer:
         self.routes = Routes(lambda: settings.delete_topic_with_broker_registration)
         self.kv = KvConfig(disk, settings.kv_config_path)
         self._clock = clock
-        self._log = ThinnedLog(log, clock.monotonic)
+        self._log = RateLimitedLog(log, clock.monotonic)
         self._next_scan_ms = 0
         self._began_ms = self._now_ms()
         self._handlers: dict[int, Callable[[Command, ServerConnection], Command]] = {

@@ -8,7 +8,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.formats.wire.command_text import HEAD_BYTES, frame_text
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from wheelmq.net.server import ServerConnection
@@ -18,7 +18,7 @@ _ACKNOWLEDGED: Final = struct.Struct("@120xQ")
 """`tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 
 
-def write(log: ThinnedLog, connection: ServerConnection, transport: asyncio.Transport, frames: bytes) -> None:
+def write(log: RateLimitedLog, connection: ServerConnection, transport: asyncio.Transport, frames: bytes) -> None:
     """Write frames. A failure ends this connection alone, not the round that writes to others too."""
     connection.last_answer = frames[:HEAD_BYTES]
     try:
@@ -29,7 +29,11 @@ def write(log: ThinnedLog, connection: ServerConnection, transport: asyncio.Tran
 
 
 def warn_of_lost_answers(
-    log: ThinnedLog, connection: ServerConnection, transport: asyncio.Transport, written_bytes: int, error: Exception
+    log: RateLimitedLog,
+    connection: ServerConnection,
+    transport: asyncio.Transport,
+    written_bytes: int,
+    error: Exception,
 ) -> None:
     """Log that a connection failed, if the peer's system has not acknowledged all answers.
 
@@ -49,7 +53,7 @@ def _bytes_acknowledged(transport: asyncio.Transport) -> int | None:
         return None
 
 
-def warn_of_failed_write(log: ThinnedLog, connection: ServerConnection, error: Exception) -> None:
+def warn_of_failed_write(log: RateLimitedLog, connection: ServerConnection, error: Exception) -> None:
     """Log that answers may not have arrived, with the last request and the last answer of the connection."""
     if not connection.last_answer:
         return  # nothing was written

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.net.limits import RELIEF_LOOKS, RELIEF_S
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from wheelmq.net.server import Server, ServerConnection
@@ -32,7 +32,7 @@ class Relief:
         """Connections that hold much of a frame, in the order in which the frames began."""
         self._drained: dict[ServerConnection, int] = {}
         """Bytes that had left for each peer when all began to rest."""
-        self._log = ThinnedLog(log, server.loop.time)
+        self._log = RateLimitedLog(log, server.loop.time)
         self.is_on = False
         """Whether all peers rest."""
         self.closed = 0

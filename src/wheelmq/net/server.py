@@ -23,7 +23,7 @@ from wheelmq.net.frame_deadline import FrameDeadline
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
 from wheelmq.net.relief import Relief
 from wheelmq.net.turns import Turns
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -367,7 +367,7 @@ class Server:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._idle_alarm: asyncio.TimerHandle | None = None
-        self.log = ThinnedLog(log, self.loop.time)
+        self.log = RateLimitedLog(log, self.loop.time)
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on `host`, beside what is listened on already; the port, which `port` 0 leaves to the system."""

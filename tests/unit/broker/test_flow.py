@@ -15,7 +15,7 @@ from wheelmq.broker.schema import BROKER
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.system.thinned import EVERY_S
+from wheelmq.system.rate_limited_log import EVERY_S
 from wheelmq.testing.harness import BrokerHarness
 
 ALL = {value for value in vars(flow).values() if isinstance(value, Group)}

@@ -10,7 +10,7 @@ import pytest
 
 from wheelmq.system import log_files
 from wheelmq.system.log_files import bound
-from wheelmq.system.thinned import EVERY_S, ThinnedLog
+from wheelmq.system.rate_limited_log import EVERY_S, RateLimitedLog
 
 
 def test_a_long_one_is_moved_and_its_writer_goes_on(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_without_room_for_the_copy_it_is_emptied(tmp_path: Path) -> None:
 
 def test_a_thinned_log_counts_the_lines_that_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
-    log = ThinnedLog(logging.getLogger("thinned"), lambda: now_s)
+    log = RateLimitedLog(logging.getLogger("thinned"), lambda: now_s)
     for i in range(3):
         try:
             raise ValueError(i)

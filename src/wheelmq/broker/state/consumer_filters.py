@@ -17,7 +17,7 @@ from wheelmq.formats.wire.bodies import TAG, Body, Subscription
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class ConsumerFilters:
     """Filters by group and topic. Written to disk every few seconds, when changed, and at a clean stop."""
 
     def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
-        self._log = ThinnedLog(log, clock.monotonic)
+        self._log = RateLimitedLog(log, clock.monotonic)
         self._disk = disk
         self._path = paths.config_file("consumerFilter.json")
         self._clock = clock

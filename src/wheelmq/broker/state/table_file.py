@@ -14,7 +14,7 @@ from typing import Any, Final
 from wheelmq.store import config_file
 from wheelmq.system.clock import Clock
 from wheelmq.system.disk import Disk
-from wheelmq.system.thinned import ThinnedLog
+from wheelmq.system.rate_limited_log import RateLimitedLog
 from wheelmq.system.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class TableFile:
         self._rest_until_ms = 0
         self._waiting: list[tuple[int, Saved]] = []
         """Each with the change that it waits for, in the order of the changes."""
-        self._log = ThinnedLog(log, clock.monotonic)
+        self._log = RateLimitedLog(log, clock.monotonic)
 
     @property
     def changes(self) -> int:

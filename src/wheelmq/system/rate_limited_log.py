@@ -10,7 +10,7 @@ EVERY_S: Final = 10.0
 """As Apache's brokers thin theirs."""
 
 
-class ThinnedLog:
+class RateLimitedLog:
     """Logs one line in EVERY_S seconds for each kind. There should be few kinds: none may come from a peer."""
 
     def __init__(self, log: logging.Logger, now_s: Callable[[], float]) -> None:
