@@ -40,7 +40,7 @@ from tests.crash.schedule import PIPELINE_AWAY, Chain, Kill
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.net.errors import CallError
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 STORED_BYTES: Final = 1 << 30
 DOWN_COUNT: Final = 10_000
@@ -182,7 +182,7 @@ def _until_up(address: str) -> int:
     """When the broker took a message, in epoch milliseconds."""
     raw = template(UP_TOPIC, 16, timed=False).frame.tobytes()
     end_s = time.monotonic() + UP_DEADLINE_S
-    with closing(Link(address)) as link:
+    with closing(SyncConnection(address)) as link:
         while time.monotonic() < end_s:
             with contextlib.suppress(CallError):
                 if link.call(frame.decode(raw, 0, len(raw))).code == ResponseCode.SUCCESS:

@@ -32,7 +32,7 @@ from bench.report import Figures, Metric, Report, parse, parser, tell
 from bench.targets import prepare
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 TIMERS: Final = 100_000
 TIMERS_SHORT: Final = 5000
@@ -86,7 +86,7 @@ def _away(options: Namespace) -> Figures:
         broker = Ours(home, home / "store")
         broker.start()
         try:
-            with closing(Link(broker.address)) as link:
+            with closing(SyncConnection(broker.address)) as link:
                 spread = _spread(options, away_s)
                 sent, too_soon = _send_and_kill(home, broker.address, link, timers, spread)
                 end_s = max(last_ms for _, last_ms in sent) / 1000 + REST_S
@@ -98,7 +98,7 @@ def _away(options: Namespace) -> Figures:
 
 
 def _send_and_kill(
-    home: Path, address: str, link: Link, timers: int, after_s: Sequence[float]
+    home: Path, address: str, link: SyncConnection, timers: int, after_s: Sequence[float]
 ) -> tuple[list[tuple[Any, int]], int]:
     """Send the timers, have them indexed, and kill the pipeline.
 
@@ -166,12 +166,12 @@ def _topic(group: int) -> str:
     return f"Away{group}"
 
 
-def _metrics(link: Link) -> dict[str, Any]:
+def _metrics(link: SyncConnection) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(link.ask(Command(code=RequestCode.WMQ_METRICS)).body)
     return found
 
 
-def _ahead_ms(link: Link) -> int:
+def _ahead_ms(link: SyncConnection) -> int:
     found = _metrics(link)
     return int(found["pipeline"]["walked_through_ms"]) - int(found["now_ms"])
 

@@ -36,7 +36,7 @@ from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 TOPIC: Final = "Pending"
 SHORT_TOPIC: Final = "Short"
@@ -206,7 +206,7 @@ def _beside(target: Target, sent: int, since_ms: int) -> Figures:
 def _listing(target: WheelMQ, number: int) -> Figures:
     """How long a page takes at many places, and the counts of all by minute."""
     took_ms = []
-    with closing(Link(target.broker, timeout_s=30.0)) as link:
+    with closing(SyncConnection(target.broker, timeout_s=30.0)) as link:
         for i in range(1, PAGES + 1):  # at the beginning stand those that are out, at the end others
             place = timer_origin(number * i // (PAGES + 1))
             header = headers.ListTimersHeader(place=place, count=PAGE_COUNT, topic=TOPIC)
@@ -273,7 +273,7 @@ def _starts(broker: Broker, number: int) -> Figures:
 def _until_ready(broker: Broker, number: int) -> None:
     """Wait until it says that so many are pending, be they indexed or not. Raises RuntimeError."""
     end_s = time.monotonic() + READY_DEADLINE_S
-    with closing(Link(broker.address, timeout_s=30.0)) as link:
+    with closing(SyncConnection(broker.address, timeout_s=30.0)) as link:
         while time.monotonic() < end_s:
             table = msgspec.json.decode(link.ask(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
             found = int(table["timerCongestNum"])

@@ -23,7 +23,7 @@ from compat.apache.apache import ApacheBroker, ApacheNameServer
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 TOPICS: Final = 625
 QUEUES: Final = 8
@@ -75,7 +75,7 @@ def _round(kind: type[Target], store: Path, home: Path, topics: int) -> Figures:
     shutil.copytree(store, home, copy_function=_copy_sparse)
     try:
         with _broker(kind, home) as (pid, address, start_s):
-            link = Link(address, ASK_DEADLINE_S)
+            link = SyncConnection(address, ASK_DEADLINE_S)
             count = topics * QUEUES
             send_us = _timed_us(lambda: _send_to_each(link, topics), count)
             pull_us = _timed_us(lambda: _pull_each(link, topics), count)
@@ -127,7 +127,7 @@ def _broker(kind: type[Target], home: Path) -> Iterator[Running]:
 
 
 def _fill(address: str, topics: int) -> None:
-    link = Link(address, ASK_DEADLINE_S)
+    link = SyncConnection(address, ASK_DEADLINE_S)
     for i in range(topics):
         queues = {"readQueueNums": QUEUES, "writeQueueNums": QUEUES}
         rest = {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
@@ -137,7 +137,7 @@ def _fill(address: str, topics: int) -> None:
     link.close()
 
 
-def _send_to_each(link: Link, topics: int) -> None:
+def _send_to_each(link: SyncConnection, topics: int) -> None:
     now_ms = int(time.time() * 1000)
     for i in range(topics):
         for queue_id in range(QUEUES):
@@ -146,7 +146,7 @@ def _send_to_each(link: Link, topics: int) -> None:
             link.ask(Command(code=RequestCode.SEND_MESSAGE_V2, ext=ext, body=BODY))
 
 
-def _pull_each(link: Link, topics: int) -> None:
+def _pull_each(link: SyncConnection, topics: int) -> None:
     for i in range(topics):
         for queue_id in range(QUEUES):
             where = {"consumerGroup": "bench", "topic": f"T{i}", "queueId": queue_id, "queueOffset": 0}

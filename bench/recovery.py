@@ -25,7 +25,7 @@ from bench.targets import APACHE_HEAP, QUEUES, Apache, Part, flags, prepare, riv
 from compat.apache.apache import ApacheBroker, ApacheNameServer
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 RECORDS = 10_000_000
 RECORDS_SHORT = 200_000
@@ -194,7 +194,7 @@ def _send(broker: Broker, load: Load) -> int:
 
 def stored(broker: Broker) -> int:
     """How many messages the queues of TOPIC hold."""
-    with closing(Link(broker.address, timeout_s=30.0)) as link:
+    with closing(SyncConnection(broker.address, timeout_s=30.0)) as link:
         ends = [
             Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": str(i)}) for i in range(QUEUES)
         ]
@@ -202,7 +202,7 @@ def stored(broker: Broker) -> int:
 
 
 def _log_bytes(broker: Broker) -> int:
-    with closing(Link(broker.address, timeout_s=30.0)) as link:
+    with closing(SyncConnection(broker.address, timeout_s=30.0)) as link:
         table = link.ask(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)).body
         return int(msgspec.json.decode(table)["table"]["commitLogMaxOffset"])
 

@@ -28,7 +28,7 @@ from compat.apache.apache import ApacheBroker, ApacheNameServer
 from compat.apache.maven import java_and_maven_found
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 READY_DEADLINE_S: Final = 120.0
 STOP_DEADLINE_S: Final = 60.0
@@ -54,14 +54,14 @@ class Target(ABC):
         self._parent = parent
         self._settings = dict(settings or {})
         self._stack = ExitStack()
-        self._link: Link | None = None
+        self._link: SyncConnection | None = None
 
     def __enter__(self) -> Self:
         self.home = Path(tempfile.mkdtemp(prefix=f"bench-{self.name.lower()}-", dir=self._parent))
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, self.home, ignore_errors=True)
             self._start(stack)
-            self._link = Link(self.broker, timeout_s=10.0)
+            self._link = SyncConnection(self.broker, timeout_s=10.0)
             stack.callback(self._link.close)
             self._stack = stack.pop_all()
         return self

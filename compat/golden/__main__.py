@@ -17,7 +17,7 @@ import msgspec
 from compat.apache.apache import HOST_V6, ApacheBroker, ApacheNameServer, dump_store
 from compat.apache.maven import java_and_maven_found
 from compat.golden.life import ROLL_WINDOW_S, Life, Sender, live, live_on_ipv6, now_ms
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 FOLDER: Final = Path(__file__).parents[2] / "tests" / "golden"
 ENDS: Final = ("stopped", "killed")
@@ -53,12 +53,12 @@ def make(home: Path, end: str) -> Path:
     config = {**SMALL, "storePathRootDir": store}
     with ApacheNameServer(home / "names") as names:
         with ApacheBroker(home / "six", names.address, config=config, host=HOST_V6) as broker:
-            with closing(Link(broker.address)) as link:
+            with closing(SyncConnection(broker.address)) as link:
                 first = Sender(link, 1000)
                 live_on_ipv6(first)
             broker.stop()
         with ApacheBroker(home / "four", names.address, config=config) as broker:
-            with closing(Link(broker.address)) as link:
+            with closing(SyncConnection(broker.address)) as link:
                 second = Sender(link, 0)
                 live(second)
             if end == "killed":

@@ -14,7 +14,7 @@ from wheelmq.formats.names import retry_topic
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 TOPIC: Final = "T"
 GROUP: Final = "G"
@@ -64,7 +64,7 @@ def now_ms() -> int:
 class Sender:
     """Sends over one connection and notes what it sent."""
 
-    def __init__(self, link: Link, first: int) -> None:
+    def __init__(self, link: SyncConnection, first: int) -> None:
         self._link = link
         self._number = first
         self.sent: list[Sent] = []

@@ -34,7 +34,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import Refused
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.system.clock import SystemClock
 from wheelmq.testing.harness import records_in
 
@@ -101,7 +101,7 @@ def ours(home: Path, store: Path, namesrv: str, port: int) -> Iterator[Running]:
 
 
 def is_registered(address: str, namesrv: str) -> bool:
-    with closing(Link(namesrv)) as link:
+    with closing(SyncConnection(namesrv)) as link:
         return address.encode() in bytes(link.ask(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO)).body)
 
 
@@ -156,7 +156,7 @@ async def fill(namesrv: str, address: str, store: Path) -> Filled:
     at_once = PLAIN | {COMMITTED}
     async with Producer(namesrv) as producer:
         await producer.send("T", b"plain", keys=["a", "both"], tags="t")
-        with closing(Link(address)) as link:
+        with closing(SyncConnection(address)) as link:
             sender = Sender(link, 0)
             sender.transaction(b"half", None)
             sender.transaction(COMMITTED, 8)
@@ -183,7 +183,7 @@ def found_by_key(address: str, key: str) -> set[bytes]:
     """Bodies of the messages with a key, each found once more by its id."""
     ext = headers.texts(topic="T", key=key, maxNum=32, beginTimestamp=0, endTimestamp=1 << 62)
     bodies = set()
-    with closing(Link(address)) as link:
+    with closing(SyncConnection(address)) as link:
         try:
             answer = link.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=ext))
         except Refused:
@@ -230,7 +230,7 @@ async def look_again(namesrv: str, filled: Filled) -> None:
 
 def ask_the_tool(namesrv: str, address: str) -> None:
     """Apache's mqadmin reads what is in the store through the broker that has it now."""
-    with closing(Link(address)) as link:
+    with closing(SyncConnection(address)) as link:
         ext = headers.texts(topic="T", key="a", maxNum=32, beginTimestamp=0, endTimestamp=1 << 62)
         answer = link.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=ext))
     [record] = records_in(bytes(answer.body))

@@ -17,7 +17,7 @@ from tests.crash.parts import BrokerProcess, Event, Pipeline
 from tests.crash.run import NOTHING_EXPIRES
 from tests.crash.verdict import Verdict, judge
 from wheelmq.cli.ports import free_port
-from wheelmq.net.child import Child
+from wheelmq.net.managed_process import ManagedProcess
 from wheelmq.system.clock import SystemClock
 
 SETTINGS: Final = {
@@ -91,7 +91,7 @@ class Fleet:
         self._failpoint_log = self.home / "failpoints.log"
         self._event = Event(self.home / "events.jsonl")
         self._ports: list[int] = []
-        self.namesrv: Child | None = None
+        self.namesrv: ManagedProcess | None = None
         self.namesrv_address = ""
 
     async def start_namesrv(self) -> None:
@@ -99,7 +99,7 @@ class Fleet:
         self.namesrv_address = f"127.0.0.1:{self._port()}"
         command = [sys.executable, "-P", "-m", "wheelmq", "nameserver", "--json", "--ends-with-stdin"]
         command += ["--home", str(self.home), "--port", self.namesrv_address.rpartition(":")[2]]
-        self.namesrv = Child(
+        self.namesrv = ManagedProcess(
             "name server",
             command,
             self.home / "namesrv.log",

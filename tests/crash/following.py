@@ -20,8 +20,8 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import PULL_SUBSCRIPTION
-from wheelmq.net.caller import Caller
 from wheelmq.net.errors import Refused
+from wheelmq.net.rpc_client import RpcClient
 
 ANSWER_S: Final = 30.0
 PULLED_MAX: Final = 32
@@ -34,7 +34,7 @@ NOWHERE: Final = -1
 class Follower:
     """Reads on where it stood. `wrong` counts what must not be, and `stories` tell of the first of each kind."""
 
-    def __init__(self, caller: Caller, notes: Notes, body_bytes: int) -> None:
+    def __init__(self, caller: RpcClient, notes: Notes, body_bytes: int) -> None:
         self._caller = caller
         self._notes = notes
         self._body_bytes = body_bytes

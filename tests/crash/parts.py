@@ -21,8 +21,8 @@ import psutil
 
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.caller import Caller
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.rpc_client import RpcClient
 from wheelmq.pipeline.supervisor import PipelineSupervisor
 from wheelmq.system.clock import SystemClock
 
@@ -62,7 +62,7 @@ class BrokerProcess:
         for name, value in settings.items():
             self._command += ["--set", f"{name}={value}"]
         self._process: Process | None = None
-        self._caller = Caller(self.address)
+        self._caller = RpcClient(self.address)
 
     @property
     def pid(self) -> int:

@@ -32,8 +32,8 @@ from tests.crash.parts import BrokerProcess, Role, check_role, fired
 from tests.crash.run import NOTHING_EXPIRES
 from tests.crash.verdict import judge
 from wheelmq.cli.ports import free_port
-from wheelmq.net.caller import Caller
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.rpc_client import RpcClient
 
 BETWEEN_MIN: Final = 500
 """Messages acknowledged between two kills."""
@@ -186,7 +186,7 @@ class Run:
         self._moments = make_moments(kills, seed)
         self.broker = BrokerProcess(home, free_port(), flush, SETTINGS, home / "failpoints.log")
         self.load = Load(self.broker.address, MIX, rate, seed)
-        self.follower = Follower(Caller(self.broker.address), self.load.notes, MIX.body_bytes)
+        self.follower = Follower(RpcClient(self.broker.address), self.load.notes, MIX.body_bytes)
         self.outcome = Outcome(seed, flush)
         self._acknowledged_before = self._asked = 0
         """Messages acknowledged, and asked for, at the last kill that counts."""

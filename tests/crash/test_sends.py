@@ -14,7 +14,7 @@ from tests.crash.following import Follower
 from tests.crash.notes import TOPICS, Fate, Kind, Notes, body
 from tests.crash.sends import BETWEEN_MIN, Run, make_moments, report
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.caller import Caller
+from wheelmq.net.rpc_client import RpcClient
 from wheelmq.testing.harness import BrokerHarness
 
 KILLS = 4
@@ -60,7 +60,7 @@ class Senders:
     def __init__(self, harness: BrokerHarness) -> None:
         self._harness = harness
         self.notes = Notes("F" * 22)
-        self.follower = Follower(cast(Caller, _Calls(harness)), self.notes, BODY_BYTES)
+        self.follower = Follower(cast(RpcClient, _Calls(harness)), self.notes, BODY_BYTES)
         for _ in range(3):
             self.send(self.note())
 
@@ -141,6 +141,6 @@ def test_what_was_refused_and_is_there_is_found(senders: Senders) -> None:
 def test_what_was_read_and_is_gone_is_found(senders: Senders, tmp_path: Path) -> None:
     asyncio.run(senders.follower.follow())
     with BrokerHarness(tmp_path / "another") as empty:
-        senders.follower._caller = cast(Caller, _Calls(empty))
+        senders.follower._caller = cast(RpcClient, _Calls(empty))
         asyncio.run(senders.follower.read_again())
     assert senders.follower.wrong == {"lost": 1}

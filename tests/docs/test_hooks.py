@@ -18,14 +18,14 @@ def test_the_example_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     play = """
 async def play():
-    from wheelmq.net.caller import Caller
+    from wheelmq.net.rpc_client import RpcClient
     small = {"log_file_bytes": 1 << 20, "message_index_enable": False}
     settings = BrokerSettings(store_path=Path("store"), listen_port=0, **small)
     app = BrokerApp(settings)
     hook = Counting()
     app.hooks.register_rpc_hook(hook)
     await app.start()
-    caller = Caller(f"127.0.0.1:{app.settings.listen_port}")
+    caller = RpcClient(f"127.0.0.1:{app.settings.listen_port}")
     await caller.call(Command(code=28))
     await caller.close()
     await app.stop()

@@ -18,7 +18,7 @@ from tests.running import COMMAND_DEADLINE_S, START_DEADLINE_S, Up, lines, up, w
 from wheelmq.client import SyncProducer
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.progress import LAPSED_S
 
 LEAD_S = 10
@@ -77,7 +77,7 @@ def states(running: Up) -> list[str]:
 
 
 def metrics(running: Up) -> dict[str, Any]:
-    link = Link(running.found["broker"])
+    link = SyncConnection(running.found["broker"])
     try:
         found: dict[str, Any] = json.loads(link.ask(Command(code=RequestCode.WMQ_METRICS)).body)
     finally:

@@ -16,7 +16,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 DISK_BYTES = 24 << 20
 LOG_FILE_BYTES = 4 << 20
@@ -49,7 +49,7 @@ class OnSmallDisk:
 
     def __init__(self, process: subprocess.Popen[str], address: str, folder: Path) -> None:
         self.process = process
-        self.link = Link(address, timeout_s=DEADLINE_S)
+        self.link = SyncConnection(address, timeout_s=DEADLINE_S)
         self.disk = Path(f"/proc/{process.pid}/root{folder}")
 
     def send(self, body: bytes, delay_ms: int | None = None) -> int:

@@ -30,7 +30,7 @@ JUSTIFIED: dict[str, set[str]] = {
     "config/sources.py": {"read_bytes"},  # the file of settings is read before there is a component
     "formats/kernels/jit.py": {"open", "mkdir", "touch", "time.monotonic", "read_bytes", "read_text"},
     # the compile cache is Numba's, of the user and not of a store; the broker runs without it
-    "net/child.py": {"mkdir"},  # the folder of a child process's log
+    "net/managed_process.py": {"mkdir"},  # the folder of a child process's log
 }
 
 

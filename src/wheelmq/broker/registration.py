@@ -16,8 +16,8 @@ from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.headers import REPLACED_ADDRESS
-from wheelmq.net.caller import Caller
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _NameServer:
         """It should hear of the broker before the period is over."""
         self.is_told = False
         """Whether it took a registration."""
-        self._caller = Caller(address, on_lost=self.wanted.set)
+        self._caller = RpcClient(address, on_lost=self.wanted.set)
         self._thinned = RateLimitedLog(log, broker.clock.monotonic)
         self._task: asyncio.Task[None] | None = None
 

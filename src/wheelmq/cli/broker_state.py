@@ -40,10 +40,10 @@ def ask_state(port: int) -> BrokerState | None:
     from wheelmq.formats.wire.codes import RequestCode
     from wheelmq.formats.wire.frame import Command, FrameError
     from wheelmq.net.errors import CallError, Refused
-    from wheelmq.net.link import Link
+    from wheelmq.net.sync_connection import SyncConnection
 
     command = Command(code=RequestCode.WMQ_METRICS, ext=headers.write(headers.MetricsHeader()))
-    with closing(Link(f"127.0.0.1:{port}", TIMEOUT_S)) as link:
+    with closing(SyncConnection(f"127.0.0.1:{port}", TIMEOUT_S)) as link:
         try:
             found = msgspec.json.decode(link.ask(command).body, type=_Metrics)
         except (CallError, Refused, FrameError, msgspec.MsgspecError):

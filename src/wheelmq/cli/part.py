@@ -19,7 +19,7 @@ import click
 from wheelmq.cli import stores
 from wheelmq.cli.ports import taken_text
 from wheelmq.formats.wire.bodies import BodyError
-from wheelmq.net.child import CANNOT_START
+from wheelmq.net.managed_process import CANNOT_START
 
 Life = Callable[[asyncio.Event], Awaitable[int]]
 """What a part does until the event is set; its exit code."""

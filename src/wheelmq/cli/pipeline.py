@@ -87,7 +87,7 @@ def _check_broker(address: str) -> None:
 
 
 def _drive(what: _Work) -> int:
-    from wheelmq.net.child import CANNOT_START
+    from wheelmq.net.managed_process import CANNOT_START
     from wheelmq.pipeline.java import JavaNotFound, find_java
 
     try:

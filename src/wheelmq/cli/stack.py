@@ -27,8 +27,8 @@ from wheelmq.dashboard.figures import Figures
 from wheelmq.dashboard.server import Dashboard
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.child import Child, Event
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.managed_process import Event, ManagedProcess
 from wheelmq.pipeline.supervisor import PipelineState, PipelineSupervisor
 from wheelmq.system.clock import Clock
 
@@ -101,7 +101,7 @@ class Stack:
         return self.home / "store"
 
     @property
-    def children(self) -> list[Child]:
+    def children(self) -> list[ManagedProcess]:
         """The parts that run, in the order in which they are stopped."""
         pipeline = [self.pipeline.child] if self.pipeline is not None else []
         return [*pipeline, self.broker, self.namesrv]
@@ -227,7 +227,7 @@ class Stack:
 
     # The parts -----------------------------------------------------------------------------------------------------
 
-    def _part(self, name: str, command: list[str]) -> Child:
+    def _part(self, name: str, command: list[str]) -> ManagedProcess:
         def heard(event: Event) -> None:
             if event.get("event") == "warning":
                 self._tell(f"{name}: WARNING: {event.get('warning')}")
@@ -241,7 +241,7 @@ class Stack:
             end = tail_text(child.log_path, child.log_start)
             self._tell(f"{name}: DIED ({how}); it is started again {again}{end}")
 
-        child = Child(
+        child = ManagedProcess(
             name,
             command,
             self.logs / f"{name.replace(' ', '')}.log",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wheelmq.formats.wire.codes import RequestCode
     from wheelmq.formats.wire.frame import Command
     from wheelmq.formats.wire.headers import Header
-    from wheelmq.net.link import Link
+    from wheelmq.net.sync_connection import SyncConnection
 
 PAGE_COUNT: Final = 500
 MINUTE_MS: Final = 60_000
@@ -229,9 +229,9 @@ def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> 
 
 def _answers(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[Command]:
     """The answers, each to a question for the place that the one before named, until one is the last."""
-    from wheelmq.net.link import Link
+    from wheelmq.net.sync_connection import SyncConnection
 
-    with closing(Link(address)) as link:
+    with closing(SyncConnection(address)) as link:
         place = 0
         while True:
             answer = _call(link, code, header(place))
@@ -241,7 +241,7 @@ def _answers(address: str, code: RequestCode, header: Callable[[int], Header]) -
             place = int(answer.ext["nextPlace"])
 
 
-def _call(link: Link, code: RequestCode, header: Header) -> Command:
+def _call(link: SyncConnection, code: RequestCode, header: Header) -> Command:
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import ResponseCode
     from wheelmq.formats.wire.frame import Command

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.caller import Caller
 from wheelmq.net.errors import Unreachable
+from wheelmq.net.rpc_client import RpcClient
 
 Answering = Callable[[str, Command], Command | Awaitable[Command | None] | None]
 """What answers the requests that servers make of their own accord, from the address of the one that asks."""
@@ -27,10 +27,10 @@ class Connections:
         self._on_request = on_request
         self._sign = sign
         self._on_lost = on_lost
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, RpcClient] = {}
         self._is_closed = False
 
-    def to(self, address: str) -> Caller:
+    def to(self, address: str) -> RpcClient:
         """The connection to the server at `address`. Raises Unreachable when they are closed."""
         if self._is_closed:
             raise Unreachable(f"{address} is not spoken to any more: the client was stopped")
@@ -38,7 +38,7 @@ class Connections:
         if caller is None:
             on_request = None if self._on_request is None else partial(self._on_request, address)
             on_lost = None if self._on_lost is None else partial(self._on_lost, address)
-            caller = self._callers[address] = Caller(address, on_request, on_lost, self._sign)
+            caller = self._callers[address] = RpcClient(address, on_request, on_lost, self._sign)
         return caller
 
     async def close(self) -> None:

@@ -20,8 +20,8 @@ from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import Heartbeat
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.caller import Caller
 from wheelmq.net.errors import CallError, Refused, Unreachable
+from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.clock import Clock
 from wheelmq.system.unique_ids import UniqueIds
 
@@ -122,7 +122,7 @@ class Session:
             request = Command(code=RequestCode.UNREGISTER_CLIENT, ext=headers.write(header))
             await self.connections.to(address).call(request, UNREGISTER_S)
 
-    def caller(self, broker_name: str) -> Caller:
+    def caller(self, broker_name: str) -> RpcClient:
         """The connection to a broker of the routes in use. Raises CallError when it is in none."""
         address = self.routes.masters().get(broker_name)
         if address is None:

@@ -21,8 +21,8 @@ from wheelmq.net.core import Core
 from wheelmq.net.failed_writes import warn_of_lost_answers, write
 from wheelmq.net.frame_deadline import FrameDeadline
 from wheelmq.net.limits import IDLE_LOOKS, Limits, SocketOptions
-from wheelmq.net.relief import Relief
-from wheelmq.net.turns import Turns
+from wheelmq.net.memory_guard import MemoryGuard
+from wheelmq.net.round_robin import RoundRobin
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.peer = Host(socket.inet_pton(family, address.partition("%")[0]), port)
         self.is_open = True
         self._server.connections.add(self)
-        if self._server.relief.is_on:
+        if self._server.memory_guard.is_on:
             self.rest()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -116,9 +116,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         server = self._server
         server.schedule_round()
         taken = 0
-        must_wait = self._is_busy and server.turns.is_round_over
+        must_wait = self._is_busy and server.round_robin.is_round_over
         if not must_wait:
-            self._turn_ends_s, bytes_max = server.turns.begin()
+            self._turn_ends_s, bytes_max = server.round_robin.begin()
             self._turn_bytes_max = self._queued_bytes + bytes_max
             try:
                 taken = server.core.receive(self, view, self._filled)
@@ -135,7 +135,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._keep(view, taken)
         self._frame_deadline.watch(self, begun=self._filled > 0 and not must_wait, moved=taken > 0)
         if must_wait:
-            server.turns.postpone(self)
+            server.round_robin.postpone(self)
         if must_wait or self.is_full:
             self.rest()
 
@@ -158,7 +158,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Serve on, once what is queued has drained."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self.is_stalled and not self.is_full and not self._server.turns.is_waiting(self):
+        if self.is_stalled and not self.is_full and not self._server.round_robin.is_waiting(self):
             self.is_stalled = False
             self._transport.resume_reading()
             self._server.loop.call_soon(self._serve_rest)
@@ -191,7 +191,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._hold(None)
-        self._server.turns.forget(self)
+        self._server.round_robin.forget(self)
         if self in self._server.connections:
             self._server.connections.discard(self)
             self._server.core.connection_lost(self)
@@ -203,7 +203,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def is_full(self) -> bool:
         """Whether so much is queued for the peer that nothing more should be served to it for now."""
         server = self._server
-        return self._paused or self._queued_bytes > server.limits.buffer_bytes_max or server.relief.is_on
+        return self._paused or self._queued_bytes > server.limits.buffer_bytes_max or server.memory_guard.is_on
 
     @property
     def must_wait(self) -> bool:
@@ -219,8 +219,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._server.dirty.append(self)
             self._out.append(frame)
             self._queued_bytes += len(frame)
-            self._server.relief.charge(len(frame))
-            self._server.turns.charge(len(frame))
+            self._server.memory_guard.charge(len(frame))
+            self._server.round_robin.charge(len(frame))
 
     def flush(self) -> None:
         """Write what was queued."""
@@ -269,7 +269,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             large = bytearray(max(left, min(_frame_bytes(view[taken : taken + 4]), 2 * left)))
             large[:left] = view[taken : taken + left]
             self._hold(large, is_large=True)
-            self._server.relief.begin_frame(self)
+            self._server.memory_guard.begin_frame(self)
         self._filled = left
 
     def _grow(self, rest: bytearray) -> bytearray:
@@ -283,13 +283,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _hold(self, rest: bytearray | None, *, is_large: bool = False) -> None:
         """Hold `rest` in place of what was held."""
         if self._is_large and not is_large:
-            self._server.relief.end_frame(self)
+            self._server.memory_guard.end_frame(self)
         change = (0 if rest is None else len(rest)) - (0 if self._rest is None else len(self._rest))
         self._rest, self._is_large = rest, is_large
         if rest is None:
             self._filled = 0
         if change:
-            self._server.relief.charge(change)
+            self._server.memory_guard.charge(change)
 
     @property
     def bytes_unread(self) -> int:
@@ -347,8 +347,8 @@ class Server:
         """What connections read into, one after another."""
         self.connections: set[ServerConnection] = set()
         self.dirty: list[ServerConnection] = []
-        self.relief = Relief(self)
-        self.turns = Turns(self)
+        self.memory_guard = MemoryGuard(self)
+        self.round_robin = RoundRobin(self)
         self.bad_frames = 0
         """Connections closed for what they sent: no frame, or one that could not be served."""
         self.slow_frames = 0
@@ -427,12 +427,12 @@ class Server:
             self._attempt(self.core.tick)
         wait_ms = self._attempt(self.core.next_tick_ms)
         self.write()
-        self.turns.end_round()
+        self.round_robin.end_round()
         self._set_alarm(wait_ms if self.failed_ticks == failed else FAILED_TICK_MS)
         if self.on_tick is not None:
             self.on_tick()
-        if self.turns.waiting:
-            self.turns.serve_waiting()
+        if self.round_robin.waiting:
+            self.round_robin.serve_waiting()
 
     def _attempt(self, step: Callable[[], T]) -> T | None:
         """What `step` gives; None when it fails, which is told and counted."""
@@ -475,8 +475,8 @@ class Server:
             "slow_frames": self.slow_frames,
             "refused_connections": self.refused,
             "idle_connections": self.idle,
-            "postponed_turns": self.turns.postponed,
-            "relieved_connections": self.relief.closed,
+            "postponed_turns": self.round_robin.postponed,
+            "relieved_connections": self.memory_guard.closed,
             "failed_ticks": self.failed_ticks,
         }
 

@@ -30,7 +30,7 @@ from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.session import scratch_checkpoint, start_turns
 from wheelmq.pipeline.source import AUTO, VIEW, WIRE
 from wheelmq.pipeline.turn import Turn, uploaded
@@ -82,7 +82,7 @@ class BrokerTurns:
         self._source = source
         """Name of the data source that is registered for this broker."""
         self._over_the_wire = over_the_wire
-        self._link = Link(broker)
+        self._link = SyncConnection(broker)
         self._query: StreamingQuery | None = None
         self._checkpoint: Path | None = None
         self._query_has_turned = False

@@ -15,7 +15,7 @@ from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.broker_turns import BrokerTurns
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Serving:
         say: Callable[..., None],
     ) -> None:
         self._named = tuple(dict.fromkeys(brokers))
-        self._links = [Link(address, ASK_TIMEOUT_S) for address in namesrv]
+        self._links = [SyncConnection(address, ASK_TIMEOUT_S) for address in namesrv]
         self._begin = begin
         self._say = say
         self._next_look_s = 0.0

@@ -26,7 +26,7 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.formats.wire.portions import FileKind, Ranges
 from wheelmq.net.errors import Refused
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.columns import ARROW_SCHEMA, SPARK_SCHEMA, to_batch
 from wheelmq.pipeline.ranges import Range, ranges
 from wheelmq.system.failpoint import bend, reach
@@ -75,7 +75,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         self._broker = options["broker"]
         self._terms: dict[str, Any] = msgspec.json.decode(options["terms"])
         self._over_the_wire = options.get(VIEW, AUTO) == WIRE
-        self._link: Link | None = None
+        self._link: SyncConnection | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         return {"epoch": self._terms["epoch"], "turn": -1}
@@ -83,7 +83,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """The broker's plan, or `start` verbatim when there is nothing to do. Raises when the lease is over."""
         if self._link is None:
-            self._link = Link(self._broker)
+            self._link = SyncConnection(self._broker)
         ext = headers.texts(epoch=self._terms["epoch"], timeoutMs=1000)
         answer = self._link.call(Command(code=RequestCode.WMQ_PIPELINE_PLAN, ext=ext))
         if answer.code == ResponseCode.PULL_NOT_FOUND:
@@ -111,7 +111,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def _rows(self, partition: Range) -> staging.StagedRows:
         plan, terms = partition.plan, self._terms
-        with contextlib.closing(Link(self._broker)) as link:
+        with contextlib.closing(SyncConnection(self._broker)) as link:
             view = self._view(link, plan["turn"])
             if partition.kind == KIND_BLOCKS:
                 return read_blocks(view, plan["blocks"], write_ms=plan["write_ms"], turn=plan["turn"])
@@ -133,7 +133,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
                 turn=plan["turn"],
             )
 
-    def _view(self, link: Link, turn: int) -> View:
+    def _view(self, link: SyncConnection, turn: int) -> View:
         """The store: its files where this process sees the broker's own folder, else over the wire."""
         sizes = msgspec.convert(self._terms, StoreSizes)
         root = Path(self._terms["store_path"])

@@ -24,9 +24,9 @@ import msgspec
 
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.caller import Caller
-from wheelmq.net.child import Child, Event
 from wheelmq.net.errors import CallError, Refused
+from wheelmq.net.managed_process import Event, ManagedProcess
+from wheelmq.net.rpc_client import RpcClient
 from wheelmq.pipeline.processes import family, kill
 from wheelmq.pipeline.progress import LOOK_S, Answer, Progress, answer_of
 from wheelmq.system.clock import Clock
@@ -75,7 +75,7 @@ class PipelineSupervisor:
         self._turning: set[str] = set()
         self._clock = clock
         self._progress = Progress(self.name)
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, RpcClient] = {}
         self._hung: str | None = None
         """Why the driver was just killed; None for one that died by itself."""
         self._problems: dict[str, str] = {}
@@ -84,7 +84,7 @@ class PipelineSupervisor:
         command = driver_command(
             brokers, namesrv, name=self.name, master=master, log_dir=log_dir, over_the_wire=over_the_wire
         )
-        self.child = Child(
+        self.child = ManagedProcess(
             "pipeline",
             command,
             log_dir / "pipeline.log",
@@ -138,7 +138,7 @@ class PipelineSupervisor:
         """Ask a broker about its pipeline. Returns None when it does not answer."""
         caller = self._callers.get(broker)
         if caller is None:
-            caller = self._callers[broker] = Caller(broker)
+            caller = self._callers[broker] = RpcClient(broker)
         try:
             answer = await caller.ask(Command(code=RequestCode.WMQ_METRICS), ANSWER_S)
         except (CallError, Refused):

@@ -18,7 +18,7 @@ from wheelmq.formats.disk.timer import MAGIC_ROLL
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.pipeline.session import map_in_arrow
 from wheelmq.pipeline.upload import SUMMARY, uploader
 from wheelmq.system.failpoint import reach
@@ -65,7 +65,7 @@ class Turn:
     """The function for foreachBatch: runs the one action of the turn, and has the broker commit it."""
 
     def __init__(self, broker: str, epoch: int, told: Callable[[str], None]) -> None:
-        self._link = Link(broker)
+        self._link = SyncConnection(broker)
         self._epoch = epoch
         self._told = told
 

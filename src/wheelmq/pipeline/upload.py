@@ -14,7 +14,7 @@ from wheelmq.formats.disk.turn_row import KINDS, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 from wheelmq.system.failpoint import reach
 
 CHUNK_ROWS: Final = 100_000
@@ -48,7 +48,7 @@ def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], It
         part, attempt = context.partitionId(), context.taskAttemptId()
         reach("task.upload")
         raw = rows.tobytes()
-        chunks = send_chunks(Link(broker), raw, epoch=epoch, turn=turn, kind=kind, part=part, attempt=attempt)
+        chunks = send_chunks(SyncConnection(broker), raw, epoch=epoch, turn=turn, kind=kind, part=part, attempt=attempt)
         reach("task.uploaded")
         summary = [[turn], [kind], [part], [attempt], [chunks], [len(rows)], [zlib.crc32(raw)]]
         yield pa.RecordBatch.from_arrays(
@@ -70,7 +70,7 @@ def to_rows(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:
     return rows
 
 
-def send_chunks(link: Link, raw: bytes, *, epoch: int, turn: int, kind: str, part: int, attempt: int) -> int:
+def send_chunks(link: SyncConnection, raw: bytes, *, epoch: int, turn: int, kind: str, part: int, attempt: int) -> int:
     """Upload packed turn rows in chunks that fit a frame; how many chunks. Raises CallError, Refused."""
     size = CHUNK_ROWS * TURN_ROW.itemsize
     chunks = range(0, len(raw), size)

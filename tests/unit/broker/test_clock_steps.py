@@ -16,7 +16,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import decode_record
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.caller import Caller
+from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system.clock import SystemClock
 from wheelmq.testing.harness import SMALL
 
@@ -91,7 +91,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type[SteppingClock]:
     return SteppingClock
 
 
-async def send(caller: Caller, clock: type[SteppingClock], sent: dict[bytes, dict[str, str]]) -> dict[bytes, int]:
+async def send(caller: RpcClient, clock: type[SteppingClock], sent: dict[bytes, dict[str, str]]) -> dict[bytes, int]:
     """Send messages; the least time at which each may be out."""
     due_ms: dict[bytes, int] = {}
     for body, properties in sent.items():
@@ -109,7 +109,7 @@ def test_an_hour_back_and_forth_and_an_hour_forward_and_back(tmp_path: Path, clo
     """None early by the clock as it stands, none lost, none twice; levels by Apache's rule, which has what is further
     off than its level leave at once."""
 
-    async def play(app: BrokerApp, caller: Caller) -> None:
+    async def play(app: BrokerApp, caller: RpcClient) -> None:
         watch = Watch(app)
         due_ms = await send(caller, clock, NEAR)
         clock.off_ms -= HOUR_MS
@@ -138,7 +138,7 @@ def test_an_hour_back_and_forth_and_an_hour_forward_and_back(tmp_path: Path, clo
     async def played() -> None:
         app = BrokerApp(BrokerSettings(store_path=tmp_path, **SETTINGS))
         await app.start()
-        caller = Caller(f"127.0.0.1:{app.settings.listen_port}")
+        caller = RpcClient(f"127.0.0.1:{app.settings.listen_port}")
         try:
             await play(app, caller)
         finally:

@@ -20,7 +20,7 @@ from wheelmq.formats.disk.message import SYS_COMPRESSED
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net.caller import Caller
+from wheelmq.net.rpc_client import RpcClient
 from wheelmq.system import open_files
 from wheelmq.testing.harness import SMALL
 
@@ -57,7 +57,7 @@ def pull(expression: str = "*", kind: str = "TAG") -> Command:
 
 
 async def send_over(port: int, command: Command | None = None) -> int:
-    caller = Caller(f"127.0.0.1:{port}")
+    caller = RpcClient(f"127.0.0.1:{port}")
     try:
         return (await caller.call(command or send(), LIMIT_S)).code
     finally:
@@ -178,7 +178,7 @@ def test_answers_for_a_peer_that_never_reads_are_not_made(tmp_path: Path) -> Non
     async def play(app: BrokerApp) -> None:
         assert app.broker is not None and app._server is not None
         port = app.settings.listen_port
-        caller = Caller(f"127.0.0.1:{port}")
+        caller = RpcClient(f"127.0.0.1:{port}")
         for _ in range(3):
             assert (await caller.call(send(body=bytes(100_000)), LIMIT_S)).code == 0
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -207,7 +207,7 @@ def test_others_are_served_beside_a_crowd_that_misbehaves(tmp_path: Path, count:
         for number, (_, writer) in enumerate(crowd):
             if number % 3 == 1:
                 writer.write((16 << 20).to_bytes(4, "big") + b"x" * 70_000)
-        caller = Caller(f"127.0.0.1:{port}")
+        caller = RpcClient(f"127.0.0.1:{port}")
         for i in range(20):
             for number, (_, writer) in enumerate(crowd):
                 if number % 3 == 2:

@@ -17,7 +17,7 @@ from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.nameserver.app import NameServerApp
 from wheelmq.nameserver.settings import NameServerSettings
-from wheelmq.net.caller import Caller
+from wheelmq.net.rpc_client import RpcClient
 from wheelmq.testing.harness import BrokerHarness
 
 DEADLINE_S = 20
@@ -31,7 +31,7 @@ async def started(folder: Path, port: int = 0) -> NameServerApp:
 
 async def knows(app: NameServerApp, topic: str) -> bool:
     """Whether a client gets a route."""
-    caller = Caller(f"127.0.0.1:{app.port}")
+    caller = RpcClient(f"127.0.0.1:{app.port}")
     try:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         return (await caller.call(Command(code=code, ext=headers.texts(topic=topic)))).code == 0

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from wheelmq.cli import main
-from wheelmq.net.child import CANNOT_START
+from wheelmq.net.managed_process import CANNOT_START
 
 
 def run(*words: object) -> Result:

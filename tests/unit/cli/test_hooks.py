@@ -18,7 +18,7 @@ from wheelmq.cli.hooks import load_hooks
 from wheelmq.cli.part import CannotStart
 from wheelmq.cli.stack import Stack, StackSettings
 from wheelmq.formats.wire.codes import ResponseCode
-from wheelmq.net.child import CANNOT_START
+from wheelmq.net.managed_process import CANNOT_START
 from wheelmq.system.clock import SystemClock
 from wheelmq.testing.harness import BrokerHarness
 

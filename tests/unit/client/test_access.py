@@ -10,7 +10,7 @@ from tests.unit.client.conftest import Start
 from wheelmq.client import AccessKey, Producer, ProducerSettings
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net import caller as module
+from wheelmq.net import rpc_client as module
 
 
 def request(body: bytes) -> Command:

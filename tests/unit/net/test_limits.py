@@ -189,13 +189,13 @@ def test_peers_that_never_read_make_room_for_those_that_do(serve: Callable[..., 
             deaf[1].write(frame(4, b"much") * 20)
             writer.write(frame(6, b"little"))
             assert await reader.readexactly(9) == frame(5)
-        await until(lambda: server.relief.closed > 0)
+        await until(lambda: server.memory_guard.closed > 0)
         writer.write(frame(6, b"little"))
         assert await reader.readexactly(9) == frame(5)
 
     bound = 16 * MIB
     found = serve(core, play, bytes_in_flight_max=bound, buffer_bytes_max=4 * MIB)
-    assert found.relief.closed < 12  # no more than had to
+    assert found.memory_guard.closed < 12  # no more than had to
     assert bound / 4 < most <= bound + 4 * MIB
 
 
@@ -210,11 +210,11 @@ def test_frames_that_never_end_make_room_for_those_that_do(serve: Callable[..., 
             slow.write((16 * MIB - 4).to_bytes(4, "big") + bytes(MIB))
             writer.write(frame(MIB))
             assert await reader.readexactly(9) == frame(5)
-        await until(lambda: server.relief.closed > 0)
+        await until(lambda: server.memory_guard.closed > 0)
         assert len(core.seen) == 12
 
     found = serve(core, play, bytes_in_flight_max=6 * MIB)
-    assert 0 < found.relief.closed < 12
+    assert 0 < found.memory_guard.closed < 12
 
 
 def test_all_rest_while_there_is_too_much_and_go_on(serve: Callable[..., Server]) -> None:
@@ -225,14 +225,14 @@ def test_all_rest_while_there_is_too_much_and_go_on(serve: Callable[..., Server]
     async def play(server: Server, connect: Connect) -> None:
         def look() -> None:
             nonlocal rested
-            rested = rested or server.relief.is_on
+            rested = rested or server.memory_guard.is_on
 
         core.on_tick = look
         peers = [await connect() for _ in range(6)]
         for _, writer in peers:
             writer.write(frame(4) * 10)
         await asyncio.gather(*(reader.readexactly(10 * (MIB + 4)) for reader, _ in peers))
-        assert server.relief.closed == 0
+        assert server.memory_guard.closed == 0
 
     serve(core, play, bytes_in_flight_max=10 * MIB, buffer_bytes_max=8 * MIB)
     assert rested

@@ -281,7 +281,7 @@ def test_a_broker_that_answers_something_else(tmp_path: Path, monkeypatch: pytes
     async def ask(*_: object) -> Command:
         return Command(code=0, body=body)
 
-    monkeypatch.setattr(module.Caller, "ask", ask)
+    monkeypatch.setattr(module.RpcClient, "ask", ask)
     for _ in range(3):
         assert asyncio.run(supervisor._ask("b:1")) is None
     (text,) = told

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 FREED_SHARE: Final = 4
 
 
-class Relief:
+class MemoryGuard:
     """Keeps the count of a server, and the bound."""
 
     def __init__(self, server: Server) -> None:

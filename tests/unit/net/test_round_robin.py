@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 from tests.unit.net.test_limits import Connect, Frames, frame, serve
 from tests.unit.net.test_server import until
+from wheelmq.net.round_robin import ROUND_BYTES, ROUND_S, SHORT_BYTES
 from wheelmq.net.server import Server, ServerConnection
-from wheelmq.net.turns import ROUND_BYTES, ROUND_S, SHORT_BYTES
 
 __all__ = ["serve"]
 ANSWER_BYTES = 256 << 10
@@ -76,7 +76,7 @@ def test_a_client_with_one_request_does_not_wait_for_those_with_many(serve: Call
         await reader.readexactly(9)
         assert core.seen.count(b"much") < BUSY * 100 // 4
         await asyncio.gather(*(other.readexactly(100 * (ANSWER_BYTES + 4)) for other, _ in busy))
-        assert core.seen.count(b"much") == BUSY * 100 and server.turns.postponed
+        assert core.seen.count(b"much") == BUSY * 100 and server.round_robin.postponed
 
     serve(core, play, buffer_bytes_max=2 << 20)
     assert max(core.round_bytes) <= ROUND_BYTES + 2 * ANSWER_BYTES + SHORT_BYTES
@@ -137,7 +137,7 @@ def test_reads_that_fill_each_round_do_not_starve_other_connections(serve: Calla
                 if not asked:
                     pipelining.send(frame(4, b"slow") * 3 + frame(4, b"last"))
                     asked[b"last"] = core.rounds
-                elif server.turns.waiting and len(asked) == 1:
+                elif server.round_robin.waiting and len(asked) == 1:
                     new.send(frame(3, b"new"))
                     asked[b"new"] = core.rounds
                 for body in asked:

@@ -11,7 +11,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 
 
-class Link:
+class SyncConnection:
     """One connection, made at the first call and again after it was lost. Not for use by several threads at once."""
 
     def __init__(self, address: str, timeout_s: float = 5.0) -> None:

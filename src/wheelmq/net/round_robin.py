@@ -1,4 +1,4 @@
-"""Turns of connections: how much a server serves to one of them before the others and the tick.
+"""RoundRobin of connections: how much a server serves to one of them before the others and the tick.
 
 A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection is busy if its turn ended before its requests
 did. Busy connections wait for a later round, and the next round begins with them, in their order. After them the round
@@ -21,7 +21,7 @@ SHORT_BYTES: Final = 64 << 10
 """A turn in a round that has ended early."""
 
 
-class Turns:
+class RoundRobin:
     """The turns of a server's connections."""
 
     def __init__(self, server: Server) -> None:
@@ -32,7 +32,7 @@ class Turns:
         self.waiting: dict[ServerConnection, None] = {}
         """Connections that wait for a turn, in order."""
         self.postponed = 0
-        """Turns that waited for a later round, since the start."""
+        """RoundRobin that waited for a later round, since the start."""
 
     def begin(self) -> tuple[float, int]:
         """Begin a turn. Returns when it ends, and the bytes of answers that may be queued in it."""

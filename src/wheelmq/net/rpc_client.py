@@ -27,7 +27,7 @@ CLOSING_S: Final = 1.0
 OnRequest = Callable[[Command], Command | Awaitable[Command | None] | None]
 
 
-class Caller:
+class RpcClient:
     """One connection, made at the first call and again after it was lost, until it is closed.
 
     A server that has gone without a word, with its machine or behind a router, would be waited for as long as the

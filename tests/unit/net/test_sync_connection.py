@@ -7,7 +7,7 @@ import threading
 
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.frame import FLAG_RESPONSE, Command
-from wheelmq.net.link import Link
+from wheelmq.net.sync_connection import SyncConnection
 
 
 def serve_once(listener: socket.socket, closed: threading.Event) -> None:
@@ -26,7 +26,7 @@ def test_one_that_the_server_closed_is_made_anew() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=serve_once, args=(listener, closed), daemon=True)
         server.start()
-        link = Link(f"127.0.0.1:{listener.getsockname()[1]}")
+        link = SyncConnection(f"127.0.0.1:{listener.getsockname()[1]}")
         assert link.call(Command(code=1)).code == 0
         assert closed.wait(5)
         assert link._socket is not None and link._socket.recv(1, socket.MSG_PEEK) == b""  # its end has come

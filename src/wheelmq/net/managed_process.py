@@ -38,7 +38,7 @@ LAST_WORDS_S: Final = 1.0
 Event = dict[str, Any]
 
 
-class Child:
+class ManagedProcess:
     """One process and those that follow it. `on_event` hears what it says, `on_death` how it ended."""
 
     def __init__(
@@ -228,4 +228,4 @@ def _signal(process: Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-__all__ = ["CANNOT_START", "Child", "Event", "end_text"]
+__all__ = ["CANNOT_START", "Event", "ManagedProcess", "end_text"]

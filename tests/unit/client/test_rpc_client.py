@@ -13,9 +13,9 @@ from tests.unit.client.conftest import Start, until
 from wheelmq.formats.wire import frame, headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.net import caller as module
-from wheelmq.net.caller import Caller
+from wheelmq.net import rpc_client as module
 from wheelmq.net.errors import CallError, Unreachable
+from wheelmq.net.rpc_client import RpcClient
 
 HELD = headers.write(
     headers.PullHeader(
@@ -41,7 +41,7 @@ def test_a_call_that_is_cancelled_as_its_answer_comes_is_cancelled(servers: Star
 
     async def scenario() -> None:
         async with servers() as running:
-            caller = Caller(running.address)
+            caller = RpcClient(running.address)
             await caller.call(question())
             calling = asyncio.create_task(caller.call(question()))
             take = caller._take
@@ -60,7 +60,7 @@ def test_a_call_that_is_cancelled_as_its_answer_comes_is_cancelled(servers: Star
 def test_who_cannot_be_reached_was_told_nothing(servers: Start) -> None:
     async def scenario() -> None:
         async with servers() as running:
-            caller = Caller(running.address)
+            caller = RpcClient(running.address)
             await caller.call(question())
             await running.app.stop()
             with pytest.raises(CallError):
@@ -107,7 +107,7 @@ def test_what_a_server_asks_is_answered_at_once_or_later_or_told_to_have_failed(
             return later(command)
 
         server, address, answers = await asking(*(Command(code=7, opaque=i) for i in range(1, 5)))
-        caller = Caller(address, on_request)
+        caller = RpcClient(address, on_request)
         await caller.tell(question())
         found = {(one := await answers.get()).opaque: one for _ in range(3)}
         assert (found[3].remark, found[4].code, found[4].remark) == ("at once", 1, "ValueError: at once")
@@ -128,7 +128,7 @@ def test_a_server_that_asks_too_much_is_told_so(monkeypatch: pytest.MonkeyPatch)
             await asyncio.Event().wait()
 
         server, address, answers = await asking(*(Command(code=7, opaque=i) for i in range(1, 4)))
-        caller = Caller(address, never)
+        caller = RpcClient(address, never)
         await caller.tell(question())
         first = await answers.get()  # our own oneway request
         refused = await answers.get()
@@ -165,7 +165,7 @@ def test_all_who_wait_for_a_connection_wait_for_the_same_attempt(monkeypatch: py
     monkeypatch.setattr(asyncio, "open_connection", never)
 
     async def scenario() -> None:
-        caller = Caller("[::1]:9876")
+        caller = RpcClient("[::1]:9876")
         async with asyncio.timeout(2.0):
             calls = (caller.call(question(), 0.05) for _ in range(100))
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -182,7 +182,7 @@ def test_a_server_that_has_gone_silent_is_connected_to_anew(monkeypatch: pytest.
     async def scenario() -> None:
         server, address, came = await mute()
         lost: list[str] = []
-        caller = Caller(address, on_lost=lambda: lost.append(address))
+        caller = RpcClient(address, on_lost=lambda: lost.append(address))
         beside = asyncio.create_task(caller.call(question(), 60.0))
         with pytest.raises(CallError, match="did not answer"):
             await caller.call(question(), 0.05)
@@ -204,7 +204,7 @@ def test_a_server_that_is_slow_keeps_its_connection(servers: Start, monkeypatch:
 
     async def scenario() -> None:
         async with servers() as running:
-            caller = Caller(running.address)
+            caller = RpcClient(running.address)
             await caller.call(question())
             held = asyncio.create_task(caller.call(Command(code=RequestCode.PULL_MESSAGE, ext=HELD), 0.2))
             while not held.done():
@@ -227,7 +227,7 @@ def test_what_breaks_the_reader_fails_the_calls(servers: Start) -> None:
 
     async def scenario() -> None:
         async with servers() as running:
-            caller = Caller(running.address)
+            caller = RpcClient(running.address)
             await caller.call(question())
             with mock.patch.object(caller, "_take", broken), pytest.raises(CallError, match="a mistake of our own"):
                 await caller.call(question(), 60.0)
@@ -240,7 +240,7 @@ def test_what_breaks_the_reader_fails_the_calls(servers: Start) -> None:
 def test_a_connection_that_was_closed_is_not_made_again() -> None:
     async def scenario() -> None:
         server, address, _ = await mute()
-        caller = Caller(address)
+        caller = RpcClient(address)
         waiting = asyncio.create_task(caller.call(question(), 60.0))
         await asyncio.sleep(0)
         await caller.close()
@@ -269,7 +269,7 @@ def test_nothing_is_sent_on_a_connection_that_has_ended() -> None:
                     writer.write(frame.encode(Command(code=0, opaque=asked.opaque, flag=frame.FLAG_RESPONSE)))
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        caller = Caller(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        caller = RpcClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
         await caller.call(question())
         reader = caller._reader
         assert reader is not None

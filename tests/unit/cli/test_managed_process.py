@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.conftest import until
-from wheelmq.net import child as module
-from wheelmq.net.child import CANNOT_START, Child, end_text
+from wheelmq.net import managed_process as module
+from wheelmq.net.managed_process import CANNOT_START, ManagedProcess, end_text
 from wheelmq.system.clock import SystemClock
 from wheelmq.system.log_files import bound
 
@@ -27,7 +27,7 @@ class Watched:
         self.events: list[dict[str, object]] = []
         self.deaths: list[tuple[str, float]] = []
         self.log = folder / "logs" / "child.log"
-        self.child = Child(
+        self.child = ManagedProcess(
             "child",
             ["/bin/sh", "-c", script],
             self.log,
