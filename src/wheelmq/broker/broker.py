@@ -68,10 +68,10 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.formats.wire import frame
 from wheelmq.observe.rates import Rate
 from wheelmq.observe.ticks import Ticks
-from wheelmq.store.ahead import Ahead
 from wheelmq.store.expiry import Expiry
 from wheelmq.store.index import MessageIndex
 from wheelmq.store.journal import Rows
+from wheelmq.store.preallocator import Preallocator
 from wheelmq.store.recovery import InternedNames
 from wheelmq.store.store import Store
 from wheelmq.system.clock import Clock
@@ -124,7 +124,7 @@ class Broker:
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.snapshots = self._open_snapshots()
         self.delay_offsets = self._open_delay_offsets()
-        self.ahead = self._open_ahead()
+        self.preallocator = self._open_preallocator()
         self.expiry = self._open_expiry()
         self.flush = Flush(self.store, self.blocks, workers.flushing, workers.blocks, settings, self.fail)
         self.dispatch = Dispatch(self)
@@ -215,9 +215,9 @@ class Broker:
         interval_ms = self.settings.flush_delay_offset_interval
         return DelayOffsets(self.store, self.timer.level_offsets, self.workers.background, interval_ms)
 
-    def _open_ahead(self) -> Ahead:
+    def _open_preallocator(self) -> Preallocator:
         count, is_warm = self.settings.log_files_ahead, self.settings.warm_maped_file_enable
-        return Ahead(
+        return Preallocator(
             self.store.log, self.workers.background, self.workers.populating, self.clock, count, is_warm=is_warm
         )
 
@@ -349,7 +349,7 @@ class Broker:
         run("timer check", self.timer_chores.check.look)
         run("snapshots", self.snapshots.look, monotonic_ms)
         run("delay offsets", self.delay_offsets.look, monotonic_ms)
-        run("files ahead", self.ahead.look, self.timer.armed.bytes)
+        run("files ahead", self.preallocator.look, self.timer.armed.bytes)
         if self.index is not None and not self._index_waits(self.index):
             run("message index", self.index.look)
         run("held queries", self.holds.wake, self.index)

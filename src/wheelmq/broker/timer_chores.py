@@ -15,7 +15,7 @@ from wheelmq.delay.timer.metrics import TimerMetrics
 from wheelmq.delay.warm import Warm, WarmBlocks
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.units import Millis
-from wheelmq.store.ahead import STEP_BYTES, FilesAhead, PagesAhead
+from wheelmq.store.preallocator import STEP_BYTES, FilePreallocator, PagePreallocator
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -42,8 +42,8 @@ class TimerChores:
         self.check = MetricsCheck(broker, self.metrics)
         self._warm = Warm(broker.timer, broker.workers.reading) if settings.timer_warm_enable else None
         self._warm_blocks = WarmBlocks(broker.block_lane, broker.workers.reading)
-        self._files_ahead = self._open_files_ahead()
-        self._pages_ahead = PagesAhead(
+        self._files = self._open_files()
+        self._pages = PagePreallocator(
             broker.timer.log.files, broker.workers.populating, broker.clock, PAGES_AHEAD_BYTES // 2
         )
         self._progress: tuple[int, ...] = ()
@@ -76,11 +76,11 @@ class TimerChores:
             self._dequeues_from_ms = self._appears_ms
         self._warn_of_stops()
 
-    def _open_files_ahead(self) -> FilesAhead:
+    def _open_files(self) -> FilePreallocator:
         """Of the timer log, when three quarters of its last file are filled: most stores never fill the first."""
         files, count = self._broker.timer.log.files, min(1, self._broker.settings.log_files_ahead)
         background, left_bytes = self._broker.workers.background, files.file_bytes // 4
-        return FilesAhead(files, background, count, populate_bytes=STEP_BYTES, left_bytes=left_bytes)
+        return FilePreallocator(files, background, count, populate_bytes=STEP_BYTES, left_bytes=left_bytes)
 
     def next_ms(self) -> int | None:
         """When there is something to do; None when that is not known."""
@@ -90,8 +90,8 @@ class TimerChores:
         """Begin to release if it is time; have the next pages and the next file of the timer log made, and the next
         records read: those of blocks, others if that is wanted."""
         end = self._broker.timer.log.end
-        self._files_ahead.look(end)
-        self._pages_ahead.look(end, PAGES_AHEAD_BYTES, stores=True)
+        self._files.look(end)
+        self._pages.look(end, PAGES_AHEAD_BYTES, stores=True)
         self._warm_blocks.look()
         if self._warm is not None:
             self._warm.look(now_ms)

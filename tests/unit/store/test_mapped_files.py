@@ -16,9 +16,9 @@ from wheelmq.formats.disk.queue_unit import QUEUE_UNIT
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.pages import advise_by_pieces
 from wheelmq.formats.units import QueueOffset
-from wheelmq.store.ahead import FRESH_S, RESTS_MAX, Ahead, FilesAhead, PagesAhead
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedFiles, MappedSequence
+from wheelmq.store.preallocator import FRESH_S, RESTS_MAX, FilePreallocator, PagePreallocator, Preallocator
 from wheelmq.store.queues import QueueTable
 from wheelmq.system.disk import UNMAPPED_BYTES_MIN, Disk, DiskFull, MappedFile
 from wheelmq.system.workers import InlineWorker
@@ -186,7 +186,7 @@ class TestAhead:
 
     def test_the_next_and_the_next_but_one(self, log: CommitLog) -> None:
         worker = HeldWorker()
-        ahead = Ahead(log, worker, worker, ManualClock())
+        ahead = Preallocator(log, worker, worker, ManualClock())
         ahead.look()
         assert not len(worker)  # nobody has sent anything yet
         log.reserve(100)
@@ -202,7 +202,7 @@ class TestAhead:
 
     def test_the_loop_may_be_faster(self, log: CommitLog) -> None:
         worker = HeldWorker()
-        ahead = Ahead(log, worker, worker, ManualClock())
+        ahead = Preallocator(log, worker, worker, ManualClock())
         log.reserve(100)
         ahead.look()
         worker.work()
@@ -214,7 +214,7 @@ class TestAhead:
 
     def test_the_next_one_when_the_last_is_nearly_full(self, disk: SimulatedDisk, tmp_path: Path) -> None:
         files, worker = MappedSequence(disk, tmp_path / "log", SIZE), HeldWorker()
-        ahead = FilesAhead(files, worker, 1, populate_bytes=SIZE, left_bytes=SIZE // 4)
+        ahead = FilePreallocator(files, worker, 1, populate_bytes=SIZE, left_bytes=SIZE // 4)
         ahead.look(0)  # there is no file yet
         files.grow(0)
         ahead.look(SIZE // 2)
@@ -232,7 +232,7 @@ class TestAhead:
         monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * SIZE - 1)
         worker = HeldWorker()
         log.reserve(100)
-        Ahead(log, worker, worker, ManualClock()).look()
+        Preallocator(log, worker, worker, ManualClock()).look()
         worker.run()
         assert self.names(log) == [0, 1]
 
@@ -240,7 +240,7 @@ class TestAhead:
         self, log: CommitLog, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
         worker = HeldWorker()
-        ahead = Ahead(log, worker, worker, ManualClock())
+        ahead = Preallocator(log, worker, worker, ManualClock())
         log.reserve(100)
         disk.is_full = lambda path: True
         ahead.look()
@@ -267,7 +267,7 @@ class TestAhead:
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 9 << 20), ManualClock())
         log.reserve(100)
         worker = HeldWorker()
-        Ahead(log, worker, worker, ManualClock(), count, is_warm=is_warm).look()
+        Preallocator(log, worker, worker, ManualClock(), count, is_warm=is_warm).look()
         worker.run()
         assert [stop for name, stop in seen if int(name) > 0] == populated
 
@@ -283,14 +283,14 @@ class TestAhead:
         upto_bytes: int,
     ) -> None:
         seen: list[tuple[int, int]] = []
-        monkeypatch.setattr("wheelmq.store.ahead.COMING_BYTES_MAX", 50 << 20)
+        monkeypatch.setattr("wheelmq.store.preallocator.COMING_BYTES_MAX", 50 << 20)
         monkeypatch.setattr(
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 1 << 30), ManualClock())
         log.files.grow(0)
         worker = HeldWorker()
-        ahead = Ahead(log, worker, worker, ManualClock(), 0)
+        ahead = Preallocator(log, worker, worker, ManualClock(), 0)
         for _ in range(40):
             ahead.look(coming_bytes)
             ahead.look(coming_bytes)
@@ -313,7 +313,7 @@ class TestAhead:
         log.files.take_ahead(log.files.ahead_job(2, 0)())
         monkeypatch.setattr("wheelmq.system.disk.MappedFile.populate", populate)
         worker = HeldWorker()
-        ahead = Ahead(log, worker, worker, ManualClock(), 0)
+        ahead = Preallocator(log, worker, worker, ManualClock(), 0)
         for _ in range(9):
             ahead.look()
             worker.run()
@@ -326,7 +326,7 @@ class TestAhead:
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
         files, worker = MappedSequence(disk, tmp_path / "log", SIZE), HeldWorker()
-        ahead = PagesAhead(files, worker, ManualClock(), SIZE // 4)
+        ahead = PagePreallocator(files, worker, ManualClock(), SIZE // 4)
         assert not ahead.look(0, SIZE // 2, stores=True), "there is no file yet"
         files.grow(0)
         for position in (0, 0, 0, SIZE // 4, SIZE - 100):
@@ -376,7 +376,7 @@ class TestAhead:
             "wheelmq.system.disk.MappedFile.populate", lambda file, start, stop, **_: seen.append((start, stop))
         )
         files, worker, clock = MappedSequence(disk, tmp_path / "log", 16 * SIZE), HeldWorker(), ManualClock()
-        ahead = PagesAhead(files, worker, clock, SIZE)
+        ahead = PagePreallocator(files, worker, clock, SIZE)
         files.grow(0)
 
         def stored(position: int, coming_bytes: int = 0) -> list[int]:
@@ -442,7 +442,7 @@ class TestAhead:
         monkeypatch.setattr("wheelmq.system.disk._MADV_POPULATE_READ", 9999)
         files = MappedSequence(disk, tmp_path / "log", SIZE)
         files.grow(0)
-        ahead = PagesAhead(files, InlineWorker(), ManualClock(), SIZE // 4)
+        ahead = PagePreallocator(files, InlineWorker(), ManualClock(), SIZE // 4)
         for _ in range(4):
             ahead.look(0, SIZE)
         assert caplog.text.count("not populated ahead") == 1

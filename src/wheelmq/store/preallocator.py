@@ -36,7 +36,7 @@ RESTS_MAX: Final = 4
 """So often while the sequence rests: what is to come may be held. One that rests stays clean."""
 
 
-class PagesAhead:
+class PagePreallocator:
     """Has pages of a sequence populated ahead of what is written, a step at a time, so that another one has a turn.
 
     Its thread should do nothing that takes longer: a log that takes 150 MB/s is through what was stored to in 0.1 s.
@@ -93,7 +93,7 @@ class PagesAhead:
             log.warning("pages of %s are not populated ahead, which makes sends slower: %s", self._files.folder, why)
 
 
-class FilesAhead:
+class FilePreallocator:
     """Has the next `count` files of a sequence made, and their first bytes populated: when so few bytes are left of its
     last file, or as soon as there is that one. `look` is called in every tick."""
 
@@ -134,7 +134,7 @@ class FilesAhead:
                 self._locks.lock(result)
 
 
-class Ahead:
+class Preallocator:
     """Keeps ahead of the log. `look` is called in every tick and is cheap when there is nothing to do."""
 
     def __init__(
@@ -150,8 +150,10 @@ class Ahead:
         self._log = commit_log
         populate_bytes = commit_log.files.file_bytes if is_warm else STEP_BYTES
         self._locks = WarmLocks(commit_log.files, making, count) if is_warm else None
-        self._files = FilesAhead(commit_log.files, making, count, populate_bytes=populate_bytes, locks=self._locks)
-        self._pages = PagesAhead(commit_log.files, populating, clock)
+        self._files = FilePreallocator(
+            commit_log.files, making, count, populate_bytes=populate_bytes, locks=self._locks
+        )
+        self._pages = PagePreallocator(commit_log.files, populating, clock)
 
     def look(self, coming_bytes: int = 0) -> None:
         """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon."""
