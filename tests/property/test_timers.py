@@ -23,7 +23,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
-from wheelmq.testing.pipeline_model import Done, Fate, PipelineModel, Task
+from wheelmq.testing.pipeline_model import Done, Fault, PipelineModel, Task
 from wheelmq.testing.workers import HeldWorker
 
 from .profiles import profile
@@ -81,8 +81,17 @@ delays_ms = st.one_of(
     st.integers(1, 20).map(lambda seconds: seconds * SECOND_MS),
     st.integers(3000, 3 * WINDOW_SLOTS * SECOND_MS),
 )
-fates = st.lists(
-    st.sampled_from([Fate.DELIVER, Fate.DELIVER, Fate.LOSE_REQUEST, Fate.LOSE_ANSWER, Fate.REPEAT, Fate.DELAY]),
+faults = st.lists(
+    st.sampled_from(
+        [
+            Fault.DELIVER,
+            Fault.DELIVER,
+            Fault.LOSE_REQUEST,
+            Fault.LOSE_ANSWER,
+            Fault.REPEAT,
+            Fault.DELAY,
+        ]
+    ),
     max_size=8,
 )
 
@@ -217,16 +226,16 @@ class Timers(RuleBasedStateMachine):
 
     # The pipeline --------------------------------------------------------------------------------------------------
 
-    @rule(who=st.integers(0, 1), chosen=fates, patient=st.booleans())
-    def work(self, who: int, chosen: list[Fate], patient: bool) -> None:
+    @rule(who=st.integers(0, 1), chosen=faults, patient=st.booleans())
+    def work(self, who: int, chosen: list[Fault], patient: bool) -> None:
         """A turn of one of two pipelines, each of whose requests has its fate."""
         model = self.models[who]
         left = list(chosen)
-        model.fate = lambda code, command: left.pop(0) if left else Fate.DELIVER
+        model.fault = lambda code, command: left.pop(0) if left else Fault.DELIVER
         model.is_patient = patient
         done = model.work()
         note(f"{model.name}: {done}")
-        model.fate, model.is_patient = lambda code, command: Fate.DELIVER, True
+        model.fault, model.is_patient = lambda code, command: Fault.DELIVER, True
 
     @rule(who=st.integers(0, 1))
     def propose(self, who: int) -> None:

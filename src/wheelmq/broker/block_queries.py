@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from wheelmq.delay.blocks.search import END
-from wheelmq.delay.fate import Asked
+from wheelmq.delay.delivery_state import Asked
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record, encode_record
 from wheelmq.formats.disk.origin import KIND_BLOCK, Origin, origin_stream, stream_kind
@@ -40,7 +40,7 @@ def is_in_block(offset: int) -> bool:
 
 def view(broker: Broker, origin: Origin) -> bytes | None:
     """Return the record of a message that was put into a block; None when the block is gone, or had no such message."""
-    record = broker.block_lane.record_of(origin)
+    record = broker.block_scheduler.record_of(origin)
     return None if record is None else _shown(broker, origin, record)
 
 
@@ -72,7 +72,7 @@ class KeySearch:
         self._asked = asked
         self._finished: Callable[[], None] = lambda: None
         self._looks = 0
-        self.is_over = is_unique or not asked.key or not broker.block_lane.waiting
+        self.is_over = is_unique or not asked.key or not broker.block_scheduler.waiting
         hashed = key_hash(delete_key(asked.topic, asked.key))
         self._origins = {origin for origin in broker.timer.keys.find(hashed) if is_in_block(origin)}
         if not self.is_over:
@@ -103,7 +103,7 @@ class KeySearch:
     def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Yield the records found that were stored from `begin_ms` to `end_ms` and still wait, by their origins."""
         for origin in sorted(self._origins):
-            record = None if origin in self._broker.timer.done else self._broker.block_lane.record_of(origin)
+            record = None if origin in self._broker.timer.done else self._broker.block_scheduler.record_of(origin)
             if record is None or not begin_ms <= record.store_ms <= end_ms:
                 continue
             if self._asked.has(record.message.properties):

@@ -51,7 +51,7 @@ from wheelmq.broker.transactions.evidence import Evidence
 from wheelmq.broker.transactions.transactions import Transactions
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.blocks.lane import BlockLane
+from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.blocks.search import Searches
 from wheelmq.delay.delay_offsets import DelayOffsets
 from wheelmq.delay.levels import parse_levels
@@ -166,7 +166,7 @@ class Broker:
         store_settings = part_settings.store_settings(settings, self.host, self.park_settings.levels_ms)
         self.store = Store(self.paths, store_settings, self.disk, self.clock)
         self.timer = Timer(self.store, part_settings.timer_settings(settings))
-        self.block_lane = BlockLane(Blocks(self.store, part_settings.block_settings(settings)), self.timer)
+        self.block_scheduler = BlockScheduler(Blocks(self.store, part_settings.block_settings(settings)), self.timer)
         self.searches = Searches(self.blocks, self.workers.reading)
         self.blocks.load()
         self.blocks.recover()
@@ -179,7 +179,7 @@ class Broker:
         self.store.recover(meet, timer.resume)
         self.index = self.timer.keys.index = self._open_index()
         timer.finish()
-        self.block_lane.recover(timer.blocks_gone)
+        self.block_scheduler.recover(timer.blocks_gone)
         return evidence
 
     def _open_tables(self) -> None:
@@ -204,7 +204,7 @@ class Broker:
         return Snapshots(
             self.store,
             self.timer,
-            self.block_lane,
+            self.block_scheduler,
             self.index,
             self.workers.background,
             settings,
@@ -229,7 +229,7 @@ class Broker:
 
     def _open_expiry(self) -> Expiry:
         def needed_from() -> LogPosition:
-            return min(self.timer.needed_from(), self.block_lane.needed_from(), self.transactions.needed_from())
+            return min(self.timer.needed_from(), self.block_scheduler.needed_from(), self.transactions.needed_from())
 
         return Expiry(
             self.store, self.index, part_settings.expiry_settings(self.settings), needed_from, self.workers.background
@@ -242,7 +242,7 @@ class Broker:
 
     @property
     def blocks(self) -> Blocks:
-        return self.block_lane.blocks
+        return self.block_scheduler.blocks
 
     # What the shell calls ------------------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ class Broker:
         run("chores", self.chores.run_due, monotonic_ms)
         self._forget_refusal(monotonic_ms)
         run("arm near timers", self.timer.arm_near, now_ms)
-        run("blocks", self.block_lane.tick, now_ms)
+        run("blocks", self.block_scheduler.tick, now_ms)
         run("timer chores", self.timer_chores.look, now_ms, monotonic_ms)
         run("transactions", self.or_refuse, lambda: self.transactions.tick(monotonic_ms))
         run("take due timers", self.releaser.take_due, now_ms)
@@ -374,7 +374,7 @@ class Broker:
         rows, grown = self.store.dispatch()
         try:
             if self.timer.take_journal(rows):
-                self.block_lane.take_settled(rows)
+                self.block_scheduler.take_settled(rows)
         except Exception as error:
             self.fail(TimersLost(error))
             raise
@@ -413,7 +413,7 @@ class Broker:
             return 0
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
         waits = self.chores.waits_ms(monotonic_ms)
-        for wall_ms in (self.timer.next_near_ms(), self.block_lane.next_ms(), self.timer.armed.next_fire_ms()):
+        for wall_ms in (self.timer.next_near_ms(), self.block_scheduler.next_ms(), self.timer.armed.next_fire_ms()):
             if wall_ms is not None:
                 waits.append(wall_ms - now_ms)
         for mono_ms in (
@@ -448,7 +448,7 @@ class Broker:
             if self.index is not None:
                 self.index.close()
             self.snapshots.close()
-            self.block_lane.close()
+            self.block_scheduler.close()
             self.delay_offsets.close()
             self.store.close()
 

@@ -39,7 +39,7 @@ class Chores:
         self._every: list[tuple[int, int, Callable[[], None]]] = []
         self._checkpoint_from_ms = 0
         self._files = (broker.topics.file, broker.groups.file)
-        settings, lane = broker.settings, broker.block_lane
+        settings, lane = broker.settings, broker.block_scheduler
         self.every(settings.offsets_persist_ms, lambda: self._save(broker.consumer_offsets))
         self.every(FILTERS_PERSIST_MS, lambda: self._save(broker.consumer_filters))
         self.every(settings.checkpoint_ms, self._write_checkpoint)
@@ -128,7 +128,7 @@ class Chores:
             broker.workers.background.submit(timer_log, self.note_saved)
 
     def _expire_blocks(self) -> int:
-        jobs = list(self._broker.block_lane.expire(self._broker.clock.now_ms()))
+        jobs = list(self._broker.block_scheduler.expire(self._broker.clock.now_ms()))
         for job, done in jobs:
             self._broker.workers.background.submit(job, done)
         return len(jobs)

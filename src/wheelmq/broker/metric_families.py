@@ -162,7 +162,7 @@ class Families:
         yield self._counter("wheelmq_slots_walked", "Slots with units that were read", "by", slots)
 
     def _blocks(self) -> Iterator[Metric]:
-        blocks, lane = self._broker.blocks, self._broker.block_lane
+        blocks, lane = self._broker.blocks, self._broker.block_scheduler
         yield self._gauge("wheelmq_blocks", "Blocks that are there", len(blocks))
         yield self._gauge("wheelmq_blocks_flush_behind", "Messages of blocks not on disk", blocks.end - blocks.synced)
         family = CounterMetricFamily(
@@ -217,7 +217,7 @@ class Families:
 def waiting_by_place(broker: Broker) -> dict[str, int]:
     """How many messages wait in the timer, in level queues and in blocks."""
     timer = broker.timer
-    in_all, in_blocks = int(timer.pending_by_queue.sum()), broker.block_lane.waiting
+    in_all, in_blocks = int(timer.pending_by_queue.sum()), broker.block_scheduler.waiting
     in_levels = sum(timer.done.of(level.stream).count_unset(level.queue.end) for level in timer.levels)
     return {"timer": max(0, in_all - in_blocks - in_levels), "level": in_levels, "block": in_blocks}
 

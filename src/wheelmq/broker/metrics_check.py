@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from wheelmq.delay.prefetch import bring_in
 from wheelmq.delay.recount import Recount, Step
 from wheelmq.delay.timer.metrics import TimerMetrics
-from wheelmq.delay.warm import bring_in
 from wheelmq.store.expiry import delete_hours
 
 if TYPE_CHECKING:

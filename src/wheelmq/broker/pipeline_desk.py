@@ -17,7 +17,7 @@ import numpy as np
 from wheelmq.broker.fallback import Fallback
 from wheelmq.broker.lease_watch import LeaseWatch
 from wheelmq.broker.settings import BrokerSettings
-from wheelmq.delay.timer import handback
+from wheelmq.delay.timer import apache_export
 from wheelmq.delay.timer.mark import CheckFile, Mark
 from wheelmq.delay.timer.portions import PortionReader
 from wheelmq.delay.timer.row_check import RowCheck
@@ -166,7 +166,7 @@ class PipelineDesk:
             self._broker.flush.want()
             return None
         reach("plan.before")
-        window = self._broker.block_lane.window(wall_ms)
+        window = self._broker.block_scheduler.window(wall_ms)
         plan = self._timer.make_plan(self._broker.settings.broker_name, wall_ms, store.log.synced, window)
         self._plan_from = None
         if plan is None:
@@ -192,7 +192,7 @@ class PipelineDesk:
         except TurnRefused as refused:
             self.lease_watch.note_wrong(turn, refused)
             raise
-        lane, window = self._broker.block_lane, proposal.plan.blocks
+        lane, window = self._broker.block_scheduler, proposal.plan.blocks
         armed = self._timer.armed_by["pipeline"]
         self.slots_walked += int(np.count_nonzero(self._timer.walk_units(proposal.plan)))
         self._timer.apply(proposal)
@@ -206,7 +206,7 @@ class PipelineDesk:
         timer = self._timer
         proposal = timer.turns.check(epoch, turn, winners, timer.walk_units(plan), timer.settings.precision_ms)
         self._row_check.check(proposal)
-        self._broker.block_lane.check(plan.blocks, proposal.block_parts)
+        self._broker.block_scheduler.check(plan.blocks, proposal.block_parts)
         return proposal
 
     def _tell(self, proposal: Proposal, armed: int, began_s: float) -> None:
@@ -257,7 +257,7 @@ class PipelineDesk:
             if urgent or aged or timer.level_rows(wall_ms) >= 1000:
                 return True
         runs_short = timer.is_short(timer.walked_through_ms, wall_ms)
-        return (runs_short and timer.has_units_to_walk(wall_ms)) or self._broker.block_lane.runs_short(wall_ms)
+        return (runs_short and timer.has_units_to_walk(wall_ms)) or self._broker.block_scheduler.runs_short(wall_ms)
 
     # The tick ------------------------------------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class PipelineDesk:
         mark = timer.mark()
         in_hand_ms = self._broker.releaser.earliest_in_hand_ms()
         last_read_ms = timer.check(in_hand_ms).last_read_ms
-        handback.prepare(timer, last_read_ms)
+        apache_export.prepare(timer, last_read_ms)
         self._sync_timer_log()
         timer.wheel.sync()
         timer.mark_file.write(mark)

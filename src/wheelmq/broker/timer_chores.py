@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.metrics_check import MetricsCheck
+from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
 from wheelmq.delay.timer.metrics import TimerMetrics
-from wheelmq.delay.warm import Warm, WarmBlocks
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.units import Millis
 from wheelmq.store.preallocator import STEP_BYTES, FilePreallocator, PagePreallocator
@@ -40,8 +40,8 @@ class TimerChores:
         if settings.holds_dequeue and not settings.timer_stop_dequeue:
             self._dequeues_from_ms = self._appears_ms
         self.check = MetricsCheck(broker, self.metrics)
-        self._warm = Warm(broker.timer, broker.workers.reading) if settings.timer_warm_enable else None
-        self._warm_blocks = WarmBlocks(broker.block_lane, broker.workers.reading)
+        self._warm = Prefetcher(broker.timer, broker.workers.reading) if settings.timer_warm_enable else None
+        self._warm_blocks = BlockPrefetcher(broker.block_scheduler, broker.workers.reading)
         self._files = self._open_files()
         self._pages = PagePreallocator(
             broker.timer.log.files, broker.workers.populating, broker.clock, PAGES_AHEAD_BYTES // 2

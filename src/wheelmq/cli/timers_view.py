@@ -69,13 +69,13 @@ def show_fates(lines: Iterator[bytes], *, as_json: bool) -> bool:
     """What became of each message with a key. False when there is none."""
     import msgspec
 
-    from wheelmq.delay.fate import Fate
+    from wheelmq.delay.delivery_state import DeliveryState
 
     rows = []
     for line in lines:
         if as_json:
             click.echo(line.decode())
-        one = msgspec.json.decode(line, type=Fate)
+        one = msgspec.json.decode(line, type=DeliveryState)
         message = one.message
         state = message.state.value if one.end is None else one.end.value
         ended = "" if one.ended_ms is None else _when(one.ended_ms)

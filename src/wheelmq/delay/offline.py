@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from wheelmq.delay import delay_offsets
 from wheelmq.delay.blocks.offline import waiting_in_blocks
-from wheelmq.delay.copies import Waiting, delivered, read
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.levels import DEFAULT_LEVELS, level_delay_ms, parse_levels
 from wheelmq.delay.pending import Pending, State, describe
-from wheelmq.delay.timer.adopt import Parked, what_is_out
+from wheelmq.delay.redelivery import Waiting, delivered, read
+from wheelmq.delay.timer.apache_import import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
 from wheelmq.formats.disk import properties as props

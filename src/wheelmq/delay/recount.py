@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.records import UnitRecords
+from wheelmq.delay.prefetch import Spans, spans_of
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.warm import Spans, spans_of
 from wheelmq.formats.disk.origin import (
     KIND_BLOCK,
     TIMER_STREAM,

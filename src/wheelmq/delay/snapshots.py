@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.blocks.lane import BlockLane
+from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.timer.mark import Mark
 from wheelmq.delay.timer.timer import Timer
@@ -72,7 +72,7 @@ class Snapshots:
         self,
         store: Store,
         timer: Timer,
-        lane: BlockLane,
+        lane: BlockScheduler,
         index: MessageIndex | None,
         background: Worker,
         settings: SnapshotSettings,

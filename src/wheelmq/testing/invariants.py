@@ -254,7 +254,7 @@ def _check_blocks(broker: Broker, log: Log) -> None:
     """What is out of a block the log says, or a flag that the log once said; what is not out is due later or armed."""
     if broker.store.journal.count:
         return
-    done, lane = broker.timer.done, broker.block_lane
+    done, lane = broker.timer.done, broker.block_scheduler
     assert broker.blocks.synced <= broker.blocks.end
     for block in broker.blocks:
         assert block.durable <= block.queue.end
@@ -286,7 +286,9 @@ def _in_blocks(broker: Broker) -> dict[Origin, Record]:
         for first, units in block.queue.chunks()
         for i in range(first, first + len(units))
     )
-    records = {origin: broker.block_lane.record_of(origin) for origin in origins if origin not in broker.timer.done}
+    records = {
+        origin: broker.block_scheduler.record_of(origin) for origin in origins if origin not in broker.timer.done
+    }
     return {origin: record for origin, record in records.items() if record is not None}
 
 

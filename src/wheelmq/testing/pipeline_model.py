@@ -4,7 +4,7 @@
     model.work()        open a lease if there is none, and do a turn if one is due
 
 A turn is plan, read, upload, commit, through the broker's own request handlers and over the files of its store, read
-as a task reads them. Each step can be called alone, split into parts and attempts, or bent by `fate`, which decides
+as a task reads them. Each step can be called alone, split into parts and attempts, or bent by `fault`, which decides
 for every request what becomes of it on its way.
 """
 
@@ -42,7 +42,7 @@ ATTEMPTS_MAX = 4
 """Attempts of a task before the query ends, as Spark has it."""
 
 
-class Fate(Enum):
+class Fault(Enum):
     """What becomes of a request."""
 
     DELIVER = auto()
@@ -54,7 +54,7 @@ class Fate(Enum):
     """It arrives when `deliver_delayed` is called, and nobody waits for its answer."""
 
 
-Chooser = Callable[[RequestCode, Command], Fate]
+Chooser = Callable[[RequestCode, Command], Fault]
 
 
 class Done(Enum):
@@ -106,7 +106,7 @@ class PipelineModel:
         """Whether tasks ask for the store's bytes in place of mapping them."""
         self.portions = 0
         """Portions that were asked for."""
-        self.fate: Chooser = lambda code, command: Fate.DELIVER
+        self.fault: Chooser = lambda code, command: Fault.DELIVER
         self.bend: Callable[[Task], Task] = lambda task: task
         """Applied to what a task read, before it is uploaded."""
         self.is_patient = True
@@ -292,16 +292,16 @@ class PipelineModel:
 
     def _ask(self, code: RequestCode, body: bytes = b"", **fields: object) -> Command:
         command = Command(code=code, ext=headers.texts(**fields), body=body)
-        match self.fate(code, command):
-            case Fate.LOSE_REQUEST:
+        match self.fault(code, command):
+            case Fault.LOSE_REQUEST:
                 raise CallError(f"{code.name} was lost")
-            case Fate.DELAY:
+            case Fault.DELAY:
                 self.delayed.append(command)
                 raise CallError(f"{code.name} is delayed")
-            case Fate.LOSE_ANSWER:
+            case Fault.LOSE_ANSWER:
                 self._send(command)
                 raise CallError(f"the answer to {code.name} was lost")
-            case Fate.REPEAT:
+            case Fault.REPEAT:
                 self._send(Command(code=code, ext=dict(command.ext), body=body))
         answer = self._send(command)
         if answer is None:

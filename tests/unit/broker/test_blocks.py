@@ -457,7 +457,7 @@ class TestWhatGoes:
             for seconds in (1, 2, 3, 3000):
                 send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}")
             harness.advance(5000)
-            assert harness.broker.block_lane.flagged_to > 0
+            assert harness.broker.block_scheduler.flagged_to > 0
             [block] = blocks(harness)
             assert block.queue.done().tolist() == [0, 1, 2]
             harness.stop()
@@ -472,7 +472,7 @@ class TestWhatGoes:
 
     def test_expiry_waits_for_the_flags(self, harness: BrokerHarness) -> None:
         send(harness, 1)
-        lane = harness.broker.block_lane
+        lane = harness.broker.block_scheduler
         harness.advance(900)
         before = lane.needed_from()
         harness.advance(300)

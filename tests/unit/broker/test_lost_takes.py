@@ -62,7 +62,7 @@ def test_due_messages_come_into_the_ring_in_a_later_tick(
     invariants.check(harness.broker)
 
 
-@pytest.mark.parametrize("method", ["timer.take_journal", "block_lane.take_settled"])
+@pytest.mark.parametrize("method", ["timer.take_journal", "block_scheduler.take_settled"])
 def test_timers_that_are_lost_in_memory_fail_the_broker(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

@@ -18,7 +18,7 @@ from wheelmq.net.errors import CallError, Refused
 from wheelmq.testing import invariants
 from wheelmq.testing.disk import SimulatedDisk
 from wheelmq.testing.harness import Ask, BrokerHarness
-from wheelmq.testing.pipeline_model import Done, Fate, PipelineModel
+from wheelmq.testing.pipeline_model import Done, Fault, PipelineModel
 from wheelmq.testing.workers import HeldWorker
 
 PACE_MS = 1000
@@ -394,19 +394,21 @@ class TestCommit:
         invariants.check(harness.broker)
 
     def test_said_twice_it_is_done_once(self, harness: BrokerHarness, model: PipelineModel) -> None:
-        model.fate = lambda code, command: Fate.REPEAT
+        model.fault = lambda code, command: Fault.REPEAT
         assert model.turn()
         assert harness.broker.timer.turns.turn == 1
         invariants.check(harness.broker)
-        model.fate = lambda code, command: Fate.DELIVER
+        model.fault = lambda code, command: Fault.DELIVER
         self.finish(harness, model)
 
     def test_its_answer_is_lost(self, harness: BrokerHarness, model: PipelineModel) -> None:
-        model.fate = lambda code, command: Fate.LOSE_ANSWER if code == RequestCode.WMQ_PIPELINE_COMMIT else Fate.DELIVER
+        model.fault = lambda code, command: (
+            Fault.LOSE_ANSWER if code == RequestCode.WMQ_PIPELINE_COMMIT else Fault.DELIVER
+        )
         with pytest.raises(CallError):
             model.turn()
         assert harness.broker.timer.turns.turn == 1
-        model.fate = lambda code, command: Fate.DELIVER
+        model.fault = lambda code, command: Fault.DELIVER
         self.finish(harness, model)
 
     @pytest.mark.parametrize("turn", [-1, 0, 2])
@@ -458,19 +460,19 @@ class TestCommit:
     def test_lost_uploads_are_tried_again(self, harness: BrokerHarness, model: PipelineModel) -> None:
         uploads: list[int] = []
 
-        def every_other(code: RequestCode, command: Command) -> Fate:
+        def every_other(code: RequestCode, command: Command) -> Fault:
             if code != RequestCode.WMQ_PIPELINE_UPLOAD:
-                return Fate.DELIVER
+                return Fault.DELIVER
             uploads.append(1)
-            return Fate.LOSE_REQUEST if len(uploads) % 2 else Fate.LOSE_ANSWER if len(uploads) % 4 else Fate.DELIVER
+            return Fault.LOSE_REQUEST if len(uploads) % 2 else Fault.LOSE_ANSWER if len(uploads) % 4 else Fault.DELIVER
 
-        model.fate = every_other
+        model.fault = every_other
         self.finish(harness, model)
         assert len(uploads) > 4
 
     def test_late_uploads_harm_nobody(self, harness: BrokerHarness, model: PipelineModel) -> None:
-        model.fate = lambda code, command: (
-            Fate.DELAY if code == RequestCode.WMQ_PIPELINE_UPLOAD and not model.delayed else Fate.DELIVER
+        model.fault = lambda code, command: (
+            Fault.DELAY if code == RequestCode.WMQ_PIPELINE_UPLOAD and not model.delayed else Fault.DELIVER
         )
         assert model.turn()
         (answer,) = model.deliver_delayed()

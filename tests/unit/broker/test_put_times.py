@@ -93,7 +93,7 @@ class TestWarnings:
     def test_a_slow_put_in_a_block(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        lane = harness.broker.block_lane
+        lane = harness.broker.block_scheduler
         monkeypatch.setattr(lane, "put", slow(harness, lane.put))
         assert harness.send("T", b"12345", properties={"delayInSeconds": "60"}).code == 0
         assert len(lines(caplog)) == 2

@@ -17,7 +17,7 @@ from wheelmq.testing.harness import BrokerHarness
 STEPS = {
     "chores": "chores.run_due",
     "arm near timers": "timer.arm_near",
-    "blocks": "block_lane.tick",
+    "blocks": "block_scheduler.tick",
     "timer chores": "timer_chores.look",
     "transactions": "transactions.tick",
     "pipeline": "pipeline.tick",
@@ -29,7 +29,7 @@ STEPS = {
     "timer check": "timer_chores.check.look",
     "snapshots": "snapshots.look",
     "delay offsets": "delay_offsets.look",
-    "files ahead": "ahead.look",
+    "files ahead": "preallocator.look",
     "message index": "index.look",
     "held queries": "holds.wake",
 }

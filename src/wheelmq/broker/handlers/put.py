@@ -113,7 +113,7 @@ def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
     except ParkRefused as error:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
     _check_room(broker, message, release_growth_bytes(message))
-    return _store(broker, lambda: broker.block_lane.put(message, due_ms))
+    return _store(broker, lambda: broker.block_scheduler.put(message, due_ms))
 
 
 @timed

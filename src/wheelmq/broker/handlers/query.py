@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from wheelmq.broker.block_queries import SEARCH_MS, KeySearch, is_in_block, view
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
-from wheelmq.delay.fate import Asked
+from wheelmq.delay.delivery_state import Asked
 from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode

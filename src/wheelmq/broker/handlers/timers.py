@@ -12,7 +12,7 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.delay import listing
 from wheelmq.delay.delay_offsets import DelayOffsetsBody
-from wheelmq.delay.fate import Asked, fates, fates_of
+from wheelmq.delay.delivery_state import Asked, delivery_states, delivery_states_of
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import NEVER_MS, Millis
 from wheelmq.formats.wire import bodies
@@ -143,8 +143,8 @@ def find_timers(request: Request, broker: Broker) -> Answer:
         [result] = searched
         if isinstance(result, BaseException):
             raise result
-        found = fates(broker.timer, broker.blocks, asked, find) if header.place <= 0 else []
-        found += fates_of(broker.timer, asked, find, result.origins)
+        found = delivery_states(broker.timer, broker.blocks, asked, find) if header.place <= 0 else []
+        found += delivery_states_of(broker.timer, asked, find, result.origins)
         return reply(
             body=b"\n".join(map(msgspec.json.encode, found)),
             truncated=is_truncated,

@@ -20,17 +20,17 @@ import numpy.typing as npt
 from wheelmq.delay import delay_offsets
 from wheelmq.delay import refs as ref
 from wheelmq.delay.cancel import append_cancel_of, own_cancel
-from wheelmq.delay.copies import Waiting, delivered
+from wheelmq.delay.redelivery import Waiting, delivered
 from wheelmq.delay.refs import Refs
-from wheelmq.delay.timer import indexed, queued
-from wheelmq.delay.timer.adopt import Parked, what_is_out
-from wheelmq.delay.timer.indexed import RecordUnits
+from wheelmq.delay.timer import pending_units, unread_records
+from wheelmq.delay.timer.apache_import import Parked, what_is_out
 from wheelmq.delay.timer.lookup import find_among
 from wheelmq.delay.timer.mark import Mark, check_is_apaches, load_check
 from wheelmq.delay.timer.rows import out_of_reach
 from wheelmq.delay.timer.snapshot import load_done, save_done
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Turns
+from wheelmq.delay.timer.unread_records import RecordUnits
 from wheelmq.formats.disk.origin import (
     INDEX_MASK,
     KIND_BLOCK,
@@ -71,7 +71,7 @@ class TimerRecovery:
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._chunks: list[npt.NDArray[np.int64]] = []
-        self._unread = indexed.NONE
+        self._unread = unread_records.NONE
         """Pending messages that are taken as they stand in the timer log, in the order of the log."""
         self._believed: IndexedTimers | None = None
         """Up to where timer queue and timer log are known to be whole."""
@@ -136,7 +136,7 @@ class TimerRecovery:
                 self.blocks_gone = snapshot.blocks_gone
                 return snapshot
             except LogDamaged as error:
-                timer.done, self._chunks, self._unread, self._believed = done, [], indexed.NONE, None
+                timer.done, self._chunks, self._unread, self._believed = done, [], unread_records.NONE, None
                 why = str(error)
         log.warning("the snapshot is removed, and the whole log is walked: %s", why)
         store.disk.remove(store.paths.snapshot)
@@ -146,20 +146,20 @@ class TimerRecovery:
         """Meet the records of `snapshot` that are not done, but for those that need not be read; which of them are
         damaged. Raises LogDamaged when one is not where its unit says."""
         timer, ends = self._timer, _ends_in_log(snapshot)
-        units = queued.pending_in(timer, ends)
-        if (units[1:, queued.POSITION] < units[:-1, queued.POSITION]).any():
-            units = units[np.argsort(units[:, queued.POSITION], kind="stable")]
-        spans = units[:, queued.POSITION], units[:, queued.SIZE]
-        if not queued.can_be_records(*spans, timer.store.log.files, snapshot.position):
+        units = pending_units.pending_in(timer, ends)
+        if (units[1:, pending_units.POSITION] < units[:-1, pending_units.POSITION]).any():
+            units = units[np.argsort(units[:, pending_units.POSITION], kind="stable")]
+        spans = units[:, pending_units.POSITION], units[:, pending_units.SIZE]
+        if not pending_units.can_be_records(*spans, timer.store.log.files, snapshot.position):
             raise LogDamaged(errno.EIO, "units of what is parked name no records")
-        if not indexed.is_of_use(timer, snapshot):
+        if not unread_records.is_of_use(timer, snapshot):
             return self._read(units)
-        why = indexed.disagreement(timer, snapshot, len(units))
+        why = unread_records.disagreement(timer, snapshot, len(units))
         if why is not None:
             log.warning("timer: the records of all %d messages that wait are read: %s", len(units), why)
             return self._read(units)
         self._believed = snapshot.timers
-        self._unread, is_unread = indexed.not_to_be_read(timer, snapshot, units)
+        self._unread, is_unread = unread_records.not_to_be_read(timer, snapshot, units)
         damaged = self._read(units[~is_unread])
         self._count_unread(snapshot.waiting)
         return damaged
@@ -169,10 +169,10 @@ class TimerRecovery:
         scan = LogScan(self._timer.store.log.files, self._timer.store.log.start, whole_before_ms=NEVER_MS)
         met = [np.empty(0, np.int64)]
         self._rows_max = len(units) + 2 * CHUNK_ROWS
-        for rows in scan.records_at(units[:, queued.POSITION], units[:, queued.SIZE]):
+        for rows in scan.records_at(units[:, pending_units.POSITION], units[:, pending_units.SIZE]):
             met.append(rows[rows[:, col.PARKS] != 0, col.PARKS])
             self.meet(rows, scan.names)
-        if not np.array_equal(np.concatenate(met), units[:, queued.ORIGIN]):
+        if not np.array_equal(np.concatenate(met), units[:, pending_units.ORIGIN]):
             raise LogDamaged(errno.EIO, "units of what is parked name other records than theirs")
         return frozenset(scan.damaged)
 
@@ -196,10 +196,10 @@ class TimerRecovery:
         """`pending` and, of the messages that were not read, those that are to be armed or noted, or whose key the
         message index does not hold; the others are counted. Raises SnapshotWrong."""
         timer, index, unread = self._timer, self._timer.keys.index, self._unread
-        origins, slots_ms = unread[:, queued.ORIGIN], unread[:, queued.SLOT]
+        origins, slots_ms = unread[:, pending_units.ORIGIN], unread[:, pending_units.SLOT]
         horizon_ms = timer.walked_through_ms + timer.settings.precision_ms
         is_near = (slots_ms <= horizon_ms) | out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
-        is_near |= unread[:, queued.POSITION] >= (0 if index is None else index.indexed_to)
+        is_near |= unread[:, pending_units.POSITION] >= (0 if index is None else index.indexed_to)
         is_near |= (origins >= timer_origin(timer.indexed_to)) | (not self._is_believed())
         settled = timer.done.get(origins)  # behind the snapshot: it is read for the queue that it was counted in
         self._chunks = []
@@ -226,7 +226,7 @@ class TimerRecovery:
         self._set_aside()
         pending = self._drop_settled()
         self._chunks = []
-        pending = _without(pending, ~queued.are_queued(timer, pending[:, _ORIGIN]))
+        pending = _without(pending, ~pending_units.are_queued(timer, pending[:, _ORIGIN]))
         in_level = pending[:, _ORIGIN] < _TIMER_FIRST
         out = np.zeros(len(pending), np.bool_)
         if is_adopted:
@@ -293,7 +293,7 @@ class TimerRecovery:
         """Settle what is damaged, which was told: nobody gets it."""
         timer = self._timer
         for stream in timer.ends():
-            timer.done.update(queued.origins_of_none(timer, stream))
+            timer.done.update(pending_units.origins_of_none(timer, stream))
 
     def _start_from(self, mark: Mark | None, *, is_adopted: bool) -> Mark:
         """The mark, if what it names is there and ours; else one from which everything is indexed anew."""
@@ -434,7 +434,7 @@ class TimerRecovery:
             mine = mine[np.argsort(mine[:, _ORIGIN])]
             level.advance(QueueOffset(timer.done.of(level.stream).first_unset(level.queue.end)))
             refs = _refs(mine)
-            refs[:, ref.FIRE_MS] = queued.tag_codes(level.queue, mine[:, _ORIGIN] - first)
+            refs[:, ref.FIRE_MS] = pending_units.tag_codes(level.queue, mine[:, _ORIGIN] - first)
             timer.notes.add(refs[level.grow(refs[:, ref.FIRE_MS])], now_ms)
 
 

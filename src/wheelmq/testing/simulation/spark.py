@@ -14,7 +14,7 @@ from wheelmq.delay.timer.view import StoreUnreadable
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.net.errors import CallError, Refused
-from wheelmq.testing.pipeline_model import Fate, PipelineModel, Task
+from wheelmq.testing.pipeline_model import Fault, PipelineModel, Task
 from wheelmq.testing.simulation.world import World
 
 
@@ -37,7 +37,13 @@ TIMES: Final = (Driver.AWAY, Driver.HUNG, Driver.CRASHING)
 PRESENT_MS: Final = (3000, 20_000)
 ABSENT_MS: Final = (20_000, 240_000)
 """Shortest and longest time for which drivers are present, and absent or hung."""
-MISHAPS: Final = (Fate.LOSE_REQUEST, Fate.LOSE_ANSWER, Fate.LOSE_ANSWER, Fate.REPEAT, Fate.DELAY)
+MISHAPS: Final = (
+    Fault.LOSE_REQUEST,
+    Fault.LOSE_ANSWER,
+    Fault.LOSE_ANSWER,
+    Fault.REPEAT,
+    Fault.DELAY,
+)
 PROPOSALS_KEPT: Final = 6
 
 
@@ -93,7 +99,7 @@ class Spark:
         self._come_or_go()
         if self._is_absent and self._driver not in (Driver.HUNG, Driver.CRASHING):
             return
-        model.fate = self._fate
+        model.fault = self._fault
         try:
             told = self._drive(model)
         except Refused as refused:
@@ -193,8 +199,8 @@ class Spark:
     def _time_passes(self) -> None:
         self._world.harness.advance(self._world.randomness.randint(1, 400))
 
-    def _fate(self, code: RequestCode, command: Command) -> Fate:
+    def _fault(self, code: RequestCode, command: Command) -> Fault:
         if not self._world.chance(self._mishaps):
-            return Fate.DELIVER
+            return Fault.DELIVER
         self._world.counts["mishaps"] += 1
         return self._world.randomness.choice(MISHAPS)

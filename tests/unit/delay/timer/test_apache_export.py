@@ -149,7 +149,7 @@ def test_the_time_limit(
 ) -> None:
     harness.send("T", delay_ms=8000, properties={props.UNIQ_KEY: "K"})
     harness.send("T", delay_ms=8000, properties={props.TIMER_DEL_UNIQKEY: "T+K"})
-    monkeypatch.setattr("wheelmq.delay.timer.handback.HIDE_SECONDS_MAX", -1.0)
+    monkeypatch.setattr("wheelmq.delay.timer.apache_export.HIDE_SECONDS_MAX", -1.0)
     harness.stop()
     assert "2 units of the timer log were not checked" in caplog.text
     assert delivered_by_apache(tmp_path / "store") == [0]

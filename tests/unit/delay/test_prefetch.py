@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wheelmq.delay.warm import spans_of
+from wheelmq.delay.prefetch import spans_of
 from wheelmq.formats.disk import properties as props
 from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.disk import MappedFile

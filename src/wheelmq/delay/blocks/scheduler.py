@@ -78,7 +78,7 @@ class WalkedRecords(NamedTuple):
     sizes: npt.NDArray[np.int64]
 
 
-class BlockLane:
+class BlockScheduler:
     """What becomes of the messages of blocks between put and release."""
 
     def __init__(self, blocks: Blocks, timer: Timer) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay import refs as ref
-from wheelmq.delay.blocks.lane import BlockLane
+from wheelmq.delay.blocks.scheduler import BlockScheduler
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.origin import KIND_BLOCK, KIND_SHIFT
 from wheelmq.formats.units import Millis
@@ -61,10 +61,10 @@ def bring_in(spans: Spans) -> None:
             file.populate(start, stop)
 
 
-class WarmBlocks:
+class BlockPrefetcher:
     """Brings in what walks of blocks armed. `look` is called in every tick, and is cheap when there is nothing."""
 
-    def __init__(self, lane: BlockLane, worker: Worker) -> None:
+    def __init__(self, lane: BlockScheduler, worker: Worker) -> None:
         self._lane = lane
         self._worker = worker
         self._is_busy = False
@@ -86,7 +86,7 @@ class WarmBlocks:
         self._is_busy = False
 
 
-class Warm:
+class Prefetcher:
     """Brings in what is armed of timers and levels and fires soon.
 
     `look` is called in every tick, and is cheap when there is nothing.

@@ -87,7 +87,7 @@ def test_a_block_stays_while_what_settles_its_last_message_may_be_lost(tmp_path:
         harness.disk.is_full = lambda path: "consumequeue" in path.parts
         harness.start()
         assert harness.broker.releaser.counts["released"] == 1 and harness.broker.store.journal.count == 1
-        assert harness.broker.block_lane.needed_from() < harness.broker.store.log.end
+        assert harness.broker.block_scheduler.needed_from() < harness.broker.store.log.end
         harness.clock.advance(150)
         harness.tick()
         background.run()
@@ -115,15 +115,15 @@ def test_nothing_counts_as_flagged_beyond_what_has_queue_units(tmp_path: Path) -
             harness.clock.advance(100)
             harness.tick()
         assert harness.broker.store.log.synced > end == harness.broker.store.dispatched_to
-        assert harness.broker.block_lane.flagged_to <= end
+        assert harness.broker.block_scheduler.flagged_to <= end
         harness.disk.heal()
         harness.advance(4000)
-        assert harness.broker.block_lane.flagged_to == harness.broker.store.log.end > end
+        assert harness.broker.block_scheduler.flagged_to == harness.broker.store.log.end > end
 
 
 def test_flags_that_a_failed_sync_left_off_the_disk_hold_up_the_log(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=1 << 30, checkpoint_ms=1 << 30) as harness:
-        lane, log = harness.broker.block_lane, harness.broker.store.log
+        lane, log = harness.broker.block_scheduler, harness.broker.store.log
         to_middle_of_block(harness)
         for seconds in (3, 8, 15):  # two in one block, the third in the next
             submit(harness, seconds, b"%d" % seconds)

@@ -3,7 +3,7 @@
 Its timercheck says it by slot: what it had indexed, in a slot that it had read. A message that it rolled is out too,
 though its own slot was not read: its roll stands behind it in the log, a copy that tells one more in TIMER_ROLL_TIMES.
 The log is asked for that and not Apache's timer log: a roll that was lost with the last pages of the log leaves its
-message pending. So is what it delivered behind its timercheck, in the second before it was killed (delay.copies).
+message pending. So is what it delivered behind its timercheck, in the second before it was killed (delay.redelivery).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wheelmq.delay.copies import Waiting, delivered, read
 from wheelmq.delay.done import Flags, Indices
+from wheelmq.delay.redelivery import Waiting, delivered, read
 from wheelmq.delay.timer.mark import TimerCheck
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record

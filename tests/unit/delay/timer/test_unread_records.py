@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.delay.timer import indexed
+from wheelmq.delay.timer import unread_records
 from wheelmq.delay.timer.mark import MarkFile
 from wheelmq.delay.timer.recover import TimerRecovery
 from wheelmq.formats.disk import properties as props
@@ -207,13 +207,13 @@ def strip_details(harness: BrokerHarness, every: int) -> None:
 @pytest.fixture
 def heads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Records of which starts have read the first bytes."""
-    found, begin = Reads(), indexed._begin_records
+    found, begin = Reads(), unread_records._begin_records
 
     def counted(files: object, pending: object) -> object:
         found.count += len(pending)  # type: ignore[arg-type]
         return begin(files, pending)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(indexed, "_begin_records", counted)
+    monkeypatch.setattr(unread_records, "_begin_records", counted)
     return found
 
 

@@ -48,7 +48,7 @@ class End(StrEnum):
     """One of these, which the message index does not tell (yet), or delivered by Apache RocketMQ before."""
 
 
-class Fate(msgspec.Struct):
+class DeliveryState(msgspec.Struct):
     """A parked message and what became of it."""
 
     message: Pending
@@ -82,14 +82,14 @@ FindRecords = Callable[[str, str], Iterable[Record]]
 _PLACES: Final = ((TIMER_TOPIC, End.ROLLED), (DEAD_LETTER_TOPIC, End.DEAD_LETTER))
 
 
-def fates(timer: Timer, blocks: Blocks, asked: Asked, find: FindRecords) -> list[Fate]:
+def delivery_states(timer: Timer, blocks: Blocks, asked: Asked, find: FindRecords) -> list[DeliveryState]:
     """What became of what the message index finds: timers and levels, oldest first, then what was in blocks that are
     gone."""
     found = [record for place in (SCHEDULE_TOPIC, TIMER_TOPIC) for record in find(place, asked.key)]
     parked = [record for record in found if asked.has(record.message.properties)]
     parked.sort(key=lambda record: record.position)
     return [
-        *(_fate(timer, _origin(record), record, asked, find) for record in parked),
+        *(_delivery_state(timer, _origin(record), record, asked, find) for record in parked),
         *_gone(blocks, asked, find),
     ]
 
@@ -100,15 +100,15 @@ def _origin(record: Record) -> Origin:
     return timer_origin(record.queue_offset)
 
 
-def _fate(timer: Timer, origin: Origin, record: Record, asked: Asked, find: FindRecords) -> Fate:
+def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: Asked, find: FindRecords) -> DeliveryState:
     due_ms = timer.due_of(origin)
     if origin not in timer.done:
-        return Fate(describe(record, timer.state_of(origin), due_ms))
+        return DeliveryState(describe(record, timer.state_of(origin), due_ms))
     message = describe(record, timer.place_of(origin), due_ms)
     for last, end in _ends(asked.topic, message.unique_key or asked.key, find):
         if _settles(last) == origin:
-            return Fate(message, end, last.store_ms, last.position)
-    return Fate(message, End.SETTLED)
+            return DeliveryState(message, end, last.store_ms, last.position)
+    return DeliveryState(message, End.SETTLED)
 
 
 def _ends(topic: str, key: str, find: FindRecords) -> Iterator[tuple[Record, End]]:
@@ -125,7 +125,7 @@ def _settles(record: Record) -> Origin | None:
 # Blocks ------------------------------------------------------------------------------------------------------------
 
 
-def _gone(blocks: Blocks, asked: Asked, find: FindRecords) -> Iterator[Fate]:
+def _gone(blocks: Blocks, asked: Asked, find: FindRecords) -> Iterator[DeliveryState]:
     """What ended messages of blocks that are gone, as the records that ended them tell; of a cancelled one that is its
     cancel, which has its key and, mostly, its time."""
     for last, end in _ends(asked.topic, asked.key, find):
@@ -141,14 +141,14 @@ def _gone(blocks: Blocks, asked: Asked, find: FindRecords) -> Iterator[Fate]:
             message.queue_offset, message.block = origin_index(origin), number
             if end is End.CANCELLED:
                 message.unique_key, message.keys, message.body_bytes = asked.key, None, 0
-            yield Fate(message, end, last.store_ms, last.position)
+            yield DeliveryState(message, end, last.store_ms, last.position)
 
 
-def fates_of(timer: Timer, asked: Asked, find: FindRecords, origins: list[Origin]) -> list[Fate]:
+def delivery_states_of(timer: Timer, asked: Asked, find: FindRecords, origins: list[Origin]) -> list[DeliveryState]:
     """What became of messages of blocks that a search found, of those that are asked for."""
     records = ((origin, timer.record_elsewhere(origin)) for origin in origins)
     return [
-        _fate(timer, origin, record, asked, find)
+        _delivery_state(timer, origin, record, asked, find)
         for origin, record in records
         if record is not None and asked.has(record.message.properties)
     ]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from wheelmq.delay.timer.details import slots_of
 from wheelmq.delay.timer.log import TimerLog
-from wheelmq.delay.timer.queued import NO_UNITS, ORIGIN, POSITION, SIZE, SLOT
+from wheelmq.delay.timer.pending_units import NO_UNITS, ORIGIN, POSITION, SIZE, SLOT
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk.message import MAGIC_V1, MAGIC_V2
 from wheelmq.formats.disk.origin import INDEX_MASK, timer_origin
