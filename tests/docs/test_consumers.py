@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from wheelmq.broker.handlers.pull import Status, code_of
+from wheelmq.broker.handlers.pull import PullStatus, code_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations" / "consumers.md").read_text()
@@ -14,8 +14,8 @@ ROWS = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.start
 
 def test_every_status_has_a_row_with_its_code() -> None:
     told = {name.strip(): row[2] for row in ROWS for name in row[0].split(",")}
-    assert set(told) == {status.value for status in Status}
-    for status in Status:
+    assert set(told) == {status.value for status in PullStatus}
+    for status in PullStatus:
         codes = [int(number) for number in re.findall(r"\b(?:0$|19|20|21)", told[status].strip())]
         at_0, further_on = code_of(status, 0), code_of(status, 1)
         assert codes == ([at_0] if at_0 == further_on else [at_0, further_on]), status

@@ -36,7 +36,7 @@ def check(data: bytes) -> None:
         found = props.parse(text)
         assert props.parse(props.encode(found).decode()) == found
         assert all(name and value for name, value in found.items())
-        stored = props.Stored(text)
+        stored = props.StoredProperties(text)
         for name in {*found, *prop.NAMES}:
             assert stored.get(name) == found.get(name), name
         if runs_kernels():

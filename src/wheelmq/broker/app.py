@@ -14,7 +14,7 @@ import msgspec
 from wheelmq.broker import handlers as _handlers  # registers every handler
 from wheelmq.broker.broker import Broker
 from wheelmq.broker.hooks import Hooks
-from wheelmq.broker.registration import Registration
+from wheelmq.broker.registration import Registrar
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
 from wheelmq.broker.size_settings import body_size_warning
 from wheelmq.config.bounds import FAST_PORT_BELOW
@@ -50,7 +50,7 @@ class BrokerApp:
         self._server: Server | None = None
         self._workers: Workers | None = None
         self.broker: Broker | None = None
-        self.registration: Registration | None = None
+        self.registration: Registrar | None = None
         self.exporter: Exporter | None = None
         self.stopped = asyncio.Event()
         """Set when the broker ended by itself: its disk failed."""
@@ -82,7 +82,7 @@ class BrokerApp:
             ),
         )
         self.broker.shell_figures = self._server.figures
-        self.registration = Registration(self.broker)
+        self.registration = Registrar(self.broker)
         self._server.on_tick = self._after_tick
         await self._server.listen(self.settings.listen_host, self.settings.listen_port)
         if self.settings.fast_port_enable:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from wheelmq.broker.request import Matches
-from wheelmq.formats.disk.properties import Stored
+from wheelmq.formats.disk.properties import StoredProperties
 from wheelmq.formats.kernels.journal import POSITION, QUEUE, QUEUE_OFFSET, SIZE, TAG_CODE
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.journal import Rows
@@ -44,7 +44,7 @@ class QueueArrivals:
     def __init__(self, rows: Rows, log: CommitLog) -> None:
         self._rows = rows
         self._log = log
-        self._properties: list[tuple[int, Stored | None]] | None = None
+        self._properties: list[tuple[int, StoredProperties | None]] | None = None
 
     def first_by_code(self) -> dict[int, int]:
         """The first queue offset of each tag code."""

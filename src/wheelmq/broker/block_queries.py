@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from wheelmq.delay.blocks.search import END
-from wheelmq.delay.delivery_state import Asked
+from wheelmq.delay.delivery_state import KeyQuery
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record, encode_record
 from wheelmq.formats.disk.origin import KIND_BLOCK, Origin, origin_stream, stream_kind
@@ -67,7 +67,7 @@ class KeySearch:
     blocks, off the loop; `finished` is called when that ends, but not before the constructor returns.
     """
 
-    def __init__(self, broker: Broker, asked: Asked, *, is_unique: bool, finished: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, asked: KeyQuery, *, is_unique: bool, finished: Callable[[], None]) -> None:
         self._broker = broker
         self._asked = asked
         self._finished: Callable[[], None] = lambda: None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
 from wheelmq.broker.refused import REASONS
-from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, Later, PeerError, Request
+from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, LaterAnswer, PeerError, Request
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -89,7 +89,7 @@ class Dispatch:
 
     def _give(self, connection: Connection, command: Command, answer: Answer) -> None:
         """Answer the request `command`, now or once it can be."""
-        if isinstance(answer, Later):
+        if isinstance(answer, LaterAnswer):
             answer.begin(lambda make: self._give(connection, command, self._try(connection, command, make)[0]))
         elif command.is_oneway or answer is None:
             return
@@ -115,14 +115,14 @@ class Dispatch:
         return self._finish(request, lambda: handler(request, self._broker))
 
     def _finish(self, request: Request, make: Callable[[], Answer]) -> Answer:
-        """Return the answer of `make`, or the answer to its exception, and count it. A Later is finished when it ends.
+        """Return the answer of `make`, or the answer to its exception, and count it. A LaterAnswer is finished last.
 
         The answer is SYSTEM_BUSY if the request would be held and there is no room for it.
         """
         answer, failed = self._try(request.connection, request.command, make)
-        if isinstance(answer, Later):
+        if isinstance(answer, LaterAnswer):
             begin = answer.begin
-            return Later(lambda give: begin(lambda make: give(lambda: self._finish(request, make))))
+            return LaterAnswer(lambda give: begin(lambda make: give(lambda: self._finish(request, make))))
         if isinstance(answer, Hold) and not self._broker.holds.has_room(request.connection, answer):
             answer, failed = Command(code=ResponseCode.SYSTEM_BUSY, remark=_TOO_MANY_HELD), True
         if request.command.code in HANDLERS or failed:
@@ -164,9 +164,9 @@ class Dispatch:
             answer.again = again_with_hooks
             answer.gone = partial(after, None)
             return answer
-        if isinstance(answer, Later):
+        if isinstance(answer, LaterAnswer):
             begin = answer.begin
-            return Later(lambda give: begin(lambda make: give(lambda: self._told(request, make(), after))))
+            return LaterAnswer(lambda give: begin(lambda make: give(lambda: self._told(request, make(), after))))
         told = after(answer.reply)
         return answer if told is answer.reply else told
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Group(NamedTuple):
+class RequestGroup(NamedTuple):
     """Requests that share a queue: the settings that bound it, and how long a request may wait in it."""
 
     name: str
@@ -32,16 +32,22 @@ class Group(NamedTuple):
     """None: however long."""
 
 
-SEND: Final = Group("send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
-PULL: Final = Group("pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
-LITE_PULL: Final = Group("lite pull", "lite_pull_thread_pool_queue_capacity", "wait_time_mills_in_lite_pull_queue")
-REPLY: Final = Group("reply", "reply_thread_pool_queue_capacity")
-QUERY: Final = Group("query", "query_thread_pool_queue_capacity")
-HEARTBEAT: Final = Group("heartbeat", "heartbeat_thread_pool_queue_capacity", "wait_time_mills_in_heartbeat_queue")
-CLIENTS: Final = Group("client manager", "client_manager_thread_pool_queue_capacity")
-CONSUMERS: Final = Group("consumer manager", "consumer_manager_thread_pool_queue_capacity")
-ENDS: Final = Group("end transaction", "end_transaction_pool_queue_capacity", "wait_time_mills_in_transaction_queue")
-ADMIN: Final = Group("admin", "admin_broker_thread_pool_queue_capacity", "wait_time_mills_in_admin_broker_queue")
+SEND: Final = RequestGroup("send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
+PULL: Final = RequestGroup("pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
+LITE_PULL: Final = RequestGroup(
+    "lite pull", "lite_pull_thread_pool_queue_capacity", "wait_time_mills_in_lite_pull_queue"
+)
+REPLY: Final = RequestGroup("reply", "reply_thread_pool_queue_capacity")
+QUERY: Final = RequestGroup("query", "query_thread_pool_queue_capacity")
+HEARTBEAT: Final = RequestGroup(
+    "heartbeat", "heartbeat_thread_pool_queue_capacity", "wait_time_mills_in_heartbeat_queue"
+)
+CLIENTS: Final = RequestGroup("client manager", "client_manager_thread_pool_queue_capacity")
+CONSUMERS: Final = RequestGroup("consumer manager", "consumer_manager_thread_pool_queue_capacity")
+ENDS: Final = RequestGroup(
+    "end transaction", "end_transaction_pool_queue_capacity", "wait_time_mills_in_transaction_queue"
+)
+ADMIN: Final = RequestGroup("admin", "admin_broker_thread_pool_queue_capacity", "wait_time_mills_in_admin_broker_queue")
 """Every code that is neither in another group nor in UNBOUNDED, unknown codes too."""
 
 UNBOUNDED: Final = frozenset(
@@ -53,7 +59,7 @@ UNBOUNDED: Final = frozenset(
 )
 """Codes without a group. No setting of a group can lock out the request that corrects it, the pipeline, or metrics."""
 
-GROUPS: Final[dict[int, Group]] = {
+GROUPS: Final[dict[int, RequestGroup]] = {
     Code.SEND_MESSAGE: SEND,
     Code.SEND_MESSAGE_V2: SEND,
     Code.SEND_BATCH_MESSAGE: SEND,
@@ -94,7 +100,7 @@ class Flow:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._taken: dict[Group, int] = {}
+        self._taken: dict[RequestGroup, int] = {}
         """Requests of this round, by group."""
         self._log = RateLimitedLog(log, broker.clock.monotonic)
 
@@ -131,7 +137,7 @@ class Flow:
             return None
         return Refusal("rejected", f"{_REJECT} ({slave_text(self._broker)})")
 
-    def _refusal(self, connection: Connection, group: Group) -> Refusal | None:
+    def _refusal(self, connection: Connection, group: RequestGroup) -> Refusal | None:
         if self._broker.failure is not None:
             return None  # it stops: sends are told so
         settings = self._broker.settings
@@ -154,11 +160,11 @@ class Flow:
             f"period in queue: {waited_ms}ms, size of queue: {ahead}",
         )
 
-    def size(self, group: Group) -> int:
+    def size(self, group: RequestGroup) -> int:
         """Return the number of requests of `group` that this round has taken: its queue, as a refusal names it."""
         return self._taken.get(group, 0)
 
-    def capacity(self, group: Group) -> int:
+    def capacity(self, group: RequestGroup) -> int:
         """Return the number of requests of `group` that a round takes."""
         found: int = getattr(self._broker.settings, group.capacity)
         return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from wheelmq.delay.prefetch import bring_in
 from wheelmq.delay.recount import Recount, Step
-from wheelmq.delay.timer.metrics import TimerMetrics
+from wheelmq.delay.timer.metrics import TimerMetricsTable
 from wheelmq.store.expiry import delete_hours
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ APART_MS: Final = 70 * 60_000
 class MetricsCheck:
     """Counts anew at the hours that were chosen: a step of the count a tick, when its records are in memory."""
 
-    def __init__(self, broker: Broker, metrics: TimerMetrics) -> None:
+    def __init__(self, broker: Broker, metrics: TimerMetricsTable) -> None:
         self._broker = broker
         self._metrics = metrics
         self._hours = delete_hours(broker.settings.timer_check_metrics_when)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.request import Answer, Give, Later, Request
+from wheelmq.broker.request import Answer, Give, LaterAnswer, Request
 from wheelmq.filter.expression import ExpressionError
 
 if TYPE_CHECKING:
@@ -41,4 +41,4 @@ def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: C
     def begin(give: Give) -> None:
         broker.workers.reading.submit(work, lambda result: give(serve_if_open))
 
-    return Later(begin)
+    return LaterAnswer(begin)

@@ -30,7 +30,7 @@ ENCODING_REST = 20
 """Rest between registrations, as a multiple of the time to encode one: many new topics in a row cost 5 % of a core."""
 
 
-class Registration:
+class Registrar:
     """Keeps every name server told, each at its own pace: one that is down, or hangs, holds up no other."""
 
     def __init__(self, broker: Broker) -> None:

@@ -106,13 +106,13 @@ Give = Callable[[Callable[[], "Answer"]], None]
 
 
 @dataclass(slots=True)
-class Later:
+class LaterAnswer:
     """An answer that depends on what somebody else says: `begin` is called once, with what takes the answer once."""
 
     begin: Callable[[Give], None]
 
 
-Answer = Command | Durable | DurableInBlock | Hold | Later | None
+Answer = Command | Durable | DurableInBlock | Hold | LaterAnswer | None
 Handler = Callable[[Request, "Broker"], Answer]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.new_queues import QueueUnopened
 from wheelmq.broker.refusal import refusal_text
-from wheelmq.broker.request import Answer, Give, Later, PeerError, Request
+from wheelmq.broker.request import Answer, Give, LaterAnswer, PeerError, Request
 from wheelmq.broker.state.table_file import WAITERS_MAX, TableFile
 from wheelmq.broker.state.topics import TopicUnsaved
 from wheelmq.formats.wire.codes import ResponseCode
@@ -38,7 +38,7 @@ def when_saved(table: TableFile, change: Callable[[], object], answer: Callable[
 
         table.when_saved(done)
 
-    return Later(begin)
+    return LaterAnswer(begin)
 
 
 def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answer]) -> Answer:
@@ -77,7 +77,7 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
 
         wait(done)
 
-    return Later(begin)
+    return LaterAnswer(begin)
 
 
 def check_place(broker: Broker, topic: str, queue_id: int, *, opens_queue: bool = True) -> None:

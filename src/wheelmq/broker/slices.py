@@ -25,7 +25,7 @@ Steps = Generator[None, None, Command]
 
 
 @dataclass(slots=True, eq=False)
-class _Work:
+class _SlicedAnswer:
     """An answer that is under way."""
 
     steps: Steps
@@ -62,13 +62,13 @@ class Slices:
         self._clock = clock
         self._holds = holds
         self._timeout_ms = timeout_ms
-        self._under_way: deque[_Work] = deque()
+        self._under_way: deque[_SlicedAnswer] = deque()
 
     def answer(self, steps: Steps) -> Answer:
         """The answer that `steps` work out: now, if a slice is enough. Raises what they raise, and PeerError."""
         if len(self._under_way) >= UNDER_WAY_MAX:
             raise PeerError(ResponseCode.SYSTEM_BUSY, "answers for others are being worked out: ask again")
-        work = _Work(steps)
+        work = _SlicedAnswer(steps)
         if work.go_on(self._clock, self._clock.monotonic() + SLICE_S):
             return work.attempt(False)
         self._under_way.append(work)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.metrics_check import MetricsCheck
 from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
-from wheelmq.delay.timer.metrics import TimerMetrics
+from wheelmq.delay.timer.metrics import TimerMetricsTable
 from wheelmq.formats.disk.origin import timer_origin
 from wheelmq.formats.units import Millis
 from wheelmq.store.preallocator import STEP_BYTES, FilePreallocator, PagePreallocator
@@ -32,7 +32,7 @@ class TimerChores:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         settings = broker.settings
-        self.metrics = TimerMetrics(broker.timer)
+        self.metrics = TimerMetricsTable(broker.timer)
         self._appears_ms = broker.now_monotonic_ms() + max(0, settings.disappear_time_after_start)
         """When the time after the start is over in which the timer releases nothing."""
         self._dequeues_from_ms: int | None = None

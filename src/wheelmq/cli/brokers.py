@@ -6,12 +6,12 @@ from __future__ import annotations
 async def find_brokers(namesrv: str) -> dict[str, str]:
     """Addresses of masters by broker name. Raises ValueError, NoNameServer, Refused."""
     from wheelmq.client.connections import Connections
-    from wheelmq.client.routes import Routes
+    from wheelmq.client.routes import RouteCache
     from wheelmq.client.session import server_list
 
     connections = Connections()
     try:
-        return await Routes(server_list(namesrv), connections).brokers()
+        return await RouteCache(server_list(namesrv), connections).brokers()
     finally:
         await connections.close()
 
@@ -19,11 +19,11 @@ async def find_brokers(namesrv: str) -> dict[str, str]:
 async def check_topic_is_known(namesrv: str, topic: str) -> None:
     """Raises TopicUnknown when no broker has `topic`, and as `find_brokers`."""
     from wheelmq.client.connections import Connections
-    from wheelmq.client.routes import Routes
+    from wheelmq.client.routes import RouteCache
     from wheelmq.client.session import server_list
 
     connections = Connections()
     try:
-        await Routes(server_list(namesrv), connections).get(topic)
+        await RouteCache(server_list(namesrv), connections).get(topic)
     finally:
         await connections.close()

@@ -15,7 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from wheelmq.cli.demo_run import Run
-    from wheelmq.cli.demo_view import View
+    from wheelmq.cli.demo_view import DemoView
     from wheelmq.cli.stack import Stack
 
 LOG_FILE_BYTES: Final = 64 << 20
@@ -84,7 +84,7 @@ async def _start_and_run(stack: Stack, run: Run) -> None:
     await run.deliver()
 
 
-async def _look(stack: Stack, run: Run, view: View, demonstrating: asyncio.Task[None]) -> None:
+async def _look(stack: Stack, run: Run, view: DemoView, demonstrating: asyncio.Task[None]) -> None:
     """Bring the view up to date, unless a message is about to arrive: its receipt is what is measured."""
     from wheelmq.cli.demo_view import LOOK_S
 

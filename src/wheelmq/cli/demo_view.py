@@ -19,7 +19,7 @@ PATIENT_AFTER_S: Final = 15.0
 AWAITS_TURN: Final = f"All is in; the first turn of the pipeline is waited for, up to {TURN_PATIENCE_S:g} s."
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """A way to show a run."""
 
     def __enter__(self) -> Self: ...
@@ -37,9 +37,9 @@ class View(Protocol):
         ...
 
 
-def make_view(run: Run, stack: Stack, clock: Clock, notes: list[str]) -> View:
+def make_view(run: Run, stack: Stack, clock: Clock, notes: list[str]) -> DemoView:
     """The view that suits the standard output; `notes` grows by what a person should know."""
-    return LiveView(run, stack, clock, notes) if sys.stdout.isatty() else PlainView(run, stack, notes)
+    return DemoTable(run, stack, clock, notes) if sys.stdout.isatty() else PlainView(run, stack, notes)
 
 
 def parts(run: Run, stack: Stack) -> list[tuple[str, str]]:
@@ -126,7 +126,7 @@ class PlainView:
             click.echo(line)
 
 
-class LiveView:
+class DemoTable:
     """A table that is drawn anew in place. Nothing draws by itself: drawing takes milliseconds from the receipts."""
 
     def __init__(self, run: Run, stack: Stack, clock: Clock, notes: list[str]) -> None:

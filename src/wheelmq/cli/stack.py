@@ -21,9 +21,9 @@ from wheelmq.cli.exposure import Listener
 from wheelmq.cli.log_tail import tail_text
 from wheelmq.cli.ports import HOST, free_port, is_free, taken_text
 from wheelmq.client.connections import Connections
-from wheelmq.client.routes import Routes
+from wheelmq.client.routes import RouteCache
 from wheelmq.config.sources import is_toml
-from wheelmq.dashboard.figures import Figures
+from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.server import Dashboard
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -92,9 +92,9 @@ class Stack:
                 master=settings.master,
             )
         self.dashboard_url: str | None = None
-        self._dashboard = Dashboard(Figures(self._ask_broker, clock))
+        self._dashboard = Dashboard(DashboardFigures(self._ask_broker, clock))
         self._connections = Connections()
-        self._routes = Routes((self.namesrv_address,), self._connections, timeout_s=1.0)
+        self._routes = RouteCache((self.namesrv_address,), self._connections, timeout_s=1.0)
 
     @property
     def store(self) -> Path:

@@ -19,7 +19,7 @@ from wheelmq.cli.times import parse_time
 from wheelmq.formats.units import NEVER_MS
 
 if TYPE_CHECKING:
-    from wheelmq.delay.pending import Pending
+    from wheelmq.delay.pending import PendingMessage
     from wheelmq.formats.wire.codes import RequestCode
     from wheelmq.formats.wire.frame import Command
     from wheelmq.formats.wire.headers import Header
@@ -43,14 +43,14 @@ class Time(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class Asked(NamedTuple):
+class ListQuery(NamedTuple):
     """What is to be shown: due from `from_ms` to before `to_ms`, of one topic or of all."""
 
     topic: str | None
     from_ms: int
     to_ms: int
 
-    def has(self, pending: Pending) -> bool:
+    def has(self, pending: PendingMessage) -> bool:
         return self.topic in (None, pending.topic) and self.from_ms <= pending.due_ms < self.to_ms
 
 
@@ -110,7 +110,7 @@ def command(
         raise click.UsageError("--key asks a running broker: leave out --store, --from, --to and --per-minute")
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise click.UsageError("nothing can be due between --from and --to: --from must be the earlier one")
-    asked = Asked(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
+    asked = ListQuery(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
     with told_plainly(namesrv):
         addresses = [] if store is not None else _addresses(namesrv, broker)
         if key is not None:
@@ -149,7 +149,7 @@ def _addresses(namesrv: str, broker: str | None) -> list[str]:
     return addresses
 
 
-def list_pending(address: str, asked: Asked) -> Iterator[bytes]:
+def list_pending(address: str, asked: ListQuery) -> Iterator[bytes]:
     """What is pending in a running broker, page by page: a line of JSON each."""
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
@@ -161,15 +161,15 @@ def list_pending(address: str, asked: Asked) -> Iterator[bytes]:
         yield from filter(None, body.split(b"\n"))
 
 
-def list_soonest(addresses: list[str], asked: Asked, limit: int) -> tuple[list[Pending], int]:
+def list_soonest(addresses: list[str], asked: ListQuery, limit: int) -> tuple[list[PendingMessage], int]:
     """Return the first `limit` pending messages of running brokers by due time, and how many are pending in all."""
     import msgspec
 
-    from wheelmq.delay.pending import Pending
+    from wheelmq.delay.pending import PendingMessage
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
 
-    first: list[Pending] = []
+    first: list[PendingMessage] = []
     found = 0
 
     def header(place: int) -> headers.Header:
@@ -182,13 +182,13 @@ def list_soonest(addresses: list[str], asked: Asked, limit: int) -> tuple[list[P
         for answer in _answers(address, RequestCode.WMQ_LIST_TIMERS, header):
             lines = list(filter(None, bytes(answer.body).split(b"\n")))
             found += int(answer.ext.get("found", len(lines)))  # an older broker lists all of them
-            first += (msgspec.json.decode(line, type=Pending) for line in lines)
+            first += (msgspec.json.decode(line, type=PendingMessage) for line in lines)
             first.sort(key=lambda pending: (pending.due_ms, pending.queue_offset))
             del first[limit:]
     return first, found
 
 
-def count(addresses: list[str], asked: Asked, step_ms: int) -> Counter[int]:
+def count(addresses: list[str], asked: ListQuery, step_ms: int) -> Counter[int]:
     """How many are due in each step of time, by when it begins."""
     import msgspec
 
@@ -258,7 +258,7 @@ def _call(link: SyncConnection, code: RequestCode, header: Header) -> Command:
     return answer
 
 
-def _from_store(store: Path, asked: Asked) -> Iterator[bytes]:
+def _from_store(store: Path, asked: ListQuery) -> Iterator[bytes]:
     """Lines of JSON from a store folder."""
     import msgspec
 
@@ -280,10 +280,10 @@ def _from_store(store: Path, asked: Asked) -> Iterator[bytes]:
         raise click.ClickException(f"{error.filename or store}: {error.strerror or error}") from None
 
 
-def _counts_in(store: Path, asked: Asked) -> Counter[int]:
+def _counts_in(store: Path, asked: ListQuery) -> Counter[int]:
     import msgspec
 
-    from wheelmq.delay.pending import Pending
+    from wheelmq.delay.pending import PendingMessage
 
-    pending = (msgspec.json.decode(line, type=Pending) for line in _from_store(store, asked))
+    pending = (msgspec.json.decode(line, type=PendingMessage) for line in _from_store(store, asked))
     return Counter(one.due_ms // MINUTE_MS * MINUTE_MS for one in pending)

@@ -15,7 +15,7 @@ from wheelmq.cli.times import remaining_text, time_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from wheelmq.delay.pending import Pending
+    from wheelmq.delay.pending import PendingMessage
 
 
 def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
@@ -28,14 +28,14 @@ def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
         return count > 0
     import msgspec
 
-    from wheelmq.delay.pending import Pending
+    from wheelmq.delay.pending import PendingMessage
     from wheelmq.system.clock import SystemClock
 
-    def counted() -> Iterator[Pending]:
+    def counted() -> Iterator[PendingMessage]:
         nonlocal count
         for line in lines:
             count += 1
-            yield msgspec.json.decode(line, type=Pending)
+            yield msgspec.json.decode(line, type=PendingMessage)
 
     first = heapq.nsmallest(limit, counted(), key=lambda pending: (pending.due_ms, pending.queue_offset))
     if first:
@@ -43,7 +43,7 @@ def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
     return count > 0
 
 
-def show_first(first: list[Pending], count: int) -> bool:
+def show_first(first: list[PendingMessage], count: int) -> bool:
     """Show the messages that are due first, of `count` in all. Returns False when there is none."""
     from wheelmq.system.clock import SystemClock
 
@@ -87,7 +87,7 @@ def show_fates(lines: Iterator[bytes], *, as_json: bool) -> bool:
     return bool(rows)
 
 
-def _print_pending(first: list[Pending], count: int, now_ms: int) -> None:
+def _print_pending(first: list[PendingMessage], count: int, now_ms: int) -> None:
     title = f"{count} pending" + (f", the first {len(first)}" if count > len(first) else "")
     rows = []
     for one in first:

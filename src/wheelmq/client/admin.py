@@ -18,7 +18,7 @@ from wheelmq.client.session import Session
 from wheelmq.formats import names
 from wheelmq.formats.disk.message_id import parse_offset_message_id
 from wheelmq.formats.wire import administration, bodies, client_calls, headers, queue_tables
-from wheelmq.formats.wire.administration import Connected, QueueProgress, QueueSpan
+from wheelmq.formats.wire.administration import Connected, GroupQueueOffsets, QueueSpan
 from wheelmq.formats.wire.bodies import PERM_READ, PERM_WRITE, GroupConfig, Heartbeat, QueueName
 from wheelmq.formats.wire.client_calls import DirectlyConsumed, RunningInfo
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -194,10 +194,10 @@ class Admin:
         for address in (await self.brokers()).values():
             await self._ask(address, _request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header))
 
-    async def consumer_progress(self, group: str, topic: str | None = None) -> dict[QueueName, QueueProgress]:
+    async def consumer_progress(self, group: str, topic: str | None = None) -> dict[QueueName, GroupQueueOffsets]:
         """How far a group is in each queue of `topic`, or of all that it consumes."""
         header = headers.ConsumeStatsHeader(consumer_group=group, topic=topic)
-        found: dict[QueueName, QueueProgress] = {}
+        found: dict[QueueName, GroupQueueOffsets] = {}
         for address in (await self.brokers()).values():
             answer = await self._ask(address, _request(RequestCode.GET_CONSUME_STATS, header))
             found |= queue_tables.by_queue(_read(answer, administration.ConsumeStats).offset_table)

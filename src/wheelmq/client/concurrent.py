@@ -18,7 +18,7 @@ SEND_BACK_AGAIN_S: Final = 5.0
 """Until a message that the broker did not take back is given to its callback again."""
 
 
-class _Waiting(NamedTuple):
+class _Inbox(NamedTuple):
     held: HeldQueue
     taken: Taken
 
@@ -30,7 +30,7 @@ class Concurrently:
         self._handling = handling
         self._settings = settings
         self._clock = clock
-        self._inbox: asyncio.Queue[_Waiting | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[_Inbox | None] = asyncio.Queue()
         self._workers: list[asyncio.Task[None]] = []
         self._is_ending = False
 
@@ -52,7 +52,7 @@ class Concurrently:
     def deliver(self, held: HeldQueue, messages: list[Taken]) -> None:
         """Messages came."""
         for taken in messages:
-            self._inbox.put_nowait(_Waiting(held, taken))
+            self._inbox.put_nowait(_Inbox(held, taken))
 
     def end(self) -> None:
         """Begin no callback any more."""
@@ -78,7 +78,7 @@ class Concurrently:
                     )
                     asyncio.get_running_loop().call_later(SEND_BACK_AGAIN_S, self._inbox.put_nowait, waiting)
 
-    async def _consume(self, waiting: _Waiting) -> None:
+    async def _consume(self, waiting: _Inbox) -> None:
         held, (record, _) = waiting
         verdict = await self._handling.handle(held.queue, waiting.taken)
         held.consumed_ms = self._clock.now_ms()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from wheelmq.client.consumer_settings import GroupSettings, Model
-from wheelmq.client.locks import LOCK_LASTS_S, LOCK_RENEW_S, QueueLocks
+from wheelmq.client.locks import LOCK_LASTS_S, LOCK_RENEW_S, MemberLocks
 from wheelmq.client.offsets import OffsetStore, first_offset
 from wheelmq.client.routes import TopicUnknown, order
 from wheelmq.client.session import Session
@@ -38,7 +38,7 @@ _FAILURES = (TopicUnknown, CallError, Refused, BodyError, KeyError)
 """What servers that are away, or talk nonsense, come to: it is tried again."""
 
 
-class Group:
+class GroupMember:
     """The queues of one member."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Group:
         *,
         gained: Callable[[HeldQueue], None],
         lost: Callable[[HeldQueue], Awaitable[bool]],
-        locks: QueueLocks | None = None,
+        locks: MemberLocks | None = None,
         make: type[HeldQueue] = HeldQueue,
     ) -> None:
         self.name = name
@@ -291,7 +291,7 @@ class Group:
             except Exception:
                 log.exception("group %s: committing failed", self.name)
 
-    async def _keep_locks(self, locks: QueueLocks) -> None:
+    async def _keep_locks(self, locks: MemberLocks) -> None:
         """Renew the locks; a queue that another member has meanwhile is begun anew when it is ours again."""
         while True:
             await asyncio.sleep(LOCK_RENEW_S)

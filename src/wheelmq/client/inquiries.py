@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from wheelmq.client.consumer_settings import ConsumerSettings, GroupSettings
-from wheelmq.client.group import Group
+from wheelmq.client.group import GroupMember
 from wheelmq.client.handling import Handling
 from wheelmq.client.share import HeldQueue, Taken
 from wheelmq.formats.disk.message import decode_record
@@ -14,7 +14,7 @@ from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import bodies, client_calls, headers, queue_tables
 from wheelmq.formats.wire.administration import QueueOffsets
 from wheelmq.formats.wire.bodies import QueueName
-from wheelmq.formats.wire.client_calls import DirectlyConsumed, QueueProgress
+from wheelmq.formats.wire.client_calls import ConsumerQueue, DirectlyConsumed
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
 
@@ -26,7 +26,7 @@ Answer = Command | None | Awaitable[Command | None]
 class Inquiries:
     """Answers for one member of a group; one that has a `handling` consumes messages that it is handed."""
 
-    def __init__(self, group: Group, consume_type: str, handling: Handling | None = None) -> None:
+    def __init__(self, group: GroupMember, consume_type: str, handling: Handling | None = None) -> None:
         self._group = group
         self._type = consume_type
         self._handling = handling
@@ -117,7 +117,7 @@ class Inquiries:
         return Command(code=ResponseCode.SUCCESS, body=bodies.write(result))
 
     def _not_ours(self, group: str) -> Command:
-        remark = f"The Consumer Group <{group}> not exist in this consumer"
+        remark = f"The Consumer GroupMember <{group}> not exist in this consumer"
         return Command(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
@@ -130,9 +130,9 @@ def _chosen(settings: GroupSettings) -> dict[str, str]:
     }
 
 
-def _progress(held: HeldQueue, *, is_locked: bool) -> QueueProgress:
+def _progress(held: HeldQueue, *, is_locked: bool) -> ConsumerQueue:
     count, first, last = held.in_hand
-    return QueueProgress(
+    return ConsumerQueue(
         commit_offset=held.committable,
         cached_msg_count=count,
         cached_msg_min_offset=first,

@@ -21,7 +21,7 @@ LOCK_RENEW_S: Final = 20.0
 LOCK_LASTS_S: Final = 30.0
 
 
-class QueueLocks:
+class MemberLocks:
     """The locks of one member."""
 
     def __init__(self, session: Session, group: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from wheelmq.client.connections import Answering
 from wheelmq.client.consumer_settings import GroupSettings, Model
-from wheelmq.client.group import Group
+from wheelmq.client.group import GroupMember
 from wheelmq.client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from wheelmq.client.session import Session
 from wheelmq.formats.wire.bodies import ConsumerData, Heartbeat
@@ -34,7 +34,7 @@ def member_session(
     )
 
 
-def heartbeat(group: Group, consume_type: str) -> Heartbeat:
+def heartbeat(group: GroupMember, consume_type: str) -> Heartbeat:
     """What brokers are told of a member of `group`. One that was assigned its queues takes no part in sharing them."""
     is_sharing = group.assigned is None
     data = ConsumerData(

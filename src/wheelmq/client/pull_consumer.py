@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from wheelmq.client import inquiries, offsets, subscriptions
 from wheelmq.client.consumer_settings import Model, PullSettings
-from wheelmq.client.group import Group
+from wheelmq.client.group import GroupMember
 from wheelmq.client.inquiries import Inquiries
 from wheelmq.client.membership import heartbeat, member_session, offset_store
 from wheelmq.client.message import MessageError, ReceivedMessage, received
@@ -53,7 +53,7 @@ class PullConsumer:
         self._session = member_session(
             namesrv, self.settings, self._clock, beat=self._heartbeat, on_request=self._asked
         )
-        self._group = Group(
+        self._group = GroupMember(
             group,
             self._session,
             self.settings,

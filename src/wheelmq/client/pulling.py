@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from wheelmq.client.group import Group, text
+from wheelmq.client.group import GroupMember, text
 from wheelmq.client.message import read_records
 from wheelmq.client.share import HeldQueue, Taken
 from wheelmq.formats.disk import properties as props
@@ -36,7 +36,7 @@ class Puller:
 
     def __init__(
         self,
-        group: Group,
+        group: GroupMember,
         deliver: Callable[[HeldQueue, list[Taken]], None],
         *,
         code: RequestCode = RequestCode.PULL_MESSAGE,

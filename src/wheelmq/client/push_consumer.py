@@ -14,10 +14,10 @@ from typing import Self
 from wheelmq.client import inquiries, subscriptions
 from wheelmq.client.concurrent import Concurrently
 from wheelmq.client.consumer_settings import Callback, ConsumerSettings, Model
-from wheelmq.client.group import Group
+from wheelmq.client.group import GroupMember
 from wheelmq.client.handling import Handling
 from wheelmq.client.inquiries import Inquiries
-from wheelmq.client.locks import QueueLocks
+from wheelmq.client.locks import MemberLocks
 from wheelmq.client.membership import heartbeat, member_session, offset_store
 from wheelmq.client.orderly import Orderly
 from wheelmq.client.outgoing import check_group
@@ -57,14 +57,14 @@ class PushConsumer:
         self._callbacks: dict[str, Callback] = {}
         self._handling = Handling(group, self._session, self.settings, self._callbacks)
         needs_locks = self.settings.orderly and not is_broadcast
-        self._group = Group(
+        self._group = GroupMember(
             group,
             self._session,
             self.settings,
             offset_store(self._session, group, self.settings),
             gained=self._gained,
             lost=self._lost,
-            locks=QueueLocks(self._session, group) if needs_locks else None,
+            locks=MemberLocks(self._session, group) if needs_locks else None,
         )
         self._consumption: Concurrently | Orderly = Concurrently(self._handling, self.settings, self._clock)
         if self.settings.orderly:

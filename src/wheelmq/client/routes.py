@@ -53,7 +53,7 @@ class TopicRoute:
     """Not 0: the topic does not exist yet, and these are the queues it will have once a message is sent to it."""
 
 
-class Routes:
+class RouteCache:
     """Routes by topic, asked for once and refreshed by whoever keeps the client alive."""
 
     def __init__(self, servers: Sequence[str], connections: Connections, *, timeout_s: float = 3.0) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from wheelmq.client.access import AccessKey
 from wheelmq.client.connections import Answering, Connections
-from wheelmq.client.routes import Routes
+from wheelmq.client.routes import RouteCache
 from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import Heartbeat
 from wheelmq.formats.wire.codes import RequestCode
@@ -85,7 +85,7 @@ class Session:
         self.connections = Connections(on_request, self._lost, None if access_key is None else access_key.sign)
         self._instance = instance
         self._keep_alive_s = keep_alive_ms / 1000
-        self.routes = Routes(server_list(servers), self.connections, timeout_s=timeout_s)
+        self.routes = RouteCache(server_list(servers), self.connections, timeout_s=timeout_s)
         self.client_id = ""
         self.unique_ids = UniqueIds(b"\x7f\0\0\1", clock, os.getpid(), self.randomness)
         self._beat = beat

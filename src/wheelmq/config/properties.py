@@ -20,7 +20,7 @@ _WRITTEN: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\
 _UNIT: Final = re.compile(r"[0-9a-fA-F]{4}")
 
 
-class Property(NamedTuple):
+class PropertyLine(NamedTuple):
     """A name with its value, and the lines of the file from which to which it stands, counted from 1."""
 
     name: str
@@ -29,7 +29,7 @@ class Property(NamedTuple):
     last_line: int
 
 
-def parse(raw: bytes) -> list[Property]:
+def parse(raw: bytes) -> list[PropertyLine]:
     """The properties of a file in their order; of two by one name the later counts.
 
     Raises ConfigError naming the line of an escape that is none.
@@ -100,14 +100,14 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int, int]]:
         yield joined, first, number
 
 
-def _split(text: str, line: int, last_line: int) -> Property:
+def _split(text: str, line: int, last_line: int) -> PropertyLine:
     at = 0
     while at < len(text) and text[at] not in "=:" + _BLANKS:
         at += 2 if text[at] == "\\" else 1
     rest = text[at:].lstrip(_BLANKS)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(_BLANKS)
-    return Property(_unescape(text[:at], line), _unescape(rest, line), line, last_line)
+    return PropertyLine(_unescape(text[:at], line), _unescape(rest, line), line, last_line)
 
 
 def _unescape(text: str, line: int) -> str:

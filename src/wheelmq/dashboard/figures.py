@@ -28,7 +28,7 @@ COUNTS_MAX: Final = 4
 what is in the wheel is shown."""
 
 
-class Figures:
+class DashboardFigures:
     """The figures of one broker."""
 
     def __init__(self, ask: Ask, clock: Clock) -> None:

@@ -8,7 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from wheelmq.dashboard import page
-from wheelmq.dashboard.figures import Figures
+from wheelmq.dashboard.figures import DashboardFigures
 
 HEAD_BYTES_MAX: Final = 8192
 HEAD_S: Final = 5.0
@@ -30,7 +30,7 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")
 """RFC 9112: no blank before the colon, and none before the name."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What goes back."""
 
     status: str
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 class Dashboard:
     """Listens on 127.0.0.1. What is shown are figures; nobody can do anything here."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: DashboardFigures) -> None:
         self._figures = figures
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -91,7 +91,7 @@ class Dashboard:
             self._silent.pop(task, None)
             writer.transport.abort()  # nothing, when it is closed already
 
-    async def answer(self, head: bytes) -> Answer:
+    async def answer(self, head: bytes) -> HttpAnswer:
         """To a request with this head."""
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
@@ -109,8 +109,8 @@ class Dashboard:
             return _text("405 Method Not Allowed", "This page only shows.", allow="GET, HEAD")
         figures = await self._figures.get()
         if path == "/":
-            return Answer("200 OK", "text/html; charset=utf-8", page.html(figures))
-        return Answer("200 OK", "application/json", page.json(figures))
+            return HttpAnswer("200 OK", "text/html; charset=utf-8", page.html(figures))
+        return HttpAnswer("200 OK", "application/json", page.json(figures))
 
 
 async def _head_of(reader: asyncio.StreamReader) -> bytes:
@@ -125,11 +125,11 @@ def _host(name: str) -> str:
     return name if name.endswith("]") else name.rpartition(":")[0] or name
 
 
-def _text(status: str, text: str, allow: str | None = None) -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), allow)
+def _text(status: str, text: str, allow: str | None = None) -> HttpAnswer:
+    return HttpAnswer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), allow)
 
 
-def _written(answer: Answer, *, is_head: bool) -> bytes:
+def _written(answer: HttpAnswer, *, is_head: bool) -> bytes:
     found = [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body))), *COMMON]
     found.append(("Content-Security-Policy", page.POLICY))
     if answer.allow is not None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from wheelmq.delay.timer.lookup import Found, find_cancelled
+from wheelmq.delay.timer.lookup import FoundTimer, find_cancelled
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message, Record
@@ -50,7 +50,7 @@ def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appende
     return append_cancel_of(store, timer, message, pending), Cancelled.CANCELLED
 
 
-def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequence[Found]) -> Appended:
+def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequence[FoundTimer]) -> Appended:
     """Append the parked cancel `message` for each of `pending`, of which there is at least one.
 
     Returns where the first record is.
@@ -82,7 +82,7 @@ def own_cancel(record: Record) -> Message:
     return msgspec.structs.replace(message, properties=properties)
 
 
-def _cancel_of(message: Message, found: Found, precision_ms: int) -> Message:
+def _cancel_of(message: Message, found: FoundTimer, precision_ms: int) -> Message:
     """Return the cancel `message` as it is stored for the message `found`.
 
     It is parked in the slot of that message, whatever time its sender named: Apache RocketMQ obeys a cancel in the slot

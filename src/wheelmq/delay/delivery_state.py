@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from wheelmq.delay.blocks.blocks import Blocks
-from wheelmq.delay.pending import Pending, State, describe
+from wheelmq.delay.pending import PendingMessage, State, describe
 from wheelmq.delay.room import DEAD_LETTER_TOPIC
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
@@ -35,7 +35,7 @@ from wheelmq.formats.disk.timer import TIMER_TOPIC
 from wheelmq.formats.names import SCHEDULE_TOPIC
 
 
-class End(StrEnum):
+class DelayEnd(StrEnum):
     """What settled a parked message."""
 
     RELEASED = "released"
@@ -51,9 +51,9 @@ class End(StrEnum):
 class DeliveryState(msgspec.Struct):
     """A parked message and what became of it."""
 
-    message: Pending
+    message: PendingMessage
     """Its state is the one it has, or had last."""
-    end: End | None = None
+    end: DelayEnd | None = None
     """None while it is pending."""
     ended_ms: int | None = None
     """Store time of the record that ended it, where that was found."""
@@ -61,7 +61,7 @@ class DeliveryState(msgspec.Struct):
     """And the log position of that."""
 
 
-class Asked(NamedTuple):
+class KeyQuery(NamedTuple):
     """Messages for a topic that have a key as their unique key or among their keys."""
 
     topic: str
@@ -79,10 +79,10 @@ class Asked(NamedTuple):
 FindRecords = Callable[[str, str], Iterable[Record]]
 """The newest records of a topic (first) that have a key (second)."""
 
-_PLACES: Final = ((TIMER_TOPIC, End.ROLLED), (DEAD_LETTER_TOPIC, End.DEAD_LETTER))
+_PLACES: Final = ((TIMER_TOPIC, DelayEnd.ROLLED), (DEAD_LETTER_TOPIC, DelayEnd.DEAD_LETTER))
 
 
-def delivery_states(timer: Timer, blocks: Blocks, asked: Asked, find: FindRecords) -> list[DeliveryState]:
+def delivery_states(timer: Timer, blocks: Blocks, asked: KeyQuery, find: FindRecords) -> list[DeliveryState]:
     """What became of what the message index finds: timers and levels, oldest first, then what was in blocks that are
     gone."""
     found = [record for place in (SCHEDULE_TOPIC, TIMER_TOPIC) for record in find(place, asked.key)]
@@ -100,7 +100,7 @@ def _origin(record: Record) -> Origin:
     return timer_origin(record.queue_offset)
 
 
-def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: Asked, find: FindRecords) -> DeliveryState:
+def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: KeyQuery, find: FindRecords) -> DeliveryState:
     due_ms = timer.due_of(origin)
     if origin not in timer.done:
         return DeliveryState(describe(record, timer.state_of(origin), due_ms))
@@ -108,14 +108,14 @@ def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: Asked, 
     for last, end in _ends(asked.topic, message.unique_key or asked.key, find):
         if _settles(last) == origin:
             return DeliveryState(message, end, last.store_ms, last.position)
-    return DeliveryState(message, End.SETTLED)
+    return DeliveryState(message, DelayEnd.SETTLED)
 
 
-def _ends(topic: str, key: str, find: FindRecords) -> Iterator[tuple[Record, End]]:
+def _ends(topic: str, key: str, find: FindRecords) -> Iterator[tuple[Record, DelayEnd]]:
     """The records that may have ended a message for `topic` with `key`, each with what it says then."""
-    for place, end in ((topic, End.RELEASED), *_PLACES):
+    for place, end in ((topic, DelayEnd.RELEASED), *_PLACES):
         for last in find(place, key):
-            yield last, End.CANCELLED if props.TIMER_DEL_UNIQKEY in last.message.properties else end
+            yield last, DelayEnd.CANCELLED if props.TIMER_DEL_UNIQKEY in last.message.properties else end
 
 
 def _settles(record: Record) -> Origin | None:
@@ -125,7 +125,7 @@ def _settles(record: Record) -> Origin | None:
 # Blocks ------------------------------------------------------------------------------------------------------------
 
 
-def _gone(blocks: Blocks, asked: Asked, find: FindRecords) -> Iterator[DeliveryState]:
+def _gone(blocks: Blocks, asked: KeyQuery, find: FindRecords) -> Iterator[DeliveryState]:
     """What ended messages of blocks that are gone, as the records that ended them tell; of a cancelled one that is its
     cancel, which has its key and, mostly, its time."""
     for last, end in _ends(asked.topic, asked.key, find):
@@ -134,17 +134,17 @@ def _gone(blocks: Blocks, asked: Asked, find: FindRecords) -> Iterator[DeliveryS
             continue
         number = stream_number(origin_stream(origin))
         is_it = asked.has(properties)
-        if end is End.CANCELLED:
+        if end is DelayEnd.CANCELLED:
             is_it = delete_key(asked.topic, asked.key) in delete_keys(properties)
         if is_it and blocks.get(number) is None:
             message = describe(last, State.BLOCK)
             message.queue_offset, message.block = origin_index(origin), number
-            if end is End.CANCELLED:
+            if end is DelayEnd.CANCELLED:
                 message.unique_key, message.keys, message.body_bytes = asked.key, None, 0
             yield DeliveryState(message, end, last.store_ms, last.position)
 
 
-def delivery_states_of(timer: Timer, asked: Asked, find: FindRecords, origins: list[Origin]) -> list[DeliveryState]:
+def delivery_states_of(timer: Timer, asked: KeyQuery, find: FindRecords, origins: list[Origin]) -> list[DeliveryState]:
     """What became of messages of blocks that a search found, of those that are asked for."""
     records = ((origin, timer.record_elsewhere(origin)) for origin in origins)
     return [

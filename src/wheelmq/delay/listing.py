@@ -18,7 +18,7 @@ from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.records import UnitRecords
 from wheelmq.delay.blocks.search import END as END
 from wheelmq.delay.due_times import due_times
-from wheelmq.delay.pending import Pending, describe
+from wheelmq.delay.pending import PendingMessage, describe
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
@@ -189,7 +189,7 @@ def _look_in_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wa
     return _Part(joined[0], joined[1], joined[2], max(start, stop))
 
 
-def lines(timer: Timer, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, Pending]]:
+def lines(timer: Timer, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, PendingMessage]]:
     """What a listing shows of the messages in a glance, each with its place."""
     for origin, position in zip(seen.origins.tolist(), seen.positions.tolist(), strict=True):
         record = _record(timer, origin, LogPosition(position))

@@ -19,8 +19,8 @@ from wheelmq.delay import delay_offsets
 from wheelmq.delay.blocks.offline import waiting_in_blocks
 from wheelmq.delay.done import DoneBits
 from wheelmq.delay.levels import DEFAULT_LEVELS, level_delay_ms, parse_levels
-from wheelmq.delay.pending import Pending, State, describe
-from wheelmq.delay.redelivery import Waiting, delivered, read
+from wheelmq.delay.pending import PendingMessage, State, describe
+from wheelmq.delay.redelivery import ParkedRecord, delivered, read
 from wheelmq.delay.timer.apache_import import Parked, what_is_out
 from wheelmq.delay.timer.mark import Mark, MarkFile, check_is_apaches, load_check
 from wheelmq.delay.timer.snapshot import load_done
@@ -50,7 +50,7 @@ _KEPT = [col.PARKS, col.DUE_MS, col.POSITION, col.FLAGS, col.KEY_HASH, col.STORE
 Kept = npt.NDArray[np.int64]
 
 
-def pending_in(root: Path) -> Iterator[Pending]:
+def pending_in(root: Path) -> Iterator[PendingMessage]:
     """The pending messages of the store at `root`, by their origins: in each queue the order in which they were parked.
 
     No broker can open the store until the iterator is through or closed. Raises StoreLocked when one has it open, and
@@ -132,7 +132,7 @@ def _waiting(scan: LogScan, done: DoneBits) -> tuple[Kept, int]:
 
 def _in_levels(
     disk: ReadOnlyDisk, paths: StorePaths, log: MappedSequence, waiting: Kept, *, is_adopted: bool
-) -> Iterator[Pending]:
+) -> Iterator[PendingMessage]:
     """What waits in the level queues: of `waiting`, what Apache RocketMQ is not through with."""
     offsets = delay_offsets.load(disk, paths)
     if is_adopted if offsets is None else not offsets.wheelmq:
@@ -140,7 +140,7 @@ def _in_levels(
         streams = (waiting[:, _ORIGIN] >> INDEX_BITS).tolist()
         first = np.array([floors.get(stream_number(Stream(stream)), 0) for stream in streams], np.int64)
         waiting = waiting[(waiting[:, _ORIGIN] & INDEX_MASK) >= first]
-        copied = delivered(log, (Waiting(*row) for row in waiting[:, [_POSITION, _STORE]].tolist()))
+        copied = delivered(log, (ParkedRecord(*row) for row in waiting[:, [_POSITION, _STORE]].tolist()))
         waiting = waiting[~np.isin(waiting[:, _POSITION], list(copied))]
     levels_ms = parse_levels(DEFAULT_LEVELS)
     for stream, mine in by_stream(waiting[:, _ORIGIN]):

@@ -29,7 +29,7 @@ class State(StrEnum):
     """In memory, to be released at its millisecond."""
 
 
-class Pending(msgspec.Struct):
+class PendingMessage(msgspec.Struct):
     """A pending message; times in milliseconds since 1970."""
 
     queue_offset: int
@@ -51,10 +51,10 @@ class Pending(msgspec.Struct):
     """Number of the block that it is in."""
 
 
-def describe(record: Record, state: State, due_ms: Millis | None = None) -> Pending:
+def describe(record: Record, state: State, due_ms: Millis | None = None) -> PendingMessage:
     """The listing's line for a parked record, due when the record says if not at `due_ms`."""
     properties = record.message.properties
-    return Pending(
+    return PendingMessage(
         queue_offset=record.queue_offset,
         topic=properties.get(props.REAL_TOPIC, ""),
         queue_id=java_long(properties.get(props.REAL_QID, "")),

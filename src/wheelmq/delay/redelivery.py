@@ -22,7 +22,7 @@ from wheelmq.store.recovery import LogScan
 _ADDED: Final = frozenset((props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS))
 
 
-class Waiting(NamedTuple):
+class ParkedRecord(NamedTuple):
     """A parked record, and the time before which Apache does not deliver it."""
 
     position: int
@@ -35,9 +35,9 @@ def read(files: MappedSequence, position: int) -> Record:
     return decode_record(files.file_at(position).view[position % files.file_bytes :])
 
 
-def delivered(files: MappedSequence, waiting: Iterable[Waiting]) -> set[LogPosition]:
+def delivered(files: MappedSequence, waiting: Iterable[ParkedRecord]) -> set[LogPosition]:
     """Log positions of those of `waiting` behind which a copy stands: each copy speaks for one of them."""
-    without: dict[bytes, list[Waiting]] = {}
+    without: dict[bytes, list[ParkedRecord]] = {}
     topics: set[str] = set()
     found: set[LogPosition] = set()
     in_order = sorted(waiting)

@@ -12,7 +12,7 @@ from wheelmq.formats.wire import bodies, headers
 from wheelmq.formats.wire.bodies import DataVersion
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
-from wheelmq.nameserver.routes import Routes
+from wheelmq.nameserver.routes import RouteTable
 
 UNIT: Final = 1
 UNIT_SUB: Final = 2
@@ -24,7 +24,7 @@ Serve = Callable[[Command], Command]
 class Listings:
     """Answers from the routes. `is_allowed` says whether topics are listed; `now_ms` is monotonic."""
 
-    def __init__(self, routes: Routes, is_allowed: Callable[[], bool], now_ms: Callable[[], int]) -> None:
+    def __init__(self, routes: RouteTable, is_allowed: Callable[[], bool], now_ms: Callable[[], int]) -> None:
         self._routes = routes
         self._is_allowed = is_allowed
         self._now_ms = now_ms

@@ -17,7 +17,7 @@ from wheelmq.formats.wire.headers import REPLACED_ADDRESS, HeaderError
 from wheelmq.nameserver import compressed
 from wheelmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from wheelmq.nameserver.listings import Listings
-from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, Routes
+from wheelmq.nameserver.routes import EXPIRY_MS, LiveBroker, RouteTable
 from wheelmq.nameserver.settings import NAME_SERVER, NameServerSettings
 from wheelmq.net.server import ServerConnection
 from wheelmq.system.clock import Clock
@@ -35,7 +35,7 @@ class NameServer:
         self.configuration = Configuration(
             NAME_SERVER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
         )
-        self.routes = Routes(lambda: settings.delete_topic_with_broker_registration)
+        self.routes = RouteTable(lambda: settings.delete_topic_with_broker_registration)
         self.kv = KvConfig(disk, settings.kv_config_path)
         self._clock = clock
         self._log = RateLimitedLog(log, clock.monotonic)

@@ -45,7 +45,7 @@ class _Group:
     acting_master: bool = False
 
 
-class Routes:
+class RouteTable:
     """Brokers by name and address, topics by broker name. `drops_missing` says whether a broker that registers gives up
     the topics that it does not name then."""
 

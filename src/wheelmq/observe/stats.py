@@ -34,7 +34,7 @@ class _Window(NamedTuple):
 _WINDOWS: Final = (_Window(SAMPLE_MS, 7), _Window(600_000, 7), _Window(3_600_000, 25))
 
 
-class Figures(NamedTuple):
+class WindowFigures(NamedTuple):
     """What a counter counted within a window."""
 
     sum: int = 0
@@ -47,9 +47,9 @@ class Figures(NamedTuple):
 class Counted(NamedTuple):
     """The figures of one counter."""
 
-    minute: Figures
-    hour: Figures
-    day: Figures
+    minute: WindowFigures
+    hour: WindowFigures
+    day: WindowFigures
 
 
 class _Ring:
@@ -62,13 +62,13 @@ class _Ring:
         self.first: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         """By row, when its counter began: the samples until then are of another one, or of none."""
 
-    def figures(self, row: int, newest_ms: int, newest: npt.NDArray[np.int64]) -> Figures:
+    def figures(self, row: int, newest_ms: int, newest: npt.NDArray[np.int64]) -> WindowFigures:
         """Of what one row counted up to its newest sample."""
         oldest_ms, oldest = int(self.first[row]), np.zeros(2, np.int64)
         if len(self.taken) == self.window.samples and self.taken[0][0] > oldest_ms:
             oldest_ms, oldest = self.taken[0][0], self.taken[0][1][row]
         total, times = (newest - oldest).tolist()
-        return Figures(total, total * 1000 / (newest_ms - oldest_ms), total / times if times else 0.0)
+        return WindowFigures(total, total * 1000 / (newest_ms - oldest_ms), total / times if times else 0.0)
 
 
 class Stats:
@@ -123,10 +123,10 @@ class Stats:
         tps = (newest[rows, 0] - before) * 1000 / (newest_ms - since_ms)
         return {key: rate for (key, _), rate in zip(keys, tps.tolist(), strict=True)}
 
-    def _figures(self, row: int, ring: _Ring) -> Figures:
+    def _figures(self, row: int, ring: _Ring) -> WindowFigures:
         newest = self._rings[0].taken
         if not newest or newest[-1][0] <= ring.first[row]:
-            return Figures()
+            return WindowFigures()
         when, table = newest[-1]
         return ring.figures(row, when, table[row])
 

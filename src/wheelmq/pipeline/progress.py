@@ -36,7 +36,7 @@ DOUBLINGS_MAX: Final = 4
 """Times that the limits double, once for each hanging driver since the last committed turn."""
 
 
-class Answer(NamedTuple):
+class TurnProgress(NamedTuple):
     """The state of the pipeline, as a broker answers it."""
 
     is_held: bool
@@ -46,9 +46,9 @@ class Answer(NamedTuple):
     turn: int
 
 
-def answer_of(metrics: Mapping[str, Any]) -> Answer:
+def answer_of(metrics: Mapping[str, Any]) -> TurnProgress:
     """Return the state in the pipeline's part of a broker's metrics (WMQ_METRICS)."""
-    return Answer(
+    return TurnProgress(
         bool(metrics["is_held"]), metrics["holder"], int(metrics.get("quiet_ms", 0)), int(metrics.get("turn", 0))
     )
 
@@ -81,7 +81,7 @@ class Progress:
         self.begin()
 
     def look(
-        self, now_s: float, answers: Mapping[str, Answer | None], *, turning: Set[str], has_session: bool
+        self, now_s: float, answers: Mapping[str, TurnProgress | None], *, turning: Set[str], has_session: bool
     ) -> str | None:
         """Judge the answers of the brokers. Returns why the driver hangs, or None while it does not.
 
@@ -115,7 +115,7 @@ class Progress:
                 return f"nothing was done for the turns of {broker} for {answer.quiet_ms / 1000:.0f} s"
         return None
 
-    def _note(self, now_s: float, broker: str, answer: Answer | None) -> None:
+    def _note(self, now_s: float, broker: str, answer: TurnProgress | None) -> None:
         if answer is None or answer.is_held:
             self._lapsed_s.pop(broker, None)
         else:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer import staging
-from wheelmq.delay.timer.view import StoreSizes, StoreView, View, sees_store
+from wheelmq.delay.timer.view import ReadView, StoreSizes, StoreView, sees_store
 from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE
 from wheelmq.formats.wire import headers
@@ -133,7 +133,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
                 turn=plan["turn"],
             )
 
-    def _view(self, link: SyncConnection, turn: int) -> View:
+    def _view(self, link: SyncConnection, turn: int) -> ReadView:
         """The store: its files where this process sees the broker's own folder, else over the wire."""
         sizes = msgspec.convert(self._terms, StoreSizes)
         root = Path(self._terms["store_path"])

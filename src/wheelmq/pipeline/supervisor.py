@@ -28,7 +28,7 @@ from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.managed_process import Event, ManagedProcess
 from wheelmq.net.rpc_client import RpcClient
 from wheelmq.pipeline.processes import family, kill
-from wheelmq.pipeline.progress import LOOK_S, Answer, Progress, answer_of
+from wheelmq.pipeline.progress import LOOK_S, Progress, TurnProgress, answer_of
 from wheelmq.system.clock import Clock
 
 HOLDER_VARIABLE: Final = "WHEELMQ_HOLDER_ID"
@@ -134,7 +134,7 @@ class PipelineSupervisor:
         if why is not None:
             await self._end_hung(pid, why)
 
-    async def _ask(self, broker: str) -> Answer | None:
+    async def _ask(self, broker: str) -> TurnProgress | None:
         """Ask a broker about its pipeline. Returns None when it does not answer."""
         caller = self._callers.get(broker)
         if caller is None:

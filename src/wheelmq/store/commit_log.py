@@ -22,7 +22,7 @@ from wheelmq.formats.disk.message import (
     has_form,
     stored_properties,
 )
-from wheelmq.formats.disk.properties import Stored
+from wheelmq.formats.disk.properties import StoredProperties
 from wheelmq.formats.kernels import gather as kernel
 from wheelmq.formats.kernels import jit
 from wheelmq.formats.kernels.numbers import Bytes
@@ -147,7 +147,7 @@ class CommitLog:
         taken, copied = _found.tolist()
         return taken, self._joined[:copied].tobytes()
 
-    def properties_at(self, position: LogPosition, size: int) -> Stored | None:
+    def properties_at(self, position: LogPosition, size: int) -> StoredProperties | None:
         """The properties of the record of `size` bytes at `position`; None when there is none of that size."""
         at = position % self.files.file_bytes
         if not self.start <= position < self.end or at > self.files.file_bytes - size:

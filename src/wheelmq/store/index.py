@@ -73,7 +73,7 @@ RETRY_S: Final = 1.0
 """How long to wait after what could not be done, such as making a file on a full disk."""
 
 
-class Found(NamedTuple):
+class IndexMatches(NamedTuple):
     """Where records with a key are, oldest first, and how far the index reaches."""
 
     positions: list[LogPosition]
@@ -270,7 +270,7 @@ class MessageIndex:
 
     # Reading -------------------------------------------------------------------------------------------------------
 
-    def find(self, topic: str, key: str, begin_ms: Millis, end_ms: Millis, most: int) -> Found:
+    def find(self, topic: str, key: str, begin_ms: Millis, end_ms: Millis, most: int) -> IndexMatches:
         """The records with a key that were stored from `begin_ms` to `end_ms`, at most `most`, the newest ones.
 
         Some may have another key with the same hash.
@@ -285,7 +285,7 @@ class MessageIndex:
                     found.update(find_key(file.view, self._size, code, begin_ms, end_ms, most - len(found)))
             if header["begin_ms"] < begin_ms or len(found) >= most:
                 break
-        return Found(sorted(found), Millis(last["end_ms"]), LogPosition(last["end_position"]))
+        return IndexMatches(sorted(found), Millis(last["end_ms"]), LogPosition(last["end_position"]))
 
     def find_all(self, topic: str, key: str, since: Callable[[], LogPosition]) -> list[LogPosition]:
         """All records with a key that stand before `indexed_to` and at or behind `since()`, oldest first; and perhaps

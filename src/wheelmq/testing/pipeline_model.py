@@ -25,7 +25,7 @@ from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.turns import Part, TurnPlan
-from wheelmq.delay.timer.view import StoreSizes, StoreUnreadable, StoreView, View
+from wheelmq.delay.timer.view import ReadView, StoreSizes, StoreUnreadable, StoreView
 from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
 from wheelmq.formats.wire import headers
@@ -209,7 +209,7 @@ class PipelineModel:
         assert self.terms is not None
         precision_ms = int(self.terms["precision_ms"])
         window_ms = int(self.terms["roll_window_slots"]) * precision_ms
-        view: View = self.wire_view(plan.turn) if self.over_the_wire else self.view()
+        view: ReadView = self.wire_view(plan.turn) if self.over_the_wire else self.view()
         tasks: list[Task] = []
         for first, end in _shares(plan.index_from, plan.index_to, self.index_parts, 1):
             staged = staging.read_index(view, first, end, write_ms=plan.write_ms, turn=plan.turn)

@@ -20,7 +20,7 @@ from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.disk import SimulatedDisk
 
 
-class Stored(Protocol):
+class StoredMessage(Protocol):
     """Where a message went."""
 
     @property
@@ -34,7 +34,7 @@ class Stored(Protocol):
 class StoreUnderTest(Protocol):
     """A store, as far as its contract goes. Files of its log have at most 64 KiB, so that some fill."""
 
-    def append(self, message: Message) -> Stored:
+    def append(self, message: Message) -> StoredMessage:
         """Store a message. Raises DiskFull with nothing changed."""
         ...
 

@@ -17,7 +17,7 @@ from tests.unit.broker import test_transactions
 from tests.unit.broker.test_flow import ALL
 from tests.unit.broker.test_handlers import beat, told
 from wheelmq.broker.app import BrokerApp
-from wheelmq.broker.registration import Registration, register_command
+from wheelmq.broker.registration import Registrar, register_command
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings, MetricsExporter
 from wheelmq.formats.disk.index import IndexSize
@@ -457,7 +457,7 @@ def registration(folder: Path) -> None:
         with BrokerHarness(folder / str(answers), namesrv=(address,)) as harness:
             for name, value in chosen.items():
                 setattr(harness.broker.settings, name, value)  # less than may be chosen
-            registration = Registration(harness.broker)
+            registration = Registrar(harness.broker)
             registration.start()
             async with asyncio.timeout(60):
                 for _ in range(enough):

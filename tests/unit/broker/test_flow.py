@@ -10,7 +10,7 @@ import pytest
 
 from wheelmq.broker import flow
 from wheelmq.broker.dispatch import HANDLERS
-from wheelmq.broker.flow import ADMIN, GROUPS, SEND, UNBOUNDED, Group
+from wheelmq.broker.flow import ADMIN, GROUPS, SEND, UNBOUNDED, RequestGroup
 from wheelmq.broker.schema import BROKER
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -18,7 +18,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.system.rate_limited_log import EVERY_S
 from wheelmq.testing.harness import BrokerHarness
 
-ALL = {value for value in vars(flow).values() if isinstance(value, Group)}
+ALL = {value for value in vars(flow).values() if isinstance(value, RequestGroup)}
 BUSY = ResponseCode.SYSTEM_BUSY
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 REJECT = "[REJECTREQUEST]system busy, start flow control for a while"
@@ -28,7 +28,7 @@ ONE_OF = {group: code for code, group in GROUPS.items() if code in HANDLERS} | {
 """A code that is served, of each group that has one."""
 
 
-def request(group: Group) -> Command:
+def request(group: RequestGroup) -> Command:
     """A request of `group`, whatever it is answered."""
     return Command(code=ONE_OF[group], version=479)
 
@@ -46,7 +46,7 @@ def hang(harness: BrokerHarness, ms: int) -> None:
 
 @pytest.mark.parametrize("group", sorted(ONE_OF), ids=lambda group: group.name)
 class TestGroups:
-    def test_its_queue_is_bounded(self, tmp_path: Path, group: Group) -> None:
+    def test_its_queue_is_bounded(self, tmp_path: Path, group: RequestGroup) -> None:
         with BrokerHarness(tmp_path, **{group.capacity: 2}) as harness:
             asked = [harness.submit(request(group), harness.connect()) for _ in range(4)]
             harness.tick()
@@ -58,7 +58,7 @@ class TestGroups:
             harness.tick()
             assert told(asked_anew.answer)[1] != OVERLOAD
 
-    def test_it_does_not_wait_for_long(self, tmp_path: Path, group: Group) -> None:
+    def test_it_does_not_wait_for_long(self, tmp_path: Path, group: RequestGroup) -> None:
         chosen: dict[str, Any] = {} if group.wait_ms is None else {group.wait_ms: 300}
         with BrokerHarness(tmp_path, **chosen) as harness:
             for waits_ms in (299, 300):
@@ -73,7 +73,7 @@ class TestGroups:
                 assert is_told == (group.wait_ms is not None and waits_ms == 300)
                 assert harness.broker.dispatch.counts["timed_out"] == is_told
 
-    def test_groups_do_not_share_a_queue(self, tmp_path: Path, group: Group) -> None:
+    def test_groups_do_not_share_a_queue(self, tmp_path: Path, group: RequestGroup) -> None:
         with BrokerHarness(tmp_path, **{other.capacity: 1 for other in ALL - {group}}) as harness:
             for other in set(ONE_OF) - {group}:
                 harness.submit(request(other))

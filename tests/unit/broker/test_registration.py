@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wheelmq.broker.registration import Registration
+from wheelmq.broker.registration import Registrar
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -46,10 +46,10 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def registered(folder: Path, *servers: str, **settings: Any) -> AsyncIterator[tuple[BrokerHarness, Registration]]:
+async def registered(folder: Path, *servers: str, **settings: Any) -> AsyncIterator[tuple[BrokerHarness, Registrar]]:
     """A broker that registers at `servers`."""
     with BrokerHarness(folder / "store", namesrv=servers, **settings) as harness:
-        registration = Registration(harness.broker)
+        registration = Registrar(harness.broker)
         registration.start()
         try:
             yield harness, registration

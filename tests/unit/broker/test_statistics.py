@@ -11,7 +11,7 @@ from wheelmq.broker.handlers.runtime import runtime_info
 from wheelmq.broker.statistics import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.observe import stats
-from wheelmq.observe.stats import SAMPLE_MS, Figures, Stats
+from wheelmq.observe.stats import SAMPLE_MS, Stats, WindowFigures
 from wheelmq.testing.harness import BrokerHarness
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -33,7 +33,7 @@ class Sampled:
             self.now_ms += SAMPLE_MS
             self.stats.sample(self.now_ms)
 
-    def figures(self, key: str = "k") -> tuple[Figures, Figures, Figures]:
+    def figures(self, key: str = "k") -> tuple[WindowFigures, WindowFigures, WindowFigures]:
         found = self.stats.figures("N", key)
         assert found is not None
         return found
@@ -48,21 +48,21 @@ class TestWindows:
     def test_nothing_before_the_first_sample(self, sampled: Sampled) -> None:
         assert sampled.stats.figures("N", "k") is None
         sampled.stats.add("N", "k", 5)
-        assert sampled.figures() == (Figures(), Figures(), Figures())
+        assert sampled.figures() == (WindowFigures(), WindowFigures(), WindowFigures())
 
     def test_a_steady_rate(self, sampled: Sampled) -> None:
         sampled.pass_time(10 * MINUTE_MS, ("k", 30))
         minute, hour, day = sampled.figures()
-        assert minute == Figures(180, 3.0, 30.0)
-        assert hour == day == Figures(1800, 3.0, 30.0)
+        assert minute == WindowFigures(180, 3.0, 30.0)
+        assert hour == day == WindowFigures(1800, 3.0, 30.0)
         sampled.pass_time(50 * MINUTE_MS, ("k", 30))
-        assert sampled.figures()[2] == Figures(10_800, 3.0, 30.0)
+        assert sampled.figures()[2] == WindowFigures(10_800, 3.0, 30.0)
 
     def test_what_is_over_leaves_the_windows(self, sampled: Sampled) -> None:
         sampled.pass_time(SAMPLE_MS, ("k", 12))
         assert sampled.figures()[0].sum == 12
         sampled.pass_time(MINUTE_MS)
-        assert sampled.figures()[0] == Figures(0, 0.0, 0.0)
+        assert sampled.figures()[0] == WindowFigures(0, 0.0, 0.0)
         sampled.pass_time(2 * HOUR_MS)
         assert [one.sum for one in sampled.figures()] == [0, 0, 12]
         assert sampled.figures()[2].tps == pytest.approx(12 / 7270)
@@ -73,9 +73,9 @@ class TestWindows:
         sampled.pass_time(MINUTE_MS, ("old", 100))
         sampled.stats.drop(lambda name, key: key == "old")
         sampled.stats.add("N", "new", 1)
-        assert sampled.figures("new")[0] == Figures()
+        assert sampled.figures("new")[0] == WindowFigures()
         sampled.pass_time(SAMPLE_MS)
-        assert sampled.figures("new")[0] == Figures(1, 0.1, 1.0)
+        assert sampled.figures("new")[0] == WindowFigures(1, 0.1, 1.0)
 
     def test_many(self, sampled: Sampled) -> None:
         for i in range(1000):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from wheelmq.cli import main
 from wheelmq.cli import timers as command
-from wheelmq.cli.timers import Asked, list_soonest
+from wheelmq.cli.timers import ListQuery, list_soonest
 from wheelmq.delay import due_times, listing
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.kernels import jit
@@ -147,15 +147,15 @@ def test_the_soonest(
     monkeypatch.setattr(listing, "STREAM_PLACES", 1)
     monkeypatch.setattr(command, "_answers", answers(harness))
     order = sorted(due_ms, key=lambda name: due_ms[name])
-    first, found = list_soonest(["A"], Asked(None, 0, NEVER_MS), limit)
+    first, found = list_soonest(["A"], ListQuery(None, 0, NEVER_MS), limit)
     assert [pending.unique_key for pending in first] == order[:limit]
     assert [pending.due_ms for pending in first] == [due_ms[name] for name in order[:limit]]
     assert found == len(due_ms)
     from_ms, to_ms = sorted(due_ms.values())[10], sorted(due_ms.values())[30]
     chosen = [name for name in order if from_ms <= due_ms[name] < to_ms]
-    first, found = list_soonest(["A"], Asked(None, from_ms, to_ms), limit)
+    first, found = list_soonest(["A"], ListQuery(None, from_ms, to_ms), limit)
     assert [pending.unique_key for pending in first] == chosen[:limit] and found == len(chosen) == 20
-    first, found = list_soonest(["A"], Asked("T", 0, NEVER_MS), limit)
+    first, found = list_soonest(["A"], ListQuery("T", 0, NEVER_MS), limit)
     assert all(pending.topic == "T" for pending in first)
     assert [pending.due_ms for pending in first] == sorted(pending.due_ms for pending in first)
     assert len(first) == min(limit, found)

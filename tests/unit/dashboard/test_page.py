@@ -11,7 +11,7 @@ import pytest
 
 from wheelmq.dashboard import figures as figures_module
 from wheelmq.dashboard import page
-from wheelmq.dashboard.figures import Figures
+from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
@@ -43,7 +43,7 @@ def asked(harness: BrokerHarness) -> Asked:
 
 
 def look(asked: Asked) -> dict[str, Any]:
-    return asyncio.run(Figures(asked, asked.harness.clock).get())
+    return asyncio.run(DashboardFigures(asked, asked.harness.clock).get())
 
 
 def shown(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -124,7 +124,7 @@ def test_where_too_much_waits_to_be_counted_the_wheel_is_shown(
 
 
 def test_however_many_look_the_broker_is_asked_once_a_second(harness: BrokerHarness, asked: Asked) -> None:
-    figures = Figures(asked, harness.clock)
+    figures = DashboardFigures(asked, harness.clock)
 
     async def many() -> None:
         await asyncio.gather(*(figures.get() for _ in range(20)))

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from wheelmq.dashboard import server
-from wheelmq.dashboard.figures import Figures
+from wheelmq.dashboard.figures import DashboardFigures
 from wheelmq.dashboard.server import Dashboard
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.harness import BrokerHarness
@@ -28,7 +28,7 @@ def served(harness: BrokerHarness, work: Callable[[int], Awaitable[R]]) -> R:
         return harness.ask(command)
 
     async def run() -> R:
-        dashboard = Dashboard(Figures(ask, harness.clock))
+        dashboard = Dashboard(DashboardFigures(ask, harness.clock))
         url = await dashboard.start(0)
         try:
             return await asyncio.wait_for(work(int(url.rstrip("/").rpartition(":")[2])), 30)
@@ -153,6 +153,6 @@ def test_a_header_with_a_wrong_name_is_refused(harness: BrokerHarness, header: s
 def test_a_port_that_is_taken(harness: BrokerHarness) -> None:
     async def again(port: int) -> None:
         with pytest.raises(OSError, match="in use"):
-            await Dashboard(Figures(lambda command: asyncio.sleep(0, command), harness.clock)).start(port)
+            await Dashboard(DashboardFigures(lambda command: asyncio.sleep(0, command), harness.clock)).start(port)
 
     served(harness, again)

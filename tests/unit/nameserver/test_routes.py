@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wheelmq.formats.wire.bodies import DataVersion, TopicConfig
-from wheelmq.nameserver.routes import LiveBroker, Routes
+from wheelmq.nameserver.routes import LiveBroker, RouteTable
 
 
 def broker(
@@ -33,26 +33,26 @@ def topics(*names: str, perm: int = 6, queues: int = 4) -> dict[str, TopicConfig
 
 
 @pytest.fixture
-def routes() -> Routes:
-    return Routes()
+def routes() -> RouteTable:
+    return RouteTable()
 
 
-def register(routes: Routes, one: LiveBroker, given: dict[str, TopicConfig] | None) -> str | None:
+def register(routes: RouteTable, one: LiveBroker, given: dict[str, TopicConfig] | None) -> str | None:
     return routes.register(one, given, acting_master=False)
 
 
-def addresses(routes: Routes, topic: str = "T") -> dict[str, dict[int, str]] | None:
+def addresses(routes: RouteTable, topic: str = "T") -> dict[str, dict[int, str]] | None:
     route = routes.route(topic)
     return None if route is None else {data.broker_name: data.broker_addrs for data in route.broker_datas}
 
 
-def test_nothing_registered(routes: Routes) -> None:
+def test_nothing_registered(routes: RouteTable) -> None:
     assert routes.route("T") is None
     assert routes.topics() == []
     assert routes.clusters().broker_addr_table == {}
 
 
-def test_a_broker_and_its_topics(routes: Routes) -> None:
+def test_a_broker_and_its_topics(routes: RouteTable) -> None:
     assert register(routes, broker(), topics("T", "U")) is None
     route = routes.route("T")
     assert route is not None
@@ -64,7 +64,7 @@ def test_a_broker_and_its_topics(routes: Routes) -> None:
     assert routes.route("V") is None
 
 
-def test_two_brokers_share_a_topic(routes: Routes) -> None:
+def test_two_brokers_share_a_topic(routes: RouteTable) -> None:
     register(routes, broker("b2"), topics("T"))
     register(routes, broker("b1"), topics("T", "U"))
     assert addresses(routes) == {"b1": {0: "b1:0"}, "b2": {0: "b2:0"}}
@@ -73,7 +73,7 @@ def test_two_brokers_share_a_topic(routes: Routes) -> None:
     assert sorted(clusters.cluster_addr_table["c"]) == ["b1", "b2"]
 
 
-def test_topics_are_the_masters(routes: Routes) -> None:
+def test_topics_are_the_masters(routes: RouteTable) -> None:
     register(routes, broker(), topics("T"))
     assert register(routes, broker(broker_id=1), topics("U")) == "b:0"
     assert addresses(routes) == {"b": {0: "b:0", 1: "b:1"}}
@@ -81,11 +81,11 @@ def test_topics_are_the_masters(routes: Routes) -> None:
     assert routes.ha_address_of("b:0") == "ha-b:0"
 
 
-def test_a_replica_alone_has_no_master_to_be_told(routes: Routes) -> None:
+def test_a_replica_alone_has_no_master_to_be_told(routes: RouteTable) -> None:
     assert register(routes, broker(broker_id=1), None) is None
 
 
-def test_a_broker_that_registers_one_topic_keeps_the_others(routes: Routes) -> None:
+def test_a_broker_that_registers_one_topic_keeps_the_others(routes: RouteTable) -> None:
     register(routes, broker(version=DataVersion(counter=1)), topics("T", "U"))
     register(routes, broker(version=DataVersion(counter=2)), topics("U", "V", queues=9))  # as Apache's: what changed
     assert routes.topics() == ["T", "U", "V"]
@@ -93,7 +93,7 @@ def test_a_broker_that_registers_one_topic_keeps_the_others(routes: Routes) -> N
 
 
 def test_topics_that_a_broker_has_no_more() -> None:
-    routes = Routes(drops_missing=lambda: True)
+    routes = RouteTable(drops_missing=lambda: True)
     register(routes, broker("b1"), topics("T", "U"))
     register(routes, broker("b2"), topics("T"))
     register(routes, broker("b1"), topics("U"))
@@ -105,12 +105,12 @@ def test_topics_that_a_broker_has_no_more() -> None:
 class TestReplicas:
     """Masters and replicas of Apache's, which keep the routes when their master is gone."""
 
-    def perms(self, routes: Routes) -> list[int]:
+    def perms(self, routes: RouteTable) -> list[int]:
         route = routes.route("T")
         return [] if route is None else [queues.perm for queues in route.queue_datas]
 
     @pytest.mark.parametrize(("acting_master", "perms"), [(None, []), (False, [6]), (True, [4])])
-    def test_one_alone_stands_in(self, routes: Routes, acting_master: bool | None, perms: list[int]) -> None:
+    def test_one_alone_stands_in(self, routes: RouteTable, acting_master: bool | None, perms: list[int]) -> None:
         """As a name server sees it that starts while the master is away; brokers before 5.0 do not."""
         routes.register(broker(broker_id=1), topics("T"), acting_master=acting_master)
         routes.register(broker(broker_id=2), topics("U"), acting_master=acting_master)
@@ -119,7 +119,7 @@ class TestReplicas:
         assert self.perms(routes) == [6]
 
     @pytest.mark.parametrize(("acting_master", "perm"), [(None, 6), (False, 6), (True, 4)])
-    def test_a_master_that_goes(self, routes: Routes, acting_master: bool | None, perm: int) -> None:
+    def test_a_master_that_goes(self, routes: RouteTable, acting_master: bool | None, perm: int) -> None:
         for broker_id in (0, 1):
             routes.register(broker(broker_id=broker_id), topics("T"), acting_master=acting_master)
         routes.unregister("b:0")
@@ -127,7 +127,7 @@ class TestReplicas:
         routes.register(broker(), topics("T"), acting_master=acting_master)
         assert self.perms(routes) == [6]
 
-    def test_a_master_that_was_replaced_and_comes_back(self, routes: Routes) -> None:
+    def test_a_master_that_was_replaced_and_comes_back(self, routes: RouteTable) -> None:
         register(routes, broker(address="new", version=DataVersion(state_version=2)), topics("T"))
         register(routes, broker(address="old", version=DataVersion(state_version=1)), topics("T", "U"))
         assert addresses(routes) == {"b": {0: "new"}} and routes.version_of("old") is None
@@ -135,19 +135,19 @@ class TestReplicas:
         assert addresses(routes) == {"b": {0: "newer"}}
 
 
-def test_a_registration_without_topics_leaves_them(routes: Routes) -> None:
+def test_a_registration_without_topics_leaves_them(routes: RouteTable) -> None:
     register(routes, broker(), topics("T"))
     register(routes, broker(), None)
     assert routes.topics() == ["T"]
 
 
-def test_a_broker_that_changes_its_id(routes: Routes) -> None:
+def test_a_broker_that_changes_its_id(routes: RouteTable) -> None:
     register(routes, broker(broker_id=1, address="x"), None)
     register(routes, broker(broker_id=0, address="x"), topics("T"))
     assert addresses(routes) == {"b": {0: "x"}}
 
 
-def test_a_broker_that_changes_its_address(routes: Routes) -> None:
+def test_a_broker_that_changes_its_address(routes: RouteTable) -> None:
     register(routes, broker(address="old"), topics("T"))
     register(routes, broker(address="new", at_ms=100_000), topics("T"))
     assert addresses(routes) == {"b": {0: "new"}}
@@ -155,13 +155,13 @@ def test_a_broker_that_changes_its_address(routes: Routes) -> None:
     assert addresses(routes) == {"b": {0: "new"}}
 
 
-def test_a_broker_that_changes_its_name(routes: Routes) -> None:
+def test_a_broker_that_changes_its_name(routes: RouteTable) -> None:
     register(routes, broker("old", address="x"), topics("T"))
     register(routes, broker("new", address="x"), topics("T"))
     assert addresses(routes) == {"new": {0: "x"}}
 
 
-def test_what_is_known_stays_while_the_version_does(routes: Routes) -> None:
+def test_what_is_known_stays_while_the_version_does(routes: RouteTable) -> None:
     def perms() -> list[int]:
         return [data.perm for topic in ("T", "U") if (route := routes.route(topic)) for data in route.queue_datas]
 
@@ -175,7 +175,7 @@ def test_what_is_known_stays_while_the_version_does(routes: Routes) -> None:
 
 
 class TestLeaving:
-    def test_expiry(self, routes: Routes) -> None:
+    def test_expiry(self, routes: RouteTable) -> None:
         register(routes, broker("b1", at_ms=0), topics("T"))
         register(routes, broker("b2", at_ms=50_000), topics("T"))
         register(routes, broker("b3", at_ms=0, expiry_ms=10_000), topics("T"))
@@ -185,7 +185,7 @@ class TestLeaving:
         assert routes.expire(120_001) == ["b1:0"]
         assert addresses(routes) == {"b2": {0: "b2:0"}}
 
-    def test_registering_again_and_beats_keep_it(self, routes: Routes) -> None:
+    def test_registering_again_and_beats_keep_it(self, routes: RouteTable) -> None:
         register(routes, broker(at_ms=0), topics("T"))
         register(routes, broker(at_ms=100_000), topics("T"))
         assert routes.expire(200_000) == []
@@ -195,7 +195,7 @@ class TestLeaving:
         assert routes.expire(330_001) == ["b:0"]
         assert routes.route("T") is None and routes.topics() == []
 
-    def test_a_connection_is_lost(self, routes: Routes) -> None:
+    def test_a_connection_is_lost(self, routes: RouteTable) -> None:
         connection = object()
         register(routes, broker("b1", connection=connection), topics("T"))
         register(routes, broker("b2"), topics("T"))
@@ -203,14 +203,14 @@ class TestLeaving:
         assert routes.lose(connection) == ["b1:0"]
         assert addresses(routes) == {"b2": {0: "b2:0"}}
 
-    def test_the_old_connection_of_a_broker_that_is_back(self, routes: Routes) -> None:
+    def test_the_old_connection_of_a_broker_that_is_back(self, routes: RouteTable) -> None:
         old = object()
         register(routes, broker(connection=old), topics("T"))
         register(routes, broker(), topics("T"))
         assert routes.lose(old) == []
         assert addresses(routes) == {"b": {0: "b:0"}}
 
-    def test_unregistering(self, routes: Routes) -> None:
+    def test_unregistering(self, routes: RouteTable) -> None:
         register(routes, broker(), topics("T"))
         register(routes, broker(broker_id=1), None)
         routes.unregister("b:0")
@@ -222,7 +222,7 @@ class TestLeaving:
 
 
 class TestPermissions:
-    def test_wiped_and_given_back(self, routes: Routes) -> None:
+    def test_wiped_and_given_back(self, routes: RouteTable) -> None:
         register(routes, broker("b1"), topics("T", "U"))
         register(routes, broker("b2"), topics("T"))
         assert routes.set_write_permission("b1", allowed=False) == 2
@@ -232,13 +232,13 @@ class TestPermissions:
         assert routes.set_write_permission("nobody", allowed=False) == 0
 
     @staticmethod
-    def perms(routes: Routes) -> dict[str, int]:
+    def perms(routes: RouteTable) -> dict[str, int]:
         route = routes.route("T")
         assert route is not None
         return {queues.broker_name: queues.perm for queues in route.queue_datas}
 
 
-def test_deleting_a_topic(routes: Routes) -> None:
+def test_deleting_a_topic(routes: RouteTable) -> None:
     register(routes, broker("b1"), topics("T"))
     register(routes, broker("b2", cluster="d"), topics("T"))
     routes.delete_topic("T", "d")
@@ -251,13 +251,13 @@ def test_deleting_a_topic(routes: Routes) -> None:
 class TestTwins:
     """Two live brokers with one name and one id."""
 
-    def test_the_last_registration_has_the_place(self, routes: Routes) -> None:
+    def test_the_last_registration_has_the_place(self, routes: RouteTable) -> None:
         for address in ("a:1", "b:1", "a:1"):
             register(routes, broker(address=address), topics("T"))
             assert addresses(routes) == {"b": {0: address}}
         assert routes.replaced == "b:1"
 
-    def test_a_broker_that_registers_again_replaces_no_other(self, routes: Routes) -> None:
+    def test_a_broker_that_registers_again_replaces_no_other(self, routes: RouteTable) -> None:
         for _ in range(2):
             register(routes, broker(address="a:1"), topics("T"))
             assert routes.replaced is None
@@ -265,7 +265,7 @@ class TestTwins:
         register(routes, broker(address="b:1"), topics("T"))
         assert routes.replaced is None, "a broker that has moved is no twin"
 
-    def test_the_end_of_one_gives_the_place_back_to_the_other(self, routes: Routes) -> None:
+    def test_the_end_of_one_gives_the_place_back_to_the_other(self, routes: RouteTable) -> None:
         own, strange = object(), object()
         register(routes, broker(address="a:1", connection=own), topics("T", queues=4))
         register(routes, broker(address="x:666", connection=strange), topics("T", "X", queues=1))
@@ -277,20 +277,20 @@ class TestTwins:
         assert routes.replaced is None
         assert routes.lose(own) == ["a:1"] and routes.topics() == []
 
-    def test_the_end_of_the_one_without_the_place_changes_nothing(self, routes: Routes) -> None:
+    def test_the_end_of_the_one_without_the_place_changes_nothing(self, routes: RouteTable) -> None:
         own, strange = object(), object()
         register(routes, broker(address="x:666", connection=strange), topics("T"))
         register(routes, broker(address="a:1", connection=own), topics("T"))
         assert routes.lose(strange) == ["x:666"]
         assert addresses(routes) == {"b": {0: "a:1"}}
 
-    def test_topics_of_a_broker_that_takes_the_place_back_are_its_own(self, routes: Routes) -> None:
+    def test_topics_of_a_broker_that_takes_the_place_back_are_its_own(self, routes: RouteTable) -> None:
         for address, queues in (("a:1", 4), ("b:1", 1), ("a:1", 4)):
             register(routes, broker(address=address), topics("T", queues=queues))
         route = routes.route("T")
         assert route is not None and route.queue_datas[0].read_queue_nums == 4
 
-    def test_a_replica_gets_no_place_of_a_master(self, routes: Routes) -> None:
+    def test_a_replica_gets_no_place_of_a_master(self, routes: RouteTable) -> None:
         own = object()
         register(routes, broker(connection=own), topics("T"))
         register(routes, broker(broker_id=1), topics("T"))

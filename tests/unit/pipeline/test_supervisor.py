@@ -29,8 +29,8 @@ from wheelmq.pipeline.progress import (
     OPENING_S,
     QUIET_S,
     START_S,
-    Answer,
     Progress,
+    TurnProgress,
     answer_of,
 )
 from wheelmq.pipeline.supervisor import PipelineSupervisor
@@ -38,7 +38,7 @@ from wheelmq.system.clock import SystemClock
 from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
-HELD = Answer(is_held=True, holder="p", quiet_ms=0, turn=1)
+HELD = TurnProgress(is_held=True, holder="p", quiet_ms=0, turn=1)
 LAPSED = HELD._replace(is_held=False)
 
 
@@ -51,7 +51,7 @@ class Look:
         self.turning = set(turning)
         self.has_session = True
 
-    def hangs_after(self, most_s: float, **answers: Answer | None) -> float | None:
+    def hangs_after(self, most_s: float, **answers: TurnProgress | None) -> float | None:
         """After how many seconds of these answers the driver hangs; None when it does not within `most_s`."""
         began_s = self.now_s
         while self.now_s - began_s <= most_s:
@@ -141,9 +141,9 @@ class TestProgress:
         model = PipelineModel(harness, "p")
         model.open()
         harness.advance(300)
-        assert answer_of(pipeline_metrics(harness.broker)) == Answer(True, "p", 300, 0)
+        assert answer_of(pipeline_metrics(harness.broker)) == TurnProgress(True, "p", 300, 0)
         harness.advance(10_000)
-        assert answer_of(pipeline_metrics(harness.broker)) == Answer(False, "p", 10_300, 0)
+        assert answer_of(pipeline_metrics(harness.broker)) == TurnProgress(False, "p", 10_300, 0)
 
 
 DRIVER = """
@@ -219,11 +219,11 @@ class Watched:
         self._lease = lease
         self.name = ""
 
-    async def ask(self, broker: str) -> Answer | None:
+    async def ask(self, broker: str) -> TurnProgress | None:
         if not self._lease.exists():
             return None
         is_held = time.time() - self._lease.stat().st_mtime < 0.3
-        return Answer(is_held, self.name, 0, 0)
+        return TurnProgress(is_held, self.name, 0, 0)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file on a full disk")
@@ -293,7 +293,7 @@ def test_a_broker_without_an_answer(tmp_path: Path) -> None:
     """Nothing listens at its address."""
     supervisor = PipelineSupervisor(["127.0.0.1:1"], tmp_path, clock=SystemClock(), on_change=lambda text: None)
 
-    async def ask() -> Answer | None:
+    async def ask() -> TurnProgress | None:
         try:
             return await supervisor._ask("127.0.0.1:1")
         finally:

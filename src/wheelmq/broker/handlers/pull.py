@@ -34,7 +34,7 @@ FILTER_S: Final = 0.01
 """How long one pull goes on asking an expression about messages."""
 
 
-class Status(StrEnum):
+class PullStatus(StrEnum):
     """How a read of a queue went; the name is the answer's remark."""
 
     FOUND = "FOUND"
@@ -49,20 +49,20 @@ class Status(StrEnum):
 
 
 _CODES = {
-    Status.FOUND: ResponseCode.SUCCESS,
-    Status.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    Status.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    Status.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    Status.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    Status.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-    Status.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+    PullStatus.FOUND: ResponseCode.SUCCESS,
+    PullStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    PullStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    PullStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    PullStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    PullStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    PullStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 
 
 class Read(NamedTuple):
     """What a read of a queue gave."""
 
-    status: Status
+    status: PullStatus
     next_offset: int
     start: int
     end: int
@@ -151,11 +151,11 @@ class _Pull:
         reset = offsets.take_reset(*self.queue)
         found = self._read() if reset is None else _reset_to(broker, header, reset)
         code = code_of(found.status, header.queue_offset)
-        if found.status != Status.FOUND:
+        if found.status != PullStatus.FOUND:
             broker.stats.note_pull(header.consumer_group, header.topic, 0, 0)
         if code == ResponseCode.PULL_NOT_FOUND and not last:
             return None
-        is_at_end = found.status == Status.NO_MATCHED_MESSAGE and found.next_offset == found.end
+        is_at_end = found.status == PullStatus.NO_MATCHED_MESSAGE and found.next_offset == found.end
         if is_at_end and is_held and not last:
             header.queue_offset = found.next_offset
             return None
@@ -216,7 +216,7 @@ def _reset_to(broker: Broker, header: PullHeader, offset: int) -> Read:
     """The answer that sends a client to the offset its group was reset to."""
     queue = broker.store.queues.find(header.topic, header.queue_id)
     start, end = (queue.start, queue.end) if queue else (0, 0)
-    return Read(Status.OFFSET_RESET, offset, start, end)
+    return Read(PullStatus.OFFSET_RESET, offset, start, end)
 
 
 def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Read:
@@ -224,43 +224,43 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
     queue = broker.store.queues.find(header.topic, header.queue_id)
     asked = header.queue_offset
     if queue is None:
-        return Read(Status.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # Apache makes a queue when it is asked for
+        return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # Apache makes a queue when it is asked for
     start, end = queue.start, queue.end
     if end == 0:
-        return Read(Status.NO_MESSAGE_IN_QUEUE, 0, start, end)
+        return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, start, end)
     if asked < start:
-        return Read(Status.OFFSET_TOO_SMALL, queue.skip_blanks(start), start, end)
+        return Read(PullStatus.OFFSET_TOO_SMALL, queue.skip_blanks(start), start, end)
     if asked == end:
-        return Read(Status.OFFSET_OVERFLOW_ONE, asked, start, end)
+        return Read(PullStatus.OFFSET_OVERFLOW_ONE, asked, start, end)
     if asked > end:
-        return Read(Status.OFFSET_OVERFLOW_BADLY, end, start, end)
+        return Read(PullStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
     count_max = min(max(1, header.max_msg_nums), broker.settings.transfer_count_max)
     bytes_max = min(header.max_msg_bytes or broker.settings.transfer_bytes_max, broker.settings.transfer_bytes_max)
     units = queue.read(QueueOffset(asked), _units_max(broker, wanted, count_max))
     if units["size"][0] == BLANK_SIZE:
-        return Read(Status.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
+        return Read(PullStatus.OFFSET_TOO_SMALL, queue.skip_blanks(QueueOffset(asked)), start, end)
     log = broker.store.log
     taken, body = log.gather_units(units, count_max, bytes_max) if wanted == EVERYTHING else (0, b"")
     if taken:
         broker.transferred += taken
         broker.stats.note_pull(header.consumer_group, header.topic, taken, len(body))
-        return Read(Status.FOUND, asked + taken, start, end, body, _is_behind(broker, units[taken - 1]))
+        return Read(PullStatus.FOUND, asked + taken, start, end, body, _is_behind(broker, units[taken - 1]))
     found, looked_at, removed = _select(broker, units, wanted, count_max, bytes_max)
     next_offset = asked + looked_at
     is_behind = _is_behind(broker, units[looked_at - 1])
     if not found:
-        status = Status.MESSAGE_WAS_REMOVING if removed else Status.NO_MATCHED_MESSAGE
+        status = PullStatus.MESSAGE_WAS_REMOVING if removed else PullStatus.NO_MATCHED_MESSAGE
         return Read(status, next_offset, start, end, is_behind=is_behind)
     try:
         body = log.gather(found)
     except NoRecord:
         found = _told(log, header, found)
         if not found:
-            return Read(Status.NO_MATCHED_MESSAGE, next_offset, start, end, is_behind=is_behind)
+            return Read(PullStatus.NO_MATCHED_MESSAGE, next_offset, start, end, is_behind=is_behind)
         body = log.gather(found)
     broker.transferred += len(found)
     broker.stats.note_pull(header.consumer_group, header.topic, len(found), len(body))
-    return Read(Status.FOUND, next_offset, start, end, body, is_behind)
+    return Read(PullStatus.FOUND, next_offset, start, end, body, is_behind)
 
 
 def _is_behind(broker: Broker, unit: Any) -> bool:
@@ -325,9 +325,9 @@ def _told(log: CommitLog, header: PullHeader, units: list[tuple[LogPosition, int
     return good
 
 
-def code_of(status: Status, asked: int) -> ResponseCode:
+def code_of(status: PullStatus, asked: int) -> ResponseCode:
     """The code that a status is answered with; of a queue without messages it tells where was asked."""
-    if status in (Status.NO_MATCHED_LOGIC_QUEUE, Status.NO_MESSAGE_IN_QUEUE):
+    if status in (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_NOT_FOUND if asked == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from wheelmq.broker.block_queries import SEARCH_MS, KeySearch, is_in_block, view
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
-from wheelmq.delay.delivery_state import Asked
+from wheelmq.delay.delivery_state import KeyQuery
 from wheelmq.formats.disk.origin import Origin
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -39,7 +39,7 @@ def query_message(request: Request, broker: Broker) -> Answer:
     index, upto = broker.index, broker.store.log.end
     if index is None:
         raise _not_found()
-    asked = Asked(header.topic, header.key)
+    asked = KeyQuery(header.topic, header.key)
     search = KeySearch(broker, asked, is_unique=is_unique, finished=lambda: broker.holds.wake(index))
 
     def again(last: bool) -> Command | None:

@@ -13,7 +13,7 @@ import msgspec
 from wheelmq.broker.calls import Unanswered
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.request import Answer, Give, Later, PeerError, Request, reply
+from wheelmq.broker.request import Answer, Give, LaterAnswer, PeerError, Request, reply
 from wheelmq.broker.state.clients import Client
 from wheelmq.formats.disk.message_id import parse_offset_message_id
 from wheelmq.formats.wire import bodies, queue_tables
@@ -96,7 +96,7 @@ def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, comm
         deadline_ms = broker.now_monotonic_ms() + waits_ms
         broker.calls.ask(client.connection, command, deadline_ms, lambda outcome: give(lambda: relayed(outcome)))
 
-    return Later(begin)
+    return LaterAnswer(begin)
 
 
 @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
@@ -134,7 +134,7 @@ def get_consumer_status(request: Request, broker: Broker) -> Answer:
             command = Command(code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ext)
             broker.calls.ask(client.connection, command, deadline_ms, partial(done, client))
 
-    return Later(begin)
+    return LaterAnswer(begin)
 
 
 def check_versions(clients: list[Client], least: int) -> None:

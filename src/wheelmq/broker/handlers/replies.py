@@ -17,7 +17,7 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.handlers.put import answer_when_stored, put
 from wheelmq.broker.handlers.send import check_topic, marks
 from wheelmq.broker.put_status import PutFailed, PutStatus
-from wheelmq.broker.request import Answer, Durable, Give, Later, PeerError, Request
+from wheelmq.broker.request import Answer, Durable, Give, LaterAnswer, PeerError, Request
 from wheelmq.broker.saved_answers import when_topic_saved
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import SYS_TRANSACTION, Message
@@ -118,7 +118,7 @@ def _push(request: Request, broker: Broker, reply: _Reply) -> Command:
     return Command(code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=ext, body=message.body)
 
 
-def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Command, client_id: str) -> Later:
+def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Command, client_id: str) -> LaterAnswer:
     def done(outcome: Command | Unanswered) -> Answer:
         if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
             return _answer(broker, reply, None)
@@ -130,7 +130,7 @@ def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Comm
         deadline_ms = broker.now_monotonic_ms() + broker.settings.response_timeout_ms
         broker.calls.ask(connection, push, deadline_ms, lambda outcome: give(lambda: done(outcome)))
 
-    return Later(begin)
+    return LaterAnswer(begin)
 
 
 def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:

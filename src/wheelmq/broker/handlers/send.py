@@ -21,7 +21,7 @@ from wheelmq.broker.handlers.put import (
 from wheelmq.broker.hook_contexts import send_context
 from wheelmq.broker.hooks import SendMessageContext
 from wheelmq.broker.put_status import PutFailed, PutStatus
-from wheelmq.broker.request import Answer, DurableInBlock, Give, Later, PeerError, Request
+from wheelmq.broker.request import Answer, DurableInBlock, Give, LaterAnswer, PeerError, Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.broker.transactions.halves import half_of
 from wheelmq.delay.blocks.park import SecondsRefused, asked_due_ms
@@ -67,12 +67,12 @@ def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> An
     except PeerError as refusal:
         answer = Command(code=refusal.code, remark=refusal.remark)
     finally:
-        if not isinstance(answer, Later):
+        if not isinstance(answer, LaterAnswer):
             hooks.after_send(context, answer)
-    return _with_hooks_later(broker, context, answer.begin) if isinstance(answer, Later) else answer
+    return _with_hooks_later(broker, context, answer.begin) if isinstance(answer, LaterAnswer) else answer
 
 
-def _with_hooks_later(broker: Broker, context: SendMessageContext, begin: Callable[[Give], None]) -> Later:
+def _with_hooks_later(broker: Broker, context: SendMessageContext, begin: Callable[[Give], None]) -> LaterAnswer:
     """Return the answer of `begin`, with the hooks called once it is known."""
 
     def made(make: Callable[[], Answer]) -> Answer:
@@ -82,11 +82,11 @@ def _with_hooks_later(broker: Broker, context: SendMessageContext, begin: Callab
         except PeerError as refusal:
             answer = Command(code=refusal.code, remark=refusal.remark)
         finally:
-            if not isinstance(answer, Later):
+            if not isinstance(answer, LaterAnswer):
                 broker.hooks.after_send(context, answer)
-        return _with_hooks_later(broker, context, answer.begin) if isinstance(answer, Later) else answer
+        return _with_hooks_later(broker, context, answer.begin) if isinstance(answer, LaterAnswer) else answer
 
-    return Later(lambda give: begin(lambda make: give(lambda: made(make))))
+    return LaterAnswer(lambda give: begin(lambda make: give(lambda: made(make))))
 
 
 def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:

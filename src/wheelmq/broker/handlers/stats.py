@@ -9,7 +9,7 @@ from wheelmq.broker.request import Answer, PeerError, Request, reply
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.headers import StatsHeader
-from wheelmq.observe.stats import Figures
+from wheelmq.observe.stats import WindowFigures
 
 if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
@@ -27,5 +27,5 @@ def view_stats(request: Request, broker: Broker) -> Answer:
     return reply(body=bodies.write({name: _written(figures) for name, figures in body.items()}))
 
 
-def _written(figures: Figures) -> dict[str, Any]:
+def _written(figures: WindowFigures) -> dict[str, Any]:
     return {"sum": figures.sum, "tps": figures.tps, "avgpt": figures.average}

@@ -12,7 +12,7 @@ from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
 from wheelmq.delay import listing
 from wheelmq.delay.delay_offsets import DelayOffsetsBody
-from wheelmq.delay.delivery_state import Asked, delivery_states, delivery_states_of
+from wheelmq.delay.delivery_state import KeyQuery, delivery_states, delivery_states_of
 from wheelmq.formats.disk.message import Record
 from wheelmq.formats.units import NEVER_MS, Millis
 from wheelmq.formats.wire import bodies
@@ -129,7 +129,7 @@ def find_timers(request: Request, broker: Broker) -> Answer:
         is_truncated |= key == header.key and len(found.positions) == FOUND_MAX
         return (record for position in found.positions if (record := log.record_at(position)) is not None)
 
-    asked = Asked(header.topic, header.key)
+    asked = KeyQuery(header.topic, header.key)
     key = object()
     searched: list[Any] = []
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wheelmq.broker.transactions import halves
 from wheelmq.broker.transactions.evidence import Evidence
-from wheelmq.broker.transactions.pending import Pending, Place
+from wheelmq.broker.transactions.pending import PendingHalves, Place
 from wheelmq.broker.transactions.queue_records import queue_records
 from wheelmq.formats.disk.properties import REAL_TOPIC
 from wheelmq.formats.names import HALF_TOPIC
@@ -28,7 +28,7 @@ class _Half(NamedTuple):
 class Loaded:
     """What was found in the half queue."""
 
-    pending: Pending
+    pending: PendingHalves
     topics: list[str] = field(default_factory=list)
     """Of each pending message, the topic that it is meant for."""
     unsaid: list[int] = field(default_factory=list)
@@ -40,7 +40,7 @@ def load(store: Store, first: int, in_ops: set[int], evidence: Evidence) -> Load
 
     What was put back stands in the queue twice when the stop came before that was written down: the last one counts.
     """
-    loaded = Loaded(Pending(first))
+    loaded = Loaded(PendingHalves(first))
     by_origin: dict[int, list[_Half]] = {}
     missing = []
     for offset, record in queue_records(store, HALF_TOPIC, first):

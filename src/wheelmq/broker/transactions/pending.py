@@ -19,7 +19,7 @@ class Place(NamedTuple):
     position: LogPosition
 
 
-class Pending:
+class PendingHalves:
     """Pending transactions. The origin of one is the queue offset at which its half message stood first."""
 
     def __init__(self, first: int) -> None:

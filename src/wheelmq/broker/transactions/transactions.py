@@ -16,7 +16,7 @@ from wheelmq.broker.transactions.evidence import Evidence
 from wheelmq.broker.transactions.halves import HALF_QUEUE
 from wheelmq.broker.transactions.loading import load
 from wheelmq.broker.transactions.ops import Ops
-from wheelmq.broker.transactions.pending import Pending, Place
+from wheelmq.broker.transactions.pending import PendingHalves, Place
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message, Record
 from wheelmq.formats.disk.properties import REAL_TOPIC, fitting
 from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -57,7 +57,7 @@ class Transactions:
         self.counts = TransactionCounts(broker.store)
         op_bytes_max = min(settings.transaction_op_msg_max_size, broker.store.record_bytes_max - OP_ROOM_BYTES)
         self._ops = Ops(broker.store, settings.transaction_op_batch_interval, op_bytes_max)
-        self.pending: Pending = self._load(evidence)
+        self.pending: PendingHalves = self._load(evidence)
         self._ends: dict[int, int] = {}
         self._saved = (-1, -1)
         self._rests_to_ms = 0
@@ -67,7 +67,7 @@ class Transactions:
             broker.topics.create_for_group(CHECK_MAX_TIME_TOPIC, 1)  # a kill came before the topic was on disk
         broker.chores.every(settings.transaction_metric_flush_interval, self._save_counts)
 
-    def _load(self, evidence: Evidence) -> Pending:
+    def _load(self, evidence: Evidence) -> PendingHalves:
         in_ops = self._ops.load(self._stored(OP_HALF_TOPIC))
         loaded = load(self._store, self._stored(HALF_TOPIC), in_ops, evidence)
         for offset in loaded.unsaid:

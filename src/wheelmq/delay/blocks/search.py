@@ -70,7 +70,7 @@ class Searches:
         return True
 
 
-class _Held(NamedTuple):
+class _SearchedBlock(NamedTuple):
     """A block as it is when a look begins."""
 
     first: Origin
@@ -98,7 +98,7 @@ class _Held(NamedTuple):
 
 def look(blocks: Blocks, key: str, place: int) -> Callable[[], Searched]:
     """What looks for `key` from `place` on, and may run beside the loop."""
-    held: list[_Held] = []
+    held: list[_SearchedBlock] = []
     for block in sorted(blocks, key=lambda block: block.number):
         first = origin_of(block_stream(block.number), 0)
         index = max(0, place - first)
@@ -113,13 +113,13 @@ def look(blocks: Blocks, key: str, place: int) -> Callable[[], Searched]:
     return lambda: _search(held, key.encode(), beyond)
 
 
-def _hold(block: Block, first: Origin, index: int) -> _Held:
+def _hold(block: Block, first: Origin, index: int) -> _SearchedBlock:
     end = block.queue.end
     units = HeldFiles(block.queue.files, index * BLOCK_UNIT.size, end * BLOCK_UNIT.size - 1)
-    return _Held(first, index, end, units, HeldFiles(block.log.files, 0, block.log.end - 1))
+    return _SearchedBlock(first, index, end, units, HeldFiles(block.log.files, 0, block.log.end - 1))
 
 
-def _search(held: list[_Held], key: bytes, beyond: Origin) -> Searched:
+def _search(held: list[_SearchedBlock], key: bytes, beyond: Origin) -> Searched:
     found: list[Origin] = []
     left = SEARCHED_BYTES
     for block in held:
@@ -142,7 +142,7 @@ def _search(held: list[_Held], key: bytes, beyond: Origin) -> Searched:
     return Searched(found, beyond)
 
 
-def _with_key(block: _Held, units: Units, key: bytes) -> Iterator[int]:
+def _with_key(block: _SearchedBlock, units: Units, key: bytes) -> Iterator[int]:
     """Which of `units` name records in which `key` stands as one may, in their order."""
     wanted = re.compile(_SEPARATORS + re.escape(key) + _SEPARATORS)
     named = np.flatnonzero(units["size"] > 0)

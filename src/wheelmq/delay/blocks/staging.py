@@ -13,14 +13,14 @@ import numpy.typing as npt
 from wheelmq.delay.blocks.wheel import STEP_MS
 from wheelmq.delay.refs import LONG_DELAY_MS
 from wheelmq.delay.timer.staging import BLOCKS, STAGED_ROW, StagedRows
-from wheelmq.delay.timer.view import StoreUnreadable, View
+from wheelmq.delay.timer.view import ReadView, StoreUnreadable
 from wheelmq.formats.disk.block import BLOCK_UNIT, FLAG_LONG
 from wheelmq.formats.disk.origin import block_stream, origin_of
 from wheelmq.formats.disk.timer import MAGIC_DEFAULT
 from wheelmq.formats.wire.portions import FileKind
 
 
-def read_blocks(view: View, window: dict[str, Any], *, write_ms: int, turn: int) -> StagedRows:
+def read_blocks(view: ReadView, window: dict[str, Any], *, write_ms: int, turn: int) -> StagedRows:
     """Rows for the window of a plan, as it travels. Raises StoreUnreadable, and what the view raises."""
     found = [np.zeros(0, STAGED_ROW)]
     for number, name, count in window["blocks"]:
@@ -44,7 +44,7 @@ def read_blocks(view: View, window: dict[str, Any], *, write_ms: int, turn: int)
     return rows
 
 
-def _units(view: View, name: str, count: int) -> npt.NDArray[Any]:
+def _units(view: ReadView, name: str, count: int) -> npt.NDArray[Any]:
     """The first `count` units of the block in folder `name`."""
     stop = count * BLOCK_UNIT.size
     view.need(FileKind.BLOCK, np.array([0]), np.array([stop]), name)

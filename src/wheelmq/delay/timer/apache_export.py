@@ -15,7 +15,7 @@ from wheelmq.delay.timer.live_view import LiveView
 from wheelmq.delay.timer.own_turn import apply_index, index_plan, index_rows
 from wheelmq.delay.timer.settled_units import hide_settled
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.view import StoreUnreadable, View
+from wheelmq.delay.timer.view import ReadView, StoreUnreadable
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def prepare(timer: Timer, last_read_ms: int) -> None:
         log.warning("what is out is not marked for another broker that gets the store: %s", error)
 
 
-def _index_rest(timer: Timer, view: View) -> None:
+def _index_rest(timer: Timer, view: ReadView) -> None:
     """Hang every message of the timer queue into the wheel that no turn has."""
     store, settings = timer.store, timer.settings
     stop_s = store.clock.monotonic() + SECONDS_MAX

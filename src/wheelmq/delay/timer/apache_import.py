@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.done import Flags, Indices
-from wheelmq.delay.redelivery import Waiting, delivered, read
+from wheelmq.delay.redelivery import ParkedRecord, delivered, read
 from wheelmq.delay.timer.mark import TimerCheck
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Record
@@ -50,7 +50,7 @@ def what_is_out(parked: Parked, check: TimerCheck | None, files: MappedSequence,
         out[i] = True
     passed = ~out & (parked.due_ms - APACHE_PRECISION_MS <= last_ms)
     positions = parked.positions[passed].tolist()
-    copied = delivered(files, (Waiting(position, _slot_ms(read(files, position))) for position in positions))
+    copied = delivered(files, (ParkedRecord(position, _slot_ms(read(files, position))) for position in positions))
     return out | np.isin(parked.positions, list(copied))
 
 

@@ -17,7 +17,7 @@ from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 
-class Found(NamedTuple):
+class FoundTimer(NamedTuple):
     """A pending message that a delete key names."""
 
     origin: Origin
@@ -29,7 +29,7 @@ class Found(NamedTuple):
     """TIMER_OUT_MS of its record: the slot in which Apache RocketMQ looks for its cancel. None without one."""
 
 
-def find_cancelled(timer: Timer, cancel: dict[str, str]) -> tuple[list[Found], bool]:
+def find_cancelled(timer: Timer, cancel: dict[str, str]) -> tuple[list[FoundTimer], bool]:
     """Find the pending messages that a parked cancel with the properties `cancel` names, in either form of the key.
 
     Returns and raises the same as `find_parked`.
@@ -41,7 +41,7 @@ def find_cancelled(timer: Timer, cancel: dict[str, str]) -> tuple[list[Found], b
     return [], False
 
 
-def find_parked(timer: Timer, key: str) -> tuple[list[Found], bool]:
+def find_parked(timer: Timer, key: str) -> tuple[list[FoundTimer], bool]:
     """Find the pending messages that the delete key names.
 
     The key is in the long form. Returns the messages, and whether the key also names a message that is settled, as far
@@ -50,16 +50,16 @@ def find_parked(timer: Timer, key: str) -> tuple[list[Found], bool]:
     return _choose(timer, key, _with_key(timer, key))
 
 
-def find_among(timer: Timer, key: str, origins: Iterable[Origin]) -> list[Found]:
+def find_among(timer: Timer, key: str, origins: Iterable[Origin]) -> list[FoundTimer]:
     """Find the pending messages that the delete key names, among `origins` and the messages in the table of keys."""
     chosen = sorted({*origins, *timer.keys.find(key_hash(key))})
     records = ((origin, timer.record_of(origin)) for origin in chosen)
     return _choose(timer, key, ((origin, record) for origin, record in records if record is not None))[0]
 
 
-def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> tuple[list[Found], bool]:
+def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> tuple[list[FoundTimer], bool]:
     """Keep the messages of `found` that the delete key names and that are pending; also return if one is settled."""
-    pending: list[Found] = []
+    pending: list[FoundTimer] = []
     settled = False
     for origin, record in found:
         properties = record.message.properties
@@ -70,7 +70,7 @@ def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> t
         else:
             due_ms = due_of(properties, record.store_ms)
             real_queue, unique_key = timer.store.real_queue(properties), properties[UNIQ_KEY]
-            pending.append(Found(origin, real_queue, due_ms, unique_key, properties.get(TIMER_OUT_MS)))
+            pending.append(FoundTimer(origin, real_queue, due_ms, unique_key, properties.get(TIMER_OUT_MS)))
     return pending, settled
 
 

@@ -1,4 +1,4 @@
-"""How many messages wait, by topic, as Apache keeps it in config/timermetrics (RocketMQ: TimerMetrics).
+"""How many messages wait, by topic, as Apache keeps it in config/timermetrics (RocketMQ: TimerMetricsTable).
 
 The counts are the timer's own, counted anew from the state at every start and once a day (`delay.recount`), and a
 cancel whose message is not there takes nothing from them. The file says them to Apache, and keeps the version over a
@@ -22,7 +22,7 @@ from wheelmq.store import config_file
 log = logging.getLogger(__name__)
 
 
-class TimerMetrics:
+class TimerMetricsTable:
     """The table, which follows the timer when it is looked at."""
 
     def __init__(self, timer: Timer) -> None:

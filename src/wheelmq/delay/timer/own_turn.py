@@ -6,7 +6,7 @@ from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.timer import Timer
 from wheelmq.delay.timer.turns import Proposal, TurnPlan
-from wheelmq.delay.timer.view import View
+from wheelmq.delay.timer.view import ReadView
 
 
 def index_plan(timer: Timer, first: int, end: int, write_ms: int) -> TurnPlan:
@@ -25,7 +25,7 @@ def index_plan(timer: Timer, first: int, end: int, write_ms: int) -> TurnPlan:
     )
 
 
-def index_rows(view: View, plan: TurnPlan, roll_window_ms: int, precision_ms: int) -> TurnRows:
+def index_rows(view: ReadView, plan: TurnPlan, roll_window_ms: int, precision_ms: int) -> TurnRows:
     """Return the decided rows of an index plan. Raises StoreUnreadable."""
     rows = staging.read_index(view, plan.index_from, plan.index_to, write_ms=plan.write_ms, turn=plan.turn)
     return staging.decide(rows, roll_window_ms, precision_ms)

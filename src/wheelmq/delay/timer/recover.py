@@ -20,7 +20,7 @@ import numpy.typing as npt
 from wheelmq.delay import delay_offsets
 from wheelmq.delay import refs as ref
 from wheelmq.delay.cancel import append_cancel_of, own_cancel
-from wheelmq.delay.redelivery import Waiting, delivered
+from wheelmq.delay.redelivery import ParkedRecord, delivered
 from wheelmq.delay.refs import Refs
 from wheelmq.delay.timer import pending_units, unread_records
 from wheelmq.delay.timer.apache_import import Parked, what_is_out
@@ -351,7 +351,7 @@ class TimerRecovery:
     def _what_is_copied(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Of the messages of level queues those behind which Apache RocketMQ's copy stands, whenever it came: its level
         table may have been another one."""
-        waiting = (Waiting(*row) for row in pending[:, [_POSITION, _STORE]].tolist())
+        waiting = (ParkedRecord(*row) for row in pending[:, [_POSITION, _STORE]].tolist())
         return np.isin(pending[:, _POSITION], list(delivered(self._timer.store.log.files, waiting)))
 
     def _keep_done(self) -> None:

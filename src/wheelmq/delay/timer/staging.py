@@ -1,4 +1,4 @@
-"""Staging: what the tasks of a turn compute, over a read-only view of the store (view.View).
+"""Staging: what the tasks of a turn compute, over a read-only view of the store (view.ReadView).
 
     index   queue offsets [E, E') -> a row for each, read from its record
     walk    slots (S, S'] -> a row for each unit of their chains, with the due time of its detail or of its record
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wheelmq.delay.refs import LONG_DELAY_MS
-from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, View, chain, level_queue, units_at
+from wheelmq.delay.timer.view import TIMER_QUEUE, ReadView, StoreUnreadable, chain, level_queue, units_at
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import RecordError, decode_record
 from wheelmq.formats.disk.origin import (
@@ -71,7 +71,7 @@ Piece = tuple[int, int, int]
 """Part of a queue: stream, first queue offset, end."""
 
 
-def read_index(view: View, first: int, end: int, *, write_ms: int, turn: int) -> StagedRows:
+def read_index(view: ReadView, first: int, end: int, *, write_ms: int, turn: int) -> StagedRows:
     """Rows for the queue offsets from `first` to `end`."""
     rows, _ = _rows_of(view, TIMER_QUEUE, timer_origin(first), end - first)
     rows["write_ms"] = write_ms
@@ -80,7 +80,7 @@ def read_index(view: View, first: int, end: int, *, write_ms: int, turn: int) ->
     return rows
 
 
-def read_units(view: View, queue: str, first: int, end: int) -> npt.NDArray[Any]:
+def read_units(view: ReadView, queue: str, first: int, end: int) -> npt.NDArray[Any]:
     """The units of the consume queue TOPIC/ID from queue offset `first` to `end`."""
     start, stop = first * QUEUE_UNIT.size, end * QUEUE_UNIT.size
     view.need(FileKind.QUEUE, np.array([start]), np.array([stop - start]), queue)
@@ -94,7 +94,9 @@ def read_units(view: View, queue: str, first: int, end: int) -> npt.NDArray[Any]
     return units
 
 
-def read_queues(view: View, ranges: Iterable[Piece], *, now_ms: int, levels_ms: Sequence[int], turn: int) -> StagedRows:
+def read_queues(
+    view: ReadView, ranges: Iterable[Piece], *, now_ms: int, levels_ms: Sequence[int], turn: int
+) -> StagedRows:
     """Rows for the queue offsets of level queues, which `ranges` name.
 
     `now_ms` is the time of the plan: what is due later than its level allows after that is due then.
@@ -127,7 +129,7 @@ def pieces(queues: Sequence[Sequence[int]], first: int, end: int) -> list[Piece]
     return found
 
 
-def _rows_of(view: View, queue: str, first: Origin, count: int) -> tuple[StagedRows, npt.NDArray[np.int64]]:
+def _rows_of(view: ReadView, queue: str, first: Origin, count: int) -> tuple[StagedRows, npt.NDArray[np.int64]]:
     """Rows for `count` units of a queue from that of `first` on, with where their records stand, and the tag codes."""
     index = origin_index(first)
     units = read_units(view, queue, index, index + count)
@@ -139,7 +141,7 @@ def _rows_of(view: View, queue: str, first: Origin, count: int) -> tuple[StagedR
 
 
 def read_walk(
-    view: View,
+    view: ReadView,
     after_ms: int,
     through_ms: int,
     *,
@@ -179,7 +181,7 @@ def read_walk(
     return rows
 
 
-def _read_intact(view: View, rows: StagedRows) -> list[int]:
+def _read_intact(view: ReadView, rows: StagedRows) -> list[int]:
     """Fill in the rows whose records can be read, and leave the others without an origin.
 
     Returns the log positions of the others. Halves the rows until it has found them.
@@ -213,7 +215,7 @@ def _take_details(rows: StagedRows, units: npt.NDArray[Any]) -> npt.NDArray[np.b
     return is_complete
 
 
-def units_of_slots(view: View, after: int, through: int, log_end: int) -> npt.NDArray[np.int64]:
+def units_of_slots(view: ReadView, after: int, through: int, log_end: int) -> npt.NDArray[np.int64]:
     """Timer log positions of the units, below `log_end`, of the slots later than time `after` up to `through`."""
     newest = _newest_units(view, after, through)
     view.need(FileKind.CHAIN, newest, np.zeros(len(newest), np.int64))
@@ -221,7 +223,7 @@ def units_of_slots(view: View, after: int, through: int, log_end: int) -> npt.ND
     return np.concatenate(chains) if chains else np.empty(0, np.int64)
 
 
-def _newest_units(view: View, after: int, through: int) -> npt.NDArray[np.int64]:
+def _newest_units(view: ReadView, after: int, through: int) -> npt.NDArray[np.int64]:
     """Timer log positions of the newest unit of each slot later than time `after` up to `through` that has any."""
     times = np.arange(after + 1, through + 1)
     places = times % len(view.slots)
@@ -231,7 +233,7 @@ def _newest_units(view: View, after: int, through: int) -> npt.NDArray[np.int64]
     return newest
 
 
-def read_records(view: View, rows: StagedRows) -> None:
+def read_records(view: ReadView, rows: StagedRows) -> None:
     """Fill in the fields that come from the records, which `rows` name in log order."""
     done = _pass_over_gone(view, rows)
     ready = done
@@ -251,7 +253,7 @@ def read_records(view: View, rows: StagedRows) -> None:
             ready = max(done, ready)
 
 
-def _pass_over_gone(view: View, rows: StagedRows) -> int:
+def _pass_over_gone(view: ReadView, rows: StagedRows) -> int:
     """Fill in the rows at the front whose records have expired; how many that are.
 
     A walk may meet such units, of messages that were settled long ago: they get no origin, which is done.
@@ -267,7 +269,7 @@ def _pass_over_gone(view: View, rows: StagedRows) -> int:
     return count
 
 
-def _read_some(view: View, rows: StagedRows) -> int:
+def _read_some(view: ReadView, rows: StagedRows) -> int:
     """Fill in some rows at the front; how many, at least one."""
     count = _read_many(view, rows) if jit.available() else 0
     if count == 0:
@@ -276,7 +278,7 @@ def _read_some(view: View, rows: StagedRows) -> int:
     return count
 
 
-def _read_many(view: View, rows: StagedRows) -> int:
+def _read_many(view: ReadView, rows: StagedRows) -> int:
     """Fill in the rows at the front whose records stand in one log file; how many that are."""
     file_bytes = view.log.file_bytes
     base = int(rows["position"][0]) // file_bytes * file_bytes
@@ -301,7 +303,7 @@ _READ: Final = ("due_ms", "out_ms", "store_ms", "origin", "topic_hash", "magic")
 """What `read_parked` reads, in the order of its arrays."""
 
 
-def _read_one(view: View, row: Any) -> None:
+def _read_one(view: ReadView, row: Any) -> None:
     position, size = int(row["position"]), int(row["size"])
     files = view.log
     if not files.start <= position < files.end or not 0 < size <= files.file_bytes - position % files.file_bytes:

@@ -61,7 +61,7 @@ class Files(Protocol):
     def read(self, position: int, size: int) -> memoryview: ...
 
 
-class View(Protocol):
+class ReadView(Protocol):
     """A store, for reading."""
 
     @property

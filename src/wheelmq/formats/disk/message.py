@@ -302,13 +302,13 @@ def find_record(view: memoryview, start: int, base: int) -> int | None:
     return None
 
 
-def stored_properties(buffer: Buffer, at: int = 0) -> props.Stored:
+def stored_properties(buffer: Buffer, at: int = 0) -> props.StoredProperties:
     """The properties of the record at byte `at`, and nothing else of it. Raises RecordError."""
     view = memoryview(buffer)
     found = _layout(view, at)
     if found is None or found.end != at + found.size:
         raise RecordError(f"the lengths in what stands at byte {at} are not those of a record")
-    return props.Stored(str(view[found.properties_at : found.end], "utf-8", "replace"))
+    return props.StoredProperties(str(view[found.properties_at : found.end], "utf-8", "replace"))
 
 
 def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:

@@ -77,7 +77,7 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
-class Stored:
+class StoredProperties:
     """Properties as they stand in a record: each is looked for when it is asked for."""
 
     __slots__ = ("_text",)

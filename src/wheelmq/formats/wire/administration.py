@@ -34,7 +34,7 @@ class TopicStats(Body):
     offset_table: dict[str, QueueSpan] = {}
 
 
-class QueueProgress(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+class GroupQueueOffsets(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """How far a group is in a queue (RocketMQ: OffsetWrapper)."""
 
     broker_offset: int = 0
@@ -53,7 +53,7 @@ class QueueProgress(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 class ConsumeStats(Body):
     """GET_CONSUME_STATS; keys are queues as texts."""
 
-    offset_table: dict[str, QueueProgress] = {}
+    offset_table: dict[str, GroupQueueOffsets] = {}
     consume_tps: float = 0.0
 
 

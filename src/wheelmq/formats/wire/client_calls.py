@@ -92,7 +92,7 @@ class DirectlyConsumed(Body):
     spent_time_mills: int = 0
 
 
-class QueueProgress(Body):
+class ConsumerQueue(Body):
     """One queue of a consumer, in its running information (RocketMQ: ProcessQueueInfo)."""
 
     commit_offset: int
@@ -112,6 +112,6 @@ class RunningInfo(Body):
 
     properties: dict[str, Any] = {}
     subscription_set: list[Any] = []
-    mq_table: dict[str, QueueProgress] = {}
+    mq_table: dict[str, ConsumerQueue] = {}
     status_table: dict[str, Any] = {}
     jstack: str | None = None

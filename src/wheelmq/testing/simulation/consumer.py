@@ -18,7 +18,7 @@ Queue = tuple[str, int]
 ALL_QUEUES: Final[tuple[Queue, ...]] = tuple((topic, queue_id) for topic in TOPICS for queue_id in range(QUEUES))
 
 
-class _Pull(NamedTuple):
+class _SimulatedPull(NamedTuple):
     ask: Ask
     queue: Queue
     offset: int
@@ -30,7 +30,7 @@ class Consumer:
     def __init__(self, world: World) -> None:
         self._world = world
         self._connection: FakeConnection | None = None
-        self._pulls: list[_Pull] = []
+        self._pulls: list[_SimulatedPull] = []
         self._next: dict[Queue, int] = {}
         self._committed: dict[Queue, int] = {}
         """What the broker has taken, and has not forgotten by a stop since."""
@@ -51,7 +51,7 @@ class Consumer:
     def _pull(self, queue: Queue, hold_ms: int = 0) -> None:
         offset = self._next.get(queue, 0)
         command = self._world.harness.pull_command(*queue, offset, hold_ms=hold_ms)
-        self._pulls.append(_Pull(self._world.harness.submit(command, self._connect()), queue, offset))
+        self._pulls.append(_SimulatedPull(self._world.harness.submit(command, self._connect()), queue, offset))
 
     def commit(self) -> None:
         """Say how far a queue was read."""
@@ -107,7 +107,7 @@ class Consumer:
                 left.append(pull)
         self._pulls = left
 
-    def _answered(self, pull: _Pull, answer: Command) -> None:
+    def _answered(self, pull: _SimulatedPull, answer: Command) -> None:
         """What a pull gives stands in the log at the offsets that were asked for; a queue is read without gaps."""
         stands = self._world.oracle.queue(*pull.queue)
         records = records_in(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []

@@ -43,7 +43,7 @@ PAD = b"."
 """Behind the name of a message its body is filled with these."""
 
 
-class Answer(Enum):
+class SendAnswer(Enum):
     """What a client knows of a send."""
 
     NONE = auto()
@@ -63,7 +63,7 @@ class Sent:
     """-1 where the broker may choose."""
     due_ms: int | None
     """None for at once."""
-    answer: Answer = Answer.NONE
+    answer: SendAnswer = SendAnswer.NONE
     sent_ms: int = 0
     """The clock of the broker when the message was sent."""
 
@@ -139,13 +139,13 @@ class Oracle:
         """`sent` was answered: it stands at `position`, on disk if `durable`. Of one in a block that is its origin."""
         entry = self._state.by_position.get(position) or self._state.in_blocks.get(position)
         assert entry is not None and entry.name == sent.name, f"{sent.name!r} is acknowledged and not at {position}"
-        sent.answer = Answer.DURABLE if durable else Answer.STORED
+        sent.answer = SendAnswer.DURABLE if durable else SendAnswer.STORED
         if durable:
             self._must_be_on_disk(entry, broker)
 
     def refused(self, sent: Sent) -> None:
         """`sent` was answered: it is not stored."""
-        sent.answer = Answer.REFUSED
+        sent.answer = SendAnswer.REFUSED
         assert sent.name not in self.names_in_log(), f"{sent.name!r} is refused and stored"
 
     def cancelled(self, key: str, broker: Broker, *, durable: bool) -> None:
@@ -206,7 +206,9 @@ class Oracle:
         gone = before[kept:]
         assert power_was_cut or not gone, f"{len(gone)} records are gone, from {gone[0]} on, and power was not cut"
         for entry in gone:
-            firm = self.sent[entry.name].answer is Answer.DURABLE if entry.settles < 0 and not entry.cancels else False
+            firm = (
+                self.sent[entry.name].answer is SendAnswer.DURABLE if entry.settles < 0 and not entry.cancels else False
+            )
             assert not firm, f"lost: {entry.name!r} was acknowledged as on disk"
             undone = entry.cancels and entry.settles >= 0 and self._state.origins[entry.settles].name
             assert undone not in self.firm_cancels, f"lost: the cancel of {undone!r} was acknowledged as on disk"
@@ -234,7 +236,7 @@ class Oracle:
             if origin in found or origin in state.settled:
                 continue
             assert power_was_cut, f"{entry.name!r} waits, and is gone from its block, and power was not cut"
-            is_firm = self.sent[entry.name].answer is Answer.DURABLE
+            is_firm = self.sent[entry.name].answer is SendAnswer.DURABLE
             assert not is_firm, f"lost: {entry.name!r} was acknowledged as on disk, in a block"
             del state.in_blocks[origin], state.origins[origin]
             del state.pending[bisect_left(state.pending, (entry.due_ms, entry.name))]
@@ -328,7 +330,7 @@ class Oracle:
     def _known(self, entry: Entry) -> Sent:
         sent = self.sent.get(entry.name)
         assert sent is not None, f"{entry.name!r} was sent by nobody"
-        assert sent.answer is not Answer.REFUSED, f"{entry.name!r} was refused"
+        assert sent.answer is not SendAnswer.REFUSED, f"{entry.name!r} was refused"
         return sent
 
     # What can be asked ---------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class _Asked:
     """Names of what waited under that key when the cancel was asked for."""
 
 
-class Producer:
+class SimulatedProducer:
     """One client, on one connection at a time."""
 
     def __init__(self, world: World, number: int) -> None:

@@ -23,7 +23,7 @@ from wheelmq.testing.simulation.choices import WINDOW_MS, pick_blocks, pick_sett
 from wheelmq.testing.simulation.consumer import Consumer
 from wheelmq.testing.simulation.names import Names
 from wheelmq.testing.simulation.oracle import Oracle
-from wheelmq.testing.simulation.producer import Producer
+from wheelmq.testing.simulation.producer import SimulatedProducer
 from wheelmq.testing.simulation.spark import Driver, Spark
 from wheelmq.testing.simulation.trace import Trace
 from wheelmq.testing.simulation.world import World
@@ -131,7 +131,7 @@ class Simulation:
         names, oracle = Names(folder / "names", clock), Oracle(self._disk)
         self._world = World(self._harness, names, oracle, r, trace, block_share)
         trace.note(f"seed {self.seed} {'held' if held else 'inline'} {settings}")
-        self._producers: list[Producer] = [Producer(self._world, number) for number in range(3)]
+        self._producers: list[SimulatedProducer] = [SimulatedProducer(self._world, number) for number in range(3)]
         self._consumer = Consumer(self._world)
         self._spark = Spark(self._world, self._driver, self._driver_chances)
         self._pick_tempers()

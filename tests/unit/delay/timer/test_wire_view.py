@@ -17,7 +17,7 @@ from wheelmq.broker.pipeline_desk import store_sizes
 from wheelmq.delay.timer import portions, staging
 from wheelmq.delay.timer.portions import OnDisk, PortionReader, read_portion
 from wheelmq.delay.timer.turns import TurnPlan
-from wheelmq.delay.timer.view import TIMER_QUEUE, StoreUnreadable, StoreView, View, sees_store
+from wheelmq.delay.timer.view import TIMER_QUEUE, ReadView, StoreUnreadable, StoreView, sees_store
 from wheelmq.delay.timer.wire_view import Told, WireView
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.portions import RANGE, FileKind, PortionError, Ranges, ranges_of
@@ -38,7 +38,7 @@ def model(harness: BrokerHarness) -> PipelineModel:
     return made
 
 
-def rows_of(view: View, plan: TurnPlan, precision_ms: int = 1000) -> list[Any]:
+def rows_of(view: ReadView, plan: TurnPlan, precision_ms: int = 1000) -> list[Any]:
     """All that the tasks of a plan read."""
     some = {"write_ms": plan.write_ms, "turn": plan.turn}
     index = staging.read_index(view, plan.index_from, plan.index_to, **some)

@@ -73,7 +73,7 @@ def test_what_is_written_is_read(pairs: dict[str, str]) -> None:
 
 @given(st.text("ab\x01\x02", max_size=24))
 def test_what_is_looked_for_in_the_stored_form_is_what_is_read(text: str) -> None:
-    stored, parsed = props.Stored(text), props.parse(text)
+    stored, parsed = props.StoredProperties(text), props.parse(text)
     for name in ("a", "b", "ab", "aa", "ba", "aab"):
         assert stored.get(name) == parsed.get(name)
 
