@@ -72,9 +72,9 @@ async def _run(one: Case, world: World) -> Result:
     try:
         async with asyncio.timeout(ALONE_DEADLINE_S if one.is_alone else DEADLINE_S * 2):
             await one.run(world)
-    except Refused as refusal:
-        outcome = "unserved" if refusal.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else "failed"
-        return Result(one.name, outcome, time.monotonic() - start_s, str(refusal))
+    except Refused as rejection:
+        outcome = "unserved" if rejection.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else "failed"
+        return Result(one.name, outcome, time.monotonic() - start_s, str(rejection))
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         where = "; ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)

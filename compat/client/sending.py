@@ -185,8 +185,8 @@ async def requests_and_replies(world: World) -> None:
             if message.body != b"silence":
                 try:
                     await answering.reply(message, b"re: " + message.body)
-                except Refused as refusal:
-                    problems.append(refusal)
+                except Refused as rejection:
+                    problems.append(rejection)
 
         async with world.consumer(world.name(), topic, answer):
             asked = asyncio.create_task(asking.request(topic, b"question", reply_within_ms=15_000))

@@ -28,7 +28,7 @@ NOT_COMPARED: dict[str, str] = {
     "how long a topic may be, in a remark": "WheelMQ says it",
     "fields of an answer with code 1": "where Java threw, there are none",
     "remark of code 23": "says what the parser of expressions met, in its words",
-    "forbiddenType": "which of Apache's reasons a refusal with code 16 has",
+    "forbiddenType": "which of Apache's reasons a rejection with code 16 has",
     "remark of code 0": "a pull's says its status, which the code says; of other answers there is none",
     "body of 26, 28, 43, 45, 60, 61, 305, 315": "settings, figures and times of a broker, and what other sequences "
     "left: that there is a body is compared",

@@ -12,7 +12,7 @@ from typing import Final
 from tests.tidy.test_codes import TO_CLIENTS
 from wheelmq.broker import handlers
 from wheelmq.broker.dispatch import HANDLERS
-from wheelmq.broker.refused import REFUSED
+from wheelmq.broker.unsupported_codes import REFUSED
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.nameserver.nameserver import NameServer
 from wheelmq.nameserver.settings import NameServerSettings

@@ -64,7 +64,7 @@ class OnSmallDisk:
         ext = headers.texts(topic="T", queueId=0)
         return int(self.link.call(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext)).ext["offset"])
 
-    def refusal(self) -> str | None:
+    def rejection(self) -> str | None:
         """Why sends are refused, as the broker itself says."""
         said = json.loads(bytes(self.link.call(Command(code=RequestCode.WMQ_METRICS)).body))
         text: str | None = said["refusal"]
@@ -131,12 +131,12 @@ def test_it_answers_reads_go_on_timers_stay_and_room_mends_it(broker: OnSmallDis
     broker.until(lambda: broker.stored() == sent)
     for offset in range(sent):
         assert len(broker.pull(offset)) > 100_000
-    broker.until(lambda: broker.refusal() is None)
+    broker.until(lambda: broker.rejection() is None)
     small = 0
     while broker.send(b"x") == ResponseCode.SUCCESS:  # what is left of the log's file
         small += 1
-    broker.until(lambda: broker.refusal() is None)
-    broker.until(lambda: broker.refusal() is not None)  # nobody sends: it is the timer that finds no room
+    broker.until(lambda: broker.rejection() is None)
+    broker.until(lambda: broker.rejection() is not None)  # nobody sends: it is the timer that finds no room
     assert broker.stored() == sent + small
     left.unlink()
     ballast.unlink()

@@ -39,20 +39,20 @@ class Admission:
         self._full: str | None = None
         self.look_at_disk()
 
-    def refusal(self) -> str | None:
+    def rejection(self) -> str | None:
         """Why nothing is stored; None when it is."""
         if self._is_stopping:
             return "the broker stops"
         if not self._broker.is_master:
             return slave_text(self._broker)
-        return self._broker.refusal or self._full
+        return self._broker.rejection or self._full
 
     def problem(self) -> PeerError | None:
         """The answer to a put that is not admitted; None when it is."""
         broker = self._broker
-        refusal = self.refusal()
-        if refusal is not None:
-            return PutFailed(broker, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+        rejection = self.rejection()
+        if rejection is not None:
+            return PutFailed(broker, PutStatus.SERVICE_NOT_AVAILABLE, rejection)
         if 1000 * broker.ticks.elapsed_s > broker.settings.os_page_cache_busy_time_out_mills:
             return PutFailed(broker, PutStatus.OS_PAGE_CACHE_BUSY)
         return None
@@ -67,7 +67,7 @@ class Admission:
     @property
     def takes_sends(self) -> bool:
         """Whether a send that is in order is stored now."""
-        return self.before_opening() is None and self.refusal() is None and self._broker.failure is None
+        return self.before_opening() is None and self.rejection() is None and self._broker.failure is None
 
     def stop(self) -> None:
         """The broker stops: nothing more is stored for clients."""

@@ -104,7 +104,7 @@ class BrokerApp:
         def look() -> None:
             collections.look(is_crowded=len(broker.holds) > CROWD)
 
-        broker.chores.every(interval_ms, look)
+        broker.periodic_tasks.every(interval_ms, look)
 
     async def _listen_fast(self) -> None:
         """Listen on the fast port too (RocketMQ: fastRemotingServer).

@@ -21,19 +21,18 @@ from wheelmq.broker import part_settings
 from wheelmq.broker.admission import Admission
 from wheelmq.broker.arrivals import Arrivals
 from wheelmq.broker.calls import Calls
-from wheelmq.broker.chores import Chores
 from wheelmq.broker.connection import Connection
 from wheelmq.broker.dispatch import Dispatch
 from wheelmq.broker.fast_release import FastRelease
 from wheelmq.broker.fast_send import SENDS, FastSend
-from wheelmq.broker.flow import Flow
 from wheelmq.broker.flush import Flush
 from wheelmq.broker.holds import Holds
 from wheelmq.broker.hooks import Hooks
 from wheelmq.broker.member_changes import MemberChanges
 from wheelmq.broker.new_queues import NewQueues
-from wheelmq.broker.pipeline_desk import PipelineDesk
-from wheelmq.broker.refusal import TimersLost, refusal_text
+from wheelmq.broker.overload import OverloadGuard
+from wheelmq.broker.periodic_tasks import PeriodicTasks
+from wheelmq.broker.rejection import TimersLost, rejection_text
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.broker.slices import Slices
@@ -45,10 +44,11 @@ from wheelmq.broker.state.locks import QueueLocks
 from wheelmq.broker.state.topics import Topics
 from wheelmq.broker.statistics import BrokerStats
 from wheelmq.broker.steps import FAILED_STEP_MS, Steps
-from wheelmq.broker.timer_chores import TimerChores
+from wheelmq.broker.timer_tasks import TimerTasks
 from wheelmq.broker.topic_arrays import TopicArrays
-from wheelmq.broker.transactions.evidence import Evidence
+from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.broker.transactions.transactions import Transactions
+from wheelmq.broker.turn_coordinator import TurnCoordinator
 from wheelmq.config.changes import Configuration, Origin
 from wheelmq.delay.blocks.blocks import Blocks
 from wheelmq.delay.blocks.scheduler import BlockScheduler
@@ -116,10 +116,10 @@ class Broker:
             BROKER, settings, origin or Origin(), disk=disk, clock=clock, changed=self._settings_changed
         )
         try:
-            evidence = self._recover()
+            recovered_ends = self._recover()
         except SnapshotWrong as error:
             log.warning("the snapshot is removed, and the whole log is walked: %s", error)
-            evidence = self._recover()
+            recovered_ends = self._recover()
         self._open_tables()
         self.unique_ids = UniqueIds(self.host.address, clock, disk.owner_id, randomness)
         self.snapshots = self._open_snapshots()
@@ -130,15 +130,15 @@ class Broker:
         self.dispatch = Dispatch(self)
         self.holds, self.calls = Holds(self.dispatch.answer), Calls()
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
-        self.pipeline = PipelineDesk(self)
+        self.pipeline = TurnCoordinator(self)
         self.fast_send, fast_release = self._open_fast()
         """None when kernels are off: then every frame goes the plain way."""
         self.releaser = Releaser(self.store, self.timer, fast_release)
         self.boot_ms, self._log = clock.now_ms(), RateLimitedLog(log, clock.monotonic)
-        self.refusal: str | None = None
+        self.rejection: str | None = None
         """Why sends are refused now; None when they are not."""
-        self._refused_ms = 0
-        self.ticks, self.flow, self.steps = Ticks(clock), Flow(self), Steps(clock.monotonic)
+        self._rejected_ms = 0
+        self.ticks, self.overload, self.steps = Ticks(clock), OverloadGuard(self), Steps(clock.monotonic)
         self.admission = Admission(self)
         self._received = 0
         self._served_s = 0.0
@@ -155,12 +155,12 @@ class Broker:
         self.shell_figures: Callable[[], dict[str, int]] = dict  # what the shell counts, by name; it puts its own here
         self.failure: BaseException | None = None
         """What ended the broker: it must stop, and recover from disk."""
-        self.chores = Chores(self)
+        self.periodic_tasks = PeriodicTasks(self)
         self.stats = BrokerStats(self)
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
-        self.timer_chores, self.transactions = TimerChores(self), Transactions(self, evidence)
+        self.timer_tasks, self.transactions = TimerTasks(self), Transactions(self, recovered_ends)
 
-    def _recover(self) -> Evidence:
+    def _recover(self) -> RecoveredEnds:
         """Open the store, and all that waits in it. Raises SnapshotWrong: do it again."""
         settings = self.settings
         store_settings = part_settings.store_settings(settings, self.host, self.park_settings.levels_ms)
@@ -170,17 +170,17 @@ class Broker:
         self.searches = Searches(self.blocks, self.workers.reading)
         self.blocks.load()
         self.blocks.recover()
-        timer, evidence = TimerRecovery(self.timer), Evidence(self.store.log)
+        timer, recovered_ends = TimerRecovery(self.timer), RecoveredEnds(self.store.log)
 
         def meet(rows: Rows, names: InternedNames) -> None:
             timer.meet(rows, names)
-            evidence.meet(rows)
+            recovered_ends.meet(rows)
 
         self.store.recover(meet, timer.resume)
         self.index = self.timer.keys.index = self._open_index()
         timer.finish()
         self.block_scheduler.recover(timer.blocks_gone)
-        return evidence
+        return recovered_ends
 
     def _open_tables(self) -> None:
         """Open the tables of topics, groups and clients."""
@@ -314,13 +314,13 @@ class Broker:
         self._has_served = False
 
     def _run_dispatch(self) -> int:
-        return self.steps.run(DISPATCH, self.or_refuse, self._dispatch) or 0
+        return self.steps.run(DISPATCH, self.run_or_reject, self._dispatch) or 0
 
     def _end(self, *, worked: bool) -> None:
         if DISPATCH in self.steps.failed_now and self.store.journal.count:
             return  # messages of this round are not in their queues, so the round goes on
         self.ticks.end(worked=worked)
-        self.flow.end_round()
+        self.overload.end_round()
         self._received = 0
 
     def _work(self) -> bool:
@@ -330,15 +330,15 @@ class Broker:
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
         run = self.steps.run
-        run("chores", self.chores.run_due, monotonic_ms)
-        self._forget_refusal(monotonic_ms)
+        run("chores", self.periodic_tasks.run_due, monotonic_ms)
+        self._forget_rejection(monotonic_ms)
         run("arm near timers", self.timer.arm_near, now_ms)
         run("blocks", self.block_scheduler.tick, now_ms)
-        run("timer chores", self.timer_chores.look, now_ms, monotonic_ms)
-        run("transactions", self.or_refuse, lambda: self.transactions.tick(monotonic_ms))
+        run("timer chores", self.timer_tasks.look, now_ms, monotonic_ms)
+        run("transactions", self.run_or_reject, lambda: self.transactions.tick(monotonic_ms))
         run("take due timers", self.releaser.take_due, now_ms)
         slice_s = self.settings.release_slice_ms / 1000
-        released = run("release", self.or_refuse, lambda: self.releaser.release(now_ms, slice_s, share_s))
+        released = run("release", self.run_or_reject, lambda: self.releaser.release(now_ms, slice_s, share_s))
         appended = self._run_dispatch()
         run("pipeline", self.pipeline.tick, now_ms, monotonic_ms)
         run("slices", self.slices.tick)
@@ -346,7 +346,7 @@ class Broker:
         run("calls", self.calls.expire, monotonic_ms)
         run("notify members", self.member_changes.notify_members)
         run("flush", self.flush.tick, monotonic_ms, is_burst=self.releaser.is_burst_leaving())
-        run("timer check", self.timer_chores.check.look)
+        run("timer check", self.timer_tasks.check.look)
         run("snapshots", self.snapshots.look, monotonic_ms)
         run("delay offsets", self.delay_offsets.look, monotonic_ms)
         run("files ahead", self.preallocator.look, self.timer.armed.bytes)
@@ -355,12 +355,12 @@ class Broker:
         run("held queries", self.holds.wake, self.index)
         return bool(self._received or released or appended)
 
-    def or_refuse(self, step: Callable[[], int]) -> int:
+    def run_or_reject(self, step: Callable[[], int]) -> int:
         """What `step` gives; 0 when the store cannot be written, which refuses sends and holds up no other step."""
         try:
             return step()
         except OSError as error:
-            self.refuse_sends(refusal_text(error))
+            self.reject_sends(rejection_text(error))
             return 0
 
     def _dispatch(self) -> int:
@@ -408,11 +408,11 @@ class Broker:
 
     def _next_tick_ms(self) -> int:
         if self.releaser.has_more() or self.store.journal.count:
-            return 0 if self.refusal is None else RETRY_MS
+            return 0 if self.rejection is None else RETRY_MS
         if self.slices.has_more() or self.holds.has_more():
             return 0
         now_ms, monotonic_ms = self.clock.now_ms(), self.now_monotonic_ms()
-        waits = self.chores.waits_ms(monotonic_ms)
+        waits = self.periodic_tasks.waits_ms(monotonic_ms)
         for wall_ms in (self.timer.next_near_ms(), self.block_scheduler.next_ms(), self.timer.armed.next_fire_ms()):
             if wall_ms is not None:
                 waits.append(wall_ms - now_ms)
@@ -421,7 +421,7 @@ class Broker:
             self.calls.next_deadline_ms(),
             self.flush.next_ms(),
             self.pipeline.next_ms(monotonic_ms),
-            self.timer_chores.next_ms(),
+            self.timer_tasks.next_ms(),
             self.releaser.next_retry_ms(),
             self.transactions.next_ms(),
             self._next_index_ms(),
@@ -434,17 +434,17 @@ class Broker:
         """A clean stop. Call it when no request comes any more, with the worker closed."""
         if isinstance(self.failure, StoreRemoved):
             return  # the files of this name are not the broker's
-        self.or_refuse(self.transactions.say_all)
+        self.run_or_reject(self.transactions.say_all)
         try:
             self._dispatch()
         except Exception as error:
             log.error("queue units are missing and will be written at the next start: %s", error)
         if self.failure is None:
             self.transactions.close()
-        self.chores.save_tables()
+        self.periodic_tasks.save_tables()
         if self.failure is None:
             self.pipeline.close()
-            self.timer_chores.close()
+            self.timer_tasks.close()
             if self.index is not None:
                 self.index.close()
             self.snapshots.close()
@@ -457,16 +457,16 @@ class Broker:
     def now_monotonic_ms(self) -> int:
         return int(self.clock.monotonic() * 1000)
 
-    def refuse_sends(self, reason: str) -> None:
+    def reject_sends(self, reason: str) -> None:
         """Answer sends with SERVICE_NOT_AVAILABLE for a moment; the next one tries again."""
-        if self.refusal is None:
+        if self.rejection is None:
             self._log.say(logging.ERROR, "refused", "sends are refused: %s", reason)
-        self.refusal = reason
-        self._refused_ms = self.now_monotonic_ms()
+        self.rejection = reason
+        self._rejected_ms = self.now_monotonic_ms()
 
-    def _forget_refusal(self, monotonic_ms: int) -> None:
-        if self.refusal is not None and self.failure is None and monotonic_ms - self._refused_ms >= RETRY_MS:
-            self.refusal = None
+    def _forget_rejection(self, monotonic_ms: int) -> None:
+        if self.rejection is not None and self.failure is None and monotonic_ms - self._rejected_ms >= RETRY_MS:
+            self.rejection = None
 
     def _settings_changed(self, fields: frozenset[str]) -> None:
         """Have those follow that keep what they were made with; others look when they need a setting."""
@@ -479,7 +479,7 @@ class Broker:
         if "auto_create_topic" in fields:
             self.topics.add_model()
         if fields & {"timer_stop_enqueue", "timer_stop_dequeue"}:
-            self.timer_chores.take_stops()
+            self.timer_tasks.take_stops()
         if fields & {"auto_create_topic", "broker_permission"}:
             self.topics.tell_anew()
 
@@ -488,6 +488,8 @@ class Broker:
         self.failure = error
         self.flush.give_up()
         why = (
-            refusal_text(error) if isinstance(error, StoreRemoved | TimersLost) else f"the log is not on disk: {error}"
+            rejection_text(error)
+            if isinstance(error, StoreRemoved | TimersLost)
+            else f"the log is not on disk: {error}"
         )
-        self.refuse_sends(why)
+        self.reject_sends(why)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from wheelmq.broker.connection import Connection, peer_text
 from wheelmq.broker.holds import HOLDS_MAX, HOLDS_OF_ONE_MAX
-from wheelmq.broker.refused import REASONS
 from wheelmq.broker.request import Answer, Durable, DurableInBlock, Handler, Hold, LaterAnswer, PeerError, Request
+from wheelmq.broker.unsupported_codes import REASONS
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -78,11 +78,11 @@ class Dispatch:
             self._broker.calls.answered(connection, command)
             return
         connection.last_request = command.code, command.opaque
-        refusal = self._broker.flow.refusal(connection, command.code)
-        if refusal is not None:
-            self.counts[refusal.kind] += 1
+        rejection = self._broker.overload.rejection(connection, command.code)
+        if rejection is not None:
+            self.counts[rejection.kind] += 1
             if not command.is_oneway:
-                self.answer(connection, command.opaque, Command(code=ResponseCode.SYSTEM_BUSY, remark=refusal.remark))
+                self.answer(connection, command.opaque, Command(code=ResponseCode.SYSTEM_BUSY, remark=rejection.remark))
             return
         serve = self._serve_with_hooks if self._broker.hooks.rpc else self._serve
         self._give(connection, command, serve(Request(command, connection)))
@@ -183,12 +183,12 @@ class Dispatch:
         """
         try:
             return ask(), False
-        except PeerError as refusal:
-            return Command(code=refusal.code, remark=refusal.remark, ext=refusal.ext), True
+        except PeerError as rejection:
+            return Command(code=rejection.code, remark=rejection.remark, ext=rejection.ext), True
         except (HeaderError, BodyError) as error:
             return Command(code=ResponseCode.SYSTEM_ERROR, remark=str(error)), True
         except DiskFull as error:
-            self._broker.refuse_sends(f"the disk is full: {error.strerror}")
+            self._broker.reject_sends(f"the disk is full: {error.strerror}")
             remark = "service not available now: the disk is full"
             return Command(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark), True
         except Exception as error:

@@ -85,9 +85,9 @@ class FastSend:
         has_room = log.files.has_room(log.end)
         if not has_room or len(connection.peer.address) != 4:
             return at
-        if broker.admission.refusal() is not None or broker.admission.before_opening() is not None:
+        if broker.admission.rejection() is not None or broker.admission.before_opening() is not None:
             return at
-        left = 0 if broker.hooks.see_sends else broker.flow.sends_left(connection)
+        left = 0 if broker.hooks.see_sends else broker.overload.sends_left(connection)
         if left <= 0:
             return at
         self._arrays.refresh()
@@ -116,7 +116,7 @@ class FastSend:
                 break
             state[send.OUT] = 0
         self.left += outcome == send.NOT_MINE
-        broker.flow.took_sends(self.served - served)
+        broker.overload.took_sends(self.served - served)
         elapsed_s = broker.clock.monotonic() - begin_s
         broker.stats.put_times.note_kernel_call(elapsed_s, self.served - served, log.end - log_end)
         return int(state[send.AT])

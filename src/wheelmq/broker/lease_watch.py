@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from wheelmq.delay.timer.turns import Holder, LeaseHeld, TurnRefused, Turns
+from wheelmq.delay.timer.turns import Holder, LeaseHeld, TurnRejected, Turns
 from wheelmq.system.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class LeaseWatch:
         """Note that `holder` was refused a lease."""
         self._log.warn("refused", "pipeline %r at %s gets no lease: %s", holder.name, holder.address, held)
 
-    def note_wrong(self, turn: int, refused: TurnRefused) -> None:
+    def note_wrong(self, turn: int, refused: TurnRejected) -> None:
         """Note that the broker refused the rows of a turn."""
         self._log.warn("wrong", "turn %d is refused, nothing is changed: %s", turn, refused)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from wheelmq.broker.new_queues import QueueUnopened
-from wheelmq.broker.refusal import refusal_text
+from wheelmq.broker.rejection import rejection_text
 from wheelmq.broker.request import Answer, Give, LaterAnswer, PeerError, Request
 from wheelmq.broker.state.table_file import WAITERS_MAX, TableFile
 from wheelmq.broker.state.topics import TopicUnsaved
@@ -114,4 +114,4 @@ def _fail(table: TableFile, error: OSError) -> Answer:
     """Raises the error as the answer of a request: it has changed nothing."""
     if isinstance(error, DiskFull):
         raise error
-    raise PeerError(ResponseCode.SYSTEM_ERROR, f"{table.path.name} could not be written: {refusal_text(error)}")
+    raise PeerError(ResponseCode.SYSTEM_ERROR, f"{table.path.name} could not be written: {rejection_text(error)}")

@@ -61,8 +61,8 @@ class BrokerStats:
         self.put_mornings = self.get_mornings = (0, 0)
         """What was counted by the midnight before last, and by the last one (RocketMQ: BrokerStats)."""
         self._day = self._today()
-        broker.chores.every(SAMPLE_MS, self.sample)
-        broker.chores.every(1000, self._sample_rates)
+        broker.periodic_tasks.every(SAMPLE_MS, self.sample)
+        broker.periodic_tasks.every(1000, self._sample_rates)
 
     # What is counted -----------------------------------------------------------------------------------------------
 

@@ -113,10 +113,10 @@ def _say_listening(app: BrokerApp, as_json: bool) -> None:
 
 def _say_failed(failure: BaseException, as_json: bool) -> None:
     """Print the failure that ended a broker, and the remedy."""
-    from wheelmq.broker.refusal import TimersLost, refusal_text
+    from wheelmq.broker.rejection import TimersLost, rejection_text
     from wheelmq.system.disk import StoreRemoved
 
     why = f"the disk did not keep its word: {failure}"
     if isinstance(failure, StoreRemoved | TimersLost):
-        why = refusal_text(failure)
+        why = rejection_text(failure)
     say(as_json, "failed", f"Error: {failure}", why=why)

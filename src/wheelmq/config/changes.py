@@ -28,7 +28,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 log = logging.getLogger(__name__)
 
 
-class ChangeRefused(Exception):
+class ChangeRejected(Exception):
     """Nothing was changed; the code and the remark of the answer."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
@@ -78,12 +78,12 @@ class Configuration(Generic[T]):
         return properties.write(values).encode()
 
     def update(self, body: bytes) -> None:
-        """Take the values in `body`, on disk first. Raises ChangeRefused."""
+        """Take the values in `body`, on disk first. Raises ChangeRejected."""
         try:
             changes = self._changes({one.name: one.value for one in properties.parse(body)})
             self._schema.check(msgspec.structs.replace(self._settings, **changes))
         except ValueError as error:
-            raise ChangeRefused(ResponseCode.INVALID_PARAMETER, str(error)) from None
+            raise ChangeRejected(ResponseCode.INVALID_PARAMETER, str(error)) from None
         if not changes:
             return
         self._save(changes)
@@ -94,7 +94,7 @@ class Configuration(Generic[T]):
         self._changed(frozenset(changes))
 
     def _changes(self, values: dict[str, str]) -> dict[str, Any]:
-        """The fields of which `values` have another value. Raises ConfigError, ChangeRefused."""
+        """The fields of which `values` have another value. Raises ConfigError, ChangeRejected."""
         for name in values:
             if name not in self._schema.keys:
                 hint = nearest(name, self._schema.keys)
@@ -110,7 +110,7 @@ class Configuration(Generic[T]):
         return found
 
     def _change(self, name: str, text: str) -> dict[str, Any]:
-        """The field that the key `name` sets, if `text` is another value. Raises ConfigError, ChangeRefused."""
+        """The field that the key `name` sets, if `text` is another value. Raises ConfigError, ChangeRejected."""
         reading = apache.interpret({name: text}, {name: name}, self._schema)
         found: dict[str, Any] = {}
         for field_name, one in reading.given.items():
@@ -122,13 +122,13 @@ class Configuration(Generic[T]):
             if field_name not in self._schema.mutable and (not is_so or reading.notes):
                 where = self._origin.file or "the file of settings"
                 remark = f"{name} does not change at run time: change it in {where}, then start anew"
-                raise ChangeRefused(ResponseCode.NO_PERMISSION, "; ".join([remark, *reading.notes]))
+                raise ChangeRejected(ResponseCode.NO_PERMISSION, "; ".join([remark, *reading.notes]))
             if not is_so:
                 found[field_name] = value
         return found
 
     def _save(self, changes: dict[str, Any]) -> None:
-        """Put `changes` into the file. Raises ChangeRefused, with the file as it was."""
+        """Put `changes` into the file. Raises ChangeRejected, with the file as it was."""
         file = self._origin.file
         if file is None:
             log.warning("%s: changed until the stop, for no file was given with -c", ", ".join(changes))
@@ -142,7 +142,7 @@ class Configuration(Generic[T]):
             fresh = self._in_toml(raw, changes) if sources.is_toml(file) else self._in_properties(raw, changes)
             self._disk.replace(file, fresh, keep_previous=True)
         except (OSError, ConfigError) as error:
-            raise ChangeRefused(ResponseCode.SYSTEM_ERROR, f"{file} could not be changed: {error}") from None
+            raise ChangeRejected(ResponseCode.SYSTEM_ERROR, f"{file} could not be changed: {error}") from None
 
     def _in_toml(self, raw: bytes, changes: dict[str, Any]) -> bytes:
         places = {name: (group, key) for group, keys in self._schema.groups.items() for key, name in keys.items()}
@@ -154,7 +154,7 @@ class Configuration(Generic[T]):
 
 
 def _stay(key: ApacheKey, text: str) -> None:
-    """Raises ChangeRefused unless `text` is what `key` is anyway."""
+    """Raises ChangeRejected unless `text` is what `key` is anyway."""
     if text.strip().lower() != key.default.lower():
         what = "is refused" if key.treatment is Treatment.REFUSED else "has no effect"
-        raise ChangeRefused(ResponseCode.NO_PERMISSION, f"{key.name} {what}: {key.why}")
+        raise ChangeRejected(ResponseCode.NO_PERMISSION, f"{key.name} {what}: {key.why}")

@@ -24,15 +24,15 @@ ROOM_BYTES: Final = 250
 """Property bytes that park leaves free, so that release can always add its own (about 100) and roll too."""
 
 
-class ParkRefused(ValueError):
+class ParkRejected(ValueError):
     """The message cannot be parked: it is illegal as Apache RocketMQ sees it; the text says why."""
 
 
-class LevelUnreadable(ParkRefused):
+class LevelUnreadable(ParkRejected):
     """DELAY holds no number, which Apache RocketMQ answers as an error of its own."""
 
 
-class TimersOff(ParkRefused):
+class TimersOff(ParkRejected):
     """The message asks for a timer, and there is none."""
 
 
@@ -55,7 +55,7 @@ def park(
     `asked_ms` is the time at which the send came, if it had to wait since: a relative delay starts then. The delay of a
     level starts at the store time, as with Apache RocketMQ.
 
-    Returns the due time, or None for a message that is delivered at once. Raises ParkRefused.
+    Returns the due time, or None for a message that is delivered at once. Raises ParkRejected.
     """
     level = _level(message, settings)
     if level:
@@ -112,10 +112,10 @@ def _move(message: Message, topic: str, queue_id: int, added: dict[str, str]) ->
 
 
 def _must_have_room(properties: dict[str, str], room_bytes: int) -> None:
-    """Raise ParkRefused when delivery could not add `room_bytes` to the properties."""
+    """Raise ParkRejected when delivery could not add `room_bytes` to the properties."""
     size = len(props.encode(properties))
     if size + room_bytes > props.PROPERTIES_BYTES_MAX:
-        raise ParkRefused(
+        raise ParkRejected(
             f"{size} bytes of properties leave no room for what delivery adds; "
             f"a delayed message may have {props.PROPERTIES_BYTES_MAX - room_bytes}"
         )
@@ -126,7 +126,7 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms:
 
     Seconds win over milliseconds, and both win over an absolute time. Relative times count from `asked_ms`.
 
-    Returns None for a message that is delivered at once. Raises ParkRefused, and TimersOff for any time if the broker
+    Returns None for a message that is delivered at once. Raises ParkRejected, and TimersOff for any time if the broker
     has no timers.
     """
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
@@ -141,14 +141,14 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms:
         raise TimersOff(f"{asked} asks for a timer, and there is none")
     value = java_long(properties[asked])
     if value is None:
-        raise ParkRefused(f"{asked} is {properties[asked]!r}, no 64-bit number")
+        raise ParkRejected(f"{asked} is {properties[asked]!r}, no 64-bit number")
     due_ms = Millis(_absolute(asked, value, asked_ms))
     if due_ms > now_ms:
         if due_ms - asked_ms > settings.delay_seconds_max * 1000:
-            raise ParkRefused(f"{asked}: the delay must not exceed {settings.delay_seconds_max * 1000}ms")
+            raise ParkRejected(f"{asked}: the delay must not exceed {settings.delay_seconds_max * 1000}ms")
         return due_ms
     if props.TIMER_DEL_UNIQKEY in properties:
-        raise ParkRefused(f"{asked} of a cancel must lie ahead: it names the time of what it cancels")
+        raise ParkRejected(f"{asked} of a cancel must lie ahead: it names the time of what it cancels")
     return None
 
 

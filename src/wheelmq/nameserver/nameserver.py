@@ -7,7 +7,7 @@ import logging
 import zlib
 from collections.abc import Callable
 
-from wheelmq.config.changes import ChangeRefused, Configuration, Origin
+from wheelmq.config.changes import ChangeRejected, Configuration, Origin
 from wheelmq.formats.wire import bodies, frame, headers
 from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -252,8 +252,8 @@ class NameServer:
         log.info("%s:%d changes settings", ipaddress.ip_address(peer.address), peer.port)
         try:
             self.configuration.update(bytes(request.body))
-        except ChangeRefused as refusal:
-            return Command(code=refusal.code, remark=refusal.remark)
+        except ChangeRejected as rejection:
+            return Command(code=rejection.code, remark=rejection.remark)
         return Command(code=ResponseCode.SUCCESS)
 
 

@@ -137,7 +137,7 @@ class BrokerTurns:
             answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self._name, holderId=self._holder_id)
         except (CallError, Refused) as problem:
             self._next_try_s = now_s + RETRY_S
-            kind = re.sub(r"\d+", "", str(problem))  # how long ago the holder renewed changes with each refusal
+            kind = re.sub(r"\d+", "", str(problem))  # how long ago the holder renewed changes with each rejection
             if kind != self._last_problem:
                 self._last_problem = kind
                 self._say("waiting", broker=self.broker, why=str(problem))

@@ -29,7 +29,7 @@ def ask(harness: BrokerHarness, code: RequestCode, body: object = None, **fields
     return json.loads(_QUEUE_KEY.sub(r'\1"\3":', answer.body.decode())) if answer.body else None
 
 
-def refusal(harness: BrokerHarness, code: RequestCode, body: object = None, **fields: object) -> tuple[int, str]:
+def rejection(harness: BrokerHarness, code: RequestCode, body: object = None, **fields: object) -> tuple[int, str]:
     answer = harness.ask_code(code, b"" if body is None else bodies.write(body), **fields)
     return answer.code, answer.remark or ""
 
@@ -54,7 +54,7 @@ class TestTopics:
         table = ask(harness, RequestCode.GET_ALL_TOPIC_CONFIG)
         assert table["topicConfigTable"]["T"] == one
         assert {"dataVersion", "mappingDataVersion", "topicQueueMappingDetailMap"} <= table.keys()
-        assert refusal(harness, RequestCode.GET_TOPIC_CONFIG, topic="U")[0] == ResponseCode.TOPIC_NOT_EXIST
+        assert rejection(harness, RequestCode.GET_TOPIC_CONFIG, topic="U")[0] == ResponseCode.TOPIC_NOT_EXIST
 
     @pytest.mark.parametrize(
         ("attributes", "says"),
@@ -91,7 +91,7 @@ class TestTopics:
     def test_several_all_or_none(self, harness: BrokerHarness) -> None:
         def put(*names: str) -> tuple[int, str]:
             body = {"topicConfigList": [{"topicName": name, "readQueueNums": 2, "writeQueueNums": 2} for name in names]}
-            return refusal(harness, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)
+            return rejection(harness, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)
 
         assert put("A", "B") == (0, "")
         assert put("C", "TBW102")[0] == put("C", "d d")[0] == ResponseCode.INVALID_PARAMETER
@@ -103,7 +103,7 @@ class TestTopics:
     def test_what_no_client_could_read(self, harness: BrokerHarness, wrong: dict[str, object]) -> None:
         """One such topic, and no tool in Java shows any."""
         body = {"topicConfigList": [{"topicName": "A", **wrong}]}
-        assert refusal(harness, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)[0] != 0
+        assert rejection(harness, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)[0] != 0
         assert "A" not in harness.broker.topics
 
     def test_the_topic_of_levels_is_known(self, harness: BrokerHarness) -> None:
@@ -116,7 +116,9 @@ class TestTopics:
         listed = ask(harness, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
         assert {"TBW102", settings.cluster, settings.broker_name, "rmq_sys_wheel_timer"} <= set(listed)
         for name in (settings.cluster, settings.broker_name):
-            assert refusal(harness, RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)[0] == ResponseCode.INVALID_PARAMETER
+            assert (
+                rejection(harness, RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)[0] == ResponseCode.INVALID_PARAMETER
+            )
 
 
 class TestGroups:
@@ -146,7 +148,7 @@ class TestGroups:
     def test_several_all_or_none(self, harness: BrokerHarness) -> None:
         def put(*names: str, **fields: object) -> int:
             body = {"groupConfigList": [{"groupName": name, **fields} for name in names]}
-            return refusal(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body)[0]
+            return rejection(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body)[0]
 
         assert put("a", "b") == 0
         assert put("c", "no group!") == put("c", attributes={"+x": "y"}) == ResponseCode.INVALID_PARAMETER
@@ -155,18 +157,20 @@ class TestGroups:
     @pytest.mark.parametrize("field", ["retryMaxTimes", "consumeTimeoutMinute", "groupSysFlag", "retryQueueNums"])
     def test_a_number_that_no_client_could_read(self, harness: BrokerHarness, field: str) -> None:
         config = {"groupName": "g", field: 1 << 31}
-        assert refusal(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)[0] == ResponseCode.SYSTEM_ERROR
+        assert (
+            rejection(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)[0] == ResponseCode.SYSTEM_ERROR
+        )
         assert harness.broker.groups.known("g") is None
         ask(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config | {field: (1 << 31) - 1})
 
     def test_what_cannot_be_saved_is_not_there(self, harness: BrokerHarness) -> None:
         harness.disk.fail_call(1, OSError(5, "broken"), [Call.REPLACE])
-        assert refusal(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "g"})[0] != 0
+        assert rejection(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "g"})[0] != 0
         assert harness.broker.groups.known("g") is None
 
     def test_where_none_is_made(self, harness: BrokerHarness) -> None:
         harness.restart(auto_create_group=False)
-        code, _ = refusal(harness, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g")
+        code, _ = rejection(harness, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g")
         assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
     def test_a_group_is_forbidden_a_topic(self, harness: BrokerHarness) -> None:
@@ -195,7 +199,7 @@ class TestGroups:
 class TestConnections:
     def test_of_a_consumer_group(self, harness: BrokerHarness) -> None:
         client = harness.connect()
-        code, remark = refusal(harness, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")
+        code, remark = rejection(harness, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")
         assert (code, remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[g] not online")
         beat(harness, client, "c", messageModel="BROADCASTING")
         found = ask(harness, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")
@@ -206,7 +210,7 @@ class TestConnections:
         assert found["subscriptionTable"]["T"]["subString"] == "*"
 
     def test_of_producers(self, harness: BrokerHarness) -> None:
-        code, remark = refusal(harness, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="p")
+        code, remark = rejection(harness, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="p")
         assert (code, remark) == (ResponseCode.SYSTEM_ERROR, "the producer group[p] not exist")
         beat(harness, harness.connect(), "c", producers=("p",))
         harness.clock.advance(500)
@@ -226,7 +230,7 @@ class TestQueues:
         assert table["0"] == {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0}
         assert table["2"] == {"lastUpdateTimestamp": last_ms, "maxOffset": 1, "minOffset": 0}
         assert len(table) == 3
-        assert refusal(harness, RequestCode.GET_TOPIC_STATS_INFO, topic="U")[0] == ResponseCode.TOPIC_NOT_EXIST
+        assert rejection(harness, RequestCode.GET_TOPIC_STATS_INFO, topic="U")[0] == ResponseCode.TOPIC_NOT_EXIST
 
     def test_units(self, harness: BrokerHarness) -> None:
         def units(index: int, count: int = 5, **fields: object) -> Any:
@@ -245,7 +249,7 @@ class TestQueues:
         beat(harness, harness.connect())
         assert units(0, consumerGroup="g")["subscriptionData"]["topic"] == "T"
         fields = {"topic": "T", "queueId": 9, "index": 0, "count": 1}
-        assert refusal(harness, RequestCode.QUERY_CONSUME_QUEUE, **fields) == (1, "9@T is not exist!")
+        assert rejection(harness, RequestCode.QUERY_CONSUME_QUEUE, **fields) == (1, "9@T is not exist!")
 
 
 class TestProgress:
@@ -376,7 +380,7 @@ class TestSlices:
     def test_what_goes_wrong_is_answered(self, harness: BrokerHarness) -> None:
         make_topic(harness, "T")
         with mock.patch("wheelmq.broker.handlers.queues.bounds", side_effect=OSError(5, "broken")):
-            assert refusal(harness, RequestCode.GET_TOPIC_STATS_INFO, topic="T")[0] == ResponseCode.SYSTEM_ERROR
+            assert rejection(harness, RequestCode.GET_TOPIC_STATS_INFO, topic="T")[0] == ResponseCode.SYSTEM_ERROR
 
 
 class TestCleaning:
@@ -425,7 +429,7 @@ def test_no_replica_is_connected(harness: BrokerHarness) -> None:
 )
 def test_what_is_refused_says_why(harness: BrokerHarness, code: RequestCode, reason: str) -> None:
     """Of what Apache does not serve either, the remark is Apache's."""
-    got, remark = refusal(harness, code)
+    got, remark = rejection(harness, code)
     assert got == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert remark.startswith(f" request type {code.value} not supported")
     assert reason in remark and (remark.endswith("supported") == (reason == ""))

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.broker import test_transactions
-from tests.unit.broker.test_flow import ALL
 from tests.unit.broker.test_handlers import beat, told
+from tests.unit.broker.test_overload import ALL
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.registration import Registrar, register_command
 from wheelmq.broker.schema import BROKER
@@ -36,7 +36,7 @@ ELSEWHERE: Final = {
     "autoCreateSubscriptionGroup": "broker/test_pull.py",
     "autoCreateTopicEnable": "broker/test_send.py",
     "accessMessageInMemoryMaxRatio": "broker/test_pull.py",
-    "brokerFastFailureEnable": "broker/test_flow.py",
+    "brokerFastFailureEnable": "broker/test_overload.py",
     "brokerPermission": "broker/test_config.py",
     "deleteWhen": "delay/blocks/test_scheduler.py",
     "diskSpaceWarningLevelRatio": "broker/test_put_statuses.py",
@@ -67,9 +67,9 @@ ELSEWHERE: Final = {
     "storePathRootDir": "client/conftest.py",
     "storeReplyMessageEnable": "broker/test_replies.py",
     "syncFlushTimeout": "broker/test_flush.py",
-    "timerCheckMetricsWhen": "broker/test_metrics_check.py",
+    "timerCheckMetricsWhen": "broker/test_count_audit.py",
     "timerCongestNumEachSlot": "broker/test_timer_settings.py",
-    "timerEnableCheckMetrics": "broker/test_metrics_check.py",
+    "timerEnableCheckMetrics": "broker/test_count_audit.py",
     "timerPrecisionMs": "delay/test_release.py",
     "timerProgressLogIntervalMs": "broker/test_timer_settings.py",
     "timerRollWindowSlot": "delay/timer/test_long_stops.py",

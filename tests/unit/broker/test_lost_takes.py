@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wheelmq.broker.refusal import TimersLost
+from wheelmq.broker.rejection import TimersLost
 from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness
 
@@ -75,7 +75,7 @@ def test_timers_that_are_lost_in_memory_fail_the_broker(
         harness.end_round()
         advance_in_steps(harness, 600)
         assert isinstance(harness.broker.failure, TimersLost)
-        assert "planted" in (harness.broker.refusal or "")
+        assert "planted" in (harness.broker.rejection or "")
         harness.stop()
     harness.start()
     advance_in_steps(harness, 1000)

@@ -138,7 +138,7 @@ def test_how_far_behind_it_is(harness: BrokerHarness) -> None:
 
 
 def test_a_turn_is_told_in_a_line(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "wheelmq.broker.pipeline_desk")
+    caplog.set_level(logging.INFO, "wheelmq.broker.turn_coordinator")
     model = PipelineModel(harness)
     for properties in ({props.TIMER_DELAY_MS: "9000"}, {props.DELAY: "2"}, {props.DELAY_IN_SECONDS: "11"}):
         harness.send("T", properties=properties)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wheelmq.broker.lease_watch import LOOP_OPENINGS
-from wheelmq.broker.pipeline_desk import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
+from wheelmq.broker.turn_coordinator import AGE_MS, BURST_PACES, LOOK_MS, ROWS_AT_ONCE
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
 from wheelmq.delay.timer.turns import LEASE_MS
 from wheelmq.formats.wire import headers
@@ -278,10 +278,10 @@ class TestWhenATurnIsDue:
     def test_one_a_second_and_more_only_when_there_is_very_much(
         self, harness: BrokerHarness, model: PipelineModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from wheelmq.broker import pipeline_desk
+        from wheelmq.broker import turn_coordinator
 
         assert ROWS_AT_ONCE == 50_000
-        monkeypatch.setattr(pipeline_desk, "ROWS_AT_ONCE", 20)
+        monkeypatch.setattr(turn_coordinator, "ROWS_AT_ONCE", 20)
         harness.send("T", delay_ms=3000)
         assert model.turn()
         harness.send("T", delay_ms=3000)

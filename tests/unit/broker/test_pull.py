@@ -30,7 +30,7 @@ def beat(
     assert harness.ask(Command(code=RequestCode.HEART_BEAT, body=body)).code == 0
 
 
-def refusal(answer: Command) -> tuple[int, str | None]:
+def rejection(answer: Command) -> tuple[int, str | None]:
     """Code, and what forbids it."""
     return answer.code, answer.ext.get("forbiddenType")
 
@@ -243,12 +243,12 @@ class TestSubscriptionOfTheHeartbeat:
         group = harness.broker.groups.get("consumers")
         assert group is not None and self.pull(harness).code == 0
         group.consume_broadcast_enable = False
-        assert refusal(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "4")
+        assert rejection(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "4")
 
     def test_a_topic_that_is_forbidden_to_the_group(self, harness: BrokerHarness) -> None:
         beat(harness, {"topic": "T", "subString": "*"})
         harness.broker.groups._table.forbidden_table["consumers"] = {"T": 1 << 2}
-        assert refusal(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "5")
+        assert rejection(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "5")
         harness.broker.groups._table.forbidden_table["consumers"] = {"T": 1 << 1, "U": 1 << 2}
         assert self.pull(harness).code == 0
 
@@ -264,26 +264,26 @@ class TestRefusals:
 
     def test_a_topic_that_may_not_be_read(self, harness: BrokerHarness) -> None:
         harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1, perm=2)
-        assert refusal(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "3")
+        assert rejection(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "3")
 
     def test_a_group_that_may_not_consume(self, harness: BrokerHarness) -> None:
         harness.send("T")
         group = harness.broker.groups.get("consumers")
         assert group is not None
         group.consume_enable = False
-        assert refusal(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "2")
+        assert rejection(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "2")
 
     def test_a_broker_that_lets_nobody_read(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, broker_permission=2) as harness:
             harness.send("T")
-            assert refusal(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "1")
+            assert rejection(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "1")
 
     def test_lite_pulls_where_they_are_off(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, lite_pull_message_enable=False) as harness:
             harness.send("T")
             command = harness.pull_command("T")
             command.code = RequestCode.LITE_PULL_MESSAGE
-            assert refusal(harness.ask(command)) == (ResponseCode.NO_PERMISSION, "1")
+            assert rejection(harness.ask(command)) == (ResponseCode.NO_PERMISSION, "1")
             assert harness.pull("T").answer.code == 0
 
     def test_who_pulls_where_only_pushing_is_served(self, tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ class TestCreateMappedFileFailed:
         answer = harness.send("T", bytes(2000))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert (answer.remark or "").startswith(self.FAILED) and os.strerror(code) in (answer.remark or "")
-        assert harness.broker.refusal is not None
+        assert harness.broker.rejection is not None
 
     def test_a_message_sent_back(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         disk.is_full = is_further_log_file

@@ -15,10 +15,10 @@ from wheelmq.testing.clock import ManualClock
 from wheelmq.testing.harness import BrokerHarness
 
 STEPS = {
-    "chores": "chores.run_due",
+    "chores": "periodic_tasks.run_due",
     "arm near timers": "timer.arm_near",
     "blocks": "block_scheduler.tick",
-    "timer chores": "timer_chores.look",
+    "timer chores": "timer_tasks.look",
     "transactions": "transactions.tick",
     "pipeline": "pipeline.tick",
     "slices": "slices.tick",
@@ -26,7 +26,7 @@ STEPS = {
     "calls": "calls.expire",
     "notify members": "member_changes.notify_members",
     "flush": "flush.tick",
-    "timer check": "timer_chores.check.look",
+    "timer check": "timer_tasks.check.look",
     "snapshots": "snapshots.look",
     "delay offsets": "delay_offsets.look",
     "files ahead": "preallocator.look",

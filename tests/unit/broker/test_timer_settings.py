@@ -142,7 +142,7 @@ def test_progress_is_told_while_anything_moves(tmp_path: Path, caplog: pytest.Lo
     with caplog.at_level(logging.INFO), BrokerHarness(tmp_path, timer_progress_log_interval_ms=1000) as harness:
         harness.send("T", delay_ms=90_000)
         harness.advance(10_000)
-        told = [record.getMessage() for record in caplog.records if record.name.endswith("timer_chores")]
+        told = [record.getMessage() for record in caplog.records if record.name.endswith("timer_tasks")]
     assert len(told) == 1
     assert told[0].startswith("timer: 1 wait, 1 of them not indexed, 0 staged; 0 released since the start;")
 

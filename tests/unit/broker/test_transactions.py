@@ -228,7 +228,7 @@ class TestEnd:
 
     def test_a_full_disk(self, harness: BrokerHarness) -> None:
         sent = half(harness)
-        harness.broker.refuse_sends("the disk is full")
+        harness.broker.reject_sends("the disk is full")
         answer = end(harness, sent, COMMIT)
         assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
         harness.advance(200)

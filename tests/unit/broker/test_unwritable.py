@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker.refusal import refusal_text
+from wheelmq.broker.rejection import rejection_text
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.system.disk import DiskFull
 from wheelmq.testing import invariants
@@ -34,7 +34,7 @@ def test_queue_units_that_cannot_be_written(harness: BrokerHarness, disk: Simula
     breaks(disk, code, "consumequeue")
     missing = harness.broker.paths.root / "consumequeue" / "T" / "0" / f"{0:020d}"
     assert harness.send("T", b"0").code == 0  # stored: its queue unit is what is missing
-    assert harness.broker.refusal == refusal_text(OSError(code, os.strerror(code), str(missing)))
+    assert harness.broker.rejection == rejection_text(OSError(code, os.strerror(code), str(missing)))
     assert harness.broker.next_tick_ms() > 0  # no busy wait
     assert harness.send("T", b"1").code == ResponseCode.SERVICE_NOT_AVAILABLE
     harness.advance(1000)
@@ -56,7 +56,7 @@ def test_what_is_due_waits_and_comes_once(harness: BrokerHarness, disk: Simulate
     harness.clock.advance(1000)
     for _ in range(5):
         harness.tick()
-        assert harness.broker.refusal is not None
+        assert harness.broker.rejection is not None
         assert harness.broker.next_tick_ms() > 0
         harness.clock.advance(100)
     disk.is_full = lambda path: False
@@ -67,19 +67,19 @@ def test_what_is_due_waits_and_comes_once(harness: BrokerHarness, disk: Simulate
 
 
 def test_the_text_says_what_to_do() -> None:
-    assert "LimitNOFILE" in refusal_text(OSError(errno.EMFILE, "Too many open files"))
-    assert "Too many open files" in refusal_text(OSError(errno.EMFILE, "Too many open files"))
-    assert "read-only" in refusal_text(OSError(errno.EROFS, "Read-only file system"))
-    assert refusal_text(DiskFull(errno.EDQUOT, "no room for 5 bytes", "x")) == "the disk is full: no room for 5 bytes"
-    assert "system's log" in refusal_text(OSError("strange"))
+    assert "LimitNOFILE" in rejection_text(OSError(errno.EMFILE, "Too many open files"))
+    assert "Too many open files" in rejection_text(OSError(errno.EMFILE, "Too many open files"))
+    assert "read-only" in rejection_text(OSError(errno.EROFS, "Read-only file system"))
+    assert rejection_text(DiskFull(errno.EDQUOT, "no room for 5 bytes", "x")) == "the disk is full: no room for 5 bytes"
+    assert "system's log" in rejection_text(OSError("strange"))
 
 
 def test_a_disk_that_stays_full_is_not_logged_ten_times_a_second(
     harness: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(60):
-        harness.broker.refuse_sends("the disk is full")
+        harness.broker.reject_sends("the disk is full")
         harness.advance(200)
-        assert harness.broker.refusal is None
+        assert harness.broker.rejection is None
     told = [one.getMessage() for one in caplog.records if "sends are refused" in one.message]
     assert len(told) == 2 and "(and 49 times since this was said last)" in told[1]

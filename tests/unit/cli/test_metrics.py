@@ -73,7 +73,7 @@ def test_what_the_shell_counts(harness: BrokerHarness) -> None:
 
 
 def test_a_broker_that_refuses_sends_says_why(harness: BrokerHarness) -> None:
-    harness.broker.refuse_sends("the disk is full")
+    harness.broker.reject_sends("the disk is full")
     found = metrics(harness)
     assert (found["takes_sends"], found["refusal"]) == (False, "the disk is full")
 

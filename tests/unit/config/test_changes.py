@@ -11,7 +11,7 @@ import pytest
 from wheelmq.broker.schema import BROKER
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.config import properties, sources
-from wheelmq.config.changes import ChangeRefused, Configuration, Origin
+from wheelmq.config.changes import ChangeRejected, Configuration, Origin
 from wheelmq.config.schema import Given
 from wheelmq.formats.wire.codes import ResponseCode
 from wheelmq.testing.clock import ManualClock
@@ -41,11 +41,11 @@ class Running:
         assert self.file is not None
         return (self.disk.read(self.file) or b"").decode()
 
-    def refused(self, text: str) -> ChangeRefused:
+    def refused(self, text: str) -> ChangeRejected:
         """What is told of a change that is refused, and that nothing came of it."""
         settings, version = msgspec.structs.replace(self.settings), self.configuration.version
         stored = self.stored if self.file is not None else None
-        with pytest.raises(ChangeRefused) as caught:
+        with pytest.raises(ChangeRejected) as caught:
             self.update(text)
         assert self.settings == settings and self.configuration.version == version and self.told == []
         assert stored is None or self.stored == stored
@@ -132,8 +132,8 @@ def test_what_is_so_already_changes_nothing(conf: Running) -> None:
     ],
 )
 def test_all_or_nothing(conf: Running, text: str, code: ResponseCode, told: str) -> None:
-    refusal = conf.refused(f"longPollingEnable=false\n{text}\n" if "\\u" not in text else text)
-    assert refusal.code == code and told in refusal.remark
+    rejection = conf.refused(f"longPollingEnable=false\n{text}\n" if "\\u" not in text else text)
+    assert rejection.code == code and told in rejection.remark
 
 
 def test_no_path_and_no_address_is_mutable() -> None:
@@ -144,8 +144,8 @@ def test_no_path_and_no_address_is_mutable() -> None:
 
 def test_a_file_that_cannot_be_written_keeps_everything(conf: Running) -> None:
     conf.disk.replace = _full  # type: ignore[method-assign]
-    refusal = conf.refused("longPollingEnable=false")
-    assert refusal.code == ResponseCode.SYSTEM_ERROR and "could not be changed: " in refusal.remark
+    rejection = conf.refused("longPollingEnable=false")
+    assert rejection.code == ResponseCode.SYSTEM_ERROR and "could not be changed: " in rejection.remark
 
 
 def _full(*_: object, **__: object) -> None:

@@ -148,7 +148,7 @@ def test_a_broker_that_does_not_answer(asked: Asked) -> None:
 
 def test_names_stay_text(harness: BrokerHarness, asked: Asked) -> None:
     harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name=HOSTILE)
-    harness.broker.refuse_sends(HOSTILE)
+    harness.broker.reject_sends(HOSTILE)
     harness.send("T")
     found = look(asked)
     assert found["pipeline"]["holder"] == HOSTILE

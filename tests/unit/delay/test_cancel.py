@@ -249,7 +249,7 @@ def test_while_queue_units_cannot_be_written(harness: BrokerHarness, disk: Simul
     harness.submit(harness.send_command("NEW"))  # its queue has no file yet
     harness.tick()
     assert harness.broker.store.journal.count
-    harness.broker.refusal = None
+    harness.broker.rejection = None
     asked = [harness.submit(cancel_command(harness, key, topic)) for key, topic in (("K", "NEW"), ("before", "T"))]
     harness.tick()
     for one in asked:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelmq.delay.levels import DEFAULT_LEVELS, parse_levels
-from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRefused, ParkSettings, park
+from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRejected, ParkSettings, park
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
@@ -90,11 +90,11 @@ class TestWhatIsAsked:
         ],
     )
     def test_refused(self, properties: dict[str, str]) -> None:
-        with pytest.raises(ParkRefused):
+        with pytest.raises(ParkRejected):
             due(properties)
 
     def test_the_refusal_names_the_limit(self) -> None:
-        with pytest.raises(ParkRefused, match="must not exceed 259200000ms"):
+        with pytest.raises(ParkRejected, match="must not exceed 259200000ms"):
             due({SEC: "259201"})
 
     def test_an_empty_value_never_comes_here(self) -> None:
@@ -151,7 +151,7 @@ class TestLevels:
         free = props.PROPERTIES_BYTES_MAX - ORIGIN_PROPERTY_BYTES
         added = len(props.encode({props.DELAY: "1", "k": "", props.REAL_TOPIC: "T", props.REAL_QID: "3"}))
         park(message({props.DELAY: "1", "k": "x" * (free - added)}), NOW, SETTINGS)
-        with pytest.raises(ParkRefused, match=f"may have {free}"):
+        with pytest.raises(ParkRejected, match=f"may have {free}"):
             park(message({props.DELAY: "1", "k": "x" * (free - added + 1)}), NOW, SETTINGS)
 
     def test_what_says_that_it_had_a_level_has_none(self) -> None:
@@ -194,7 +194,7 @@ class TestCancels:
 
     @pytest.mark.parametrize("properties", [{AT: str(NOW)}, {AT: "0"}, {SEC: "-1"}])
     def test_a_cancel_of_the_past(self, properties: dict[str, str]) -> None:
-        with pytest.raises(ParkRefused, match="of a cancel must lie ahead"):
+        with pytest.raises(ParkRejected, match="of a cancel must lie ahead"):
             due({**properties, props.TIMER_DEL_UNIQKEY: "T+K"})
 
     def test_without_a_time_it_is_a_plain_message(self) -> None:
@@ -253,7 +253,7 @@ class TestWhatIsWritten:
         fits = with_bytes(limit)
         park(fits, NOW, SETTINGS)
         assert len(props.encode(fits.properties)) == limit
-        with pytest.raises(ParkRefused, match=f"may have {limit}"):
+        with pytest.raises(ParkRejected, match=f"may have {limit}"):
             park(with_bytes(limit + 1), NOW, SETTINGS)
 
     @given(st.integers(1, MAX_MS), st.sampled_from([100, 500, 1000]))

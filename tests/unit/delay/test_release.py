@@ -67,7 +67,7 @@ class TestTime:
         while harness.now_ms < START_MS + 20_000:
             harness.advance_to_next()
             ticks += 1
-        assert ticks <= 60  # its chores
+        assert ticks <= 60  # its periodic_tasks
 
     def test_the_clock_is_set_back(self, harness: BrokerHarness, clock: ManualClock) -> None:
         harness.send("T", delay_ms=1000)

@@ -38,9 +38,9 @@ from wheelmq.filter.values import EvaluationError, Long, compare
 )
 def test_a_wrong_expression_is_told_why(text: str, told: str) -> None:
     for _ in range(2):  # anew, and from the cache
-        with pytest.raises(ExpressionError) as refusal:
+        with pytest.raises(ExpressionError) as rejection:
             parse(text)
-        assert str(refusal.value).startswith(told)
+        assert str(rejection.value).startswith(told)
 
 
 def test_an_expression_is_read_once() -> None:

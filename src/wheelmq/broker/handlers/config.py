@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, PeerError, Request, reply
-from wheelmq.config.changes import ChangeRefused
+from wheelmq.config.changes import ChangeRejected
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode
 
@@ -24,8 +24,8 @@ def update_config(request: Request, broker: Broker) -> Answer:
     log.info("%s changes settings", peer_text(request.connection))
     try:
         broker.configuration.update(bytes(request.body))
-    except ChangeRefused as refusal:
-        raise PeerError(refusal.code, refusal.remark) from None
+    except ChangeRejected as rejection:
+        raise PeerError(rejection.code, rejection.remark) from None
     return reply()
 
 

@@ -34,7 +34,7 @@ def metrics(broker: Broker) -> dict[str, Any]:
         "boot_ms": broker.boot_ms,
         "now_ms": broker.clock.now_ms(),
         "takes_sends": broker.admission.takes_sends,
-        "refusal": broker.admission.refusal(),
+        "refusal": broker.admission.rejection(),
         "log": {"start": broker.store.log.start, "end": broker.store.log.end, "synced": broker.store.log.synced},
         "requests": dict(broker.dispatch.counts),
         "pipeline": pipeline_metrics(broker),

@@ -8,9 +8,9 @@ import msgspec
 
 from wheelmq.broker.connection import peer_text
 from wheelmq.broker.dispatch import serves
-from wheelmq.broker.pipeline_desk import store_sizes
 from wheelmq.broker.request import Answer, Hold, PeerError, Request, reply
-from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnRefused
+from wheelmq.broker.turn_coordinator import store_sizes
+from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Stale, TurnRejected
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.frame import Command
@@ -104,7 +104,7 @@ def upload(request: Request, broker: Broker) -> Answer:
         broker.pipeline.stir()
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
-    except TurnRefused as refused:
+    except TurnRejected as refused:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{TURN_REFUSED}: {refused}") from None
     return reply()
 
@@ -118,6 +118,6 @@ def commit(request: Request, broker: Broker) -> Answer:
         broker.pipeline.commit(header.epoch, header.turn, winners)
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
-    except TurnRefused as refused:
+    except TurnRejected as refused:
         raise PeerError(ResponseCode.ILLEGAL_OPERATION, f"{TURN_REFUSED}: {refused}") from None
     return reply(turn=broker.timer.turns.turn)

@@ -11,13 +11,13 @@ import msgspec
 
 from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.put_times import timed
-from wheelmq.broker.refusal import refusal_text
+from wheelmq.broker.rejection import rejection_text
 from wheelmq.broker.request import Answer, Durable, PeerError
 from wheelmq.broker.transactions.halves import ROOM_BYTES, has_room
 from wheelmq.delay.blocks.block import Put
 from wheelmq.delay.blocks.park import park_in_block
 from wheelmq.delay.cancel import Cancelled, append_cancel
-from wheelmq.delay.park import LevelUnreadable, ParkRefused, TimersOff, park
+from wheelmq.delay.park import LevelUnreadable, ParkRejected, TimersOff, park
 from wheelmq.delay.room import half_growth_bytes, release_growth_bytes
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
@@ -57,7 +57,7 @@ def put(broker: Broker, message: Message, asked_ms: Millis | None = None) -> tup
     """
     _admit(broker, message)
     due_ms = _parked_due_ms(broker, message, asked_ms)
-    if due_ms is not None and _is_refused_by_its_slot(broker, message, due_ms):
+    if due_ms is not None and _is_rejected_by_its_slot(broker, message, due_ms):
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_FLOW_CONTROL)
 
     def append() -> tuple[Appended, Cancelled | None]:
@@ -82,7 +82,7 @@ def _parked_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = N
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     except TimersOff:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_NOT_ENABLE) from None
-    except ParkRefused as error:
+    except ParkRejected as error:
         raise PutFailed(broker, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, error) from None
     if due_ms is not None:
         _check_room(broker, message, release_growth_bytes(message))
@@ -97,7 +97,7 @@ def _check_room(broker: Broker, message: Message, growth_bytes: int) -> None:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
 
 
-def _is_refused_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
+def _is_rejected_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
     """Whether too many wait in the slot of the parked `message`. A cancel makes them fewer, a level is no timer."""
     if message.topic != names.TIMER_TOPIC or props.TIMER_DEL_UNIQKEY in message.properties:
         return False
@@ -110,7 +110,7 @@ def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
     _admit(broker, message)
     try:
         park_in_block(message, due_ms)
-    except ParkRefused as error:
+    except ParkRejected as error:
         raise PutFailed(broker, PutStatus.MESSAGE_ILLEGAL, error) from None
     _check_room(broker, message, release_growth_bytes(message))
     return _store(broker, lambda: broker.block_scheduler.put(message, due_ms))
@@ -163,9 +163,9 @@ def _store(broker: Broker, append: Callable[[], A]) -> A:
         log.error("%s: %s", NOT_LOOKED_UP, error)
         raise PutFailed(broker, PutStatus.UNKNOWN_ERROR, f"{NOT_LOOKED_UP}: {error}") from None
     except OSError as error:
-        refusal = refusal_text(error)
-        broker.refuse_sends(refusal)
-        raise PutFailed(broker, PutStatus.CREATE_MAPPED_FILE_FAILED, refusal) from None
+        rejection = rejection_text(error)
+        broker.reject_sends(rejection)
+        raise PutFailed(broker, PutStatus.CREATE_MAPPED_FILE_FAILED, rejection) from None
     except Exception:
         log.exception("a message could not be stored")
         raise PutFailed(broker, PutStatus.UNKNOWN_ERROR) from None

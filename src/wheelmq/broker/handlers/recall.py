@@ -45,8 +45,8 @@ def recall(request: Request, broker: Broker) -> Answer:
     header = request.header(RecallHeader)
     try:
         return _recall(request, broker, header)
-    except PeerError as refusal:
-        return reply(refusal.code, refusal.remark, MSG_REGION=broker.settings.region_id)
+    except PeerError as rejection:
+        return reply(rejection.code, rejection.remark, MSG_REGION=broker.settings.region_id)
 
 
 def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:

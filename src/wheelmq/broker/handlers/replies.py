@@ -62,8 +62,8 @@ def _send_reply(request: Request, broker: Broker) -> Answer:
         if too_early is not None:
             raise too_early
         reply = _Reply(header, _message(request, broker, header))
-    except PeerError as refusal:
-        return Command(code=refusal.code, remark=refusal.remark, ext=marks(broker))
+    except PeerError as rejection:
+        return Command(code=rejection.code, remark=rejection.remark, ext=marks(broker))
     client_id = reply.message.properties.get(props.REPLY_TO_CLIENT)
     if client_id is None:
         return _answer(broker, reply, f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
@@ -144,8 +144,8 @@ def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
         return answer
     try:
         appended, _ = put(broker, message)
-    except PeerError as refusal:
-        log.warning("a reply is not stored: %s", refusal.remark)
+    except PeerError as rejection:
+        log.warning("a reply is not stored: %s", rejection.remark)
         return answer
     answer.ext |= headers.texts(
         msgId=offset_message_id(broker.host, appended.position),

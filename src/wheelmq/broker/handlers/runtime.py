@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from wheelmq.broker import flow
+from wheelmq.broker import overload
 from wheelmq.broker.dispatch import serves
 from wheelmq.broker.request import Answer, Request, reply
 from wheelmq.formats.wire.codes import RequestCode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 VERSION_TEXT = "V5_3_3"
-_POOLS: Final = {"send": flow.SEND, "pull": flow.PULL, "litePull": flow.LITE_PULL, "query": flow.QUERY}
+_POOLS: Final = {"send": overload.SEND, "pull": overload.PULL, "litePull": overload.LITE_PULL, "query": overload.QUERY}
 NO_BUFFERS: Final = (1 << 31) - 1
 """What Apache tells where no pool of buffers stands before the page cache."""
 _SPANS: Final = (
@@ -124,10 +124,10 @@ def _gets(broker: Broker) -> dict[str, object]:
 
 def _pools(broker: Broker) -> dict[str, Any]:
     """Return the queues of request groups, with the capacities in force. POP is not served, so acks have no queue."""
-    requests, round_ms = broker.flow, round(1000 * broker.ticks.elapsed_s)
+    requests, round_ms = broker.overload, round(1000 * broker.ticks.elapsed_s)
     found: dict[str, Any] = {
-        "EndTransactionQueueSize": requests.size(flow.ENDS),
-        "EndTransactionThreadPoolQueueCapacity": requests.capacity(flow.ENDS),
+        "EndTransactionQueueSize": requests.size(overload.ENDS),
+        "EndTransactionThreadPoolQueueCapacity": requests.capacity(overload.ENDS),
         **{f"ackThreadPoolQueue{figure}": 0 for figure in ("Size", "Capacity", "HeadWaitTimeMills")},
     }
     for pool, group in _POOLS.items():

@@ -24,7 +24,7 @@ from wheelmq.broker.put_status import PutFailed, PutStatus
 from wheelmq.broker.request import Answer, DurableInBlock, Give, LaterAnswer, PeerError, Request
 from wheelmq.broker.saved_answers import check_place, when_topic_saved
 from wheelmq.broker.transactions.halves import half_of
-from wheelmq.delay.blocks.park import SecondsRefused, asked_due_ms
+from wheelmq.delay.blocks.park import SecondsRejected, asked_due_ms
 from wheelmq.delay.park import LevelUnreadable
 from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
@@ -64,8 +64,8 @@ def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> An
         hooks.before_send(context)
         hooks.check_topic(context.born_host, context.producer_group, context.topic)
         answer = when_topic_saved(request, broker, lambda: _send(request, broker, header))
-    except PeerError as refusal:
-        answer = Command(code=refusal.code, remark=refusal.remark)
+    except PeerError as rejection:
+        answer = Command(code=rejection.code, remark=rejection.remark)
     finally:
         if not isinstance(answer, LaterAnswer):
             hooks.after_send(context, answer)
@@ -79,8 +79,8 @@ def _with_hooks_later(broker: Broker, context: SendMessageContext, begin: Callab
         answer: Answer = None
         try:
             answer = make()
-        except PeerError as refusal:
-            answer = Command(code=refusal.code, remark=refusal.remark)
+        except PeerError as rejection:
+            answer = Command(code=rejection.code, remark=rejection.remark)
         finally:
             if not isinstance(answer, LaterAnswer):
                 broker.hooks.after_send(context, answer)
@@ -100,8 +100,8 @@ def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
         if header.batch:  # the code alone makes none
             return _send_batch(request, broker, header, topic)
         return _send_one(request, broker, header, topic)
-    except PeerError as refusal:
-        answer = Command(code=refusal.code, remark=refusal.remark)
+    except PeerError as rejection:
+        answer = Command(code=rejection.code, remark=rejection.remark)
         answer.ext = marks(broker)
         return answer
 
@@ -212,7 +212,7 @@ def _block_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = No
             message, now_ms if asked_ms is None else asked_ms, broker.settings.block_max_delay_seconds
         )
         return due_ms if due_ms is not None and due_ms > now_ms else None
-    except SecondsRefused as error:
+    except SecondsRejected as error:
         raise PeerError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     except LevelUnreadable as error:
         raise PeerError(ResponseCode.SYSTEM_ERROR, str(error)) from None

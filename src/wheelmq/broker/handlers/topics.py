@@ -108,7 +108,7 @@ def _forget_topic(broker: Broker, topic: str) -> Answer:
     broker.consumer_offsets.remove(lambda _, found: found == topic)
     for remove_files in broker.store.queues.give_up(topic):
         if remove_files is not None:
-            broker.workers.background.submit(remove_files, broker.chores.note_saved)
+            broker.workers.background.submit(remove_files, broker.periodic_tasks.note_saved)
     broker.stats.forget_topic(topic)
     return reply()
 

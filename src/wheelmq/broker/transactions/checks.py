@@ -62,7 +62,7 @@ class Checks:
             self._at, self._stop = pending.first, self._broker.store.queues.end(HALF_TOPIC, halves.HALF_QUEUE)
         appended = looks = 0
         self._at = max(self._at, pending.first)
-        goes_on = self._broker.admission.refusal() is None
+        goes_on = self._broker.admission.rejection() is None
         while goes_on and self._at < self._stop and looks < LOOKS_MAX:
             if not pending.is_gone(self._at):
                 looks += 1

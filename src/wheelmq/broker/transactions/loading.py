@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wheelmq.broker.transactions import halves
-from wheelmq.broker.transactions.evidence import Evidence
 from wheelmq.broker.transactions.pending import PendingHalves, Place
 from wheelmq.broker.transactions.queue_records import queue_records
+from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.formats.disk.properties import REAL_TOPIC
 from wheelmq.formats.names import HALF_TOPIC
 from wheelmq.store.store import Store
@@ -35,7 +35,7 @@ class Loaded:
     """Queue offsets of half messages that have ended and that no op message names."""
 
 
-def load(store: Store, first: int, in_ops: set[int], evidence: Evidence) -> Loaded:
+def load(store: Store, first: int, in_ops: set[int], recovered_ends: RecoveredEnds) -> Loaded:
     """Read the half queue from `first` on; `in_ops` are the queue offsets that op messages name.
 
     What was put back stands in the queue twice when the stop came before that was written down: the last one counts.
@@ -50,7 +50,9 @@ def load(store: Store, first: int, in_ops: set[int], evidence: Evidence) -> Load
             continue
         half = _Half(Place(offset, record.position), record.message.properties.get(REAL_TOPIC, ""))
         by_origin.setdefault(halves.origin_of(record), []).append(half)
-    in_log = evidence.ended_from(min((group[0].place.position for group in by_origin.values()), default=store.log.end))
+    in_log = recovered_ends.ended_from(
+        min((group[0].place.position for group in by_origin.values()), default=store.log.end)
+    )
     gone = set(missing)
     for origin, group in by_origin.items():
         *older, (place, topic) = group

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from wheelmq.broker.transactions import halves
 from wheelmq.broker.transactions.checks import Checks
 from wheelmq.broker.transactions.counts import TransactionCounts
-from wheelmq.broker.transactions.evidence import Evidence
 from wheelmq.broker.transactions.halves import HALF_QUEUE
 from wheelmq.broker.transactions.loading import load
 from wheelmq.broker.transactions.ops import Ops
 from wheelmq.broker.transactions.pending import PendingHalves, Place
+from wheelmq.broker.transactions.recovered_ends import RecoveredEnds
 from wheelmq.formats.disk.message import SYS_TRANSACTION, SYS_TRANSACTION_COMMIT, Message, Record
 from wheelmq.formats.disk.properties import REAL_TOPIC, fitting
 from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -50,14 +50,14 @@ class _Progress(NamedTuple):
 class Transactions:
     """Runs in the broker's ticks. Times of the ticks are monotonic milliseconds."""
 
-    def __init__(self, broker: Broker, evidence: Evidence) -> None:
+    def __init__(self, broker: Broker, recovered_ends: RecoveredEnds) -> None:
         self._broker = broker
         self._store = broker.store
         settings = broker.settings
         self.counts = TransactionCounts(broker.store)
         op_bytes_max = min(settings.transaction_op_msg_max_size, broker.store.record_bytes_max - OP_ROOM_BYTES)
         self._ops = Ops(broker.store, settings.transaction_op_batch_interval, op_bytes_max)
-        self.pending: PendingHalves = self._load(evidence)
+        self.pending: PendingHalves = self._load(recovered_ends)
         self._ends: dict[int, int] = {}
         self._saved = (-1, -1)
         self._rests_to_ms = 0
@@ -65,11 +65,11 @@ class Transactions:
         self._checks = Checks(broker, self)
         if self._store.queues.end(CHECK_MAX_TIME_TOPIC, 0):
             broker.topics.create_for_group(CHECK_MAX_TIME_TOPIC, 1)  # a kill came before the topic was on disk
-        broker.chores.every(settings.transaction_metric_flush_interval, self._save_counts)
+        broker.periodic_tasks.every(settings.transaction_metric_flush_interval, self._save_counts)
 
-    def _load(self, evidence: Evidence) -> PendingHalves:
+    def _load(self, recovered_ends: RecoveredEnds) -> PendingHalves:
         in_ops = self._ops.load(self._stored(OP_HALF_TOPIC))
-        loaded = load(self._store, self._stored(HALF_TOPIC), in_ops, evidence)
+        loaded = load(self._store, self._stored(HALF_TOPIC), in_ops, recovered_ends)
         for offset in loaded.unsaid:
             self._ops.add(offset, self._broker.now_monotonic_ms())
         for topic in loaded.topics:
@@ -196,7 +196,7 @@ class Transactions:
     def _save_counts(self) -> None:
         job = self.counts.save_job()
         if job is not None:
-            self._broker.workers.background.submit(job, self._broker.chores.note_saved)
+            self._broker.workers.background.submit(job, self._broker.periodic_tasks.note_saved)
 
     def say_all(self) -> int:
         """A clean stop: say every end in op messages; how many that took. Raises OSError."""

@@ -7,7 +7,7 @@ delayInSeconds   0         delivered at once
 
 from __future__ import annotations
 
-from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRefused
+from wheelmq.delay.park import ROOM_BYTES, LevelUnreadable, ParkRejected
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.block import BLOCK_TOPIC
 from wheelmq.formats.disk.message import Message
@@ -19,14 +19,14 @@ BOTH = "delayInSeconds and delayTimeLevel should not be specified at the same ti
 """The seed's words."""
 
 
-class SecondsRefused(ValueError):
+class SecondsRejected(ValueError):
     """`delayInSeconds` cannot be granted; the text is the answer."""
 
 
 def asked_due_ms(message: Message, now_ms: Millis, seconds_max: int) -> Millis | None:
     """When `message` asks to be delivered by `delayInSeconds`, which is taken off; None when it does not.
 
-    Raises SecondsRefused, LevelUnreadable.
+    Raises SecondsRejected, LevelUnreadable.
     """
     properties = message.properties
     asked = properties.pop(props.DELAY_IN_SECONDS, None)
@@ -34,26 +34,26 @@ def asked_due_ms(message: Message, now_ms: Millis, seconds_max: int) -> Millis |
         return None
     seconds = java_int(asked)
     if seconds is None:
-        raise SecondsRefused(f"delayInSeconds is {asked!r}, no 32-bit number")
+        raise SecondsRejected(f"delayInSeconds is {asked!r}, no 32-bit number")
     if seconds == 0:
         return None
     level = java_int(properties.get(props.DELAY, "0"))
     if level is None:
         raise LevelUnreadable(f"DELAY is {properties[props.DELAY]!r}, no 32-bit number")
     if level != 0:
-        raise SecondsRefused(BOTH)
+        raise SecondsRejected(BOTH)
     other = next((name for name in (*props.TIMER_REQUESTS, props.TIMER_DEL_UNIQKEY) if name in properties), None)
     if other is not None:
-        raise SecondsRefused(f"delayInSeconds and {other} should not be specified at the same time.")
+        raise SecondsRejected(f"delayInSeconds and {other} should not be specified at the same time.")
     if seconds < 0:
-        raise SecondsRefused(f"delayInSeconds is {seconds}: it must be 0 or more")
+        raise SecondsRejected(f"delayInSeconds is {seconds}: it must be 0 or more")
     if seconds > seconds_max:
-        raise SecondsRefused(f"delayInSeconds is {seconds}: the delay must not exceed {seconds_max}s")
+        raise SecondsRejected(f"delayInSeconds is {seconds}: the delay must not exceed {seconds_max}s")
     return Millis(now_ms + seconds * 1000)
 
 
 def park_in_block(message: Message, due_ms: Millis) -> None:
-    """Rewrite `message` in place for a block; its queue id is then the number of the block. Raises ParkRefused."""
+    """Rewrite `message` in place for a block; its queue id is then the number of the block. Raises ParkRejected."""
     properties = message.properties
     for name in (props.REAL_TOPIC, props.REAL_QID, props.TIMER_DELAY_LEVEL, props.TIMER_OUT_MS):
         properties.pop(name, None)
@@ -63,7 +63,7 @@ def park_in_block(message: Message, due_ms: Millis) -> None:
     message.topic = BLOCK_TOPIC
     size = len(props.encode(properties))
     if size + ROOM_BYTES > props.PROPERTIES_BYTES_MAX:
-        raise ParkRefused(
+        raise ParkRejected(
             f"{size} bytes of properties leave no room for what delivery adds; "
             f"a delayed message may have {props.PROPERTIES_BYTES_MAX - ROOM_BYTES}"
         )

@@ -26,7 +26,7 @@ from wheelmq.delay.blocks.wheel import STEP_MS, BlockWheel, Counts, entries_of
 from wheelmq.delay.timer.row_check import check_order
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.timer import Timer
-from wheelmq.delay.timer.turns import BlockWindow, TurnRefused
+from wheelmq.delay.timer.turns import BlockWindow, TurnRejected
 from wheelmq.formats.disk.block import FLAG_LONG
 from wheelmq.formats.disk.message import Message, Record
 from wheelmq.formats.disk.origin import (
@@ -270,14 +270,14 @@ class BlockScheduler:
     def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
         """Check the rows of blocks: each entry has as many as the wheel counted, each row agrees with its unit.
 
-        Raises TurnRefused.
+        Raises TurnRejected.
         """
         for part in parts:
             check_order(part, KIND_BLOCKS)
         rows = np.concatenate(parts) if parts else None
         if window is None or self._planned is None:
             if rows is not None and len(rows):
-                raise TurnRefused(f"{KIND_BLOCKS}: {len(rows)} rows came, the plan has none")
+                raise TurnRejected(f"{KIND_BLOCKS}: {len(rows)} rows came, the plan has none")
             return
         found: dict[int, Counts] = {}
         entries = (window.through_ms - window.after_ms) // STEP_MS
@@ -285,17 +285,17 @@ class BlockScheduler:
             assert rows is not None
             places = entries_of(rows["fire_ms"][mine], window.after_ms)
             if stream_kind(stream) != KIND_BLOCK or places.min() < 0 or places.max() >= entries:
-                raise TurnRefused(f"{KIND_BLOCKS}: a row's second or block is not one of the plan's")
+                raise TurnRejected(f"{KIND_BLOCKS}: a row's second or block is not one of the plan's")
             if (np.diff(np.sort(rows["origin"][mine])) == 0).any():  # np.unique takes a second for a million
-                raise TurnRefused(f"{KIND_BLOCKS}: a message came twice")
+                raise TurnRejected(f"{KIND_BLOCKS}: a message came twice")
             found[stream_number(stream)] = np.bincount(places, minlength=entries)
         if found.keys() != self._planned.keys():
-            raise TurnRefused(f"{KIND_BLOCKS}: rows of blocks {sorted(found)} came, not of {sorted(self._planned)}")
+            raise TurnRejected(f"{KIND_BLOCKS}: rows of blocks {sorted(found)} came, not of {sorted(self._planned)}")
         for number, counts in self._planned.items():
             if not np.array_equal(counts, found[number]):
                 wrong = int(np.flatnonzero(counts != found[number])[0])
                 second_ms = window.after_ms + wrong * STEP_MS
-                raise TurnRefused(
+                raise TurnRejected(
                     f"{KIND_BLOCKS}: second {second_ms} of block {number} has {counts[wrong]} messages, "
                     f"{found[number][wrong]} rows came"
                 )

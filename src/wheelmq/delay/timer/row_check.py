@@ -23,7 +23,7 @@ import numpy.typing as npt
 from wheelmq.delay.timer.live_view import LiveView
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.staging import INDEX, STAGED_ROW, WALK, place, read_records
-from wheelmq.delay.timer.turns import Proposal, TurnPlan, TurnRefused
+from wheelmq.delay.timer.turns import Proposal, TurnPlan, TurnRejected
 from wheelmq.delay.timer.view import Positions, StoreUnreadable, chain
 from wheelmq.formats.disk.origin import (
     INDEX_BITS,
@@ -75,7 +75,7 @@ class RowCheck:
         self._window_ms = timer.settings.roll_window_slots * timer.settings.precision_ms
 
     def check(self, proposal: Proposal) -> None:
-        """Check all rows but those of blocks. Raises TurnRefused, with nothing changed."""
+        """Check all rows but those of blocks. Raises TurnRejected, with nothing changed."""
         plan = proposal.plan
         for kind, parts in (
             (KIND_INDEX, proposal.index_parts),
@@ -119,7 +119,7 @@ class RowCheck:
         rows = np.concatenate([np.empty(0, TURN_ROW), *parts])
         units = self._units_of_slots(plan)
         if len(rows) != len(units.positions):
-            raise TurnRefused(f"{KIND_WALK}: {len(rows)} rows came, the slots have {len(units.positions)} units")
+            raise TurnRejected(f"{KIND_WALK}: {len(rows)} rows came, the slots have {len(units.positions)} units")
         of_rows = _by_position(rows["position"], rows["slot_ms"])
         of_units = _by_position(units.positions, units.slots_ms)
         differs = np.zeros(len(rows), np.bool_)
@@ -158,7 +158,7 @@ class RowCheck:
         try:
             found = [chain(files, int(position), plan.timer_log_end)[0] for position in newest]
         except StoreUnreadable as error:
-            raise TurnRefused(f"{KIND_WALK}: {error}") from None
+            raise TurnRejected(f"{KIND_WALK}: {error}") from None
         return _units_at(files, np.concatenate([np.empty(0, np.int64), *found]))
 
     def _has_its_origin(self, rows: TurnRows) -> Flags:
@@ -193,7 +193,7 @@ class RowCheck:
     # Records -------------------------------------------------------------------------------------------------------
 
     def _compare_with_records(self, rows: TurnRows, kind: str, plan: TurnPlan) -> None:
-        """Stage `rows` from their records once more and compare. Raises TurnRefused."""
+        """Stage `rows` from their records once more and compare. Raises TurnRejected."""
         if not len(rows):
             return
         rows = rows[np.argsort(rows["position"], kind="stable")]
@@ -205,7 +205,7 @@ class RowCheck:
         try:
             read_records(LiveView.on_loop(self._timer), staged)
         except (StoreUnreadable, FileNotFoundError) as error:
-            raise TurnRefused(f"{kind}: {error}") from None
+            raise TurnRejected(f"{kind}: {error}") from None
         expected = place(staged, self._window_ms, self._precision_ms)
         differs = np.zeros(len(rows), np.bool_)
         for name in ("origin", "fire_ms", "slot_ms", "magic"):
@@ -214,10 +214,10 @@ class RowCheck:
 
 
 def check_order(rows: TurnRows, kind: str) -> None:
-    """Check that `rows` are in the order of their fire times, as they are armed. Raises TurnRefused."""
+    """Check that `rows` are in the order of their fire times, as they are armed. Raises TurnRejected."""
     fires = rows["fire_ms"]
     if len(fires) > 1 and (fires[1:] < fires[:-1]).any():
-        raise TurnRefused(f"{kind}: rows are not in the order of their fire times")
+        raise TurnRejected(f"{kind}: rows are not in the order of their fire times")
 
 
 def gather(read: Callable[[int, int], Units], indices: Positions) -> Units:
@@ -247,11 +247,11 @@ def _must_agree(rows: TurnRows, units: Units, kind: str) -> None:
 
 
 def _refuse(kind: str, rows: TurnRows, is_wrong: Flags, why: str) -> None:
-    """Raise TurnRefused for the first wrong row, if there is one."""
+    """Raise TurnRejected for the first wrong row, if there is one."""
     if not is_wrong.any():
         return
     row = rows[int(np.argmax(is_wrong))]
-    raise TurnRefused(
+    raise TurnRejected(
         f"{kind}: the row of origin {int(row['origin']):#x} (position {row['position']}, size {row['size']}, slot "
         f"{row['slot_ms']}, fire {row['fire_ms']}, magic {row['magic']}) has {why}"
     )

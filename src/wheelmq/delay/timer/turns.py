@@ -40,7 +40,7 @@ class Stale(Exception):
     """The request belongs to a lease or a turn that is over: open a new lease."""
 
 
-class TurnRefused(Exception):
+class TurnRejected(Exception):
     """The proposal does not agree with its plan; nothing was changed."""
 
 
@@ -112,10 +112,10 @@ class _Upload:
     def whole(self, part: Part) -> TurnRows:
         missing = next((i for i in range(part.chunks) if i not in self.chunks), None)
         if missing is not None:
-            raise TurnRefused(f"{part.kind} {part.part}: chunk {missing} of {part.chunks} is not here")
+            raise TurnRejected(f"{part.kind} {part.part}: chunk {missing} of {part.chunks} is not here")
         raw = b"".join(self.chunks[i] for i in range(part.chunks))
         if zlib.crc32(raw) != part.crc or len(raw) != part.rows * TURN_ROW.itemsize:
-            raise TurnRefused(f"{part.kind} {part.part}: {len(raw)} bytes are not the {part.rows} rows of the winner")
+            raise TurnRejected(f"{part.kind} {part.part}: {len(raw)} bytes are not the {part.rows} rows of the winner")
         return np.frombuffer(raw, TURN_ROW)
 
 
@@ -188,14 +188,14 @@ class Turns:
         return self.plan
 
     def upload(self, epoch: int, turn: int, key: tuple[str, int, int], chunk: int, rows: bytes) -> None:
-        """Take one chunk of the attempt `key` (kind, part, attempt). Raises Stale, TurnRefused."""
+        """Take one chunk of the attempt `key` (kind, part, attempt). Raises Stale, TurnRejected."""
         self.under_way(epoch, turn)
         if len(rows) % TURN_ROW.itemsize:
-            raise TurnRefused(f"{len(rows)} bytes are no whole rows of {TURN_ROW.itemsize}")
+            raise TurnRejected(f"{len(rows)} bytes are no whole rows of {TURN_ROW.itemsize}")
         upload = self._uploads.setdefault(key, _Upload())
         upload_bytes = self._upload_bytes + len(rows) - len(upload.chunks.get(chunk, b""))
         if upload_bytes > UPLOAD_BYTES_MAX:
-            raise TurnRefused(f"uploads of one turn exceed {UPLOAD_BYTES_MAX} bytes")
+            raise TurnRejected(f"uploads of one turn exceed {UPLOAD_BYTES_MAX} bytes")
         self._upload_bytes = upload_bytes
         upload.chunks[chunk] = rows
         reach("upload.taken")
@@ -203,7 +203,7 @@ class Turns:
     def check(
         self, epoch: int, turn: int, winners: list[Part], walk_units: npt.NDArray[np.int32], precision_ms: int
     ) -> Proposal:
-        """The proposal of the winners, checked against the plan. Raises Stale, TurnRefused; changes nothing.
+        """The proposal of the winners, checked against the plan. Raises Stale, TurnRejected; changes nothing.
 
         Checked are: each queue offset of the plan exactly once, in order; for each slot of the plan as many rows as
         its chain has units; each row in the slot range it claims; each message of the plan's queues exactly once, in
@@ -214,10 +214,10 @@ class Turns:
         for winner in sorted(winners, key=lambda part: (part.kind, part.part)):
             upload = self._uploads.get((winner.kind, winner.part, winner.attempt))
             if upload is None and winner.rows:
-                raise TurnRefused(f"{winner.kind} {winner.part}: attempt {winner.attempt} uploaded nothing")
+                raise TurnRejected(f"{winner.kind} {winner.part}: attempt {winner.attempt} uploaded nothing")
             rows = upload.whole(winner) if upload else np.empty(0, TURN_ROW)
             if winner.kind not in parts:
-                raise TurnRefused(f"{winner.kind!r} is no kind of rows")
+                raise TurnRejected(f"{winner.kind!r} is no kind of rows")
             parts[winner.kind].append(rows)
         _check_index(plan, parts[KIND_INDEX])
         _check_walk(plan, parts[KIND_WALK], walk_units, precision_ms)
@@ -240,10 +240,10 @@ def _check_index(plan: TurnPlan, parts: list[TurnRows]) -> None:
     expected = plan.index_from
     for rows in parts:
         if not are_in_order(rows, timer_origin(expected)):
-            raise TurnRefused(f"{KIND_INDEX}: rows from queue offset {expected} on are not each there once, in order")
+            raise TurnRejected(f"{KIND_INDEX}: rows from queue offset {expected} on are not each there once, in order")
         expected += len(rows)
     if expected != plan.index_to:
-        raise TurnRefused(f"{KIND_INDEX}: rows end at queue offset {expected}, the plan at {plan.index_to}")
+        raise TurnRejected(f"{KIND_INDEX}: rows end at queue offset {expected}, the plan at {plan.index_to}")
 
 
 def _check_walk(plan: TurnPlan, parts: list[TurnRows], units: npt.NDArray[np.int32], precision_ms: int) -> None:
@@ -251,12 +251,12 @@ def _check_walk(plan: TurnPlan, parts: list[TurnRows], units: npt.NDArray[np.int
     for rows in parts:
         places = (rows["slot_ms"] - plan.walk_after_ms) // precision_ms - 1
         if len(rows) and (places.min() < 0 or places.max() >= len(units)):
-            raise TurnRefused(f"{KIND_WALK}: a row's slot is not one of the plan's")
+            raise TurnRejected(f"{KIND_WALK}: a row's slot is not one of the plan's")
         counted += np.bincount(places, minlength=len(units))
     if not np.array_equal(counted, units):
         wrong = int(np.flatnonzero(counted != units)[0])
         slot_ms = plan.walk_after_ms + (wrong + 1) * precision_ms
-        raise TurnRefused(f"{KIND_WALK}: slot {slot_ms} has {units[wrong]} units, {counted[wrong]} rows came")
+        raise TurnRejected(f"{KIND_WALK}: slot {slot_ms} has {units[wrong]} units, {counted[wrong]} rows came")
 
 
 def _check_queues(plan: TurnPlan, parts: list[TurnRows]) -> None:
@@ -269,7 +269,7 @@ def _check_queues(plan: TurnPlan, parts: list[TurnRows]) -> None:
     at = 0
     for rows in parts:
         if not are_the_origins(rows, expected[at : at + len(rows)]):
-            raise TurnRefused(f"{KIND_QUEUE}: rows from the {at}th message on are not each there once, in order")
+            raise TurnRejected(f"{KIND_QUEUE}: rows from the {at}th message on are not each there once, in order")
         at += len(rows)
     if at != len(expected):
-        raise TurnRefused(f"{KIND_QUEUE}: {at} rows came, the plan has {len(expected)} messages")
+        raise TurnRejected(f"{KIND_QUEUE}: {at} rows came, the plan has {len(expected)} messages")

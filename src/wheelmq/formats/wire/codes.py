@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. Which are served, and why the others are not: broker.refused."""
+    """What a request asks for. Which are served, and why the others are not: broker.unsupported_codes."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

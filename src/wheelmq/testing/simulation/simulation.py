@@ -243,7 +243,7 @@ class Simulation:
         world.counts["armed by the wheel lane"] += by["wheel_lane"] - before
         world.observe()
         world.counts["long times"] += 1
-        if broker.failure is None and not self._full_until and broker.refusal is None:
+        if broker.failure is None and not self._full_until and broker.rejection is None:
             overdue = [name for due_ms, name in world.oracle.pending if due_ms < harness.now_ms - OVERDUE_MS]
             assert not overdue, f"{len(overdue)} are overdue while no driver turns: {overdue[:5]}"
 

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.delay.test_release import REAL, park_raw
 from wheelmq.delay.timer import row_check
 from wheelmq.delay.timer.row_check import RowCheck
-from wheelmq.delay.timer.turns import Part, TurnPlan, TurnRefused
+from wheelmq.delay.timer.turns import Part, TurnPlan, TurnRejected
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import NO_ORIGIN, timer_origin
 from wheelmq.formats.disk.parked import delete_key
@@ -54,7 +54,7 @@ def is_refused(harness: BrokerHarness, plan: TurnPlan, tasks: list[Task]) -> boo
         winners.append(Part(task.kind, task.part, 0, 1, len(task.rows), zlib.crc32(raw)))
     try:
         harness.broker.pipeline.checked(plan, plan.epoch, plan.turn, winners)
-    except TurnRefused:
+    except TurnRejected:
         return True
     return False
 

@@ -1,4 +1,4 @@
-"""The turn protocol, broker's side: lease, plan, upload, and every refusal of the check."""
+"""The turn protocol, broker's side: lease, plan, upload, and every rejection of the check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from wheelmq.delay.timer import turns as module
 from wheelmq.delay.timer.rows import TurnRows
-from wheelmq.delay.timer.turns import LEASE_MS, Holder, LeaseHeld, Part, Stale, TurnPlan, TurnRefused, Turns
+from wheelmq.delay.timer.turns import LEASE_MS, Holder, LeaseHeld, Part, Stale, TurnPlan, TurnRejected, Turns
 from wheelmq.formats.disk.origin import level_origin, level_stream, timer_origin
 from wheelmq.formats.disk.turn_row import KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
 
@@ -160,13 +160,13 @@ class TestUpload:
 
     @pytest.mark.parametrize("count", [1, TURN_ROW.itemsize - 1, TURN_ROW.itemsize + 1])
     def test_no_whole_rows(self, pipeline: Pipeline, count: int) -> None:
-        with pytest.raises(TurnRefused, match="no whole rows"):
+        with pytest.raises(TurnRejected, match="no whole rows"):
             pipeline.turns.upload(pipeline.epoch, 8, (KIND_INDEX, 0, 1), 0, bytes(count))
 
     def test_too_much(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "UPLOAD_BYTES_MAX", 3 * TURN_ROW.itemsize)
         pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12]))
-        with pytest.raises(TurnRefused, match="exceed"):
+        with pytest.raises(TurnRejected, match="exceed"):
             pipeline.upload(KIND_INDEX, 1, rows([13]))
 
     def test_a_chunk_said_again_counts_once(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ class TestCheck:
             pipeline.upload(KIND_INDEX, 0, rows(offsets)),
             pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK)),
         ]
-        with pytest.raises(TurnRefused, match="index: rows"):
+        with pytest.raises(TurnRejected, match="index: rows"):
             pipeline.check(winners)
 
     def test_parts_that_overlap(self, pipeline: Pipeline) -> None:
@@ -236,7 +236,7 @@ class TestCheck:
             if second == [13]:
                 pipeline.check(winners)
             else:
-                with pytest.raises(TurnRefused):
+                with pytest.raises(TurnRejected):
                     pipeline.check(winners)
 
     @pytest.mark.parametrize("order", [[0, 1, 2, 4], [-1, 1, 2, 3], [1, 0, 2, 3], [0, 0, 1, 2]])
@@ -244,7 +244,7 @@ class TestCheck:
         wrong = rows([10, 11, 12, 13])
         wrong["order"] = order
         winners = [pipeline.upload(KIND_INDEX, 0, wrong), pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))]
-        with pytest.raises(TurnRefused, match="index"):
+        with pytest.raises(TurnRejected, match="index"):
             pipeline.check(winners)
 
     @pytest.mark.parametrize(
@@ -264,14 +264,14 @@ class TestCheck:
             pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13])),
             pipeline.upload(KIND_WALK, 1, rows(list(range(len(slots))), slots)),
         ]
-        with pytest.raises(TurnRefused, match="walk"):
+        with pytest.raises(TurnRejected, match="walk"):
             pipeline.check(winners)
 
     def test_a_part_said_twice(self, pipeline: Pipeline) -> None:
         index = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13]))
         walk = pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))
         for winners in ([index, walk, walk], [index, index, walk]):
-            with pytest.raises(TurnRefused):
+            with pytest.raises(TurnRejected):
                 pipeline.check(winners)
 
     @pytest.mark.parametrize("change", [{"crc": 1}, {"rows": 3}, {"rows": 5}, {"chunks": 1}, {"chunks": 3}])
@@ -280,12 +280,12 @@ class TestCheck:
         walk = pipeline.upload(KIND_WALK, 1, rows([1, 2, 3], WALK))
         fields = {name: getattr(index, name) for name in index.__struct_fields__}
         wrong = Part(**{**fields, **change})
-        with pytest.raises(TurnRefused):
+        with pytest.raises(TurnRejected):
             pipeline.check([wrong, walk])
         pipeline.check([index, walk])  # and nothing has changed
 
     def test_a_winner_that_uploaded_nothing(self, pipeline: Pipeline) -> None:
-        with pytest.raises(TurnRefused, match="attempt 99 uploaded nothing"):
+        with pytest.raises(TurnRejected, match="attempt 99 uploaded nothing"):
             pipeline.check([Part(KIND_INDEX, 0, 99, 1, 4, 0)])
 
     def test_chunks_with_a_gap(self, pipeline: Pipeline) -> None:
@@ -293,7 +293,7 @@ class TestCheck:
         for chunk, what in ((0, rows([10, 11])), (2, rows([12, 13]))):
             pipeline.turns.upload(pipeline.epoch, 8, key, chunk, what.tobytes())
         raw = rows([10, 11]).tobytes() + rows([12, 13]).tobytes()
-        with pytest.raises(TurnRefused):
+        with pytest.raises(TurnRejected):
             pipeline.check([Part(*key, 2, 4, zlib.crc32(raw))])
 
     @pytest.mark.parametrize(("epoch", "turn"), [(4, 8), (6, 8), (5, 7), (5, 9)])
@@ -307,7 +307,7 @@ class TestCheck:
         index = pipeline.upload(KIND_INDEX, 0, rows([10, 11, 12, 13]))
         pipeline.check([index], np.zeros(0, np.int32))
         walk = pipeline.upload(KIND_WALK, 1, rows([1], [S + 1000]))
-        with pytest.raises(TurnRefused):
+        with pytest.raises(TurnRejected):
             pipeline.check([index, walk], np.zeros(0, np.int32))
 
 
@@ -351,23 +351,23 @@ class TestQueues:
     )
     def test_what_does_not(self, pipeline: Pipeline, origins: tuple[int, ...]) -> None:
         winner = pipeline.upload(KIND_QUEUE, 0, self.of(*origins))
-        with pytest.raises(TurnRefused, match=KIND_QUEUE):
+        with pytest.raises(TurnRejected, match=KIND_QUEUE):
             pipeline.check([winner], UNITS[:0])
 
     @pytest.mark.parametrize("order", [-1, 5, 0])
     def test_an_order_that_is_none(self, pipeline: Pipeline, order: int) -> None:
         wrong = self.of(*self.ALL)
         wrong["order"][4] = order
-        with pytest.raises(TurnRefused, match=KIND_QUEUE):
+        with pytest.raises(TurnRejected, match=KIND_QUEUE):
             pipeline.check([pipeline.upload(KIND_QUEUE, 0, wrong)], UNITS[:0])
 
     def test_parts_in_another_order(self, pipeline: Pipeline) -> None:
         winners = [
             pipeline.upload(KIND_QUEUE, i, self.of(*part)) for i, part in enumerate((self.ALL[2:], self.ALL[:2]))
         ]
-        with pytest.raises(TurnRefused, match=KIND_QUEUE):
+        with pytest.raises(TurnRejected, match=KIND_QUEUE):
             pipeline.check(winners, UNITS[:0])
 
     def test_a_kind_that_is_none(self, pipeline: Pipeline) -> None:
-        with pytest.raises(TurnRefused, match="'other' is no kind"):
+        with pytest.raises(TurnRejected, match="'other' is no kind"):
             pipeline.check([Part("other", 0, 1, 0, 0, 0)], UNITS[:0])

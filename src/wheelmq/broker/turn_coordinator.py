@@ -21,7 +21,7 @@ from wheelmq.delay.timer import apache_export
 from wheelmq.delay.timer.mark import CheckFile, Mark
 from wheelmq.delay.timer.portions import PortionReader
 from wheelmq.delay.timer.row_check import RowCheck
-from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Proposal, Stale, TurnPlan, TurnRefused
+from wheelmq.delay.timer.turns import Holder, LeaseHeld, Part, Proposal, Stale, TurnPlan, TurnRejected
 from wheelmq.delay.timer.view import StoreSizes
 from wheelmq.formats.units import LogPosition, Millis
 from wheelmq.observe.histogram import Histogram
@@ -75,7 +75,7 @@ class TurnDone(msgspec.Struct, frozen=True):
     """Of these, the broker's for the commit."""
 
 
-class PipelineDesk:
+class TurnCoordinator:
     """Paces turns, and makes their commits durable. Times are monotonic milliseconds except where said."""
 
     def __init__(self, broker: Broker) -> None:
@@ -177,7 +177,7 @@ class PipelineDesk:
         return plan
 
     def commit(self, epoch: int, turn: int, winners: list[Part]) -> None:
-        """Commit a turn; said twice, it is done once. Raises Stale, TurnRefused."""
+        """Commit a turn; said twice, it is done once. Raises Stale, TurnRejected."""
         self._must_go_on()
         turns = self._timer.turns
         turns.renew(epoch, self._broker.now_monotonic_ms())
@@ -189,7 +189,7 @@ class PipelineDesk:
         began_s = self._broker.clock.monotonic()
         try:
             proposal = self.checked(turns.plan, epoch, turn, winners)
-        except TurnRefused as refused:
+        except TurnRejected as refused:
             self.lease_watch.note_wrong(turn, refused)
             raise
         lane, window = self._broker.block_scheduler, proposal.plan.blocks
@@ -202,7 +202,7 @@ class PipelineDesk:
         self.fallback.note_commit(self._stirred_ms)
 
     def checked(self, plan: TurnPlan, epoch: int, turn: int, winners: list[Part]) -> Proposal:
-        """Check the uploads of `winners` completely. Returns the proposal. Raises Stale, TurnRefused."""
+        """Check the uploads of `winners` completely. Returns the proposal. Raises Stale, TurnRejected."""
         timer = self._timer
         proposal = timer.turns.check(epoch, turn, winners, timer.walk_units(plan), timer.settings.precision_ms)
         self._row_check.check(proposal)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.refusal import refusal_text
+from wheelmq.broker.rejection import rejection_text
 from wheelmq.system.disk import StoreRemoved
 from wheelmq.system.memory import FreedMemory
 
@@ -31,7 +31,7 @@ CHECKPOINT_REST: Final = 9
 """How much longer than a checkpoint takes the disk is left alone after it."""
 
 
-class Chores:
+class PeriodicTasks:
     """What is done every so often. Times are monotonic milliseconds."""
 
     def __init__(self, broker: Broker) -> None:
@@ -122,7 +122,7 @@ class Chores:
         broker = self._broker
         broker.expiry.look()
         broker.admission.look_at_disk()
-        broker.or_refuse(self._expire_blocks)
+        broker.run_or_reject(self._expire_blocks)
         timer_log = broker.timer.drop_log()
         if timer_log is not None:
             broker.workers.background.submit(timer_log, self.note_saved)
@@ -139,7 +139,7 @@ class Chores:
 
         def done(result: object) -> None:
             if isinstance(result, StoreRemoved) and broker.failure is None:
-                log.critical("%s", refusal_text(result))
+                log.critical("%s", rejection_text(result))
                 broker.fail(result)
 
         broker.workers.tables.submit(lambda: broker.disk.check_locked(broker.paths.root), done)

@@ -22,7 +22,7 @@ APART_MS: Final = 70 * 60_000
 """From one count to the next, and from the start to the first (RocketMQ: TimerMessageStore)."""
 
 
-class MetricsCheck:
+class CountAudit:
     """Counts anew at the hours that were chosen: a step of the count a tick, when its records are in memory."""
 
     def __init__(self, broker: Broker, metrics: TimerMetricsTable) -> None:
@@ -35,7 +35,7 @@ class MetricsCheck:
         self._steps: Iterator[Step] = iter(())
         self._step: Step | None = None
         if broker.settings.timer_enable_check_metrics:
-            broker.chores.every(LOOK_MS, self._look_at_clock)
+            broker.periodic_tasks.every(LOOK_MS, self._look_at_clock)
 
     @property
     def has_step(self) -> bool:

@@ -22,7 +22,7 @@ _PREPARED = 76
 Rows = npt.NDArray[np.int64]
 
 
-class Evidence:
+class RecoveredEnds:
     """Positions of half messages whose transactions have ended, as the records that recovery walks over name them."""
 
     def __init__(self, log: CommitLog) -> None:

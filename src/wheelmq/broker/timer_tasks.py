@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from wheelmq.broker.metrics_check import MetricsCheck
+from wheelmq.broker.count_audit import CountAudit
 from wheelmq.delay.prefetch import BlockPrefetcher, Prefetcher
 from wheelmq.delay.timer.metrics import TimerMetricsTable
 from wheelmq.formats.disk.origin import timer_origin
@@ -26,8 +26,8 @@ PAGES_AHEAD_BYTES: Final = 4 << 20
 """How far ahead of the timer log's end pages are stored to: the units of a turn, or a few."""
 
 
-class TimerChores:
-    """Runs with the broker's chores. Times are monotonic milliseconds."""
+class TimerTasks:
+    """Runs with the broker's periodic_tasks. Times are monotonic milliseconds."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -39,7 +39,7 @@ class TimerChores:
         """When the messages that are held back are to leave; None while none are, or while timerStopDequeue is on."""
         if settings.holds_dequeue and not settings.timer_stop_dequeue:
             self._dequeues_from_ms = self._appears_ms
-        self.check = MetricsCheck(broker, self.metrics)
+        self.check = CountAudit(broker, self.metrics)
         self._warm = Prefetcher(broker.timer, broker.workers.reading) if settings.timer_warm_enable else None
         self._warm_blocks = BlockPrefetcher(broker.block_scheduler, broker.workers.reading)
         self._files = self._open_files()
@@ -48,9 +48,9 @@ class TimerChores:
         )
         self._progress: tuple[int, ...] = ()
         if settings.timer_flush_interval_ms > 0:
-            broker.chores.every(settings.timer_flush_interval_ms, self._save_metrics)
+            broker.periodic_tasks.every(settings.timer_flush_interval_ms, self._save_metrics)
         if settings.timer_progress_log_interval_ms > 0:
-            broker.chores.every(settings.timer_progress_log_interval_ms, self._tell_progress)
+            broker.periodic_tasks.every(settings.timer_progress_log_interval_ms, self._tell_progress)
         self._warn_of_stops()
 
     def _warn_of_stops(self) -> None:
@@ -102,7 +102,7 @@ class TimerChores:
     def _save_metrics(self) -> None:
         job = self.metrics.save_job()
         if job is not None:
-            self._broker.workers.background.submit(job, self._broker.chores.note_saved)
+            self._broker.workers.background.submit(job, self._broker.periodic_tasks.note_saved)
 
     def _tell_progress(self) -> None:
         """One line, if anything has moved since the last one."""

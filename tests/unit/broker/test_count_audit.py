@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wheelmq.broker import metrics_check
+from wheelmq.broker import count_audit
 from wheelmq.delay import recount
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode
@@ -61,7 +61,7 @@ def falsify(harness: BrokerHarness) -> None:
 class TestACount:
     @pytest.fixture(autouse=True)
     def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(metrics_check, "APART_MS", 0)
+        monkeypatch.setattr(count_audit, "APART_MS", 0)
 
     @pytest.fixture
     def reading(self) -> HeldWorker:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from wheelmq.broker import flow
+from wheelmq.broker import overload
 from wheelmq.broker.dispatch import HANDLERS
-from wheelmq.broker.flow import ADMIN, GROUPS, SEND, UNBOUNDED, RequestGroup
+from wheelmq.broker.overload import ADMIN, GROUPS, SEND, UNBOUNDED, RequestGroup
 from wheelmq.broker.schema import BROKER
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -18,7 +18,7 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.system.rate_limited_log import EVERY_S
 from wheelmq.testing.harness import BrokerHarness
 
-ALL = {value for value in vars(flow).values() if isinstance(value, RequestGroup)}
+ALL = {value for value in vars(overload).values() if isinstance(value, RequestGroup)}
 BUSY = ResponseCode.SYSTEM_BUSY
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 REJECT = "[REJECTREQUEST]system busy, start flow control for a while"
@@ -182,7 +182,7 @@ def test_the_log_is_thinned(harness: BrokerHarness, caplog: pytest.LogCaptureFix
     reject(3)
     harness.clock.advance(int(EVERY_S * 1000))
     reject(2)
-    said = [record.getMessage() for record in caplog.records if record.name == flow.log.name]
+    said = [record.getMessage() for record in caplog.records if record.name == overload.log.name]
     assert len(said) == 2
     assert REJECT in said[0] and "10.0.0.1" in said[0] and "times" not in said[0]
     assert said[1].endswith("(and 7 times since this was said last)")

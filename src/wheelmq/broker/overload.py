@@ -88,14 +88,14 @@ _REJECTED_BY_SLAVES: Final = frozenset(
 _REJECT: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """Why a request is told to come again: what it counts as, and the remark of its answer."""
 
     kind: str
     remark: str
 
 
-class Flow:
+class OverloadGuard:
     """Asked before each request is served, and before the kernel serves sends."""
 
     def __init__(self, broker: Broker) -> None:
@@ -104,12 +104,12 @@ class Flow:
         """Requests of this round, by group."""
         self._log = RateLimitedLog(log, broker.clock.monotonic)
 
-    def refusal(self, connection: Connection, code: int) -> Refusal | None:
+    def rejection(self, connection: Connection, code: int) -> Rejection | None:
         """Why a request is not served now; None when it is, and it counts as taken then."""
         if code in UNBOUNDED:
             return None
         group = GROUPS.get(code, ADMIN)
-        found = self._refusal_of_slave(code) or self._refusal(connection, group)
+        found = self._rejection_of_slave(code) or self._rejection(connection, group)
         if found is None:
             self._taken[group] = self._taken.get(group, 0) + 1
         else:
@@ -119,7 +119,7 @@ class Flow:
 
     def sends_left(self, connection: Connection) -> int:
         """How many sends of `connection` may be served in this round."""
-        if not self._broker.is_master or self._refusal(connection, SEND) is not None:
+        if not self._broker.is_master or self._rejection(connection, SEND) is not None:
             return 0
         return self.capacity(SEND) - self._taken.get(SEND, 0)
 
@@ -131,22 +131,22 @@ class Flow:
         """The next request comes in another round."""
         self._taken.clear()
 
-    def _refusal_of_slave(self, code: int) -> Refusal | None:
-        """Return the refusal of a send to a slave; None for other requests, and on a master."""
+    def _rejection_of_slave(self, code: int) -> Rejection | None:
+        """Return the rejection of a send to a slave; None for other requests, and on a master."""
         if self._broker.is_master or code not in _REJECTED_BY_SLAVES:
             return None
-        return Refusal("rejected", f"{_REJECT} ({slave_text(self._broker)})")
+        return Rejection("rejected", f"{_REJECT} ({slave_text(self._broker)})")
 
-    def _refusal(self, connection: Connection, group: RequestGroup) -> Refusal | None:
+    def _rejection(self, connection: Connection, group: RequestGroup) -> Rejection | None:
         if self._broker.failure is not None:
             return None  # it stops: sends are told so
         settings = self._broker.settings
         round_ms = round(1000 * self._broker.ticks.elapsed_s)
         if group is SEND and round_ms > settings.os_page_cache_busy_time_out_mills:
-            return Refusal("rejected", _REJECT)
+            return Rejection("rejected", _REJECT)
         ahead = self._taken.get(group, 0)
         if ahead >= self.capacity(group):
-            return Refusal("overloaded", "[OVERLOAD]system busy, start flow control for a while")
+            return Rejection("overloaded", "[OVERLOAD]system busy, start flow control for a while")
         if group.wait_ms is None or not settings.broker_fast_failure_enable:
             return None
         waited_ms = round_ms
@@ -154,14 +154,14 @@ class Flow:
             waited_ms = max(waited_ms, round(1000 * (self._broker.clock.monotonic() - connection.waiting_since)))
         if waited_ms < getattr(settings, group.wait_ms):
             return None
-        return Refusal(
+        return Rejection(
             "timed_out",
             "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
             f"period in queue: {waited_ms}ms, size of queue: {ahead}",
         )
 
     def size(self, group: RequestGroup) -> int:
-        """Return the number of requests of `group` that this round has taken: its queue, as a refusal names it."""
+        """Return the number of requests of `group` that this round has taken: its queue, as a rejection names it."""
         return self._taken.get(group, 0)
 
     def capacity(self, group: RequestGroup) -> int:

@@ -22,7 +22,7 @@ class TimersLost(Exception):
     """After an internal error the tables of timers in memory no longer agree with the log."""
 
 
-def refusal_text(error: OSError | TimersLost) -> str:
+def rejection_text(error: OSError | TimersLost) -> str:
     """Return the text for the operator: the cause, the remedy, and the message of the system."""
     if isinstance(error, TimersLost):
         return (
