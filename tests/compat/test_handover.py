@@ -217,7 +217,7 @@ async def look(namesrv: str, address: str, store: Path, filled: Filled, late_max
     assert -1000 < level_late_ms < late_max_ms
 
 
-async def look_again(namesrv: str, filled: Filled) -> None:
+async def refresh(namesrv: str, filled: Filled) -> None:
     """The first broker has the store again: all is there once."""
     old, third = Group(namesrv, "old"), Group(namesrv, "third")
     expected = Counter([*filled.at_once, *PENDING, b"after", b"again"])
@@ -289,7 +289,7 @@ def hand_over(folder: Path, first: str, end: str) -> None:
         assert pending_keys(store) == Counter([filled.far_key])
         if first == "ours" or end == "stopped":  # what left a broker that was killed comes again (FINDINGS.md)
             with BROKERS[first](folder / "first", store, names.address, port) as broker:
-                asyncio.run(look_again(names.address, filled))
+                asyncio.run(refresh(names.address, filled))
                 broker.end(False)
             assert pending_keys(store) == Counter([filled.far_key])
     shutil.rmtree(folder)  # what failed stays

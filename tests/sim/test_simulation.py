@@ -32,7 +32,7 @@ def test_without_drivers(driver: Driver, seed: int) -> None:
 
 
 def test_a_broker_that_does_not_scan_the_wheel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wheelmq.delay.timer.wheel_lane.WheelLane.look", lambda *_: False)
+    monkeypatch.setattr("wheelmq.delay.timer.wheel_lane.WheelLane.poll", lambda *_: False)
     monkeypatch.setattr("wheelmq.delay.timer.wheel_lane.WheelLane.next_ms", lambda *_: None)
     assert "overdue" in Simulation(105, driver=Driver.AWAY, steps=60).run().violation
 

@@ -200,7 +200,7 @@ def test_the_index_is_built_alike(
         shutil.rmtree(store.paths.index, ignore_errors=True)
         index = MessageIndex(store, InlineWorker(), IndexSize(slots=7, units=units))
         while index.indexed_to < store.dispatched_to:
-            index.look()
+            index.poll()
         return [file.read_bytes() for file in sorted(store.paths.index.glob("*"))]
 
     kernel, twin = both_ways(plain, build)

@@ -37,7 +37,7 @@ class Admission:
             )
         self._is_stopping = False
         self._full: str | None = None
-        self.look_at_disk()
+        self.check_disk()
 
     def rejection(self) -> str | None:
         """Why nothing is stored; None when it is."""
@@ -73,7 +73,7 @@ class Admission:
         """The broker stops: nothing more is stored for clients."""
         self._is_stopping = True
 
-    def look_at_disk(self) -> None:
+    def check_disk(self) -> None:
         """Take the share of the disk that is used; past the limit what is left is kept for what is due."""
         used = 100 * self._broker.disk.used_share(self._broker.paths.root)
         is_full = used > self._broker.settings.disk_space_warning_level_ratio

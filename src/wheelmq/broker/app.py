@@ -101,10 +101,10 @@ class BrokerApp:
         collections = Collections(broker.clock.monotonic)
         interval_ms = int(COLLECTION_S * 1000)
 
-        def look() -> None:
-            collections.look(is_crowded=len(broker.holds) > CROWD)
+        def poll_collections() -> None:
+            collections.poll(is_crowded=len(broker.holds) > CROWD)
 
-        broker.periodic_tasks.every(interval_ms, look)
+        broker.periodic_tasks.every(interval_ms, poll_collections)
 
     async def _listen_fast(self) -> None:
         """Listen on the fast port too (RocketMQ: fastRemotingServer).
@@ -134,7 +134,7 @@ class BrokerApp:
 
     def _after_tick(self) -> None:
         assert self.broker is not None and self.registration is not None
-        self.registration.look()
+        self.registration.poll()
         if self.broker.failure is not None:
             self.stopped.set()
 

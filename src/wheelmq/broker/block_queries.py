@@ -76,10 +76,10 @@ class KeySearch:
         hashed = key_hash(delete_key(asked.topic, asked.key))
         self._origins = {origin for origin in broker.timer.keys.find(hashed) if is_in_block(origin)}
         if not self.is_over:
-            self._look(Origin(0))
+            self._begin_search(Origin(0))
         self._finished = finished
 
-    def _look(self, place: Origin) -> None:
+    def _begin_search(self, place: Origin) -> None:
         """Begin the next look, unless there were enough, or too many others are under way."""
         self._looks += 1
         if self._looks > LOOKS_MAX or not self._broker.searches.begin(self._asked.key, place, self._take):
@@ -94,7 +94,7 @@ class KeySearch:
         if result.next_place == END:
             self._end()
         else:
-            self._look(result.next_place)
+            self._begin_search(result.next_place)
 
     def _end(self) -> None:
         self.is_over = True

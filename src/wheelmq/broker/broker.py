@@ -172,11 +172,11 @@ class Broker:
         self.blocks.recover()
         timer, recovered_ends = TimerRecovery(self.timer), RecoveredEnds(self.store.log)
 
-        def meet(rows: Rows, names: InternedNames) -> None:
-            timer.meet(rows, names)
-            recovered_ends.meet(rows)
+        def on_rows(rows: Rows, names: InternedNames) -> None:
+            timer.on_rows(rows, names)
+            recovered_ends.on_rows(rows)
 
-        self.store.recover(meet, timer.resume)
+        self.store.recover(on_rows, timer.resume)
         self.index = self.timer.keys.index = self._open_index()
         timer.finish()
         self.block_scheduler.recover(timer.blocks_gone)
@@ -334,7 +334,7 @@ class Broker:
         self._forget_rejection(monotonic_ms)
         run("arm near timers", self.timer.arm_near, now_ms)
         run("blocks", self.block_scheduler.tick, now_ms)
-        run("timer chores", self.timer_tasks.look, now_ms, monotonic_ms)
+        run("timer chores", self.timer_tasks.poll, now_ms, monotonic_ms)
         run("transactions", self.run_or_reject, lambda: self.transactions.tick(monotonic_ms))
         run("take due timers", self.releaser.take_due, now_ms)
         slice_s = self.settings.release_slice_ms / 1000
@@ -346,12 +346,12 @@ class Broker:
         run("calls", self.calls.expire, monotonic_ms)
         run("notify members", self.member_changes.notify_members)
         run("flush", self.flush.tick, monotonic_ms, is_burst=self.releaser.is_burst_leaving())
-        run("timer check", self.timer_tasks.check.look)
-        run("snapshots", self.snapshots.look, monotonic_ms)
-        run("delay offsets", self.delay_offsets.look, monotonic_ms)
-        run("files ahead", self.preallocator.look, self.timer.armed.bytes)
+        run("timer check", self.timer_tasks.check.poll)
+        run("snapshots", self.snapshots.poll, monotonic_ms)
+        run("delay offsets", self.delay_offsets.poll, monotonic_ms)
+        run("files ahead", self.preallocator.poll, self.timer.armed.bytes)
         if self.index is not None and not self._index_waits(self.index):
-            run("message index", self.index.look)
+            run("message index", self.index.poll)
         run("held queries", self.holds.wake, self.index)
         return bool(self._received or released or appended)
 
@@ -460,7 +460,7 @@ class Broker:
     def reject_sends(self, reason: str) -> None:
         """Answer sends with SERVICE_NOT_AVAILABLE for a moment; the next one tries again."""
         if self.rejection is None:
-            self._log.say(logging.ERROR, "refused", "sends are refused: %s", reason)
+            self._log.log(logging.ERROR, "refused", "sends are refused: %s", reason)
         self.rejection = reason
         self._rejected_ms = self.now_monotonic_ms()
 
@@ -473,7 +473,7 @@ class Broker:
         settings = self.settings
         self.park_settings = replace(self.park_settings, delay_seconds_max=settings.timer_max_delay_seconds)
         self.expiry.take_settings(part_settings.expiry_settings(settings))
-        self.admission.look_at_disk()
+        self.admission.check_disk()
         if self.fast_send is not None:
             self.fast_send.take_settings()
         if "auto_create_topic" in fields:
@@ -486,7 +486,7 @@ class Broker:
     def fail(self, error: BaseException) -> None:
         """Acknowledge nothing more, and stop. The next start recovers from disk."""
         self.failure = error
-        self.flush.give_up()
+        self.flush.cancel_waiting()
         why = (
             rejection_text(error)
             if isinstance(error, StoreRemoved | TimersLost)

@@ -47,7 +47,7 @@ class CountAudit:
         if abs(now_ms - self._last_ms) > APART_MS and time.localtime(now_ms // 1000).tm_hour in self._hours:
             self._is_due = self._recount is None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """One step; call it when the tick has written its queue units."""
         broker = self._broker
         if self._is_due and broker.store.journal.count == 0:

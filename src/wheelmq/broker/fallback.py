@@ -96,12 +96,12 @@ class Fallback:
         self._is_overriding = self._must_commit = self._is_second_lease = False
         self._end(now_ms)
 
-    def look(self, wall_ms: Millis, now_ms: int, *, is_turning: bool) -> None:
+    def poll(self, wall_ms: Millis, now_ms: int, *, is_turning: bool) -> None:
         """Run both lanes, and log when the fallback begins or ends.
 
         `is_turning` says whether a pipeline has the lease and asks for plans.
         """
-        is_working = self.wheel_lane.look(wall_ms, now_ms)
+        is_working = self.wheel_lane.poll(wall_ms, now_ms)
         if self.index_lane.has_result:
             self._take(now_ms)
         if now_ms >= self._look_ms or self._has_more:

@@ -164,7 +164,7 @@ class Flush:
             waits += [self._flush_ms(one) for one in self._sides() if not one.is_running and self._is_behind(one)]
         return min(waits, default=None)
 
-    def give_up(self) -> None:
+    def cancel_waiting(self) -> None:
         """The disk failed: whoever waits for it is told, and nothing is flushed or acknowledged any more."""
         self._has_failed = True
         self._answer_overdue(None)

@@ -54,7 +54,7 @@ class LeaseWatch:
         """Note that the broker refused the rows of a turn."""
         self._log.warn("wrong", "turn %d is refused, nothing is changed: %s", turn, refused)
 
-    def look(self, turns: Turns, now_ms: int) -> None:
+    def poll(self, turns: Turns, now_ms: int) -> None:
         """Log once that the holder does not renew its lease."""
         has_lapsed = turns.holder is not None and not turns.is_held(now_ms)
         if has_lapsed and not self._has_lapsed:

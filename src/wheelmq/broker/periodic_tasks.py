@@ -62,7 +62,7 @@ class PeriodicTasks:
                 self._every[i] = (monotonic_ms + interval_ms, interval_ms, chore)
                 chore()
         for file in self._files:
-            file.look(monotonic_ms)
+            file.poll(monotonic_ms)
         self._broker.new_queues.tick()
 
     def waits_ms(self, monotonic_ms: int) -> list[int]:
@@ -120,8 +120,8 @@ class PeriodicTasks:
 
     def _expire_files(self) -> None:
         broker = self._broker
-        broker.expiry.look()
-        broker.admission.look_at_disk()
+        broker.expiry.poll()
+        broker.admission.check_disk()
         broker.run_or_reject(self._expire_blocks)
         timer_log = broker.timer.drop_log()
         if timer_log is not None:

@@ -44,7 +44,7 @@ class Registrar:
             server.start()
         self._look_at_all()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Register soon if a topic has changed."""
         if self._broker.topics.changed:
             self._broker.topics.changed = False

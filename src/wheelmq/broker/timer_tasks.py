@@ -86,18 +86,18 @@ class TimerTasks:
         """When there is something to do; None when that is not known."""
         return 0 if self.check.has_step else self._dequeues_from_ms
 
-    def look(self, now_ms: Millis, monotonic_ms: int) -> None:
+    def poll(self, now_ms: Millis, monotonic_ms: int) -> None:
         """Begin to release if it is time; have the next pages and the next file of the timer log made, and the next
         records read: those of blocks, others if that is wanted."""
         end = self._broker.timer.log.end
-        self._files.look(end)
-        self._pages.look(end, PAGES_AHEAD_BYTES, stores=True)
-        self._warm_blocks.look()
+        self._files.poll(end)
+        self._pages.poll(end, PAGES_AHEAD_BYTES, stores=True)
+        self._warm_blocks.poll()
         if self._warm is not None:
-            self._warm.look(now_ms)
+            self._warm.poll(now_ms)
         if self._dequeues_from_ms is not None and self._dequeues_from_ms <= monotonic_ms:
             self._dequeues_from_ms = None
-            self._broker.timer.armed.let_go()
+            self._broker.timer.armed.release_held()
 
     def _save_metrics(self) -> None:
         job = self.metrics.save_job()

@@ -94,7 +94,7 @@ class TurnCoordinator:
         """From plan to commit."""
         self.reader = PortionReader(broker.paths.root, store_sizes(broker.settings))
         """For tasks that cannot map the store."""
-        self._stirred_ms = 0
+        self._progress_ms = 0
         """When a pipeline last opened a lease, asked for a plan, or worked on a turn."""
         self.asked_epoch = 0
         """The last lease under which a plan was asked for: only then does its pipeline turn."""
@@ -129,13 +129,13 @@ class TurnCoordinator:
         self.lease_watch.note_opened(holder)
         log.info("pipeline %s at %s has the lease, epoch %d", holder.name, holder.address, epoch)
         self._planned_ms = 0
-        self.stir()
-        self.fallback.note_lease(self._stirred_ms)
+        self.note_progress()
+        self.fallback.note_lease(self._progress_ms)
         self._save(lambda: done(epoch))
 
-    def stir(self) -> None:
+    def note_progress(self) -> None:
         """The pipeline that has the lease did something for a turn."""
-        self._stirred_ms = self._broker.now_monotonic_ms()
+        self._progress_ms = self._broker.now_monotonic_ms()
 
     def is_turning(self, now_ms: int) -> bool:
         """Return whether a pipeline keeps the lease and asked for a plan under it."""
@@ -144,7 +144,7 @@ class TurnCoordinator:
 
     def quiet_ms(self) -> int:
         """For how long the pipeline did nothing, milliseconds: between turns it asks for a plan every second."""
-        return self._broker.now_monotonic_ms() - self._stirred_ms
+        return self._broker.now_monotonic_ms() - self._progress_ms
 
     def next_plan(self, epoch: int) -> TurnPlan | None:
         """The plan to work on now, or None while there is no reason for one. Raises Stale."""
@@ -152,7 +152,7 @@ class TurnCoordinator:
         turns = self._timer.turns
         now_ms = self._broker.now_monotonic_ms()
         turns.renew(epoch, now_ms)
-        self.stir()
+        self.note_progress()
         self.asked_epoch = epoch
         if turns.plan is not None:
             return turns.plan
@@ -181,7 +181,7 @@ class TurnCoordinator:
         self._must_go_on()
         turns = self._timer.turns
         turns.renew(epoch, self._broker.now_monotonic_ms())
-        self.stir()
+        self.note_progress()
         if turns.plan is None and turn == turns.turn:
             return
         if turns.plan is None:
@@ -199,7 +199,7 @@ class TurnCoordinator:
         lane.commit(window, proposal.block_parts, proposal.plan.write_ms)
         self._tell(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
         self._save(None)
-        self.fallback.note_commit(self._stirred_ms)
+        self.fallback.note_commit(self._progress_ms)
 
     def checked(self, plan: TurnPlan, epoch: int, turn: int, winners: list[Part]) -> Proposal:
         """Check the uploads of `winners` completely. Returns the proposal. Raises Stale, TurnRejected."""
@@ -263,14 +263,14 @@ class TurnCoordinator:
 
     def tick(self, wall_ms: Millis, now_ms: int) -> None:
         """Keep S ahead over empty slots, and see whether a waiting pipeline can have its plan; write timercheck."""
-        self._check_file.look()
+        self._check_file.poll()
         is_turning = self.is_turning(now_ms)
-        self._broker.steps.run("fallback", self.fallback.look, wall_ms, now_ms, is_turning=is_turning)
+        self._broker.steps.run("fallback", self.fallback.poll, wall_ms, now_ms, is_turning=is_turning)
         if now_ms < self._look_ms:
             return
         self._look_ms = now_ms + LOOK_MS
         timer = self._timer
-        self.lease_watch.look(timer.turns, now_ms)
+        self.lease_watch.poll(timer.turns, now_ms)
         timer.advance_over_empty_slots(wall_ms)
         if timer.queue.end == timer.indexed_to and not timer.levels_wait(wall_ms):
             self._oldest_ms = None

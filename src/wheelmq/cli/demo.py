@@ -63,7 +63,7 @@ async def _demonstrate(home: Path) -> int:
     try:
         with view:
             while not demonstrating.done():
-                await _look(stack, run, view, demonstrating)
+                await _refresh(stack, run, view, demonstrating)
             await demonstrating
             view.update(force=True)
         problems = run.problems()
@@ -84,7 +84,7 @@ async def _start_and_run(stack: Stack, run: Run) -> None:
     await run.deliver()
 
 
-async def _look(stack: Stack, run: Run, view: DemoView, demonstrating: asyncio.Task[None]) -> None:
+async def _refresh(stack: Stack, run: Run, view: DemoView, demonstrating: asyncio.Task[None]) -> None:
     """Bring the view up to date, unless a message is about to arrive: its receipt is what is measured."""
     from wheelmq.cli.demo_view import LOOK_S
 

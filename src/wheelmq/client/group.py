@@ -65,7 +65,7 @@ class GroupMember:
         self._lost = lost
         self._locks = locks
         self._make = make
-        self._look = asyncio.Event()
+        self._changed = asyncio.Event()
         """Set when the queues should be shared out anew."""
         self._routes_are_old = False
         self._missing: dict[str, int] = {}
@@ -82,10 +82,10 @@ class GroupMember:
         if self._locks is not None:
             self._tasks.append(asyncio.create_task(self._keep_locks(self._locks)))
 
-    def look(self, *, routes_are_old: bool = False) -> None:
+    def request_rebalance(self, *, routes_are_old: bool = False) -> None:
         """Share the queues out soon: the group has changed, or a broker was lost."""
         self._routes_are_old |= routes_are_old
-        self._look.set()
+        self._changed.set()
 
     async def quiet(self) -> None:
         """Take no more queues, and pull no more; what is in hand stays."""
@@ -106,7 +106,7 @@ class GroupMember:
     def move(self, queue: QueueName, offset: int) -> None:
         """Begin `queue` anew at `offset`, soon, if it is held: what is in hand of it is let go."""
         self._moves[queue] = offset
-        self._look.set()
+        self._changed.set()
 
     async def move_now(self, queue: QueueName, offset: int) -> None:
         """The same at once, for a user's seek: it is stored when something behind `offset` is consumed. Raises KeyError
@@ -139,7 +139,7 @@ class GroupMember:
     async def _keep_share(self) -> None:
         """Share out the queues at the start, when the group changes, when a broker was lost, and every 20 s."""
         while True:
-            self._look.clear()
+            self._changed.clear()
             settled = False
             try:
                 async with self._changing:
@@ -148,7 +148,7 @@ class GroupMember:
                 log.exception("group %s: sharing out the queues failed", self.name)
             try:
                 async with asyncio.timeout(REBALANCE_S if settled else SETTLE_S):
-                    await self._look.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 
@@ -314,7 +314,7 @@ class GroupMember:
         held.is_lost = True
         held.ending.set()
         held.arrived.set()
-        self._look.set()
+        self._changed.set()
 
     def is_locked(self, held: HeldQueue) -> bool:
         """Whether no other member can have the queue."""

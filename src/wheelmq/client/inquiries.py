@@ -51,7 +51,7 @@ class Inquiries:
         return answer(request)
 
     def _changed(self, request: Command) -> Command:
-        self._group.look()
+        self._group.request_rebalance()
         return Command(code=ResponseCode.SUCCESS)
 
     def _reset(self, request: Command) -> Command:

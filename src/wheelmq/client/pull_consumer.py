@@ -121,12 +121,12 @@ class PullConsumer:
         if self._group.assigned is not None:
             raise RuntimeError("the consumer reads queues that it was assigned: it cannot subscribe as well")
         self._group.subscriptions[topic] = subscriptions.subscription(topic, tags, sql, self._clock.now_ms())
-        self._group.look()
+        self._group.request_rebalance()
 
     def unsubscribe(self, topic: str) -> None:
         """Let the group have the queues of `topic`."""
         self._group.subscriptions.pop(topic, None)
-        self._group.look()
+        self._group.request_rebalance()
 
     def assign(self, queues: Iterable[QueueName]) -> None:
         """Read these queues, whoever else does; what was assigned before and is not among them is let go."""
@@ -140,7 +140,7 @@ class PullConsumer:
                 wanted = subscriptions.subscription(topic, "*", None, self._clock.now_ms())
                 self._group.subscriptions[topic] = wanted
         self._group.assigned = by_topic
-        self._group.look()
+        self._group.request_rebalance()
 
     async def queues_of(self, topic: str) -> list[QueueName]:
         """The queues of `topic` that may be read. Raises TopicUnknown, CallError, Refused."""

@@ -67,7 +67,9 @@ class Puller:
                     told.add(str(error))
                     log.warning("group %s: pulling from broker %s: %s", group.name, broker, error)
                 if not isinstance(error, Refused) or error.code not in _BUSY:
-                    group.look(routes_are_old=True)  # the broker forgets its members with their connections
+                    group.request_rebalance(
+                        routes_are_old=True
+                    )  # the broker forgets its members with their connections
                 await asyncio.sleep(AGAIN_S)
             except Exception:
                 log.exception("group %s: pulling %s failed and is tried again", group.name, text(held.queue))

@@ -43,11 +43,11 @@ class DashboardFigures:
         alone while the broker does not answer."""
         async with self._asking:
             if self._clock.monotonic() - self._kept_s >= KEPT_S:
-                self._kept = await self._look()
+                self._kept = await self._fetch()
                 self._kept_s = self._clock.monotonic()
             return self._kept
 
-    async def _look(self) -> dict[str, Any]:
+    async def _fetch(self) -> dict[str, Any]:
         try:
             command = _request(RequestCode.WMQ_METRICS, headers.MetricsHeader(topics=TOPICS))
             found: dict[str, Any] = msgspec.json.decode((await self._ask(command)).body)

@@ -35,7 +35,7 @@ def cost_of(refs: Refs) -> int:
 class Armed:
     """References by fire time. One message is armed once, however often it is offered.
 
-    References of origins from `held_from` on wait, due or not, until `let_go` is called.
+    References of origins from `held_from` on wait, due or not, until `release_held` is called.
     """
 
     def __init__(self, held_from: Origin | None = None) -> None:
@@ -71,7 +71,7 @@ class Armed:
         """Nothing of a stream will be offered again."""
         self._staged.forget(stream)
 
-    def give_back(self, refs: Refs) -> None:
+    def requeue(self, refs: Refs) -> None:
         """Put references back that were taken and could not be acted on."""
         if len(refs):
             self._add(refs)
@@ -108,7 +108,7 @@ class Armed:
         for _, _, refs in sorted(chunks, key=lambda chunk: chunk[1]):
             self._push(refs)
 
-    def let_go(self) -> None:
+    def release_held(self) -> None:
         """Hold back nothing any more."""
         held, self._held, self._held_from, self._held_ms = self._held, [], None, _NEVER
         for refs in held:

@@ -65,7 +65,7 @@ class DelayOffsets:
         self._noted: tuple[LogPosition, Table] | None = None
         self._is_busy = False
 
-    def look(self, monotonic_ms: int) -> None:
+    def poll(self, monotonic_ms: int) -> None:
         """Note the offsets when it is time to, have them written when they are on disk; called in every tick."""
         if monotonic_ms >= self._next_ms:
             self._next_ms = monotonic_ms + self._interval_ms

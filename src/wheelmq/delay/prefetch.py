@@ -69,7 +69,7 @@ class BlockPrefetcher:
         self._worker = worker
         self._is_busy = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Have read what was armed since the last time, if that is done."""
         if self._lane.walked and not self._is_busy:
             walked, self._lane.walked = self._lane.walked, []
@@ -98,7 +98,7 @@ class Prefetcher:
         self._warmed_to_ms = 0
         self._is_busy = False
 
-    def look(self, now_ms: Millis) -> None:
+    def poll(self, now_ms: Millis) -> None:
         """Begin with the next step if it is time."""
         until_ms = now_ms + AHEAD_MS
         if self._is_busy or until_ms - self._warmed_to_ms < STEP_MS:

@@ -158,7 +158,7 @@ class Releaser:
         released comes in as the ring empties, the earliest first. Failed releases come in when their next try is due.
         """
         if self.failed.count:
-            self._timer.armed.give_back(self.failed.take_due(self._monotonic_ms()))
+            self._timer.armed.requeue(self.failed.take_due(self._monotonic_ms()))
         left = TAKE_MAX
         while left > 0 and (room := RING_MAX - len(self._ring)) > 0:
             first_ms = self._timer.armed.next_fire_ms()
@@ -171,7 +171,7 @@ class Releaser:
                     left -= cost_of(taken.popleft())
             except BaseException:
                 for refs in taken:
-                    self._timer.armed.give_back(refs)  # those that are in the ring already leave once all the same
+                    self._timer.armed.requeue(refs)  # those that are in the ring already leave once all the same
                 raise
 
     def _bring_in(self, refs: Refs) -> None:
@@ -317,7 +317,7 @@ class Releaser:
 
     def _say_failed(self, kind: str, text: str, *arguments: object) -> None:
         """Log the exception that is handled now, unless the log has a line of this kind from a moment ago."""
-        self._failed_log.say(logging.CRITICAL, kind, text, *arguments, traceback=True)
+        self._failed_log.log(logging.CRITICAL, kind, text, *arguments, traceback=True)
 
     def _settle_appended(self, rows_before: int) -> None:
         """Settle the messages that records of the journal from row `rows_before` on settle.
@@ -355,7 +355,7 @@ class Releaser:
             self.counts["early"] += 1
             again = one.reshape(1, -1).copy()
             again[:, ref.FIRE_MS] = due_ms
-            self._timer.armed.give_back(again)
+            self._timer.armed.requeue(again)
             return
         real_queue = self._store.real_queue(record.message.properties)
         reach("release.before")

@@ -95,7 +95,7 @@ class Snapshots:
         self._last_indexed_to = self._indexed_to()
         self._last_ms = int(store.clock.monotonic() * 1000)
 
-    def look(self, monotonic_ms: int) -> None:
+    def poll(self, monotonic_ms: int) -> None:
         """Take one if it is due, have it written if the log is on disk that far; called at the end of every tick."""
         if self._is_busy:
             return

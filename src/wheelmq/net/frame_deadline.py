@@ -41,6 +41,6 @@ class FrameDeadline:
             self.watch(connection, begun=True, moved=False)
             return
         text = "closing %s: a frame has begun and is not whole after %s s"
-        server.log.say(logging.INFO, "slow", text, connection.peer, server.limits.frame_deadline_s)
+        server.log.log(logging.INFO, "slow", text, connection.peer, server.limits.frame_deadline_s)
         server.slow_frames += 1
         connection.close()

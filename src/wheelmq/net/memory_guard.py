@@ -42,7 +42,7 @@ class MemoryGuard:
         """So many bytes more are in memory, fewer when it is negative."""
         self._counted += count
         if self._counted > self._server.limits.bytes_in_flight_max and not self.is_on:
-            self._look()
+            self._recount()
 
     def begin_frame(self, connection: ServerConnection) -> None:
         """`connection` holds much of a frame from now on."""
@@ -53,7 +53,7 @@ class MemoryGuard:
         """`connection` does so no more."""
         self._begun.pop(connection, None)
 
-    def _look(self) -> None:
+    def _recount(self) -> None:
         """Count anew; have all rest when it is too much indeed."""
         self._server.write()
         self._counted = sum(one.bytes_held for one in self._server.connections)

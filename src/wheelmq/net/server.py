@@ -124,7 +124,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 taken = server.core.receive(self, view, self._filled)
             except Exception as error:
                 if isinstance(error, FrameError):
-                    server.log.say(logging.INFO, "frame", "closing %s: %s", self.peer, str(error)[:200])
+                    server.log.log(logging.INFO, "frame", "closing %s: %s", self.peer, str(error)[:200])
                 else:
                     server.log.exception("unserved", "closing %s: its request could not be served", self.peer)
                 server.bad_frames += 1
@@ -308,7 +308,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # Time ----------------------------------------------------------------------------------------------------------
 
-    def look(self) -> bool:
+    def check_idle(self) -> bool:
         """Look whether anything has moved; whether nothing has for so long that the connection is idle.
 
         A peer that has answers to read must read: what it sends does not count meanwhile.
@@ -389,11 +389,11 @@ class Server:
 
     def _look_for_idle(self) -> None:
         self._idle_alarm = self.loop.call_later(self.limits.idle_s / IDLE_LOOKS, self._look_for_idle)
-        for connection in [one for one in self.connections if one.look()]:
+        for connection in [one for one in self.connections if one.check_idle()]:
             if connection.is_open:
                 self.idle += 1
                 text = "closing %s: nothing moved over it for %g s"
-                self.log.say(logging.INFO, "idle", text, connection.peer, self.limits.idle_s)
+                self.log.log(logging.INFO, "idle", text, connection.peer, self.limits.idle_s)
                 connection.close()
 
     def schedule_round(self) -> None:

@@ -80,7 +80,7 @@ class Progress:
         self._hung = min(self._hung + 1, DOUBLINGS_MAX)
         self.begin()
 
-    def look(
+    def problem(
         self, now_s: float, answers: Mapping[str, TurnProgress | None], *, turning: Set[str], has_session: bool
     ) -> str | None:
         """Judge the answers of the brokers. Returns why the driver hangs, or None while it does not.

@@ -115,13 +115,13 @@ class PipelineSupervisor:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                await self._look()
+                await self._check_progress()
             except Exception as error:  # the next look may find a driver that hangs
                 self._note_problem("look", f"a check of the pipeline failed: {_error_text(error)}")
             else:
                 self._problems.pop("look", None)
 
-    async def _look(self) -> None:
+    async def _check_progress(self) -> None:
         """Ask the brokers once, and end the driver if it hangs."""
         brokers = sorted(self._brokers)
         answers = dict(zip(brokers, await asyncio.gather(*map(self._ask, brokers)), strict=True))
@@ -130,7 +130,7 @@ class PipelineSupervisor:
             self._progress.begin()
             return
         now_s, has_session = self._clock.monotonic(), self.jvm_pid is not None
-        why = self._progress.look(now_s, answers, turning=self._turning, has_session=has_session)
+        why = self._progress.problem(now_s, answers, turning=self._turning, has_session=has_session)
         if why is not None:
             await self._end_hung(pid, why)
 

@@ -130,7 +130,7 @@ class ConsumeQueue:
         self._synced = max(self._synced, self.start)
         return self.files.drop_before(self.start * QUEUE_UNIT.size)
 
-    def give_up(self) -> Callable[[], None] | None:
+    def remove(self) -> Callable[[], None] | None:
         """Give up every message: the queue goes on where it ends. What removes the files before that, if any.
 
         Units in the last file get blanks, so that a start does not find them. Raises DiskFull.

@@ -83,7 +83,7 @@ class Expiry:
             self._free_to = self._noted[0]
             self._noted = (self._needed_from(), self._store.log.end)
 
-    def look(self, *, at_once: bool = False) -> None:
+    def poll(self, *, at_once: bool = False) -> None:
         """Remove files if it is time to, or if `at_once` says so: then whatever the hour and the disk."""
         self.note()
         store = self._store

@@ -112,7 +112,7 @@ class MessageIndex:
 
     # Following -----------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Add what has queue units by now, if it is not being done; called in every tick."""
         begin_s = self.next_s()
         if begin_s is None:
@@ -124,7 +124,7 @@ class MessageIndex:
             self._gathered_s = now_s + self.gather_s
             self._worker.submit(job, self._followed)
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Somebody asks: gather no more before what there is is added."""
         self._gathered_s = 0.0
 

@@ -54,7 +54,7 @@ class PagePreallocator:
         """When a step last was stored to, and what was written then."""
         self._rests = 0
 
-    def look(self, position: int, ahead_bytes: int, *, stores: bool = False, coming_bytes: int = 0) -> bool:
+    def poll(self, position: int, ahead_bytes: int, *, stores: bool = False, coming_bytes: int = 0) -> bool:
         """The sequence is written up to `position`: begin a step if one is missing within `ahead_bytes`, and its file
         is there. Whether one is under way."""
         files = self._files
@@ -115,7 +115,7 @@ class FilePreallocator:
         self._locks = locks
         self._made_for = -1
 
-    def look(self, position: int) -> None:
+    def poll(self, position: int) -> None:
         """The sequence is written up to `position`."""
         files = self._files
         if files.end == self._made_for or files.start == files.end:
@@ -155,11 +155,11 @@ class Preallocator:
         )
         self._pages = PagePreallocator(commit_log.files, populating, clock)
 
-    def look(self, coming_bytes: int = 0) -> None:
+    def poll(self, coming_bytes: int = 0) -> None:
         """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon."""
         end = self._log.end
-        if not self._pages.look(end, STORED_BYTES, stores=True, coming_bytes=coming_bytes):
-            self._pages.look(end, AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
-        self._files.look(end)
+        if not self._pages.poll(end, STORED_BYTES, stores=True, coming_bytes=coming_bytes):
+            self._pages.poll(end, AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))
+        self._files.poll(end)
         if self._locks is not None:
-            self._locks.look(end)
+            self._locks.unlock_before(end)

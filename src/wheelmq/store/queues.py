@@ -113,9 +113,9 @@ class QueueTable:
         """Have every queue begin in the log; what removes the files of each that are needed no more."""
         return (queue.drop_before(log_start) for queue in self._queues if queue.start < queue.end)
 
-    def give_up(self, topic: str) -> Iterator[Callable[[], None] | None]:
+    def remove_topic(self, topic: str) -> Iterator[Callable[[], None] | None]:
         """Give up the messages of every queue of a topic; what removes the files of each. Raises DiskFull."""
-        return (queue.give_up() for (name, _), queue in self.items() if name == topic)
+        return (queue.remove() for (name, _), queue in self.items() if name == topic)
 
     def write(self, rows: Rows) -> dict[int, int]:
         """Write the units of journal `rows`; the rows of the queues that grew, each with the bytes of its records.

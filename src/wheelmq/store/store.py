@@ -115,7 +115,9 @@ class Store:
         """What of the message index is on disk, as the snapshot of the last start tells it."""
 
     def recover(
-        self, meet: Callable[[Rows, recovery.InternedNames], None], resume: Callable[[], Snapshot | None] = lambda: None
+        self,
+        on_rows: Callable[[Rows, recovery.InternedNames], None],
+        resume: Callable[[], Snapshot | None] = lambda: None,
     ) -> None:
         """Find the end of the log and mend the queues; `meet` gets the rows of every record, in order.
 
@@ -145,7 +147,7 @@ class Store:
             synced = LogPosition(max(synced, int(rows[known, col.POSITION].max(initial=0))))
             for row in self._redo(rows, checkpoint.redo_from_ms, scan.names):
                 scan.set_aside(rows[row])
-            meet(rows, scan.names)
+            on_rows(rows, scan.names)
         reach("recover.scanned")
         self.log.files.cut(scan.end)
         self.log.end = self.dispatched_to = scan.end

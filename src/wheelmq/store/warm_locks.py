@@ -37,7 +37,7 @@ class WarmLocks:
         if made:
             self._worker.submit(job, self._take)
 
-    def look(self, position: int) -> None:
+    def unlock_before(self, position: int) -> None:
         """Unlock the files that end at or before `position`, where the log ends."""
         left = [file for file in self._locked if int(file.path.name) + file.size <= position]
         if not left:

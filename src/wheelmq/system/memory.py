@@ -112,7 +112,7 @@ class Collections:
         """When the last full collection ended."""
         self._rest_s = 0.0
 
-    def look(self, *, is_crowded: bool) -> bool:
+    def poll(self, *, is_crowded: bool) -> bool:
         """Collect if it is time to: more rarely if the process is crowded with objects. Returns whether it did."""
         began_s = self._now_s()
         wait_s = CROWDED_COLLECTION_S if is_crowded else COLLECTION_S

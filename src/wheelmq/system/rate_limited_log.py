@@ -21,13 +21,13 @@ class RateLimitedLog:
 
     def warn(self, kind: str, message: str, *arguments: object) -> None:
         """Log a warning, unless one of its kind was logged a moment ago: then count it."""
-        self.say(logging.WARNING, kind, message, *arguments)
+        self.log(logging.WARNING, kind, message, *arguments)
 
     def exception(self, kind: str, message: str, *arguments: object) -> None:
         """Log an error with the traceback of the exception that is handled."""
-        self.say(logging.ERROR, kind, message, *arguments, traceback=True)
+        self.log(logging.ERROR, kind, message, *arguments, traceback=True)
 
-    def say(self, level: int, kind: str, message: str, *arguments: object, traceback: bool = False) -> None:
+    def log(self, level: int, kind: str, message: str, *arguments: object, traceback: bool = False) -> None:
         """Log a line of any level, unless one of its kind was logged a moment ago: then count it."""
         now_s, said_s = self._now_s(), self._said_s.get(kind)
         if said_s is not None and now_s - said_s < EVERY_S:

@@ -363,7 +363,7 @@ def look(harness: BrokerHarness) -> int:
     harness.broker.expiry.note()
     harness.advance(600)
     harness.broker.expiry.note()
-    harness.broker.expiry.look()
+    harness.broker.expiry.poll()
     harness.tick()
     return int(harness.broker.store.log.start)
 

@@ -64,7 +64,7 @@ def test_both_are_told(tmp_path: Path) -> None:
             async with asyncio.timeout(DEADLINE_S):
                 await registration.registered.wait()
             harness.send("New")
-            registration.look()
+            registration.poll()
             for app in (one, two):
                 await until(lambda app=app: knows(app, "New"))  # type: ignore[misc]
         for app in (one, two):
@@ -83,7 +83,7 @@ def test_one_is_down_and_comes_back(tmp_path: Path) -> None:
             await until(lambda: knows(one, "TBW102"))
             assert not registration.registered.is_set()
             harness.send("New")
-            registration.look()
+            registration.poll()
             await until(lambda: knows(one, "New"))
             two = await started(tmp_path, port)
             await until(lambda: knows(two, "New"))
@@ -105,7 +105,7 @@ def test_one_hangs(tmp_path: Path) -> None:
             await until(lambda: knows(one, "TBW102"))
             for topic in ("First", "Second"):
                 harness.send(topic)
-                registration.look()
+                registration.poll()
                 await until(lambda topic=topic: knows(one, topic))  # type: ignore[misc]
             assert not registration.registered.is_set()
         silent.close()
@@ -154,7 +154,7 @@ def test_a_broker_with_a_twin_says_so(tmp_path: Path, caplog: pytest.LogCaptureF
             async def both_said() -> bool:
                 for harness, registration in ((first, one), (second, two)):
                     harness.broker.topics.changed = True
-                    registration.look()
+                    registration.poll()
                 said = [text for text in caplog.messages if "each registration takes" in text]
                 return all(any(f"at 127.0.0.1:{port}" in text for text in said) for port in (29_001, 29_002))
 

@@ -61,7 +61,7 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
                 waiting = [pair for pair in waiting if pair not in got]
             case "give back", _:
                 for batch in taken:
-                    armed.give_back(batch)
+                    armed.requeue(batch)
                 waiting += pairs(taken)
                 taken = []
         assert armed.count == len(waiting)
@@ -112,7 +112,7 @@ def test_what_is_forgotten_counts_as_armed() -> None:
 
 def test_to_give_back_nothing_is_nothing() -> None:
     armed = Armed()
-    armed.give_back(ref.make(0))
+    armed.requeue(ref.make(0))
     assert armed.next_fire_ms() is None
 
 
@@ -126,7 +126,7 @@ def test_what_is_held_waits_until_it_is_let_go() -> None:
     assert pairs(armed.take_due(Millis(99), 10 * ONE)) == [(20, 1), (30, 2)]
     assert (armed.next_fire_ms(), armed.earliest_ms(), armed.count) == (None, 5, 3)
     assert len(armed.arm(refs((5, 3)))) == 0
-    armed.let_go()
+    armed.release_held()
     armed.arm(refs((7, 4)))
     assert pairs(armed.take_due(Millis(99), 10 * ONE)) == [(5, 3), (7, 4), (10, 1), (25, 2)]
     assert (armed.earliest_ms(), armed.count) == (None, 0)

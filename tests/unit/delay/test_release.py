@@ -475,7 +475,7 @@ class TestRing:
     def test_many_overdue_instants_come_in_as_the_ring_empties(self, harness: BrokerHarness) -> None:
         refs = overdue(np.arange(1, 100_001))
         timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
-        timer.armed.give_back(refs)
+        timer.armed.requeue(refs)
         left = []
         for _ in range(5):  # again in each tick
             releaser.take_due(Millis(100_000))
@@ -485,7 +485,7 @@ class TestRing:
 
     def test_a_burst_keeps_nobody_out(self, harness: BrokerHarness) -> None:
         timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
-        timer.armed.give_back(overdue(np.repeat([1, 2], [50_000, 10])))
+        timer.armed.requeue(overdue(np.repeat([1, 2], [50_000, 10])))
         releaser.take_due(Millis(2))
         assert timer.armed.count == 0
 

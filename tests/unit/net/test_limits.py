@@ -303,7 +303,7 @@ class TestIdle:
 
         async def looks() -> list[bool]:
             connection = ServerConnection(Server(FakeCore()))
-            return [connection.look() for _ in range(5)]
+            return [connection.check_idle() for _ in range(5)]
 
         assert asyncio.run(looks()) == [False, False, False, False, True]
 

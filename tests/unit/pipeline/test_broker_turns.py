@@ -119,7 +119,7 @@ def test_a_broker_that_was_away_for_a_moment(driver: Driver) -> None:
         driver.wire.is_away = True
         assert driver.given_up_after(QUIET_S - 2 * RENEW_S) is None
         driver.wire.is_away = False
-        driver._harness.broker.pipeline.stir()
+        driver._harness.broker.pipeline.note_progress()
         assert driver.given_up_after(RENEW_S) is None
 
 
@@ -140,7 +140,7 @@ def test_a_query_that_stops_slowly_after_a_restart_of_its_broker(harness: Broker
             return
         next_look_s = now_s + LOOK_S + ANSWER_S
         answers = {"broker": answer_of(pipeline_metrics(harness.broker))}
-        verdicts.append(progress.look(now_s, answers, turning=turning, has_session=True))
+        verdicts.append(progress.problem(now_s, answers, turning=turning, has_session=True))
 
     def stop() -> None:
         for _ in range(round(STOP_S * 100)):

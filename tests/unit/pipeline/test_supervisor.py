@@ -56,7 +56,7 @@ class Look:
         began_s = self.now_s
         while self.now_s - began_s <= most_s:
             self.now_s += LOOK_S
-            if self.progress.look(self.now_s, answers, turning=self.turning, has_session=self.has_session):
+            if self.progress.problem(self.now_s, answers, turning=self.turning, has_session=self.has_session):
                 return self.now_s - began_s
         return None
 
@@ -253,7 +253,7 @@ def test_a_look_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pyte
 
     async def scenario() -> None:
         async with watched_driver(tmp_path, monkeypatch, told.append) as supervisor:
-            look = supervisor._progress.look
+            look = supervisor._progress.problem
 
             def fail(*_: object, **__: object) -> str | None:
                 failures.append(1)

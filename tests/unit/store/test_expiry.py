@@ -52,7 +52,7 @@ def look(harness: BrokerHarness) -> None:
     harness.broker.expiry.note()
     harness.advance(600)
     harness.broker.expiry.note()
-    harness.broker.expiry.look()
+    harness.broker.expiry.poll()
     harness.tick()
 
 
@@ -281,7 +281,7 @@ class TestWhatWaits:
         harness.broker.expiry.note()
         harness.advance(1)
         assert harness.bodies("T") == [b"precious"]
-        harness.broker.expiry.look()
+        harness.broker.expiry.poll()
         harness.cut_power(keep=0.0)
         harness.start()
         harness.advance(1000)

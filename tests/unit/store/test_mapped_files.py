@@ -187,16 +187,16 @@ class TestAhead:
     def test_the_next_and_the_next_but_one(self, log: CommitLog) -> None:
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock())
-        ahead.look()
+        ahead.poll()
         assert not len(worker)  # nobody has sent anything yet
         log.reserve(100)
-        ahead.look()
+        ahead.poll()
         assert self.names(log) == [0]  # the loop makes none
         worker.run()
         assert self.names(log) == [0, 1, 2]
         made = log.files._ahead[SIZE]
         assert log.files.grow(SIZE) is made
-        ahead.look()
+        ahead.poll()
         worker.run()
         assert self.names(log) == [0, 1, 2, 3]
 
@@ -204,7 +204,7 @@ class TestAhead:
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock())
         log.reserve(100)
-        ahead.look()
+        ahead.poll()
         worker.work()
         mine = log.files.grow(SIZE)
         mine.view[5] = 7
@@ -215,24 +215,24 @@ class TestAhead:
     def test_the_next_one_when_the_last_is_nearly_full(self, disk: SimulatedDisk, tmp_path: Path) -> None:
         files, worker = MappedSequence(disk, tmp_path / "log", SIZE), HeldWorker()
         ahead = FilePreallocator(files, worker, 1, populate_bytes=SIZE, left_bytes=SIZE // 4)
-        ahead.look(0)  # there is no file yet
+        ahead.poll(0)  # there is no file yet
         files.grow(0)
-        ahead.look(SIZE // 2)
+        ahead.poll(SIZE // 2)
         assert not len(worker)
-        ahead.look(3 * SIZE // 4)
-        ahead.look(SIZE - 1)
+        ahead.poll(3 * SIZE // 4)
+        ahead.poll(SIZE - 1)
         worker.run()
         assert files.made_to == 2 * SIZE and files.end == SIZE
         made = files._ahead[SIZE]
         assert files.grow(SIZE) is made
-        ahead.look(SIZE)
+        ahead.poll(SIZE)
         assert not len(worker)
 
     def test_the_last_room_is_left(self, log: CommitLog, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * SIZE - 1)
         worker = HeldWorker()
         log.reserve(100)
-        Preallocator(log, worker, worker, ManualClock()).look()
+        Preallocator(log, worker, worker, ManualClock()).poll()
         worker.run()
         assert self.names(log) == [0, 1]
 
@@ -243,7 +243,7 @@ class TestAhead:
         ahead = Preallocator(log, worker, worker, ManualClock())
         log.reserve(100)
         disk.is_full = lambda path: True
-        ahead.look()
+        ahead.poll()
         worker.run()
         assert "could not be made ahead" in caplog.text
         disk.is_full = lambda path: False
@@ -267,7 +267,7 @@ class TestAhead:
         log = CommitLog(MappedSequence(disk, tmp_path / "log", 9 << 20), ManualClock())
         log.reserve(100)
         worker = HeldWorker()
-        Preallocator(log, worker, worker, ManualClock(), count, is_warm=is_warm).look()
+        Preallocator(log, worker, worker, ManualClock(), count, is_warm=is_warm).poll()
         worker.run()
         assert [stop for name, stop in seen if int(name) > 0] == populated
 
@@ -292,8 +292,8 @@ class TestAhead:
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock(), 0)
         for _ in range(40):
-            ahead.look(coming_bytes)
-            ahead.look(coming_bytes)
+            ahead.poll(coming_bytes)
+            ahead.poll(coming_bytes)
             assert len(worker) <= 2  # one step at a time, beside the files
             worker.run()
         step = 8 << 20
@@ -315,7 +315,7 @@ class TestAhead:
         worker = HeldWorker()
         ahead = Preallocator(log, worker, worker, ManualClock(), 0)
         for _ in range(9):
-            ahead.look()
+            ahead.poll()
             worker.run()
         stored = [(0, 0, 8, True), (0, 8, 12, True), (12, 0, 8, True)]
         assert seen == [*stored, (12, 8, 12, False), (24, 0, 8, False), (24, 8, 12, False)]
@@ -327,10 +327,10 @@ class TestAhead:
         )
         files, worker = MappedSequence(disk, tmp_path / "log", SIZE), HeldWorker()
         ahead = PagePreallocator(files, worker, ManualClock(), SIZE // 4)
-        assert not ahead.look(0, SIZE // 2, stores=True), "there is no file yet"
+        assert not ahead.poll(0, SIZE // 2, stores=True), "there is no file yet"
         files.grow(0)
         for position in (0, 0, 0, SIZE // 4, SIZE - 100):
-            ahead.look(position, SIZE // 2, stores=True)
+            ahead.poll(position, SIZE // 2, stores=True)
             worker.run()
         quarter = SIZE // 4
         assert seen == [(0, quarter), (quarter, 2 * quarter), (2 * quarter, 3 * quarter), (SIZE - 100, SIZE)]
@@ -383,7 +383,7 @@ class TestAhead:
             """Which steps behind `position` are stored to."""
             seen.clear()
             for _ in range(6):
-                ahead.look(position, 4 * SIZE, stores=True, coming_bytes=coming_bytes)
+                ahead.poll(position, 4 * SIZE, stores=True, coming_bytes=coming_bytes)
                 worker.run()
             return sorted({(start - position) // SIZE for start, _ in seen})
 
@@ -444,7 +444,7 @@ class TestAhead:
         files.grow(0)
         ahead = PagePreallocator(files, InlineWorker(), ManualClock(), SIZE // 4)
         for _ in range(4):
-            ahead.look(0, SIZE)
+            ahead.poll(0, SIZE)
         assert caplog.text.count("not populated ahead") == 1
 
     def test_through_a_broker(self, tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def test_files_made_ahead_are_locked_until_the_log_has_left_them(tmp_path: Path)
     locks = WarmLocks(files, InlineWorker(), 2)
     locks.lock(made)
     assert [locked_kib(file.path) for file in made] == [64, 64]
-    locks.look(2 * SIZE - 1)
+    locks.unlock_before(2 * SIZE - 1)
     assert [locked_kib(file.path) for file in made] == [64, 64]
-    locks.look(2 * SIZE)
+    locks.unlock_before(2 * SIZE)
     assert [locked_kib(file.path) for file in made] == [0, 64]
 
 
@@ -92,7 +92,7 @@ def test_without_permission_one_warning_says_what_to_allow(
     (line,) = caplog.messages
     assert line.startswith("warm_maped_file_enable: log files are populated and not locked in memory: [Errno 12]")
     assert f"allow {3 * SIZE} bytes with ulimit -l" in line
-    locks.look(3 * SIZE)  # nothing to unlock
+    locks.unlock_before(3 * SIZE)  # nothing to unlock
 
 
 @pytest.mark.parametrize("is_warm", [True, False])

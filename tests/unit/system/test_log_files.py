@@ -46,9 +46,9 @@ def test_a_thinned_log_counts_the_lines_that_it_leaves_out(caplog: pytest.LogCap
             raise ValueError(i)
         except ValueError:
             log.exception("kind", "request %d", i)
-        log.say(logging.ERROR, "other", "refused")
+        log.log(logging.ERROR, "other", "refused")
     now_s = EVERY_S
-    log.say(logging.ERROR, "other", "refused")
+    log.log(logging.ERROR, "other", "refused")
     lines = [(one.levelname, one.getMessage(), bool(one.exc_info)) for one in caplog.records]
     assert lines == [
         ("ERROR", "request 0", True),

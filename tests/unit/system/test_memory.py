@@ -72,12 +72,12 @@ collections = Collections(lambda: now_s)
 kept = [[] for _ in range(300_000)]
 assert gc.get_stats()[2]["collections"] == began
 now_s = COLLECTION_S
-assert not collections.look(is_crowded=True) and collections.look(is_crowded=False)
-assert not collections.look(is_crowded=False)
+assert not collections.poll(is_crowded=True) and collections.look(is_crowded=False)
+assert not collections.poll(is_crowded=False)
 now_s += CROWDED_COLLECTION_S - 1
-assert not collections.look(is_crowded=True)
+assert not collections.poll(is_crowded=True)
 now_s += 1
-assert collections.look(is_crowded=True), "reconnects and other garbage grow in a crowd too"
+assert collections.poll(is_crowded=True), "reconnects and other garbage grow in a crowd too"
 print(gc.get_stats()[2]["collections"] - began)
 """
 

@@ -41,5 +41,5 @@ def clean_topics(request: Request, broker: Broker) -> Answer:
 def delete_log(request: Request, broker: Broker) -> Answer:
     """Remove the log files that are older than the reserved time, whatever the hour."""
     log.info("%s has expired log files removed", peer_text(request.connection))
-    broker.expiry.look(at_once=True)
+    broker.expiry.poll(at_once=True)
     return reply()

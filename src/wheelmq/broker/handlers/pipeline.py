@@ -101,7 +101,7 @@ def upload(request: Request, broker: Broker) -> Answer:
         turns.renew(header.epoch, broker.now_monotonic_ms())
         key = (header.kind, header.part, header.attempt)
         turns.upload(header.epoch, header.turn, key, header.chunk, request.body)
-        broker.pipeline.stir()
+        broker.pipeline.note_progress()
     except Stale as stale:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"{STALE}: {stale}") from None
     except TurnRejected as refused:

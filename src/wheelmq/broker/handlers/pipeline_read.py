@@ -38,7 +38,7 @@ def read(request: Request, broker: Broker) -> Answer:
     try:
         turns.renew(header.epoch, broker.now_monotonic_ms())
         plan = turns.under_way(header.epoch, header.turn)
-        broker.pipeline.stir()
+        broker.pipeline.note_progress()
         kind, ranges = FileKind(header.kind), read_ranges(request.body)
         _check_name(broker, kind, header.name)
     except Stale as stale:

@@ -47,7 +47,7 @@ def query_message(request: Request, broker: Broker) -> Answer:
         return _found(header, most, index, search, broker) if last or is_ready else None
 
     if index.indexed_to < upto:
-        index.hurry()
+        index.expedite()
     return again(False) or Hold(index, CATCH_UP_MS if search.is_over else SEARCH_MS, again)
 
 

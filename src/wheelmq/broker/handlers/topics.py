@@ -106,7 +106,7 @@ def delete_topic(request: Request, broker: Broker) -> Answer:
 def _forget_topic(broker: Broker, topic: str) -> Answer:
     """Remove the messages, the offsets and the statistics of a topic that is deleted for good."""
     broker.consumer_offsets.remove(lambda _, found: found == topic)
-    for remove_files in broker.store.queues.give_up(topic):
+    for remove_files in broker.store.queues.remove_topic(topic):
         if remove_files is not None:
             broker.workers.background.submit(remove_files, broker.periodic_tasks.note_saved)
     broker.stats.forget_topic(topic)

@@ -87,7 +87,7 @@ class TableFile:
         else:
             self._waiting.append((self._changes, done))
 
-    def look(self, monotonic_ms: int) -> None:
+    def poll(self, monotonic_ms: int) -> None:
         """Begin a write if one is due."""
         due_ms = self.next_ms()
         if due_ms is None or due_ms > monotonic_ms:

@@ -66,7 +66,7 @@ class Checks:
         while goes_on and self._at < self._stop and looks < LOOKS_MAX:
             if not pending.is_gone(self._at):
                 looks += 1
-                count = self._look(self._at)
+                count = self._check_half(self._at)
                 goes_on = count is not None
                 appended += count or 0
             self._at += goes_on
@@ -74,7 +74,7 @@ class Checks:
             self._stop, self._next_ms = None, monotonic_ms + self._interval_ms
         return appended
 
-    def _look(self, offset: int) -> int | None:
+    def _check_half(self, offset: int) -> int | None:
         """What is to be done about the half message at `offset`: how many records that appended; None when the round
         ends here, since those behind are younger."""
         transactions = self._transactions
@@ -117,7 +117,7 @@ class Checks:
         """
         key = half.message.properties.get(props.UNIQ_KEY)
         try:
-            self._transactions.give_up(half)
+            self._transactions.discard(half)
         except RecordTooLong as error:
             log.critical("transactions: %s is set aside until the next start: %s", key, error)
             self._transactions.pending.drop(half.queue_offset)

@@ -67,7 +67,7 @@ class TransactionCounts:
         self.add(topic, -1)
         self.rolled_back[topic] += 1
 
-    def give_up(self, topic: str) -> None:
+    def note_discarded(self, topic: str) -> None:
         """Of one of those that wait nobody is asked any more."""
         self.add(topic, -1)
         self.given_up[topic] += 1

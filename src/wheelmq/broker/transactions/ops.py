@@ -90,12 +90,12 @@ class Ops:
 
     def _append(self, count: int) -> None:
         texts = [self._waiting[i] for i in range(count)]
-        self._written.append(_Op(self.say("".join(texts)), self._last_waiting))
+        self._written.append(_Op(self.append_op("".join(texts)), self._last_waiting))
         for text in texts:
             self._waiting.popleft()
             self._waiting_bytes -= len(text)
 
-    def say(self, offsets: str) -> QueueOffset:
+    def append_op(self, offsets: str) -> QueueOffset:
         """Append an op message; its queue offset. Raises OSError."""
         store = self._store
         appended = store.append(op_message(offsets, store.clock.now_ms(), store.settings.store_host))

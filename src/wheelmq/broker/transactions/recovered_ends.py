@@ -29,7 +29,7 @@ class RecoveredEnds:
         self._files = log.files
         self._found: list[Rows] = []
 
-    def meet(self, rows: Rows) -> None:
+    def on_rows(self, rows: Rows) -> None:
         """Take the rows of the next records of the walk."""
         positions = rows[:, col.POSITION]
         file_numbers = positions // self._files.file_bytes

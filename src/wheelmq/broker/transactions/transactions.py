@@ -87,7 +87,7 @@ class Transactions:
     def prepare(self, half: Message) -> Appended:
         """Append a half message. Raises OSError, PropertiesTooLong, RecordTooLong."""
         if self._store.log.end == 0:
-            self._ops.say("")  # so that position 0, which says that a record ends none, is none of a half message
+            self._ops.append_op("")  # so that position 0, which says that a record ends none, is none of a half message
         appended = self._store.append(half)
         self.counts.add(half.properties[REAL_TOPIC], 1)
         reach("transaction.half")
@@ -108,7 +108,7 @@ class Transactions:
         reach("transaction.put_back")
         return appended
 
-    def give_up(self, half: Record) -> None:
+    def discard(self, half: Record) -> None:
         """Move a pending half message to the topic of transactions that are checked no more.
 
         Properties at its end for which a log file has no room are left out. Raises OSError, RecordTooLong.
@@ -117,7 +117,7 @@ class Transactions:
         message = halves.given_up(half)
         message.properties = fitting(message.properties, self._store.properties_room(message))
         self._store.append(message)
-        self.counts.give_up(half.message.properties.get(REAL_TOPIC, ""))
+        self.counts.note_discarded(half.message.properties.get(REAL_TOPIC, ""))
         self._settle(half)
         reach("transaction.given_up")
 

@@ -66,7 +66,7 @@ class Searches:
             self._under_way -= 1
             done(result)
 
-        self._worker.submit(look(self._blocks, key, place), end)
+        self._worker.submit(search_job(self._blocks, key, place), end)
         return True
 
 
@@ -96,7 +96,7 @@ class _SearchedBlock(NamedTuple):
         return bytes(file.view[at : at + end - position])
 
 
-def look(blocks: Blocks, key: str, place: int) -> Callable[[], Searched]:
+def search_job(blocks: Blocks, key: str, place: int) -> Callable[[], Searched]:
     """What looks for `key` from `place` on, and may run beside the loop."""
     held: list[_SearchedBlock] = []
     for block in sorted(blocks, key=lambda block: block.number):

@@ -79,7 +79,7 @@ class LiveView:
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
         """Do nothing, because the view has all of its bytes."""
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Do nothing, because the view keeps files that expire meanwhile."""
 
 

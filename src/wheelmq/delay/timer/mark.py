@@ -125,7 +125,7 @@ class CheckFile:
         """`check` holds for the log up to its present end; the timer log is on disk as far as it says."""
         self._noted = self._store.log.end, check
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Have it written if it may be; called in every tick."""
         if self._noted is None or self._is_busy or self._store.log.synced < self._noted[0]:
             return

@@ -57,7 +57,7 @@ class TimerMetricsTable:
 
     def counted_anew(self, wrong: npt.NDArray[np.int64]) -> None:
         """The timer's counts were put right by so much, by the row of the real queue."""
-        table, now_ms, waiting = self.look(), self._timer.store.clock.now_ms(), self._waiting()
+        table, now_ms, waiting = self.table(), self._timer.store.clock.now_ms(), self._waiting()
         by_topic = {topic: off for topic, off in self._timer.store.queues.by_topic(wrong).items() if off}
         for topic, off in by_topic.items():
             table.timing_count[topic] = TimingCount(count=waiting.get(topic, 0), time_stamp=now_ms)
@@ -68,7 +68,7 @@ class TimerMetricsTable:
                 state_version=version.state_version, timestamp=now_ms, counter=version.counter + 1
             )
 
-    def look(self) -> bodies.TimerMetrics:
+    def table(self) -> bodies.TimerMetrics:
         """The table as it is now. A topic of which nothing waits any more has a zero until the next start."""
         timer, now_ms = self._timer, self._timer.store.clock.now_ms()
         came_and_went = timer.counts[:, intake.PARKED] + timer.counts[:, intake.SETTLED]
@@ -90,7 +90,7 @@ class TimerMetricsTable:
 
     def save_job(self) -> Callable[[], None] | None:
         """What brings the table to disk, if it has changed; may run off the loop. What fails is tried again."""
-        table = self.look()
+        table = self.table()
         version = table.data_version.counter
         if version == self._saved:
             return None

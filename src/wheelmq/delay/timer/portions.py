@@ -71,7 +71,7 @@ class PortionReader:
         try:
             return read_portion(self._view, kind, name, ranges, on_disk)
         except FileNotFoundError:
-            self._view.look_again()
+            self._view.refresh()
             raise
 
 

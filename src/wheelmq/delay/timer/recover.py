@@ -84,7 +84,7 @@ class TimerRecovery:
         timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
         timer.done.add_packed(settled)
 
-    def meet(self, rows: Rows, names: InternedNames) -> None:
+    def on_rows(self, rows: Rows, names: InternedNames) -> None:
         """Note what the records park and what they settle; of what is parked keep what is pending so far."""
         done = self._timer.done
         done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
@@ -129,7 +129,7 @@ class TimerRecovery:
             done = timer.done.copy()
             timer.done.add_packed(snapshot.done)
             try:
-                damaged = self._meet_pending(snapshot)
+                damaged = self._read_pending(snapshot)
                 store.log.damaged = damaged | set(snapshot.damaged)
                 for position in snapshot.damaged:
                     tell_damaged(position)
@@ -142,7 +142,7 @@ class TimerRecovery:
         store.disk.remove(store.paths.snapshot)
         return None
 
-    def _meet_pending(self, snapshot: Snapshot) -> frozenset[LogPosition]:
+    def _read_pending(self, snapshot: Snapshot) -> frozenset[LogPosition]:
         """Meet the records of `snapshot` that are not done, but for those that need not be read; which of them are
         damaged. Raises LogDamaged when one is not where its unit says."""
         timer, ends = self._timer, _ends_in_log(snapshot)
@@ -171,7 +171,7 @@ class TimerRecovery:
         self._rows_max = len(units) + 2 * CHUNK_ROWS
         for rows in scan.records_at(units[:, pending_units.POSITION], units[:, pending_units.SIZE]):
             met.append(rows[rows[:, col.PARKS] != 0, col.PARKS])
-            self.meet(rows, scan.names)
+            self.on_rows(rows, scan.names)
         if not np.array_equal(np.concatenate(met), units[:, pending_units.ORIGIN]):
             raise LogDamaged(errno.EIO, "units of what is parked name other records than theirs")
         return frozenset(scan.damaged)

@@ -245,7 +245,7 @@ def read_records(view: ReadView, rows: StagedRows) -> None:
                 ready = done + len(some)
             done += _read_some(view, rows[done:ready])
         except FileNotFoundError:  # a file has expired since the folder was listed
-            view.look_again()
+            view.refresh()
             gone = _pass_over_gone(view, rows[done:])
             if not gone:
                 raise

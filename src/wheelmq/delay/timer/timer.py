@@ -78,7 +78,7 @@ class TimerSettings:
     stops_enqueue: bool = False
     """Messages in the timer queue are neither indexed nor staged."""
     holds_dequeue: bool = False
-    """Nothing of the timer queue is released before `armed.let_go` is called."""
+    """Nothing of the timer queue is released before `armed.release_held` is called."""
 
 
 class Timer:

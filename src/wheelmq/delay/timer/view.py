@@ -86,7 +86,7 @@ class ReadView(Protocol):
         """
         ...
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """See which files of the log are still there."""
         ...
 
@@ -130,7 +130,7 @@ class StoreView:
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
         """All of it is here."""
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """See which files of the log are still there."""
         self.log = self._list_log()
 

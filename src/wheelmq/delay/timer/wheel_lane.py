@@ -72,7 +72,7 @@ class WheelLane:
         self.slots_walked = 0
         """Slots with units that this lane scanned since the start."""
 
-    def look(self, now_ms: Millis, monotonic_ms: int) -> bool:
+    def poll(self, now_ms: Millis, monotonic_ms: int) -> bool:
         """Arm the rows of the last job, and start the next job if slots are near that no turn has walked.
 
         Retries skipped slots when no other slots are near. Returns whether a job for other slots was started.

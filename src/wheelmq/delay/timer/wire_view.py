@@ -119,7 +119,7 @@ class WireView:
         self.timer_log = FetchedFiles(sizes.timer_log_file_bytes)
         self._wheel = FetchedFiles(sizes.timer_slots * 2 * TIMER_SLOT.size)
         self.slots: npt.NDArray[Any] = self._wheel.file_at(0).array.view(TIMER_SLOT.dtype)
-        self.look_again()
+        self.refresh()
 
     def queue(self, name: str) -> FetchedFiles:
         """The consume queue TOPIC/ID, as far as it was needed."""
@@ -129,7 +129,7 @@ class WireView:
         """The queue of the block in folder NAME, as far as it was needed."""
         return self._block_queues.setdefault(name, FetchedFiles(self._sizes.block_queue_file_bytes))
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Ask where the log begins and ends by now."""
         told = self._ask(FileKind.RECORD, "", ranges_of(np.empty(0, np.int64), np.empty(0, np.int64)))
         self.log.start, self.log.end = told.log_start, told.log_end

@@ -198,7 +198,7 @@ def _put_block(
 
 
 @part
-def _look(
+def _measure(
     a: Bytes, end: int, suffix: Bytes, shared: Integers, spans: Integers, seen: Integers, fixed: int, f: Integers
 ) -> tuple[int, int]:
     """How many messages a[f[BODY]:end] holds and how many bytes their records take; no messages for the plain code."""
@@ -242,7 +242,7 @@ def append_batch(
     wait, key = _row_of(shared, prop.WAIT), _row_of(shared, prop.UNIQ_KEY)
     if parameters[SYNC] != 0 and (wait < 0 or not equals(text, shared[wait + VALUE], shared[wait + VALUE_END], _TRUE)):
         return NOT_MINE
-    count, size = _look(a, end, suffix, shared, spans, seen, fixed, f)
+    count, size = _measure(a, end, suffix, shared, spans, seen, fixed, f)
     at, row, queue_row = state[LOG_AT], state[ROWS], f[QUEUE_ROW]
     if count == 0 or at + size + BLANK_BYTES > log.shape[0] or row + count > journal.shape[0]:
         return NOT_MINE

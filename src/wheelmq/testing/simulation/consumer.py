@@ -41,7 +41,7 @@ class Consumer:
         """Pulls that have no answer yet."""
         return len(self._pulls)
 
-    def look(self) -> None:
+    def pull_any(self) -> None:
         """Pull a queue from where its reading stands, perhaps held until something comes."""
         queue = self._world.randomness.choice(ALL_QUEUES)
         if any(pull.queue == queue for pull in self._pulls):

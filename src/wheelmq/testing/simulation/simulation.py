@@ -183,7 +183,7 @@ class Simulation:
             (producer.recall, 2),
             (producer.cut, 1),
             (self._send_many, 3),
-            (self._consumer.look, 8),
+            (self._consumer.pull_any, 8),
             (self._consumer.commit, 2),
             (self._consumer.cut, 1),
             (self._spark.turn, 6),
@@ -223,7 +223,7 @@ class Simulation:
 
     def _time_passes(self) -> None:
         r = self._world.randomness
-        self._harness.advance(r.choice((r.randint(1, 300), r.randint(1, 4000))), self._look, TICKS_MS)
+        self._harness.advance(r.choice((r.randint(1, 300), r.randint(1, 4000))), self._observe, TICKS_MS)
 
     def _time_passes_without_spark(self) -> None:
         r = self._world.randomness
@@ -235,7 +235,7 @@ class Simulation:
         self._spark.come()
         for _ in range(3):
             self._send_many()
-            harness.advance(1000, self._look, TICKS_MS)
+            harness.advance(1000, self._observe, TICKS_MS)
         self._spark.go()
         by, broker = harness.broker.timer.armed_by, harness.broker
         before = by["wheel_lane"]
@@ -247,7 +247,7 @@ class Simulation:
             overdue = [name for due_ms, name in world.oracle.pending if due_ms < harness.now_ms - OVERDUE_MS]
             assert not overdue, f"{len(overdue)} are overdue while no driver turns: {overdue[:5]}"
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self._world.observe()
         self._spark.turn()
         if self._world.chance(0.8):

@@ -62,7 +62,7 @@ def check(harness: BrokerHarness, cancelled: int = 0) -> None:
     """All is there and leaves in time, but for the first `cancelled`."""
     invariants.check(harness.broker)
     assert harness.broker.timer.pending_by_queue.sum() == COUNT - cancelled
-    pending = harness.broker.timer_tasks.metrics.look().timing_count
+    pending = harness.broker.timer_tasks.metrics.table().timing_count
     for topic in ("T0", "T1"):
         expected = sum(1 for delay_ms in DELAYS_MS[cancelled:] if f"T{delay_ms % 2}" == topic)
         assert (pending[topic].count if topic in pending else 0) == expected
