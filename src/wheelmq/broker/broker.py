@@ -481,7 +481,7 @@ class Broker:
         if fields & {"timer_stop_enqueue", "timer_stop_dequeue"}:
             self.timer_tasks.take_stops()
         if fields & {"auto_create_topic", "broker_permission"}:
-            self.topics.tell_anew()
+            self.topics.renew_version()
 
     def fail(self, error: BaseException) -> None:
         """Acknowledge nothing more, and stop. The next start recovers from disk."""

@@ -72,7 +72,7 @@ class CountAudit:
             log.warning("timer: what waits could not be counted anew: some of it left and is gone; tried again later")
             return
         wrong = recount.correct()
-        self._metrics.counted_anew(wrong)
+        self._metrics.recounted(wrong)
         log.info("timer: %d messages wait, counted anew", self._broker.timer.pending_by_queue.sum())
 
     def _take(self, step: Step) -> None:

@@ -148,9 +148,9 @@ class Dispatch:
         refused, failed = self._try(connection, command, before)
         if failed:
             return after(refused)
-        return self._told(request, self._serve(request), after)
+        return self._run_after(request, self._serve(request), after)
 
-    def _told(self, request: Request, answer: Answer, after: Callable[[Command | None], Command | None]) -> Answer:
+    def _run_after(self, request: Request, answer: Answer, after: Callable[[Command | None], Command | None]) -> Answer:
         """`answer`, of which hooks are told once it is known."""
         if answer is None or isinstance(answer, Command):
             return after(answer)
@@ -166,7 +166,7 @@ class Dispatch:
             return answer
         if isinstance(answer, LaterAnswer):
             begin = answer.begin
-            return LaterAnswer(lambda give: begin(lambda make: give(lambda: self._told(request, make(), after))))
+            return LaterAnswer(lambda give: begin(lambda make: give(lambda: self._run_after(request, make(), after))))
         told = after(answer.reply)
         return answer if told is answer.reply else told
 

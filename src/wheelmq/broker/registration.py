@@ -31,7 +31,7 @@ ENCODING_REST = 20
 
 
 class Registrar:
-    """Keeps every name server told, each at its own pace: one that is down, or hangs, holds up no other."""
+    """Keeps every name server registered, each at its own pace: one that is down, or hangs, holds up no other."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -56,20 +56,20 @@ class Registrar:
         await asyncio.gather(*(server.stop() for server in self._servers))
 
     def _look_at_all(self) -> None:
-        if all(server.is_told for server in self._servers):
+        if all(server.is_registered for server in self._servers):
             self.registered.set()
 
 
 class _NameServer:
     """One name server, and whether it knows the broker."""
 
-    def __init__(self, broker: Broker, address: str, told: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, address: str, registered: Callable[[], None]) -> None:
         self._broker = broker
-        self._told = told
+        self._registered = registered
         self._log = RateLimitedLog(log, broker.clock.monotonic)
         self.wanted = asyncio.Event()
         """It should hear of the broker before the period is over."""
-        self.is_told = False
+        self.is_registered = False
         """Whether it took a registration."""
         self._caller = RpcClient(address, on_lost=self.wanted.set)
         self._thinned = RateLimitedLog(log, broker.clock.monotonic)
@@ -111,8 +111,8 @@ class _NameServer:
             self._caller.abort()  # one that does not read would have every further registration pile up here
             return False
         self._look_for_twin(answer)
-        self.is_told = True
-        self._told()
+        self.is_registered = True
+        self._registered()
         return True
 
     def _look_for_twin(self, answer: Command) -> None:

@@ -61,7 +61,7 @@ EVERYTHING = MessageFilter()
 def filter_of(header: PullHeader, broker: Broker, group: GroupConfig) -> MessageFilter:
     """The filter of a pull. Raises PeerError."""
     brought = header.sys_flag & PULL_SUBSCRIPTION
-    subscription = _brought(header) if brought else _told(header, broker, group)
+    subscription = _brought(header) if brought else _subscription_of(header, broker, group)
     if subscription.is_by_tags:
         return _by_tags(subscription)
     check_is_supported(subscription, broker)
@@ -100,7 +100,7 @@ def _brought(header: PullHeader) -> Subscription:
     return subscription
 
 
-def _told(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscription:
+def _subscription_of(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscription:
     """What heartbeats of the group said last."""
     members = broker.clients.consumers.get(header.consumer_group)
     if members is None:

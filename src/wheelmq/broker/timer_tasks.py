@@ -50,7 +50,7 @@ class TimerTasks:
         if settings.timer_flush_interval_ms > 0:
             broker.periodic_tasks.every(settings.timer_flush_interval_ms, self._save_metrics)
         if settings.timer_progress_log_interval_ms > 0:
-            broker.periodic_tasks.every(settings.timer_progress_log_interval_ms, self._tell_progress)
+            broker.periodic_tasks.every(settings.timer_progress_log_interval_ms, self._log_progress)
         self._warn_of_stops()
 
     def _warn_of_stops(self) -> None:
@@ -104,7 +104,7 @@ class TimerTasks:
         if job is not None:
             self._broker.workers.background.submit(job, self._broker.periodic_tasks.note_saved)
 
-    def _tell_progress(self) -> None:
+    def _log_progress(self) -> None:
         """One line, if anything has moved since the last one."""
         broker, timer = self._broker, self._broker.timer
         waiting = int(timer.pending_by_queue.sum())

@@ -197,7 +197,7 @@ class TurnCoordinator:
         self.slots_walked += int(np.count_nonzero(self._timer.walk_units(proposal.plan)))
         self._timer.apply(proposal)
         lane.commit(window, proposal.block_parts, proposal.plan.write_ms)
-        self._tell(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
+        self._log_commit(proposal, self._timer.armed_by["pipeline"] - armed, began_s)
         self._save(None)
         self.fallback.note_commit(self._progress_ms)
 
@@ -209,7 +209,7 @@ class TurnCoordinator:
         self._broker.block_scheduler.check(plan.blocks, proposal.block_parts)
         return proposal
 
-    def _tell(self, proposal: Proposal, armed: int, began_s: float) -> None:
+    def _log_commit(self, proposal: Proposal, armed: int, began_s: float) -> None:
         """Note what the turn that was just committed did, and how long it took."""
         self.lease_watch.note_committed()
         now_s = self._broker.clock.monotonic()

@@ -11,7 +11,7 @@ import click
 
 from wheelmq.cli.config_options import config_option, set_option, settings_of, tell
 from wheelmq.cli.hooks import hook_option, load_hooks
-from wheelmq.cli.part import CannotStart, home_option, log, port_told, run_part, say, supervised_options
+from wheelmq.cli.part import CannotStart, home_option, log, port_errors, run_part, say, supervised_options
 
 if TYPE_CHECKING:
     from wheelmq.broker.app import BrokerApp
@@ -80,7 +80,7 @@ def command(
                 "waits until its broker accepts them. Set broker_id=0, or run `wheelmq broker`"
             )
         app = BrokerApp(settings, Origin(file, reading.given), hooks)
-        with port_told(settings.listen_port, port_option):
+        with port_errors(settings.listen_port, port_option):
             await app.start()
         _say_listening(app, as_json)
         stopping = asyncio.create_task(stop.wait())

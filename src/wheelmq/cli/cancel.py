@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from wheelmq.cli.errors import namesrv_option, told_plainly
+from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import parse_time
 
 
@@ -35,7 +35,7 @@ def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: 
         due_ms = 0 if at is None else parse_time(at, clock.now_ms())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--at") from None
-    with told_plainly(namesrv), SyncProducer(namesrv, clock=clock) as producer:
+    with plain_errors(namesrv), SyncProducer(namesrv, clock=clock) as producer:
         result = producer.cancel(topic, unique_key, due_ms)
     if as_json:
         click.echo(json.dumps({"topic": topic, "unique_key": unique_key, "result": result}))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from wheelmq.cli.brokers import find_brokers
-from wheelmq.cli.errors import namesrv_option, told_plainly
+from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import clock_text, time_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def command(topic: str, group: str, count: int | None, tags: str, namesrv: str, 
     was due: "about" stands before what is reckoned from its birth, by its producer's clock, and the broker's table.
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
-    with told_plainly(namesrv):
+    with plain_errors(namesrv):
         asyncio.run(_consume(topic, group, count, tags, namesrv, as_json=as_json))
 
 

@@ -81,14 +81,14 @@ async def due_of_sent(namesrv: str, result: SendResult) -> Due:
             delay_ms = await Levels(admin.broker_config).delay_ms(result.queue.broker_name, level)
             from_store_ms = None if delay_ms is None else stored.stored_ms + delay_ms
             return Due(from_store_ms if stored.due_ms is None else stored.due_ms, True, level, delay_ms)
-        return Due(result.due_ms) if stored.due_ms is None else Due(stored.due_ms, _is_told(stored))
+        return Due(result.due_ms) if stored.due_ms is None else Due(stored.due_ms, _is_shown(stored))
 
 
 async def due_of_received(message: ReceivedMessage, levels: Levels) -> Due:
     """When a message was due that arrived. One that waited for a level says which; its time is reckoned from its birth,
     which is a moment before the broker's receipt. A retry says nothing of itself."""
     if message.due_ms is not None:
-        return Due(message.due_ms, _is_told(message))
+        return Due(message.due_ms, _is_shown(message))
     level = _level_of(message)
     if level is None:
         return Due(None)
@@ -96,7 +96,7 @@ async def due_of_received(message: ReceivedMessage, levels: Levels) -> Due:
     return Due(None if delay_ms is None else message.born_ms + delay_ms, False, level, delay_ms)
 
 
-def _is_told(message: ReceivedMessage) -> bool:
+def _is_shown(message: ReceivedMessage) -> bool:
     """Whether the message itself says when it is due, to the millisecond."""
     return props.WMQ_DUE in message.properties or props.TIMER_DELIVER_MS in message.properties
 

@@ -17,7 +17,7 @@ namesrv_option = click.option(
 
 
 @contextmanager
-def told_plainly(namesrv: str) -> Iterator[None]:
+def plain_errors(namesrv: str) -> Iterator[None]:
     """Turn the errors of the client into what click prints, with exit code 1."""
     from wheelmq.client.routes import NoBroker, NoNameServer, TopicUnknown
     from wheelmq.net.errors import CallError, Refused

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from wheelmq.cli.config_options import config_option, set_option, settings_of, tell
-from wheelmq.cli.part import home_option, port_told, run_part, say, supervised_options
+from wheelmq.cli.part import home_option, port_errors, run_part, say, supervised_options
 
 
 @click.command(name="nameserver", short_help="Run a name server alone.")
@@ -41,7 +41,7 @@ def command(
         )
         tell(reading.notes)
         app = NameServerApp(settings, Origin(file, reading.given))
-        with port_told(settings.listen_port, port_option):
+        with port_errors(settings.listen_port, port_option):
             await app.start()
         address = f"{settings.listen_host}:{app.port}"
         text, host = f"The name server listens on {address}.", settings.listen_host

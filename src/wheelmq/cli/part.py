@@ -96,7 +96,7 @@ async def _until_signal(life: Life) -> int:
 
 
 @contextlib.contextmanager
-def port_told(port: int, option: str) -> Iterator[None]:
+def port_errors(port: int, option: str) -> Iterator[None]:
     """What listens on `port` tells who has it when it is taken, and the option that chooses another."""
     try:
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wheelmq.cli.errors import namesrv_option, told_plainly
+from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import Duration, Seconds, duration_text, parse_time, remaining_text, time_text
 from wheelmq.formats.units import Millis
 
@@ -73,7 +73,7 @@ def command(
         raise click.UsageError("BODY is empty: a message needs one byte at least")
     clock = SystemClock()
     deliver_at_ms = None if at is None else _due_ms(at, clock.now_ms())
-    with told_plainly(namesrv), SyncProducer(namesrv, clock=clock) as producer:
+    with plain_errors(namesrv), SyncProducer(namesrv, clock=clock) as producer:
         try:
             result = producer.send(
                 topic,

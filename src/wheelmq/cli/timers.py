@@ -14,7 +14,7 @@ import click
 from wheelmq.cli import stores
 from wheelmq.cli import timers_view as view
 from wheelmq.cli.brokers import check_topic_is_known, find_brokers
-from wheelmq.cli.errors import namesrv_option, told_plainly
+from wheelmq.cli.errors import namesrv_option, plain_errors
 from wheelmq.cli.times import parse_time
 from wheelmq.formats.units import NEVER_MS
 
@@ -111,7 +111,7 @@ def command(
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise click.UsageError("nothing can be due between --from and --to: --from must be the earlier one")
     asked = ListQuery(topic, from_ms or 0, NEVER_MS if to_ms is None else to_ms)
-    with told_plainly(namesrv):
+    with plain_errors(namesrv):
         addresses = [] if store is not None else _addresses(namesrv, broker)
         if key is not None:
             assert topic is not None

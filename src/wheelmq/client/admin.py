@@ -151,7 +151,7 @@ class Admin:
     async def route(self, topic: str) -> TopicRoute:
         """Which broker has which queues. Raises TopicUnknown."""
         check_topic(topic)
-        return await self._session.routes.ask_anew(topic)
+        return await self._session.routes.fetch(topic)
 
     async def topic_stats(self, topic: str) -> dict[QueueName, QueueSpan]:
         """What each queue of `topic` holds, and when it got its last message. Raises TopicUnknown."""

@@ -92,7 +92,7 @@ class RouteCache:
             return not isinstance(error, NoNameServer)
         return True
 
-    async def ask_anew(self, topic: str) -> TopicRoute:
+    async def fetch(self, topic: str) -> TopicRoute:
         """The route of `topic` as the name server has it now. Raises TopicUnknown, NoNameServer, Refused."""
         return await self._ask(topic, 0)
 

@@ -48,7 +48,7 @@ def check(tables: dict[str, Any], file: str, schema: Schema[Any], schemas: Schem
     try:
         model = settings_model(schemas)(**tables)
     except ValidationError as error:
-        problems += _told(error, file, schemas)
+        problems += _problems(error, file, schemas)
     if problems:
         raise ConfigError("\n".join(problems))
     reading = Reading()
@@ -107,7 +107,7 @@ def _field(schema: Schema[Any], name: str) -> Any:
     return (Annotated[kind, Field(description=schema.descriptions.get(name), **bounds)], default)
 
 
-def _told(error: ValidationError, file: str, schemas: Schemas) -> Iterator[str]:
+def _problems(error: ValidationError, file: str, schemas: Schemas) -> Iterator[str]:
     groups = {group: (one, keys) for one in schemas for group, keys in one.groups.items()}
     seen = set()
     for problem in error.errors():

@@ -250,9 +250,9 @@ def _read(text: str) -> Condition:
         try:
             whole = parser.feed_token(_END)
         except UnexpectedToken:
-            raise ExpressionError(_told(error)) from None
+            raise ExpressionError(_message(error)) from None
     except UnexpectedInput as error:
-        raise ExpressionError(_told(error)) from None
+        raise ExpressionError(_message(error)) from None
     assert isinstance(whole, Condition)
     return whole
 
@@ -267,7 +267,7 @@ def _feed(parser: InteractiveParser) -> None:
             raise ExpressionError(f"it nests more than {BRACKETS_MAX} deep")
 
 
-def _told(error: UnexpectedInput) -> str:
+def _message(error: UnexpectedInput) -> str:
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
         return "it ends too early"
     found = error.token.value if isinstance(error, UnexpectedToken) else getattr(error, "char", "")

@@ -85,12 +85,12 @@ class Serving:
             except (CallError, Refused, bodies.BodyError) as error:
                 problem = str(error)
                 continue
-            self._tell("")
+            self._report("")
             return set(bodies.masters(table.values()).values())
-        self._tell(problem)
+        self._report(problem)
         return None
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         """Say when the name servers answer no more, and when one does again."""
         if bool(problem) != bool(self._last_problem):
             if problem:

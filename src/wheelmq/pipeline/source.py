@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from wheelmq.delay.blocks.staging import read_blocks
 from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.view import ReadView, StoreSizes, StoreView, sees_store
-from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
+from wheelmq.delay.timer.wire_view import UNREADABLE, Segment, WireView, segment_of
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -140,12 +140,12 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         if not self._over_the_wire and sees_store(root, self._terms["store_identity"]):
             return StoreView(root, sizes)
 
-        def ask(kind: FileKind, name: str, ranges: Ranges) -> Told:
+        def ask(kind: FileKind, name: str, ranges: Ranges) -> Segment:
             ext = headers.texts(epoch=self._terms["epoch"], turn=turn, kind=kind, name=name)
             answer = link.call(Command(code=RequestCode.WMQ_PIPELINE_READ, ext=ext, body=ranges.tobytes()))
             if answer.code not in (ResponseCode.SUCCESS, *UNREADABLE):
                 raise Refused(answer)
             reach("task.portion")
-            return told_by(answer)
+            return segment_of(answer)
 
         return WireView(ask, sizes)

@@ -64,10 +64,10 @@ def uploaded(rows: DataFrame, broker: str, terms: dict[str, Any]) -> DataFrame:
 class Turn:
     """The function for foreachBatch: runs the one action of the turn, and has the broker commit it."""
 
-    def __init__(self, broker: str, epoch: int, told: Callable[[str], None]) -> None:
+    def __init__(self, broker: str, epoch: int, on_uploaded: Callable[[str], None]) -> None:
         self._link = SyncConnection(broker)
         self._epoch = epoch
-        self._told = told
+        self._on_uploaded = on_uploaded
 
     def __call__(self, summaries: DataFrame, batch_id: int) -> None:
         """Run one turn. Raises what ends the query: Refused when the broker wants no more of this lease."""
@@ -81,4 +81,4 @@ class Turn:
         ext = headers.texts(epoch=self._epoch, turn=turn)
         self._link.ask(Command(code=RequestCode.WMQ_PIPELINE_COMMIT, ext=ext, body=body))
         reach("driver.committed")
-        self._told(f"turn {turn}: {sum(winner.rows for winner in winners)} rows in {len(winners)} parts")
+        self._on_uploaded(f"turn {turn}: {sum(winner.rows for winner in winners)} rows in {len(winners)} parts")

@@ -137,9 +137,9 @@ class Expiry:
                 if one is not None:
                     one()
 
-        self._background.submit(job, _told)
+        self._background.submit(job, _log_failure)
 
 
-def _told(result: object) -> None:
+def _log_failure(result: object) -> None:
     if isinstance(result, BaseException):
         log.error("a file that has expired could not be removed: %s", result)

@@ -130,7 +130,7 @@ class LogDamaged(OSError):
     """Bytes in the midst of the log are no record; to end it there would lose what was on disk behind them."""
 
 
-def tell_damaged(position: LogPosition) -> None:
+def log_damaged(position: LogPosition) -> None:
     """Say that the record at `position` is set aside."""
     log.critical("the record at log position %d has changed since it was stored: nobody gets it", position)
 
@@ -226,7 +226,7 @@ class LogScan:
     def set_aside(self, row: Rows) -> None:
         """Nobody gets the record of `row`, which is damaged."""
         position = LogPosition(int(row[col.POSITION]))
-        tell_damaged(position)
+        log_damaged(position)
         self.damaged.add(position)
         clear_row(row)
 
@@ -293,7 +293,7 @@ class LogScan:
         if not is_known:
             return False
         if record is not None and self._goes_on(file, at + record.size):
-            tell_damaged(self.end)
+            log_damaged(self.end)
             self.damaged.add(self.end)
             self._describe(record, row)
             return True

@@ -28,7 +28,7 @@ def reach(name: str) -> None:
     _armed[name] -= 1
     if _armed[name] != 0:  # below: another thread is telling, and ends the process
         return
-    _tell(name)
+    _report(name)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -37,7 +37,7 @@ def bend(name: str, value: int) -> int:
     return _armed.get(name, value) if _armed else value
 
 
-def _tell(name: str) -> None:
+def _report(name: str) -> None:
     path = os.environ.get("WHEELMQ_FAILPOINT_LOG")
     if path:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

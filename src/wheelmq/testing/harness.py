@@ -230,9 +230,9 @@ class BrokerHarness:
     def lose(self, connection: FakeConnection) -> None:
         """The connection is gone, and the broker is told."""
         connection.drop()
-        self._tell_lost(connection)
+        self._notify_lost(connection)
 
-    def _tell_lost(self, connection: FakeConnection) -> None:
+    def _notify_lost(self, connection: FakeConnection) -> None:
         if not connection.is_lost:
             connection.is_lost = True
             self._connections.remove(connection)
@@ -249,7 +249,7 @@ class BrokerHarness:
             taken = self.broker.receive(connection, buffer, len(buffer))
         except FrameError:
             connection.close()
-            self._tell_lost(connection)
+            self._notify_lost(connection)
             return
         del connection.unread[:taken]
 
@@ -308,7 +308,7 @@ class BrokerHarness:
         for connection in list(self._connections):
             connection.flush()
             if not connection.is_open:
-                self._tell_lost(connection)
+                self._notify_lost(connection)
 
     def settle(self) -> None:
         """Tick until the broker asks for no further tick at this moment."""

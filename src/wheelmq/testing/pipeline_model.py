@@ -26,7 +26,7 @@ from wheelmq.delay.timer import staging
 from wheelmq.delay.timer.rows import TurnRows
 from wheelmq.delay.timer.turns import Part, TurnPlan
 from wheelmq.delay.timer.view import ReadView, StoreSizes, StoreUnreadable, StoreView
-from wheelmq.delay.timer.wire_view import UNREADABLE, Told, WireView, told_by
+from wheelmq.delay.timer.wire_view import UNREADABLE, Segment, WireView, segment_of
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK, TURN_ROW
 from wheelmq.formats.wire import headers
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -192,15 +192,15 @@ class PipelineModel:
         """The broker's store as a task of this turn sees it over the wire."""
         assert self.terms is not None
 
-        def ask(kind: FileKind, name: str, ranges: Ranges) -> Told:
+        def ask(kind: FileKind, name: str, ranges: Ranges) -> Segment:
             self.portions += 1
             try:
                 ext = {"epoch": self.epoch, "turn": turn, "kind": kind, "name": name}
-                return told_by(self._ask(RequestCode.WMQ_PIPELINE_READ, ranges.tobytes(), **ext))
+                return segment_of(self._ask(RequestCode.WMQ_PIPELINE_READ, ranges.tobytes(), **ext))
             except Refused as refused:
                 if refused.code not in UNREADABLE:
                     raise
-                return told_by(refused.answer)
+                return segment_of(refused.answer)
 
         return WireView(ask, msgspec.convert(self.terms, StoreSizes))
 

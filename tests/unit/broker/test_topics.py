@@ -267,7 +267,7 @@ def test_arrays_that_cannot_be_made_stay_as_they_were(harness: BrokerHarness) ->
     arrays.refresh()
     before = arrays.names, arrays.rows, arrays.slots, arrays.queue_rows
     create(harness, "T", 4, 4)
-    harness.broker.topics.tell_anew()  # so that all arrays are built again
+    harness.broker.topics.renew_version()  # so that all arrays are built again
     with mock.patch.object(np, "full", side_effect=MemoryError), pytest.raises(MemoryError):
         arrays.refresh()
     assert all(

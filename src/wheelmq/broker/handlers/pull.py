@@ -130,7 +130,7 @@ class _Pull:
         elif not self._broker.store.journal.count:  # else units may be there that nobody was asked again for
             self._passed_to = self._broker.store.queues[self._row].end
 
-    def _look_again(self) -> None:
+    def _reread(self) -> None:
         """Raises PeerError when it may not be answered any more."""
         header = self.header
         self._group, self._topic = _check(self._code, self._connection, header, self._broker)
@@ -145,7 +145,7 @@ class _Pull:
         """The answer, if there is something to tell, or it is the last time."""
         is_held = self._held_for is not None
         if is_held:
-            self._look_again()
+            self._reread()
         header, broker = self.header, self._broker
         offsets = broker.consumer_offsets
         reset = offsets.take_reset(*self.queue)
@@ -254,7 +254,7 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
     try:
         body = log.gather(found)
     except NoRecord:
-        found = _told(log, header, found)
+        found = _readable(log, header, found)
         if not found:
             return Read(PullStatus.NO_MATCHED_MESSAGE, next_offset, start, end, is_behind=is_behind)
         body = log.gather(found)
@@ -311,7 +311,9 @@ def _select(
     return found, looked_at, removed
 
 
-def _told(log: CommitLog, header: PullHeader, units: list[tuple[LogPosition, int]]) -> list[tuple[LogPosition, int]]:
+def _readable(
+    log: CommitLog, header: PullHeader, units: list[tuple[LogPosition, int]]
+) -> list[tuple[LogPosition, int]]:
     """The units that name a record; the others are told of and passed over."""
     good = [unit for unit in units if log.is_record(*unit)]
     logger.critical(

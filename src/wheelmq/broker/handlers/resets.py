@@ -41,7 +41,7 @@ def reset_offset(request: Request, broker: Broker) -> Answer:
     if broker.settings.use_server_side_reset_offset:
         offsets = _reset_here(broker, header, topic)
     else:
-        offsets = _tell_clients(broker, header, topic, in_cpp=request.command.language == "CPP")
+        offsets = _notify_clients(broker, header, topic, in_cpp=request.command.language == "CPP")
     name = broker.settings.broker_name
     table = {QueueName(broker_name=name, queue_id=i, topic=header.topic): offset for i, offset in offsets.items()}
     return reply(body=queue_tables.write(offsetTable=table))
@@ -86,7 +86,7 @@ def _offset_by_time(broker: Broker, header: ResetOffsetHeader, queue_id: int) ->
     return offset_at(broker, header.topic, queue_id, header.timestamp)
 
 
-def _tell_clients(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig, *, in_cpp: bool) -> dict[int, int]:
+def _notify_clients(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig, *, in_cpp: bool) -> dict[int, int]:
     """Have the clients of the group set their offsets; the answer does not wait for them."""
     offsets = {}
     for queue_id in range(topic.write_queue_nums):

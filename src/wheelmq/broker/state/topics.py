@@ -199,7 +199,7 @@ class Topics:
             table = {name: structs.replace(config, perm=config.perm & allowed) for name, config in table.items()}
         return TopicConfigTable(data_version=self.version, topic_config_table=table)
 
-    def tell_anew(self) -> None:
+    def renew_version(self) -> None:
         """Register all topics again in another version: the settings that registrations depend on have changed."""
         self._note_version()
         self._recent.clear()

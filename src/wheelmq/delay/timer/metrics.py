@@ -55,7 +55,7 @@ class TimerMetricsTable:
     def _waiting(self) -> dict[str, int]:
         return self._timer.store.queues.by_topic(self._timer.pending_by_queue)
 
-    def counted_anew(self, wrong: npt.NDArray[np.int64]) -> None:
+    def recounted(self, wrong: npt.NDArray[np.int64]) -> None:
         """The timer's counts were put right by so much, by the row of the real queue."""
         table, now_ms, waiting = self.table(), self._timer.store.clock.now_ms(), self._waiting()
         by_topic = {topic: off for topic, off in self._timer.store.queues.by_topic(wrong).items() if off}

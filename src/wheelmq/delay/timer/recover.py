@@ -48,7 +48,7 @@ from wheelmq.formats.disk.snapshot import IndexedTimers, Snapshot
 from wheelmq.formats.kernels import scan as col
 from wheelmq.formats.units import NEVER_MS, LogPosition, QueueOffset
 from wheelmq.formats.wire.bodies import DataVersion
-from wheelmq.store.recovery import CHUNK_ROWS, InternedNames, LogDamaged, LogScan, Rows, tell_damaged
+from wheelmq.store.recovery import CHUNK_ROWS, InternedNames, LogDamaged, LogScan, Rows, log_damaged
 from wheelmq.store.snapshot import disagreement, load_snapshot
 from wheelmq.system.failpoint import reach
 
@@ -132,7 +132,7 @@ class TimerRecovery:
                 damaged = self._read_pending(snapshot)
                 store.log.damaged = damaged | set(snapshot.damaged)
                 for position in snapshot.damaged:
-                    tell_damaged(position)
+                    log_damaged(position)
                 self.blocks_gone = snapshot.blocks_gone
                 return snapshot
             except LogDamaged as error:

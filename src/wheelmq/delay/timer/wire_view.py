@@ -37,7 +37,7 @@ WHOLE_BYTES_MAX: Final = 256 << 10
 assert WHOLE_BYTES_MAX <= PORTION_BYTES_MAX
 
 
-class Told(NamedTuple):
+class Segment(NamedTuple):
     """An answer of the broker."""
 
     body: bytes
@@ -50,7 +50,7 @@ class Told(NamedTuple):
     """and its last file ends here."""
 
 
-Ask = Callable[[FileKind, str, Ranges], Told]
+Ask = Callable[[FileKind, str, Ranges], Segment]
 """Asks the broker for ranges. Raises FileNotFoundError for records that have expired, StoreUnreadable, and whatever
 says that the broker was not reached or wants no more of this turn."""
 
@@ -59,7 +59,7 @@ UNREADABLE: Final = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.ILLEGAL_OPERAT
 """Answers that say that a portion cannot be had; others say that the lease is over, or that the broker is in need."""
 
 
-def told_by(answer: Command) -> Told:
+def segment_of(answer: Command) -> Segment:
     """What an answer of success, or one of UNREADABLE, says. Raises FileNotFoundError, StoreUnreadable."""
     match answer.code:
         case ResponseCode.SUCCESS:
@@ -67,7 +67,7 @@ def told_by(answer: Command) -> Told:
                 said = headers.read(answer.ext, PortionHeader)
             except headers.HeaderError as error:
                 raise StoreUnreadable(f"an answer does not say what it holds: {error}") from None
-            return Told(bytes(answer.body), said.count, said.crc, said.log_start, said.log_end)
+            return Segment(bytes(answer.body), said.count, said.crc, said.log_start, said.log_end)
         case ResponseCode.PULL_OFFSET_MOVED:
             raise FileNotFoundError(answer.remark)
     raise StoreUnreadable(answer.remark)
@@ -131,8 +131,8 @@ class WireView:
 
     def refresh(self) -> None:
         """Ask where the log begins and ends by now."""
-        told = self._ask(FileKind.RECORD, "", ranges_of(np.empty(0, np.int64), np.empty(0, np.int64)))
-        self.log.start, self.log.end = told.log_start, told.log_end
+        segment = self._ask(FileKind.RECORD, "", ranges_of(np.empty(0, np.int64), np.empty(0, np.int64)))
+        self.log.start, self.log.end = segment.log_start, segment.log_end
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
         """Fetch these ranges; of records, those that were fetched before are dropped.
@@ -157,13 +157,13 @@ class WireView:
     ) -> None:
         wanted = ranges_of(*_pieces(positions, sizes, files.file_bytes))
         while len(wanted):
-            told = self._told(kind, name, wanted[:RANGES_MAX])
-            body, at = memoryview(told.body), 0
-            _must_be_long(int(wanted["size"][: told.covered].sum()), body)
-            for position, size in wanted[: told.covered].tolist():
+            segment = self._fetch(kind, name, wanted[:RANGES_MAX])
+            body, at = memoryview(segment.body), 0
+            _must_be_long(int(wanted["size"][: segment.covered].sum()), body)
+            for position, size in wanted[: segment.covered].tolist():
                 files.put(position, body[at : at + size])
                 at += size
-            wanted = wanted[told.covered :]
+            wanted = wanted[segment.covered :]
 
     def _fetch_records(self, positions: Positions, sizes: Positions) -> None:
         at = positions % self.log.file_bytes
@@ -171,15 +171,15 @@ class WireView:
             raise StoreUnreadable("what the timer queue names goes beyond its log file, so it is no record")
         wanted = ranges_of(positions, sizes)
         while len(wanted):
-            told = self._told(FileKind.RECORD, "", wanted[:RANGES_MAX])
-            self._put_records(wanted[: told.covered], told)
-            wanted = wanted[told.covered :]
+            segment = self._fetch(FileKind.RECORD, "", wanted[:RANGES_MAX])
+            self._put_records(wanted[: segment.covered], segment)
+            wanted = wanted[segment.covered :]
 
-    def _put_records(self, wanted: Ranges, told: Told) -> None:
-        body = memoryview(told.body)
+    def _put_records(self, wanted: Ranges, segment: Segment) -> None:
+        body = memoryview(segment.body)
         if len(body) < len(wanted) * HOLE.itemsize:
             raise StoreUnreadable(f"an answer of {len(body)} bytes is too short for {len(wanted)} records")
-        holes = np.frombuffer(told.body, HOLE, len(wanted))
+        holes = np.frombuffer(segment.body, HOLE, len(wanted))
         left = wanted["size"] - holes["size"]
         if ((holes["at"] < 0) | (holes["size"] < 0) | (holes["at"] > left)).any():
             raise StoreUnreadable("an answer leaves out more of a record than there is")
@@ -195,14 +195,14 @@ class WireView:
     def _fetch_chains(self, newest: Positions) -> None:
         wanted = ranges_of(newest, np.zeros(len(newest), np.int64))
         while len(wanted):
-            told = self._told(FileKind.CHAIN, "", wanted[:RANGES_MAX], least=0)
-            body = told.body
+            segment = self._fetch(FileKind.CHAIN, "", wanted[:RANGES_MAX], least=0)
+            body = segment.body
             if len(body) < CHAIN_HEAD.itemsize or (len(body) - CHAIN_HEAD.itemsize) % CHAINED.itemsize:
                 raise StoreUnreadable(f"an answer of {len(body)} bytes is no chain")
             head = np.frombuffer(body, CHAIN_HEAD, 1)
             whole, next_position = int(head["whole"][0]), int(head["next"][0])
-            if whole != told.covered or (whole == 0 and next_position < 0):
-                raise StoreUnreadable(f"an answer with {whole} chains says that it has {told.covered}")
+            if whole != segment.covered or (whole == 0 and next_position < 0):
+                raise StoreUnreadable(f"an answer with {whole} chains says that it has {segment.covered}")
             for position, unit in np.frombuffer(body, CHAINED, offset=CHAIN_HEAD.itemsize).tolist():
                 if position % self.timer_log.file_bytes + TIMER_UNIT.size > self.timer_log.file_bytes:
                     raise StoreUnreadable(f"a timer log unit at {position} crosses a file")
@@ -211,14 +211,14 @@ class WireView:
             if next_position >= 0:
                 wanted["position"][0] = next_position
 
-    def _told(self, kind: FileKind, name: str, wanted: Ranges, least: int = 1) -> Told:
+    def _fetch(self, kind: FileKind, name: str, wanted: Ranges, least: int = 1) -> Segment:
         """The broker's answer, once it has been checked. Raises StoreUnreadable, and what `ask` raises."""
-        told = self._ask(kind, name, wanted)
-        if zlib.crc32(told.body) != told.crc:
-            raise StoreUnreadable(f"{len(told.body)} bytes of {kind} came with another crc than they were sent with")
-        if not least <= told.covered <= len(wanted):
-            raise StoreUnreadable(f"of {len(wanted)} ranges of {kind} came {told.covered}")
-        return told
+        segment = self._ask(kind, name, wanted)
+        if zlib.crc32(segment.body) != segment.crc:
+            raise StoreUnreadable(f"{len(segment.body)} bytes of {kind} came with another crc than they were sent with")
+        if not least <= segment.covered <= len(wanted):
+            raise StoreUnreadable(f"of {len(wanted)} ranges of {kind} came {segment.covered}")
+        return segment
 
 
 def _pieces(positions: Positions, sizes: Positions, file_bytes: int) -> tuple[Positions, Positions]:

@@ -196,7 +196,7 @@ class Simulation:
             *([] if self._driver is Driver.PRESENT else [(self._minutes_pass, 3)]),
             (self._set_the_clock, 1),
             (self._run_jobs, 8),
-            (self._work_and_tell_nobody, 2),
+            (self._work_unobserved, 2),
             (self._names_come_and_go, 2),
             (self._names.lose_broker, 1),
             (self._pages_go_to_disk, 3),
@@ -279,7 +279,7 @@ class Simulation:
     def _run_jobs(self) -> None:
         self._harness.run_jobs(self._world.randomness.randint(1, 4))
 
-    def _work_and_tell_nobody(self) -> None:
+    def _work_unobserved(self) -> None:
         """A job beside the loop is done, and the loop does not know yet."""
         worker = self._world.randomness.choice((self._harness.worker, self._harness.background))
         if isinstance(worker, HeldWorker):

@@ -16,7 +16,7 @@ from wheelmq.delay.timer.portions import OnDisk, read_portion
 from wheelmq.delay.timer.staging import BLOCKS
 from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.delay.timer.view import StoreUnreadable, StoreView
-from wheelmq.delay.timer.wire_view import Told, WireView
+from wheelmq.delay.timer.wire_view import Segment, WireView
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.origin import block_stream, origin_of
 from wheelmq.formats.wire.portions import FileKind, PortionError, Ranges, ranges_of
@@ -41,15 +41,15 @@ def rows_of(view: Any, plan: TurnPlan) -> Any:
     return read_blocks(view, msgspec.to_builtins(plan.blocks), write_ms=plan.write_ms, turn=plan.turn)
 
 
-def wire_view(harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Told], Told]) -> WireView:
+def wire_view(harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Segment], Segment]) -> WireView:
     chosen = harness.broker.settings
     files = StoreView(chosen.store_path, store_sizes(chosen))
     assert plan.blocks is not None
     on_disk = OnDisk(files.log.end, plan.timer_log_end, {name: units for _, name, units in plan.blocks.blocks})
 
-    def ask(kind: FileKind, name: str, ranges: Ranges) -> Told:
+    def ask(kind: FileKind, name: str, ranges: Ranges) -> Segment:
         found = read_portion(files, kind, name, ranges, on_disk)
-        told = Told(found.body, found.covered, zlib.crc32(found.body), files.log.start, files.log.end)
+        told = Segment(found.body, found.covered, zlib.crc32(found.body), files.log.start, files.log.end)
         return bend(told) if len(ranges) else told
 
     return WireView(ask, store_sizes(chosen))
@@ -83,7 +83,7 @@ def test_the_wire_gives_the_same(harness: BrokerHarness, plan: TurnPlan) -> None
     ids=["another crc", "shorter", "nothing", "more"],
 )
 def test_an_answer_that_is_not_as_it_must_be(
-    harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Told], Told]
+    harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Segment], Segment]
 ) -> None:
     with pytest.raises(StoreUnreadable):
         rows_of(wire_view(harness, plan, bend), plan)

@@ -18,7 +18,7 @@ from wheelmq.delay.timer import portions, staging
 from wheelmq.delay.timer.portions import OnDisk, PortionReader, read_portion
 from wheelmq.delay.timer.turns import TurnPlan
 from wheelmq.delay.timer.view import TIMER_QUEUE, ReadView, StoreUnreadable, StoreView, sees_store
-from wheelmq.delay.timer.wire_view import Told, WireView
+from wheelmq.delay.timer.wire_view import Segment, WireView
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 from wheelmq.formats.wire.portions import RANGE, FileKind, PortionError, Ranges, ranges_of
 from wheelmq.system.workers import InlineWorker
@@ -132,9 +132,9 @@ class TestWhatIsNotAsItMustBe:
         sizes = store_sizes(chosen)
         files = StoreView(chosen.store_path, sizes)
 
-        def ask(kind: FileKind, name: str, ranges: Ranges) -> Told:
+        def ask(kind: FileKind, name: str, ranges: Ranges) -> Segment:
             found = read_portion(files, kind, name, ranges, OnDisk(files.log.end, plan.timer_log_end))
-            told = Told(found.body, found.covered, zlib.crc32(found.body), files.log.start, files.log.end)
+            told = Segment(found.body, found.covered, zlib.crc32(found.body), files.log.start, files.log.end)
             return bend(kind, told) if len(ranges) else told
 
         return WireView(ask, sizes)
@@ -144,7 +144,7 @@ class TestWhatIsNotAsItMustBe:
         whole = rows_of(self.view(harness, plan, lambda _, told: told), plan)
         assert len(whole[0]) == len(whole[1]) == 30
 
-        def flip(of: FileKind, told: Told) -> Told:
+        def flip(of: FileKind, told: Segment) -> Segment:
             at = len(told.body) // 2
             changed = told.body[:at] + bytes([told.body[at] ^ 1]) + told.body[at + 1 :]
             return told._replace(body=changed) if of == kind else told
@@ -155,7 +155,7 @@ class TestWhatIsNotAsItMustBe:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("cut", [1, 7, 8, 60, -1])
     def test_it_is_shorter_or_longer(self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind, cut: int) -> None:
-        def shorten(of: FileKind, told: Told) -> Told:
+        def shorten(of: FileKind, told: Segment) -> Segment:
             body = told.body[:-cut] if cut > 0 else told.body + b"\0"
             return told._replace(body=body, crc=zlib.crc32(body)) if of == kind else told
 
@@ -167,14 +167,14 @@ class TestWhatIsNotAsItMustBe:
     def test_it_covers_more_or_less_than_it_says(
         self, harness: BrokerHarness, plan: TurnPlan, kind: FileKind, more: int
     ) -> None:
-        def lie(of: FileKind, told: Told) -> Told:
+        def lie(of: FileKind, told: Segment) -> Segment:
             return told._replace(covered=told.covered + more) if of == kind else told
 
         with pytest.raises(StoreUnreadable):
             rows_of(self.view(harness, plan, lie), plan)
 
     def test_it_leaves_out_what_is_no_body(self, harness: BrokerHarness, plan: TurnPlan) -> None:
-        def swell(of: FileKind, told: Told) -> Told:
+        def swell(of: FileKind, told: Segment) -> Segment:
             if of != FileKind.RECORD:
                 return told
             body = told.body[:4] + (1 << 20).to_bytes(4, "little") + told.body[8:]
