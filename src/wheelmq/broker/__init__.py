@@ -1,1 +1,1 @@
-"""The broker: requests in, one append a tick, answers out. Pure of sockets and clocks."""
+"""The broker: it serves requests and sends answers. Sockets and clocks are passed in."""

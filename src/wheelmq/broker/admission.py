@@ -1,11 +1,12 @@
-"""Whether the store takes messages now (RocketMQ: SendMessageProcessor.preSend, HookUtils.checkBeforePutMessage).
+"""Decide whether the store takes messages now.
 
-Only what clients put is asked about: what was parked is released as long as there is room for it at all.
+RocketMQ: SendMessageProcessor.preSend, HookUtils.checkBeforePutMessage. Only puts of clients are checked. Parked
+messages are released as long as there is any room for them.
 
-A put that hangs, because the system writes pages back before it gives new ones, shows in Apache's broker as a lock held
-for too long. Here one loop does everything, so nobody can ask while it hangs; whoever asked meanwhile is met later in
-the same round. So the age of the round stands for that of the lock: past the limit, the rest of its sends are told to
-come again, and the next round begins anew.
+In Apache's broker, a put can hang because the system writes pages back before it provides new ones. A lock that is
+held too long shows this. Here one loop does all work, so no request can check while a put hangs. A request that
+arrives meanwhile is served later in the same round. So the age of the round replaces the age of the lock. Past the
+limit, the broker rejects the remaining sends of the round with SYSTEM_BUSY. The age of the next round starts at zero.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Admission:
-    """Asked before each put, and before the kernel serves sends."""
+    """The check before each put, and before the kernel serves sends."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -40,7 +41,7 @@ class Admission:
         self.check_disk()
 
     def rejection(self) -> str | None:
-        """Why nothing is stored; None when it is."""
+        """Return why the broker stores no messages now; None if it stores them."""
         if self._is_stopping:
             return "the broker stops"
         if not self._broker.is_master:
@@ -48,7 +49,7 @@ class Admission:
         return self._broker.rejection or self._full
 
     def problem(self) -> PeerError | None:
-        """The answer to a put that is not admitted; None when it is."""
+        """Return the answer to a put that is not admitted; None if the put is admitted."""
         broker = self._broker
         rejection = self.rejection()
         if rejection is not None:
@@ -58,7 +59,7 @@ class Admission:
         return None
 
     def before_opening(self) -> PeerError | None:
-        """The answer to a send before the time at which sends are taken; None from then on."""
+        """Return the answer to a send before the time from which the broker takes sends; None from that time on."""
         opens_ms = self._broker.settings.start_accept_send_request_time_stamp
         if self._broker.clock.now_ms() >= opens_ms:
             return None
@@ -66,15 +67,15 @@ class Admission:
 
     @property
     def takes_sends(self) -> bool:
-        """Whether a send that is in order is stored now."""
+        """Whether the broker stores a valid send now."""
         return self.before_opening() is None and self.rejection() is None and self._broker.failure is None
 
     def stop(self) -> None:
-        """The broker stops: nothing more is stored for clients."""
+        """Store no more messages for clients: the broker stops."""
         self._is_stopping = True
 
     def check_disk(self) -> None:
-        """Take the share of the disk that is used; past the limit what is left is kept for what is due."""
+        """Read the used share of the disk. Past the limit, the rest of the disk is kept for due messages."""
         used = 100 * self._broker.disk.used_share(self._broker.paths.root)
         is_full = used > self._broker.settings.disk_space_warning_level_ratio
         self._full = f"the disk is {used:.0f} % full" if is_full else None
@@ -86,5 +87,5 @@ def slave_text(broker: Broker) -> str:
 
 
 def _local(ms: int) -> str:
-    """A time as Apache's broker writes it: local, to the millisecond."""
+    """Return a time as Apache's broker writes it: local, with milliseconds."""
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(ms // 1000))},{ms % 1000:03d}"

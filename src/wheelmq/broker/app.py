@@ -1,4 +1,4 @@
-"""A broker process: core, sockets, the threads beside the loop, the name servers."""
+"""A broker process: core, sockets, worker threads, and the registration at the name servers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from wheelmq.broker.exporter import Exporter
 
 CROWD = 20_000
-"""Held requests from which on the broker puts off full collections of garbage."""
+"""Number of held requests above which the broker postpones full garbage collections."""
 log = logging.getLogger(__name__)
 
 assert _handlers
 
 
 class BrokerApp:
-    """A broker that listens and is registered."""
+    """A broker that listens and registers itself."""
 
     def __init__(self, settings: BrokerSettings, origin: Origin | None = None, hooks: Hooks | None = None) -> None:
         if settings.listen_port == 0:
@@ -53,10 +53,10 @@ class BrokerApp:
         self.registration: Registrar | None = None
         self.exporter: Exporter | None = None
         self.stopped = asyncio.Event()
-        """Set when the broker ended by itself: its disk failed."""
+        """Set once the broker has failed and must stop, for example because its disk failed."""
 
     async def start(self) -> None:
-        """Compile or load the kernels, recover the store, listen, register. Raises StoreLocked, OSError."""
+        """Compile or load the kernels, recover the store, listen and register. Raises StoreLocked, OSError."""
         loop = asyncio.get_running_loop()
         sizes = {"body_bytes_max": self.settings.body_bytes_max, "log_file_bytes": self.settings.log_file_bytes}
         if (warning := body_size_warning(**sizes)) is not None:
@@ -88,14 +88,14 @@ class BrokerApp:
         if self.settings.fast_port_enable:
             await self._listen_fast()
         if self.settings.metrics_exporter_type is MetricsExporter.PROM:
-            from wheelmq.broker.exporter import Exporter  # its library is loaded by those who want it
+            from wheelmq.broker.exporter import Exporter  # only this exporter loads its library
 
             host, port = self.settings.metrics_prom_exporter_host, self.settings.metrics_prom_exporter_port
             self.exporter = Exporter(self.broker, loop, host, port)
         self._collect_at_quiet_times(self.broker)
         self.registration.start()
         gc.collect()
-        gc.freeze()  # what is there now stays: collections look at what requests make
+        gc.freeze()  # later collections check only objects that requests create
 
     def _collect_at_quiet_times(self, broker: Broker) -> None:
         collections = Collections(broker.clock.monotonic)
@@ -109,8 +109,8 @@ class BrokerApp:
     async def _listen_fast(self) -> None:
         """Listen on the fast port too (RocketMQ: fastRemotingServer).
 
-        When it is taken, the broker serves without it: few clients ask for it, and any connection of the machine's may
-        have it, so a start or a restart must not hang on it.
+        If the port is taken, the broker serves without it. Few clients use it, and any connection of the machine may
+        occupy it. A start or a restart must not depend on it.
         """
         assert self._server is not None
         port = self.settings.listen_port - FAST_PORT_BELOW
@@ -139,7 +139,7 @@ class BrokerApp:
             self.stopped.set()
 
     async def stop(self) -> None:
-        """A clean stop: no new requests, everything to disk."""
+        """Stop cleanly: take no new requests, and write everything to disk."""
         if self.broker is not None:
             self.broker.admission.stop()
         if self.exporter is not None:
@@ -150,7 +150,7 @@ class BrokerApp:
             await self._server.close()
         if self._workers is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
-        await asyncio.sleep(0)  # what the workers finished last is told on the loop
+        await asyncio.sleep(0)  # the loop runs the last callbacks of the workers
         if self.broker is not None:
             self.broker.close()
 

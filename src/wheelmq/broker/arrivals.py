@@ -1,4 +1,4 @@
-"""What one tick appended to queues: which held pulls it concerns, by their tags and by their expressions."""
+"""The messages that one tick appended to queues, and which held pulls they concern, by tag and by expression."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.journal import Rows
 
 TAG_CODES_END: Final = 1 << 31
-"""A code beyond 32 bits stands for something else than a tag, and passes (RocketMQ: CqUnit.isTagsCodeValid)."""
+"""A code beyond 32 bits is not the code of a tag, and passes every filter (RocketMQ: CqUnit.isTagsCodeValid)."""
 
 
 def is_of_a_tag(code: int) -> bool:
-    """Whether a queue unit's code is that of a tag."""
+    """Return whether a queue unit's code is the code of a tag."""
     return -TAG_CODES_END <= code < TAG_CODES_END
 
 
 class Arrivals:
-    """Journal rows of a tick. They are sorted when first asked about, which few ticks are."""
+    """Journal rows of a tick. The first query sorts them, and few ticks have a query."""
 
     def __init__(self, rows: Rows, log: CommitLog) -> None:
         self._rows = rows
@@ -30,7 +30,6 @@ class Arrivals:
         self._is_sorted = False
 
     def of(self, queue_row: int) -> QueueArrivals:
-        """What one queue got."""
         if not self._is_sorted:
             self._rows = self._rows[np.argsort(self._rows[:, QUEUE], kind="stable")]
             self._is_sorted = True
@@ -39,7 +38,7 @@ class Arrivals:
 
 
 class QueueArrivals:
-    """What one queue got in a tick. Properties are read when first asked about, and once."""
+    """The messages that one queue got in a tick. The first query by properties reads the properties, once."""
 
     def __init__(self, rows: Rows, log: CommitLog) -> None:
         self._rows = rows
@@ -47,12 +46,14 @@ class QueueArrivals:
         self._properties: list[tuple[int, StoredProperties | None]] | None = None
 
     def first_by_code(self) -> dict[int, int]:
-        """The first queue offset of each tag code."""
         backwards = self._rows[::-1]
         return dict(zip(backwards[:, TAG_CODE].tolist(), backwards[:, QUEUE_OFFSET].tolist(), strict=True))
 
     def first_that(self, matches: Matches) -> int | None:
-        """The queue offset of the first message that passes, or cannot be asked about: a pull tells of that."""
+        """Return the queue offset of the first message that passes; None if none passes.
+
+        A message whose properties cannot be read passes too: the pull reports it.
+        """
         if self._properties is None:
             wanted = self._rows[:, (QUEUE_OFFSET, POSITION, SIZE)].tolist()
             self._properties = [(offset, self._log.properties_at(position, size)) for offset, position, size in wanted]

@@ -1,8 +1,9 @@
 """Messages in blocks, as queries by id and by key show them before their release.
 
-The id in the answer to a send has the message's origin in place of a log position. Queries answer with the record of
-the block as a record of the message's own topic: with its topic and queue id, with the origin as its position, so that
-a client computes the same id, and with the end of its queue as its queue offset, since no consumer can have it yet.
+The message id in the answer to a send contains the message's origin in place of a log position. Queries answer with
+the record of the block, converted to a record of the message's own topic. It has that topic and queue id. Its
+position is the origin, so that a client computes the same id. Its queue offset is the end of the queue, because no
+consumer can have the message yet.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEARCH_MS: Final = 1000
-"""For how long a query waits for the search of blocks. Then the answer has the messages that were found until then."""
+"""Milliseconds that a query waits for the search of blocks. The answer then has the messages found by that time."""
 LOOKS_MAX: Final = 16
-"""Looks of one query, each at 2 MiB of the blocks' logs at most."""
+"""Maximum steps of one query's search. Each step reads at most 2 MiB of the blocks' logs."""
 
 
 def is_in_block(offset: int) -> bool:
@@ -39,7 +40,7 @@ def is_in_block(offset: int) -> bool:
 
 
 def view(broker: Broker, origin: Origin) -> bytes | None:
-    """Return the record of a message that was put into a block; None when the block is gone, or had no such message."""
+    """Return the record of a message that was put into a block; None if the block or the message does not exist."""
     record = broker.block_scheduler.record_of(origin)
     return None if record is None else _shown(broker, origin, record)
 
@@ -61,10 +62,10 @@ def _shown(broker: Broker, origin: Origin, record: Record) -> bytes:
 
 
 class KeySearch:
-    """A search for the messages in blocks for a topic that have a key and wait.
+    """A search for pending messages in blocks that have a given topic and key.
 
-    The table of delete keys finds them by their unique key at once. A word of KEYS is searched for in the logs of the
-    blocks, off the loop; `finished` is called when that ends, but not before the constructor returns.
+    The table of delete keys finds messages by their unique key at once. A word of KEYS is searched for in the logs of
+    the blocks, off the loop. `finished` is called when that search ends, but not before the constructor returns.
     """
 
     def __init__(self, broker: Broker, asked: KeyQuery, *, is_unique: bool, finished: Callable[[], None]) -> None:
@@ -80,7 +81,7 @@ class KeySearch:
         self._finished = finished
 
     def _begin_search(self, place: Origin) -> None:
-        """Begin the next look, unless there were enough, or too many others are under way."""
+        """Begin the next step. End the search after LOOKS_MAX steps, or if too many other searches run."""
         self._looks += 1
         if self._looks > LOOKS_MAX or not self._broker.searches.begin(self._asked.key, place, self._take):
             self._end()
@@ -101,7 +102,7 @@ class KeySearch:
         self._finished()
 
     def records(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
-        """Yield the records found that were stored from `begin_ms` to `end_ms` and still wait, by their origins."""
+        """Yield the found records that were stored from `begin_ms` to `end_ms` and are pending, ordered by origin."""
         for origin in sorted(self._origins):
             record = None if origin in self._broker.timer.done else self._broker.block_scheduler.record_of(origin)
             if record is None or not begin_ms <= record.store_ms <= end_ms:

@@ -1,9 +1,10 @@
-"""The broker: everything behind the sockets.
+"""The broker without its sockets.
 
-The shell feeds it bytes, and requests are served as their frames come. It calls `end_round` after each round of
-reading: queue units are written, the timer takes what was parked, holds are woken; answers leave. And it calls `tick`
-when that says so, and whenever `next_tick_ms` does: what is due is released, a flush begins, and whatever else has its
-time. No handler waits for anything.
+The shell passes received bytes to `receive`, which serves each request as soon as its frame is complete. After each
+round of reading, the shell calls `end_round`. It writes queue units, passes parked messages to the timer and wakes
+held requests. Then the answers leave. The shell calls `tick` when `end_round` returns True, and whenever
+`next_tick_ms` has passed. A tick releases due messages, begins a flush and runs all other due work. No handler waits
+for anything.
 """
 
 from __future__ import annotations
@@ -84,15 +85,17 @@ log = logging.getLogger(__name__)
 
 DISPATCH = "dispatch"
 ROUNDS_MS = 2
-"""So long rounds may follow each other without a tick, whose twenty steps take longer than a message does."""
+"""Maximum milliseconds from a tick to the next one while rounds run. A tick has 20 steps, which take longer than one
+message, so it does not follow each round."""
 RETRY_MS = 100
-"""How long to wait before an append is tried again that could not be done."""
+"""Milliseconds until a failed append is tried again."""
 INDEX_WAITS_BYTES = 512 << 20
-"""So far the message index may fall behind the log while a burst is released, which has the processors until then."""
+"""Maximum lag of the message index, in bytes of the log, while a burst is released. Up to this lag, the burst has the
+processors."""
 
 
 class Broker:
-    """State and behaviour of one broker over its components."""
+    """One broker: its components, and the steps of its rounds and ticks."""
 
     def __init__(
         self,
@@ -132,17 +135,17 @@ class Broker:
         self.member_changes = MemberChanges(self.clients, self.consumer_filters, self.calls, settings)
         self.pipeline = TurnCoordinator(self)
         self.fast_send, fast_release = self._open_fast()
-        """None when kernels are off: then every frame goes the plain way."""
+        """None when kernels are off: the plain code then serves every frame."""
         self.releaser = Releaser(self.store, self.timer, fast_release)
         self.boot_ms, self._log = clock.now_ms(), RateLimitedLog(log, clock.monotonic)
         self.rejection: str | None = None
-        """Why sends are refused now; None when they are not."""
+        """Why the broker rejects sends now; None if it does not."""
         self._rejected_ms = 0
         self.ticks, self.overload, self.steps = Ticks(clock), OverloadGuard(self), Steps(clock.monotonic)
         self.admission = Admission(self)
         self._received = 0
         self._served_s = 0.0
-        """Length of the rounds since the last tick."""
+        """Seconds that the rounds since the last tick took."""
         self._has_served = False
         """Whether a round has ended since the last tick."""
         self._ticked_ms = self._tick_due_ms = 0
@@ -151,17 +154,17 @@ class Broker:
         self.enqueue_rate = Rate(lambda: self.timer.indexed_to)
         self.dequeue_rate = Rate(lambda: self.releaser.counts["released"])
         self.transferred = 0
-        """Messages handed to consumers."""
-        self.shell_figures: Callable[[], dict[str, int]] = dict  # what the shell counts, by name; it puts its own here
+        """Messages that consumers received."""
+        self.shell_figures: Callable[[], dict[str, int]] = dict  # counters of the shell, by name; the shell sets it
         self.failure: BaseException | None = None
-        """What ended the broker: it must stop, and recover from disk."""
+        """The error that ended the broker. The broker must stop, and recover from disk."""
         self.periodic_tasks = PeriodicTasks(self)
         self.stats = BrokerStats(self)
         self.slices = Slices(self.clock, self.holds, lambda: self.settings.response_timeout_ms)
         self.timer_tasks, self.transactions = TimerTasks(self), Transactions(self, recovered_ends)
 
     def _recover(self) -> RecoveredEnds:
-        """Open the store, and all that waits in it. Raises SnapshotWrong: do it again."""
+        """Open the store and recover its pending messages. After SnapshotWrong, which it raises, call it again."""
         settings = self.settings
         store_settings = part_settings.store_settings(settings, self.host, self.park_settings.levels_ms)
         self.store = Store(self.paths, store_settings, self.disk, self.clock)
@@ -183,7 +186,6 @@ class Broker:
         return recovered_ends
 
     def _open_tables(self) -> None:
-        """Open the tables of topics, groups and clients."""
         settings, disk, tables = self.settings, self.disk, self.workers.tables
         self.topics = Topics(disk, self.paths, self.clock, settings, tables)
         self.groups = Groups(disk, self.paths, self.clock, settings, tables)
@@ -237,17 +239,20 @@ class Broker:
 
     @property
     def is_master(self) -> bool:
-        """Whether clients take it for a master, as they do by its id."""
+        """Whether clients take the broker for a master, by its id."""
         return self.settings.broker_id == 0
 
     @property
     def blocks(self) -> Blocks:
         return self.block_scheduler.blocks
 
-    # What the shell calls ------------------------------------------------------------------------------------------
+    # Called by the shell -------------------------------------------------------------------------------------------
 
     def receive(self, connection: Connection, buffer: memoryview, end: int) -> int:
-        """Serve the whole frames in `buffer[:end]`; how many bytes they took. Raises FrameError: close then."""
+        """Serve the complete frames in `buffer[:end]`. Returns the number of bytes served.
+
+        Raises FrameError: close the connection then.
+        """
         self.ticks.begin()
         at = 0
         try:
@@ -273,19 +278,19 @@ class Broker:
         return at
 
     def connection_lost(self, connection: Connection) -> None:
-        """The peer is gone."""
+        """Remove a closed connection from all tables."""
         self.holds.drop(connection)
         self.calls.drop(connection)
         self.member_changes.note_left(self.clients.lose(connection))
 
     def end_round(self) -> bool:
-        """Finish what the round of reading began; whether a tick is due. Nothing once the broker has failed."""
+        """Finish the round of reading. Returns whether a tick is due. Does nothing once the broker has failed."""
         if self.failure is not None:
             return False
         if self._received or self.store.journal.count:
             self._finish_round()
         else:
-            self.ticks.forget()  # the beginning of a frame, whose age is its sender's
+            self.ticks.forget()  # only a part of a frame came: the sender causes its delay
         near_ms = self.timer.next_near_ms()
         is_near = near_ms is not None and near_ms <= self.clock.now_ms()
         is_due = self.flush.is_asked_for() or self.now_monotonic_ms() >= self._tick_due_ms
@@ -301,7 +306,7 @@ class Broker:
         self._tick_due_ms = min(self._tick_due_ms, self._ticked_ms + ROUNDS_MS)
 
     def tick(self) -> None:
-        """Run the steps that time and other threads make due. Does nothing once the broker has failed.
+        """Run the steps that are due by time or by a worker's result. Does nothing once the broker has failed.
 
         A step that fails does not fail the others.
         """
@@ -324,8 +329,8 @@ class Broker:
         self._received = 0
 
     def _work(self) -> bool:
-        """The steps of a tick; whether there was anything to do."""
-        share_s = self._served_s + self.ticks.elapsed_s  # what is due has as much time as who asked
+        """Run the steps of a tick. Returns whether there was any work."""
+        share_s = self._served_s + self.ticks.elapsed_s  # releases get as much time as requests had
         self._served_s = 0.0
         now_ms = self.clock.now_ms()
         monotonic_ms = self.now_monotonic_ms()
@@ -356,7 +361,7 @@ class Broker:
         return bool(self._received or released or appended)
 
     def run_or_reject(self, step: Callable[[], int]) -> int:
-        """What `step` gives; 0 when the store cannot be written, which refuses sends and holds up no other step."""
+        """Return the result of `step`, or 0 if the store cannot be written: the broker then rejects sends."""
         try:
             return step()
         except OSError as error:
@@ -364,10 +369,10 @@ class Broker:
             return 0
 
     def _dispatch(self) -> int:
-        """Write queue units, then note timers, then wake requests that wait for the queues. Returns the record count.
+        """Write queue units, then note timers, then wake requests that wait for the queues.
 
-        The journal is empty after the first part. An error in the second part loses timers in memory, so it fails the
-        broker: the next start finds them in the log.
+        Returns the number of records. The journal is empty after the first part. An error in the second part loses
+        timers in memory, so it fails the broker. The next start finds them in the log.
         """
         if self.store.dispatched_to == self.store.log.end:
             return 0
@@ -385,18 +390,21 @@ class Broker:
         return len(rows)
 
     def _index_waits(self, index: MessageIndex) -> bool:
-        """Whether the index leaves the processors to a burst."""
+        """Return whether the index leaves the processors to a burst."""
         return self.releaser.has_burst() and self.store.dispatched_to - index.indexed_to < INDEX_WAITS_BYTES
 
     def _next_index_ms(self) -> int | None:
-        """When the index adds what it has not yet; None when there is nothing, or when a burst's end brings a tick."""
+        """Return when the index adds new records, in monotonic milliseconds.
+
+        None if it has all records, or if the end of a burst brings a tick.
+        """
         if self.index is None or self._index_waits(self.index):
             return None
         begin_s = self.index.next_s()
         return None if begin_s is None else math.ceil(begin_s * 1000)
 
     def next_tick_ms(self) -> int:
-        """Milliseconds until the next tick is needed, 0 for at once."""
+        """Return the milliseconds until the next tick is needed; 0 for at once."""
         if self.failure is not None:
             return RETRY_MS
         if not self._has_served:
@@ -431,9 +439,9 @@ class Broker:
         return max(0, min(waits))
 
     def close(self) -> None:
-        """A clean stop. Call it when no request comes any more, with the worker closed."""
+        """Stop cleanly. Call it when no more requests come and the workers are closed."""
         if isinstance(self.failure, StoreRemoved):
-            return  # the files of this name are not the broker's
+            return  # the files at this path are not the broker's
         self.run_or_reject(self.transactions.say_all)
         try:
             self._dispatch()
@@ -452,13 +460,13 @@ class Broker:
             self.delay_offsets.close()
             self.store.close()
 
-    # What handlers use ---------------------------------------------------------------------------------------------
+    # Used by handlers ----------------------------------------------------------------------------------------------
 
     def now_monotonic_ms(self) -> int:
         return int(self.clock.monotonic() * 1000)
 
     def reject_sends(self, reason: str) -> None:
-        """Answer sends with SERVICE_NOT_AVAILABLE for a moment; the next one tries again."""
+        """Answer sends with SERVICE_NOT_AVAILABLE for RETRY_MS. After that, the next send tries again."""
         if self.rejection is None:
             self._log.log(logging.ERROR, "refused", "sends are refused: %s", reason)
         self.rejection = reason
@@ -469,7 +477,7 @@ class Broker:
             self.rejection = None
 
     def _settings_changed(self, fields: frozenset[str]) -> None:
-        """Have those follow that keep what they were made with; others look when they need a setting."""
+        """Update the parts that keep copies of settings. The other parts read a setting when they need it."""
         settings = self.settings
         self.park_settings = replace(self.park_settings, delay_seconds_max=settings.timer_max_delay_seconds)
         self.expiry.take_settings(part_settings.expiry_settings(settings))

@@ -1,4 +1,4 @@
-"""Calls of the broker to its clients, and the answers it waits for (RocketMQ: invokeSync, responseTable)."""
+"""Requests of the broker to its clients, and the answers that it waits for (RocketMQ: invokeSync, responseTable)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.frame import Command
 
 CALLS_MAX: Final = 10_000
-"""Calls that may wait for their answers at once."""
+"""Maximum calls that wait for their answers."""
 DEADLINES_OVER: Final = 64
-"""How many deadlines may outlive their calls before they are cleared away."""
+"""The heap is rebuilt once it has more deadlines than twice the waiting calls plus this number."""
 
 
 class Unanswered(StrEnum):
-    """Why a call has no answer."""
+    """Reasons why a call has no answer."""
 
     LATE = "late"
     GONE = "gone"
-    """Its connection is closed, or was so before it."""
+    """Its connection is closed, or was closed before the call."""
     BUSY = "busy"
-    """It was not made: too many wait, or the client does not read what it is sent."""
+    """The call was not sent: too many calls wait, or the client does not read its connection."""
 
 
 Done = Callable[[Command | Unanswered], None]
 
 
 class Calls:
-    """Requests out and not answered, by connection and opaque. Times are monotonic milliseconds."""
+    """Requests sent and not answered, by connection and opaque. Times are monotonic milliseconds."""
 
     def __init__(self, count_max: int = CALLS_MAX) -> None:
         self._count_max = count_max
@@ -40,9 +40,9 @@ class Calls:
         self._waiting: dict[int, dict[int, Done]] = {}
         self._count = 0
         self._deadlines: list[tuple[int, int, int]] = []
-        """A heap. A call that was answered may leave its deadline behind, for a while."""
+        """A heap. The deadline of an answered call may stay in it for a while."""
         self.counts: Counter[str] = Counter()
-        """Answers that nobody waits for (`unknown`), and calls without an answer, by why."""
+        """Answers without a waiting call (`unknown`), and calls without an answer, by reason."""
 
     def __len__(self) -> int:
         return self._count
@@ -54,7 +54,10 @@ class Calls:
         connection.send(frame.encode(command))
 
     def ask(self, connection: Connection, command: Command, deadline_ms: int, done: Done) -> None:
-        """Send a request; `done` gets its answer, or why there is none, at once when it cannot be sent."""
+        """Send a request. `done` gets the answer, or the reason why there is none.
+
+        If the request cannot be sent, `done` gets the reason at once.
+        """
         if not connection.is_open or connection.is_full or self._count >= self._count_max:
             why = Unanswered.BUSY if connection.is_open else Unanswered.GONE
             self.counts[why] += 1
@@ -68,17 +71,16 @@ class Calls:
         connection.send(frame.encode(command))
 
     def answered(self, connection: Connection, command: Command) -> None:
-        """An answer has come; one that nobody waits for is dropped and counted."""
+        """Pass an answer to its call. Without a waiting call, the answer is dropped and counted."""
         if not self._end(id(connection), command.opaque, command):
             self.counts["unknown"] += 1
 
     def drop(self, connection: Connection) -> None:
-        """The connection is gone: its calls will not be answered."""
+        """End the calls of a connection that is gone."""
         for opaque in list(self._waiting.get(id(connection), ())):
             self._end(id(connection), opaque, Unanswered.GONE)
 
     def expire(self, now_ms: int) -> None:
-        """Give up on calls past their deadline."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, connection, opaque = heapq.heappop(self._deadlines)
             self._end(connection, opaque, Unanswered.LATE)
@@ -91,7 +93,7 @@ class Calls:
         return self._opaque
 
     def _end(self, connection: int, opaque: int, outcome: Command | Unanswered) -> bool:
-        """Tell who made a call what became of it; whether anybody waits for it."""
+        """Pass the outcome to the caller. Returns whether a call waited for it."""
         mine = self._waiting.get(connection, {})
         done = mine.pop(opaque, None)
         if done is None:

@@ -1,4 +1,4 @@
-"""A connection as the broker sees it: someone who asks and is answered. The shell in net/ gives it a socket."""
+"""A connection as the broker sees it: a peer that sends requests and gets answers. net/ adds the socket."""
 
 from __future__ import annotations
 
@@ -8,43 +8,41 @@ from wheelmq.formats.disk.message import Host
 
 
 class Connection(Protocol):
-    """One peer."""
-
     peer: Host
     is_open: bool
     sends: bool
-    """Whether its last request was a send, as the kernel serves them: then the kernel looks at the next ones first."""
+    """Whether its last request was a send that the kernel can serve. The kernel then gets the next frames first."""
     last_request: tuple[int, int] | None
     """Code and opaque of the last request that the plain code served."""
     waiting_since: float | None
-    """Since when, in monotonic seconds, requests of it wait that were read: it does not read its answers."""
+    """Monotonic seconds since which its received requests wait, because the peer does not read its answers."""
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is queued for the peer that nothing more should be served to it for now."""
+        """Whether the queued output is too large to serve more requests of the peer now."""
         ...
 
     @property
     def must_wait(self) -> bool:
-        """Whether the next request waits: the connection is full, or other connections have their turn first."""
+        """Whether the next request waits: the connection is full, or it is the turn of other connections."""
         ...
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame; it leaves at the end of the round, or of the tick. Ignored once the connection is closed."""
+        """Queue a frame. It leaves at the end of the round or tick. A closed connection ignores it."""
         ...
 
     def close(self) -> None:
-        """Close the connection; what was queued before is still sent."""
+        """Close the connection. Frames queued before are still sent."""
         ...
 
 
 def peer_text(connection: Connection) -> str:
-    """The peer as ip:port."""
+    """Return the peer as ip:port."""
     return host_text(connection.peer)
 
 
 def host_text(host: Host) -> str:
-    """A host as ip:port."""
+    """Return a host as ip:port."""
     address, port = host
     if len(address) == 4:
         return f"{'.'.join(map(str, address))}:{port}"

@@ -1,4 +1,4 @@
-"""Once a day the counts of what waits are held against the records that do (RocketMQ: timerCheckMetricsWhen)."""
+"""Once a day, compare the counts of pending messages with their records (RocketMQ: timerCheckMetricsWhen)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 LOOK_MS: Final = 60_000
 APART_MS: Final = 70 * 60_000
-"""From one count to the next, and from the start to the first (RocketMQ: TimerMessageStore)."""
+"""Minimum time from one count to the next, and from the start to the first (RocketMQ: TimerMessageStore)."""
 
 
 class CountAudit:
-    """Counts anew at the hours that were chosen: a step of the count a tick, when its records are in memory."""
+    """Counts the pending messages at the configured hours. A tick counts one step once its records are in memory."""
 
     def __init__(self, broker: Broker, metrics: TimerMetricsTable) -> None:
         self._broker = broker
@@ -39,7 +39,7 @@ class CountAudit:
 
     @property
     def has_step(self) -> bool:
-        """Whether the next tick has something to count."""
+        """Whether the next tick has a step to count."""
         return self._step is not None
 
     def _look_at_clock(self) -> None:
@@ -48,7 +48,7 @@ class CountAudit:
             self._is_due = self._recount is None
 
     def poll(self) -> None:
-        """One step; call it when the tick has written its queue units."""
+        """Run one step. Call it when the tick has written its queue units."""
         broker = self._broker
         if self._is_due and broker.store.journal.count == 0:
             self._is_due, self._last_ms = False, broker.clock.now_ms()
@@ -61,7 +61,7 @@ class CountAudit:
             self._fetch(self._recount)
 
     def _fetch(self, recount: Recount) -> None:
-        """Have the records of the next step read; or end the count."""
+        """Have a worker read the records of the next step. End the count after the last step."""
         step = next(self._steps, None)
         if step is not None:
             spans = step.spans()

@@ -1,8 +1,8 @@
 """From a frame to its handler and back (RocketMQ: NettyRemotingAbstract).
 
-A handler is registered with the codes it serves; a code that has none goes to the default processor. It returns an
-answer, a hold, or None (no answer now); what it raises becomes an answer here and nowhere else. A oneway request is
-never answered. Before it is served, `flow` may tell it to come again; hooks stand around what is served.
+A handler is registered with the codes that it serves. The default processor serves all other codes. A handler returns
+an answer, a hold, or None (no answer now). Only this module turns the exceptions of handlers into answers. A oneway
+request is never answered. The overload guard may reject a request before it is served. Hooks run before and after it.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def serves(*codes: RequestCode) -> Callable[[Handler], Handler]:
 
 
 def not_supported(request: Request, broker: Broker) -> Answer:
-    """The default processor: nobody serves the code."""
+    """The default processor: answer that no handler serves the code."""
     code = request.command.code
     broker.dispatch.counts["unsupported"] += 1
     return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=_unsupported(code))
 
 
 class Dispatch:
-    """Hands frames to handlers and answers to connections."""
+    """Passes frames to handlers, and answers to connections."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -69,11 +69,10 @@ class Dispatch:
         self.default_processor: Handler = not_supported
         """Serves the codes that no handler is registered for."""
         self.counts: Counter[str] = Counter()
-        """Requests by what became of them: `served`, `failed`, `unsupported` (served by the default processor); told to
-        come again: `rejected`, `overloaded`, `timed_out`."""
+        """Requests by outcome: `served`, `failed`, `unsupported` (served by the default processor), and those that
+        the overload guard rejected: `rejected`, `overloaded`, `timed_out`."""
 
     def take(self, connection: Connection, command: Command) -> None:
-        """Serve one command."""
         if command.is_response:
             self._broker.calls.answered(connection, command)
             return
@@ -88,7 +87,7 @@ class Dispatch:
         self._give(connection, command, serve(Request(command, connection)))
 
     def _give(self, connection: Connection, command: Command, answer: Answer) -> None:
-        """Answer the request `command`, now or once it can be."""
+        """Answer the request `command`, now or as soon as possible."""
         if isinstance(answer, LaterAnswer):
             answer.begin(lambda make: self._give(connection, command, self._try(connection, command, make)[0]))
         elif command.is_oneway or answer is None:
@@ -115,9 +114,10 @@ class Dispatch:
         return self._finish(request, lambda: handler(request, self._broker))
 
     def _finish(self, request: Request, make: Callable[[], Answer]) -> Answer:
-        """Return the answer of `make`, or the answer to its exception, and count it. A LaterAnswer is finished last.
+        """Return the answer of `make`, or the answer to its exception, and count it.
 
-        The answer is SYSTEM_BUSY if the request would be held and there is no room for it.
+        A LaterAnswer is counted once its answer is known. The answer is SYSTEM_BUSY if the request would be held and
+        there is no room for it.
         """
         answer, failed = self._try(request.connection, request.command, make)
         if isinstance(answer, LaterAnswer):
@@ -130,7 +130,7 @@ class Dispatch:
         return answer
 
     def _serve_with_hooks(self, request: Request) -> Answer:
-        """As `_serve`, between the RPC hooks. What one of them raises is the answer; the others are told of that."""
+        """Serve a request between the RPC hooks. An exception of one becomes the answer, which the others get."""
         connection, command, hooks = request.connection, request.command, self._broker.hooks.rpc
         address = peer_text(connection)
 
@@ -151,7 +151,7 @@ class Dispatch:
         return self._run_after(request, self._serve(request), after)
 
     def _run_after(self, request: Request, answer: Answer, after: Callable[[Command | None], Command | None]) -> Answer:
-        """`answer`, of which hooks are told once it is known."""
+        """Return `answer`, so that the hooks get it once it is known."""
         if answer is None or isinstance(answer, Command):
             return after(answer)
         if isinstance(answer, Hold):
@@ -173,13 +173,13 @@ class Dispatch:
     def _guard_again(
         self, connection: Connection, code: int, again: Callable[[bool], Command | None]
     ) -> Callable[[bool], Command | None]:
-        """`again` of a hold, so that what it raises is answered too."""
+        """Return `again` of a hold, with its exceptions turned into answers."""
         return lambda last: self._try(connection, code, lambda: again(last))[0]
 
     def _try(self, connection: Connection, asked: Command | int, ask: Callable[[], A]) -> tuple[A | Command, bool]:
         """Return the result of `ask`, or the answer to its exception; and whether it raised.
 
-        `asked` is the request. Of a held one it is the code alone, since hundreds of thousands may be held.
+        `asked` is the request, or only the code of a held request: hundreds of thousands may be held.
         """
         try:
             return ask(), False
@@ -198,19 +198,19 @@ class Dispatch:
 
 
 def _text(asked: Command | int) -> str:
-    """Return the text of a request for the log; of a held one only its code is known."""
+    """Return the text of a request for the log. Only the code of a held request is known."""
     return f"held request with code={asked}" if isinstance(asked, int) else f"request {command_text(asked)}"
 
 
 def _unsupported(code: int) -> str:
-    """Apache's remark for what it does not know; and why we do not serve what Apache does."""
+    """Return Apache's remark for an unknown code, with our reason if Apache serves the code."""
     remark = f" request type {code} not supported"
     reason = REASONS.get(code)
     return remark if reason is None else f"{remark}: {reason}"
 
 
 def encode_answer(opaque: int, answer: Command) -> bytes:
-    """The frame of an answer to the request `opaque`."""
+    """Return the frame of an answer to the request `opaque`."""
     answer.opaque = opaque
     answer.flag |= frame.FLAG_RESPONSE
     return frame.encode(answer)
