@@ -1,4 +1,4 @@
-"""The metrics over HTTP, for Prometheus to fetch (RocketMQ: metricsExporterType = PROM)."""
+"""The metrics over HTTP, for Prometheus (RocketMQ: metricsExporterType = PROM)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 ANSWER_S: Final = 10.0
-"""How long a fetch waits for the loop."""
+"""Seconds that a fetch waits for the loop."""
 
 
 class Exporter(Collector):
-    """Serves the families of a broker at http://HOST:PORT/metrics, from a thread of its own.
+    """Serves the metric families of a broker at http://HOST:PORT/metrics, from its own thread.
 
     Raises OSError when the port is taken.
     """
@@ -37,18 +37,18 @@ class Exporter(Collector):
         return int(self._server.server_port)
 
     def collect(self) -> Iterable[Metric]:
-        """The families as they are now; asked for from another thread, read on the loop."""
+        """Return the current families. Another thread calls this, and the loop reads them."""
         return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(ANSWER_S)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of time: what there is, is told when it is fetched."""
+        """Return nothing: the families are known only at a fetch."""
         return ()
 
     async def _read(self) -> list[Metric]:
         return list(self._families.all())
 
     def close(self) -> None:
-        """Serve no more. Not to be called on the loop while a fetch waits for it."""
+        """Stop serving. Do not call it on the loop while a fetch waits for the loop."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

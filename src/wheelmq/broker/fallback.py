@@ -91,7 +91,6 @@ class Fallback:
         self._held_ms = now_ms
 
     def note_commit(self, now_ms: int) -> None:
-        """A pipeline has committed a turn."""
         self._trust_ms = self._held_ms = now_ms
         self._is_overriding = self._must_commit = self._is_second_lease = False
         self._end(now_ms)
@@ -115,7 +114,7 @@ class Fallback:
             self._begin(now_ms)
 
     def next_ms(self, wall_ms: Millis, now_ms: int) -> int | None:
-        """Return when `look` has work; None when that is not known."""
+        """Return when `poll` has work; None when that is not known."""
         if self.index_lane.has_result or (self._has_more and not self.index_lane.is_busy and not self._is_saving()):
             return now_ms
         next_ms = self.wheel_lane.next_ms(wall_ms, now_ms)
@@ -172,12 +171,12 @@ class Fallback:
             return True
         is_crowded = self._timer.notes.count >= CROWDED
         hung_ms, away_ms = (CROWDED_HUNG_MS, CROWDED_AWAY_MS) if is_crowded else (HUNG_MS, AWAY_MS)
-        if now_ms - max(self._trust_ms, unindexed_ms) >= hung_ms:  # the lease may lapse and come back all the time
+        if now_ms - max(self._trust_ms, unindexed_ms) >= hung_ms:  # the lease may lapse and be reopened repeatedly
             return True
         return not self._timer.turns.is_held(now_ms) and now_ms - self._held_ms >= away_ms
 
     def _take_lease(self, now_ms: int) -> None:
-        """End the pipeline's lease and plan, so that its late commit is refused as stale."""
+        """End the pipeline's lease and plan, so that its late commit is rejected as stale."""
         turns = self._timer.turns
         if turns.holder is None and turns.plan is None:
             return
@@ -191,7 +190,7 @@ class Fallback:
         turns.take_back()
 
     def _take(self, now_ms: int) -> None:
-        """Apply the step that ended, and have it made durable."""
+        """Apply the step that ended, and make it durable."""
         try:
             count = self.index_lane.take()
         except Exception as error:
@@ -216,7 +215,7 @@ class Fallback:
     # Log -----------------------------------------------------------------------------------------------------------
 
     def _log_start(self) -> None:
-        """Log at the start how many indexed messages wait, since no pipeline is there yet."""
+        """Log at the start the number of units in the wheel, because no pipeline has the lease yet."""
         timer = self._timer
         later = timer.wheel.table["time"] > timer.walked_through_ms // timer.settings.precision_ms
         units = int(timer.wheel.units[later].sum())

@@ -1,4 +1,4 @@
-"""The fast way of a release: one kernel call for the due messages of a batch that stand in one log file."""
+"""The fast path of a release: one kernel call for the due messages of a batch that are parked in one log file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class FastRelease:
-    """Calls the kernel on the store's own state; what it leaves is released by the plain code."""
+    """Calls the kernel on the store's own state. The plain code releases the messages that the kernel leaves."""
 
     def __init__(self, broker: Broker, arrays: TopicArrays) -> None:
         self._broker = broker
@@ -35,7 +35,7 @@ class FastRelease:
         self._levels_ms: Integers = np.array(broker.store.settings.levels_ms, np.int64)
 
     def __call__(self, refs: Refs, now_ms: Millis) -> int:
-        """Append the messages at the front of `refs`, sorted by origin; how many that are."""
+        """Append the messages at the front of `refs`, which are sorted by origin. Returns the number appended."""
         store = self._broker.store
         log, journal = store.log, store.journal
         if not log.files.has_room(log.end):
@@ -65,7 +65,7 @@ class FastRelease:
         return int(state[release.NEXT])
 
     def _source(self, origin: Origin) -> MappedSequence | None:
-        """The log in which a message is parked; None when its block is gone."""
+        """Return the log in which a message is parked; None if its block is deleted."""
         stream = origin_stream(origin)
         if stream_kind(stream) != KIND_BLOCK:
             return self._broker.store.log.files
@@ -91,6 +91,6 @@ class FastRelease:
 
 
 def _in_first_stream(origins: Integers) -> int:
-    """How many of sorted `origins` are of the first one's stream: these stand in the log in their order."""
+    """Return the number of sorted `origins` in the stream of the first one. Their log positions ascend too."""
     last = int(origins[0]) | INDEX_MASK
     return len(origins) if origins[-1] <= last else int(np.searchsorted(origins, last, "right"))

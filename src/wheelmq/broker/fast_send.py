@@ -1,7 +1,7 @@
-"""The fast way of a send: one kernel call for all the frames that a connection has received.
+"""The fast path of a send: one kernel call for all frames that a connection has received.
 
-It works on the store's own state: the mapped log, the queue table, the journal. Whatever the kernel leaves is served
-by the plain code, frame by frame, on the same state; `left` counts them.
+It works on the store's own state: the mapped log, the queue table and the journal. The plain code serves the frames
+that the kernel leaves, one by one, on the same state. `left` counts them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class FastSend:
-    """Calls the kernel for what connections receive."""
+    """Calls the kernel for the frames that connections receive."""
 
     def __init__(self, broker: Broker, arrays: TopicArrays) -> None:
         self._broker = broker
@@ -46,7 +46,7 @@ class FastSend:
         """Frames left to the plain code."""
 
     def take_settings(self) -> None:
-        """Follow the broker's settings: at the start, and when one has changed."""
+        """Copy the broker's settings: at the start, and after each change."""
         broker = self._broker
         settings = broker.settings
         marks = {
@@ -79,7 +79,7 @@ class FastSend:
         return int(self._state[send.SERVED])
 
     def serve(self, connection: Connection, buffer: Bytes, at: int, end: int) -> int:
-        """Serve the sends at the front of buffer[at:end]; the byte behind them."""
+        """Serve the sends at the front of buffer[at:end]. Returns the end of the last one served."""
         broker = self._broker
         log = broker.store.log
         has_room = log.files.has_room(log.end)

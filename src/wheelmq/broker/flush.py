@@ -1,9 +1,11 @@
-"""Flushing: off the loop, for everyone who waits for the disk; one flush of the log at a time, and one of the blocks.
+"""Flushing off the loop: at most one flush of the log and one of the blocks run at a time.
 
-With SYNC_FLUSH an answer waits for its log position, or for its message in a block, and one flush frees all that came
-before it began (group commit). Who waits for the log does not wait for the files of blocks. With ASYNC_FLUSH a flush
-runs every interval; one of few pages may wait for more, up to the longer interval, and one while a burst of what is due
-leaves for some intervals. A plan of the timer asks for one when it needs it.
+With SYNC_FLUSH, an answer waits for its log position, or for its message in a block. One flush frees all answers that
+waited before it began (group commit). An answer that waits for the log does not wait for the files of blocks. With
+ASYNC_FLUSH, a flush runs every interval. A flush of few pages may wait longer, up to the longer interval. While a
+burst of due messages leaves, a flush may wait for several intervals. A plan of the timer requests a flush when it
+needs one.
+
 A failed fsync is final: the kernel may have dropped the pages, so nothing may be acknowledged any more.
 """
 
@@ -28,28 +30,28 @@ log = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
 BURST_INTERVALS: Final = 10
-"""While a burst leaves, a flush that nobody waits for is due after so many intervals: it costs the burst more than half
-its speed, and most of what leaves is on disk already, as what was parked."""
+"""Intervals until a flush that no answer waits for, while a burst leaves. A flush more than halves the speed of the
+burst. Most messages that leave are already on disk in parked form."""
 BURST_MS_MAX: Final = 5000
-"""But no later than after this, if an interval is no longer itself,"""
+"""Maximum milliseconds until such a flush, unless one interval is longer."""
 BURST_BYTES_MAX: Final = min(768 << 20, PHYSICAL_BYTES // 20)
-"""nor with more than this to be flushed: a million small messages, and well below what of its memory the system lets be
-unwritten before it has whoever stores to a page wait (vm.dirty_ratio)."""
+"""A burst delays no flush of more bytes than this: a million small messages. The system blocks a thread that writes
+to a page once too much of its memory is unwritten (vm.dirty_ratio). This limit is well below that."""
 
 
 class _Side:
-    """The log, or the logs of the blocks: who waits for it, and how its flushes go."""
+    """The log, or the logs of the blocks: its waiting answers and its flushes."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.answers = DurableAnswers()
         self.is_running = self.is_wanted = False
         self.due_ms = 0
-        """When what is not on disk is flushed though nobody waits for it."""
+        """When unflushed bytes are flushed even if no answer waits."""
 
 
 class Flush:
-    """Decides when to flush and frees who waited."""
+    """Decides when to flush, and sends the answers that wait."""
 
     def __init__(
         self,
@@ -66,11 +68,11 @@ class Flush:
         self._fail = fail
         self._of_log = _Side(worker)
         self._of_blocks = _Side(block_worker)
-        """Who waits for messages of blocks does so by how many were put."""
+        """Its answers wait for a number of messages put into blocks."""
         self._has_failed = False
         self._thorough_ms = 0
         self._patience_ms = 0
-        """How much longer the log waits for a flush, in a burst."""
+        """Additional milliseconds that the log waits for a flush in a burst."""
 
     @property
     def is_sync(self) -> bool:
@@ -79,16 +81,17 @@ class Flush:
     def answer_when_durable(
         self, position: LogPosition, connection: Connection, frames: bytes, late: bytes | None = None
     ) -> None:
-        """Send `frames` once the log is on disk up to `position`; after a failure they say that it is not.
+        """Send `frames` once the log is on disk up to `position`.
 
-        `late` is sent in their place then, and when it takes too long; without it, they say FLUSH_DISK_TIMEOUT.
+        After a failure or a timeout, `late` is sent instead. Without `late`, the answers in `frames` then say
+        FLUSH_DISK_TIMEOUT.
         """
         self._hold(self._of_log, position, self._store.log.synced, connection, frames, late)
 
     def answer_when_blocks_are_durable(
         self, put_count: int, connection: Connection, frames: bytes, late: bytes | None = None
     ) -> None:
-        """The same, once the first `put_count` messages of blocks since the start are on disk."""
+        """Do the same once the first `put_count` messages of blocks since the start are on disk."""
         self._hold(self._of_blocks, put_count, self._blocks.synced, connection, frames, late)
 
     def _hold(
@@ -103,17 +106,16 @@ class Flush:
             side.is_wanted = True
 
     def want(self) -> None:
-        """Flush what is not on disk as soon as what is under way is done."""
+        """Flush all unflushed bytes as soon as the running flush has ended."""
         for side in self._sides():
             side.is_wanted |= self._is_behind(side)
 
     def is_asked_for(self) -> bool:
-        """Whether somebody waits for a flush that can begin."""
+        """Return whether a requested flush can begin."""
         return any(side.is_wanted and not side.is_running and self._is_behind(side) for side in self._sides())
 
     def tick(self, now_ms: int, *, is_burst: bool = False) -> None:
-        """Begin flushes if there is reason (monotonic milliseconds); with ASYNC_FLUSH, in a burst, there has to be more
-        of it."""
+        """Begin the flushes that are due, in monotonic milliseconds. With ASYNC_FLUSH, a burst delays them."""
         self._patience_ms = self._burst_patience_ms() if is_burst and not self.is_sync else 0
         self._answer_overdue(now_ms - self._settings.sync_flush_timeout_ms)
         if self._begins(self._of_log, now_ms):
@@ -131,7 +133,7 @@ class Flush:
         return max(0, min(BURST_INTERVALS * interval_ms, BURST_MS_MAX) - interval_ms)
 
     def _begins(self, side: _Side, now_ms: int) -> bool:
-        """Whether a flush of `side` begins now; then it is under way."""
+        """Return whether a flush of `side` begins now. If so, mark it as running."""
         is_idle = self._has_failed or side.is_running or not self._is_behind(side)
         if is_idle or not (side.is_wanted or now_ms >= self._flush_ms(side)):
             return False
@@ -143,13 +145,13 @@ class Flush:
         return self._of_log, self._of_blocks
 
     def _is_behind(self, side: _Side) -> bool:
-        """Whether anything of it is not on disk."""
+        """Return whether some bytes of the side are not on disk."""
         if side is self._of_log:
             return self._store.log.synced < self._store.log.end
         return self._blocks.synced < self._blocks.end
 
     def _flush_ms(self, side: _Side) -> int:
-        """When what is not on disk is flushed though nobody waits for it."""
+        """Return when unflushed bytes are flushed even if no answer waits."""
         if side is self._of_blocks:
             return side.due_ms
         due_ms = side.due_ms + self._patience_ms
@@ -157,7 +159,7 @@ class Flush:
         return due_ms if pages >= self._settings.flush_commit_log_least_pages else max(due_ms, self._thorough_ms)
 
     def next_ms(self) -> int | None:
-        """When the next flush is due, or an answer has waited too long; None when there is nothing to wait for."""
+        """Return when the next flush is due or an answer has waited too long; None if nothing waits."""
         timeout_ms = self._settings.sync_flush_timeout_ms
         waits = [ms + timeout_ms for side in self._sides() if (ms := side.answers.oldest_ms()) is not None]
         if not self._has_failed:
@@ -165,7 +167,7 @@ class Flush:
         return min(waits, default=None)
 
     def cancel_waiting(self) -> None:
-        """The disk failed: whoever waits for it is told, and nothing is flushed or acknowledged any more."""
+        """Answer all waiting requests after a disk failure. Nothing is flushed or acknowledged any more."""
         self._has_failed = True
         self._answer_overdue(None)
 
@@ -185,7 +187,7 @@ class Flush:
             self._of_blocks.answers.free(put_count)
 
     def _has_ended(self, side: _Side, result: object) -> bool:
-        """A flush of `side` is over: whether what it brought to disk counts."""
+        """End a flush of `side`. Returns whether its bytes count as on disk."""
         side.is_running = False
         if isinstance(result, BaseException):
             log.critical("a log could not be brought to disk: %s", result)
@@ -194,7 +196,7 @@ class Flush:
 
 
 def _as_timed_out(frames: bytes) -> bytes:
-    """The answers in `frames`, saying FLUSH_DISK_TIMEOUT: the messages are stored, and may not be on disk."""
+    """Return the answers in `frames` with FLUSH_DISK_TIMEOUT: the messages are stored, and may not be on disk."""
     changed = []
     at = 0
     while (end := frame.frame_end(frames, at, len(frames))) is not None:

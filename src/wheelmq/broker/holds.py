@@ -1,8 +1,8 @@
 """Requests that wait for an answer: long polls, and answers that wait for the disk.
 
-What happens to a key costs as much as the requests it concerns. Of pulls that wait at a queue for some tags, those are
-found by the tags of what has come; of those with an expression, by asking each expression once. So does a connection
-that does not read: those of its requests that something happened to are set aside until it does.
+An event of a key costs only as much as the requests that it concerns. Pulls by tags are found by the tags of the new
+messages. Pulls by an expression are found by one evaluation of each expression. A connection that does not read costs
+no more: its requests with an event are set aside until it has drained.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from wheelmq.broker.request import Hold, Matches, Wants
 from wheelmq.formats.wire.frame import Command
 
 DEADLINES_OVER: Final = 64
-"""How many deadlines may outlive their requests before they are cleared away."""
+"""The heap is rebuilt once it has more deadlines than twice the held requests plus this number."""
 HOLDS_MAX: Final = 250_000
-"""Requests that may be held at once. A pull by tags counts once more for each of them: it takes an entry for each."""
+"""Maximum held requests. A pull by tags counts once more for each tag, because it takes an entry for each."""
 HOLDS_OF_ONE_MAX: Final = 20_000
-"""Those of one connection, counted like that."""
+"""The same limit for one connection."""
 
 
 WOKEN_MAX: Final = 256
-"""Requests that are checked, dropped or answered late between two ticks: 5 ms of work."""
+"""Maximum requests that are checked, dropped or answered late between two ticks: 5 ms of work."""
 
 WOKEN_OF_KEY_MAX: Final = 32
-"""Those of one key, before those of the next key: a pull of a quiet queue does not wait for 200,000 of another."""
+"""Maximum requests of one key before those of the next key. A pull of a quiet queue does not wait for 200,000 pulls
+of another queue."""
 
 
 class News(Protocol):
     """The messages that have come to a queue."""
 
     def first_by_code(self) -> Mapping[int, int]:
-        """The first queue offset of each tag code."""
+        """Return the first queue offset of each tag code."""
         ...
 
     def first_that(self, matches: Matches) -> int | None:
-        """The queue offset of the first message that passes."""
+        """Return the queue offset of the first message that passes."""
         ...
 
 
@@ -55,12 +56,15 @@ class _Held:
         self.key = hold.key
         self.deadline_ms = deadline_ms
         self.is_passed_over = False
-        """Whether it was not asked again because its connection was full; it is once that has drained."""
+        """Whether it was not checked because its connection was full. It is checked once the connection has
+        drained."""
 
 
 class _Waiting:
-    """Who waits for one key, by serial: all of them; and of those that are not passed over, who wants whatever comes,
-    and the others by what they want."""
+    """The requests that wait for one key, by serial.
+
+    `all` has each of them. The other tables have those that are not passed over, by the messages that they want.
+    """
 
     __slots__ = ("all", "by_code", "by_filter", "by_tags", "for_anything")
 
@@ -81,7 +85,7 @@ class _Waiting:
             self.strike(serial, held)
 
     def list(self, serial: int, held: _Held) -> None:
-        """Have it found by what it wants."""
+        """Add the request to the tables by which messages find it."""
         match held.hold.wants:
             case Wants(codes=frozenset() as codes):
                 self.by_tags[serial] = None
@@ -93,7 +97,7 @@ class _Waiting:
                 self.for_anything[serial] = None
 
     def strike(self, serial: int, held: _Held) -> None:
-        """Have it found no more, but by its serial."""
+        """Remove the request from the tables by which messages find it."""
         match held.hold.wants:
             case Wants(codes=frozenset() as codes):
                 del self.by_tags[serial]
@@ -105,7 +109,7 @@ class _Waiting:
                 del self.for_anything[serial]
 
     def wanting(self, news: News) -> dict[int, int]:
-        """Who waits for what has come, and the first queue offset that each may want."""
+        """Return the requests that wait for the new messages, each with the first queue offset that it may want."""
         found: dict[int, int] = {}
         for code, offset in news.first_by_code().items() if self.by_tags else ():
             for serial in self.by_code.get(code, ()) if is_of_a_tag(code) else self.by_tags:
@@ -118,7 +122,7 @@ class _Waiting:
 
 
 def _weight(hold: Hold) -> int:
-    """What it counts of HOLDS_MAX."""
+    """Return the number that a hold counts towards HOLDS_MAX."""
     return 1 if hold.wants is None else 1 + len(hold.wants.codes or ())
 
 
@@ -141,11 +145,11 @@ class Holds:
         self._by_key: dict[object, _Waiting] = {}
         self._by_connection: dict[int, dict[int, _Held]] = {}
         self._deadlines: list[tuple[int, int, object]] = []
-        """A heap. A request that was answered may leave its deadline behind, for a while."""
+        """A heap. The deadline of an answered request may stay in it for a while."""
         self._passed: dict[int, dict[int, _Held]] = {}
-        """Those that were passed over because their connection was full, by connection and serial."""
+        """Requests that were passed over because their connection was full, by connection and serial."""
         self._woken: dict[object, dict[int, int | None]] = {}
-        """Requests to be checked again, by key and serial, each with the queue offset of the first message that it may
+        """Requests to check again, by key and serial, each with the queue offset of the first message that it may
         want."""
         self._woken_since: set[object] = set()
         """Keys that were woken again while many of their requests wait to be checked."""
@@ -154,7 +158,7 @@ class Holds:
         self._has_drained = False
         """Whether the next tick checks more requests that were passed over."""
         self._checked = 0
-        """Woken requests that were checked since the last tick."""
+        """Woken requests checked since the last tick."""
         self._serial = 0
         self._count = self._weight = 0
         self._weights: Counter[int] = Counter()
@@ -164,12 +168,12 @@ class Holds:
         return self._count
 
     def has_room(self, connection: Connection, hold: Hold) -> bool:
-        """Whether `hold` of `connection` is not one too many."""
+        """Return whether there is room to hold `hold` for `connection`."""
         weight = _weight(hold)
         return self._weight + weight <= HOLDS_MAX and self._weights[id(connection)] + weight <= HOLDS_OF_ONE_MAX
 
     def add(self, connection: Connection, opaque: int, hold: Hold, now_ms: int) -> None:
-        """Hold a request. One of a closed connection is dropped at once, since `drop` may have run already."""
+        """Hold a request. Drop it at once if its connection is closed, because `drop` may have run already."""
         if not connection.is_open:
             if hold.gone is not None:
                 hold.gone()
@@ -187,13 +191,14 @@ class Holds:
         heapq.heappush(self._deadlines, (held.deadline_ms, self._serial, hold.key))
 
     def has(self, key: object) -> bool:
-        """Whether any request waits for `key`."""
+        """Return whether any request waits for `key`."""
         return key in self._by_key
 
     def wake(self, key: object, news: Callable[[], News] | None = None) -> None:
         """Check again each request that waits for `key`: a few at once, the others in later ticks.
 
-        `news` returns the messages that have come to a queue. A request for some messages is checked only for those.
+        `news` returns the new messages of a queue. A request with a filter is checked only if it may want one of
+        them.
         """
         waiting = self._by_key.get(key)
         if waiting is None:
@@ -209,11 +214,11 @@ class Holds:
                 batch.update(dict.fromkeys(waiting.for_anything))
             wanting = waiting.wanting(news()) if waiting.by_tags or waiting.by_filter else {}
             for serial, offset in wanting.items():
-                batch.setdefault(serial, offset)  # one that was there already wants an earlier message
+                batch.setdefault(serial, offset)  # a request that is listed already wants an earlier message
         self._check_woken()
 
     def _check_woken(self) -> None:
-        """Check woken requests again, as many as a tick may."""
+        """Check woken requests again, up to the limit of a tick."""
         while self._woken and self._checked < WOKEN_MAX:
             key = next(iter(self._woken))
             batch = self._woken.pop(key)
@@ -233,7 +238,7 @@ class Holds:
                 self._woken[key] = batch  # after the other keys
 
     def has_more(self) -> bool:
-        """Whether requests wait to be checked, or to be dropped, in the next tick."""
+        """Return whether requests wait to be checked or dropped in the next tick."""
         return bool(self._woken or self._gone or self._has_drained)
 
     def expire(self, now_ms: int) -> None:
@@ -261,8 +266,7 @@ class Holds:
                 self._again(serial, late, last=True)
 
     def _go_to(self, held: _Held, offset: int | None) -> None:
-        """Tell a request for some messages where to go on. One that was passed over stays where it was to be asked
-        again."""
+        """Set the queue offset at which a request with a filter continues, unless it was passed over."""
         if held.hold.wants is not None and not held.is_passed_over:
             held.hold.wants.go_to(offset)
 
@@ -337,7 +341,7 @@ class Holds:
 
 
 class DurableAnswers:
-    """Finished answers in the order of what they wait for: log positions, or messages that were put in blocks."""
+    """Finished answers, ordered by the log position or the number of messages in blocks that they wait for."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, int, Connection, bytes, bytes | None]] = deque()
@@ -346,22 +350,24 @@ class DurableAnswers:
         return len(self._waiting)
 
     def add(self, position: int, now_ms: int, connection: Connection, frames: bytes, late: bytes | None = None) -> None:
-        """`frames` may leave once the disk has all up to `position`; `late` in their place when they are overdue."""
+        """Keep `frames` until everything up to `position` is on disk. If they are overdue, `late` replaces them."""
         self._waiting.append((position, now_ms, connection, frames, late))
 
     def free(self, durable: int) -> None:
-        """Send what waited for no more than `durable`."""
+        """Send the answers that wait for at most `durable`."""
         while self._waiting and self._waiting[0][0] <= durable:
             _, _, connection, frames, _ = self._waiting.popleft()
             connection.send(frames)
 
     def oldest_ms(self) -> int | None:
-        """When the answer that waits longest began to."""
+        """Return when the oldest answer began to wait."""
         return self._waiting[0][1] if self._waiting else None
 
     def take_overdue(self, before_ms: int | None) -> list[tuple[Connection, bytes, bytes | None]]:
-        """Take the answers that began to wait at `before_ms` or earlier, each with what is to leave in its place if
-        that was told; None takes all."""
+        """Take the answers that began to wait at `before_ms` or earlier; None takes all.
+
+        Returns the connection, the frames and the replacement of each, which is None if it has none.
+        """
         overdue = []
         while self._waiting and (before_ms is None or self._waiting[0][1] <= before_ms):
             _, _, connection, frames, late = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""What hooks are told of requests, made from them when there is a hook that wants it."""
+"""Contexts of hooks, created from requests if a registered hook needs them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DELAYS = (props.DELAY, props.DELAY_IN_SECONDS, props.TIMER_DELIVER_MS, props.TI
 
 
 def send_context(request: Request, broker: Broker, header: SendHeader) -> SendMessageContext:
-    """A send before it is served."""
+    """Return the context of a send before it is served."""
     properties = props.parse(header.properties)
     return SendMessageContext(
         producer_group=header.producer_group,
@@ -41,7 +41,7 @@ def send_context(request: Request, broker: Broker, header: SendHeader) -> SendMe
 def pull_context(
     connection: Connection, broker: Broker, header: PullHeader, status: str, body: bytes
 ) -> ConsumeMessageContext:
-    """A pull that is about to be answered with the records of `body`."""
+    """Return the context of a pull whose answer has the records of `body`."""
     count = at = 0
     while at < len(body):
         at += int.from_bytes(body[at : at + 4], "big")
@@ -62,7 +62,7 @@ def pull_context(
 def send_back_context(
     request: Request, broker: Broker, header: SendBackHeader, goes_to: str, is_stored: bool
 ) -> ConsumeMessageContext:
-    """A message that was handed back, for the topic `goes_to`."""
+    """Return the context of a message that was sent back, for the topic `goes_to`."""
     is_dead = goes_to.startswith(names.DEAD_LETTER_PREFIX)
     return ConsumeMessageContext(
         consumer_group=header.group,
@@ -78,7 +78,7 @@ def send_back_context(
 
 
 def _kind(properties: dict[str, str]) -> MessageKind:
-    """In this order, as Apache's AbstractSendMessageProcessor."""
+    """Return the kind of a send, with checks in the order of Apache's AbstractSendMessageProcessor."""
     if props.SHARDING_KEY in properties:
         return MessageKind.ORDER
     if any(name in properties for name in _DELAYS):

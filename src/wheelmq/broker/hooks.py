@@ -1,14 +1,15 @@
-"""Hooks: code of an operator's own around requests, sends and consumption (RocketMQ: RPCHook, SendMessageHook,
-ConsumeMessageHook). docs/hooks.md says when each is called.
+"""Hooks: an operator's own code around requests, sends and consumption. docs/hooks.md says when each is called.
+
+RocketMQ: RPCHook, SendMessageHook, ConsumeMessageHook.
 
     app = BrokerApp(settings)
     app.hooks.register_rpc_hook(MyHook())
 
 `wheelmq broker` and `wheelmq up` load them with --hook MODULE:OBJECT (cli/hooks.py).
 
-A hook runs on the broker's loop, so it must not wait for anything. Registered before the start or while the broker
-runs, it is called from the next request on. While any is registered, sends are served by the plain code; while none
-is, hooks cost nothing.
+A hook runs on the broker's loop, so it must not wait for anything. It can be registered before the start or while the
+broker runs, and is called from the next request on. With a registered RPC hook, send hook or topic authority, the
+plain code serves sends. Without hooks, they cost nothing.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ log = logging.getLogger(__name__)
 
 
 class RpcHook(Protocol):
-    """Around every request, whatever its code; not around those that are told to come again before they are looked at.
+    """Called around every request, whatever its code, except requests that the overload guard rejects.
 
-    A PeerError that it raises is the answer; anything else that it raises is answered SYSTEM_ERROR.
+    A PeerError that it raises is the answer. Any other exception is answered with SYSTEM_ERROR.
     """
 
     def before_request(self, address: str, request: Command) -> None:
-        """Called before the request is served. `address` is the client's, ip:port; the request may be changed."""
+        """Called before the request is served. `address` is the client's ip:port. The hook may change the request."""
         ...
 
     def after_response(self, address: str, request: Command, response: Command | None) -> None:
-        """Called once for each request, with its answer, which may be changed; also when a hook before it refused it.
+        """Called once for each request, also when an earlier hook rejected it. The hook may change the response.
 
-        `response` is None when there is none, as to some oneway requests. A held pull is told of when it is answered,
-        or its client goes; an answer that waits for the disk before it does.
+        `response` is None if there is none, as for some oneway requests. For a held pull, the call comes when it is
+        answered or its client is gone. If an answer waits for the disk, the call comes before the wait.
         """
         ...
 
 
 class MessageKind(StrEnum):
-    """What a send asks for (RocketMQ: MessageType)."""
+    """The kind of a send (RocketMQ: MessageType)."""
 
     NORMAL = "Normal_Msg"
     HALF = "Trans_Msg_Half"
@@ -56,12 +57,12 @@ class MessageKind(StrEnum):
 
 @dataclass(slots=True)
 class SendMessageContext:
-    """A send, for those who hook sends. What is said of its answer is there after it."""
+    """A send, for send hooks. The fields of the answer are set after the send."""
 
     producer_group: str
     topic: str
     queue_id: int
-    """-1 and below before the send: the broker picks one."""
+    """-1 or less before the send: the broker picks a queue."""
     properties: str
     """As the client sent them."""
     unique_key: str
@@ -78,59 +79,60 @@ class SendMessageContext:
     message_id: str | None = None
     queue_offset: int | None = None
     is_success: bool = False
-    """Whether the message is stored; with SYNC_FLUSH it may still be on its way to the disk."""
+    """Whether the message is stored. With SYNC_FLUSH it may not be on disk yet."""
     extra: dict[str, object] = field(default_factory=dict)
-    """For the hooks' own use, from before to after."""
+    """For the hooks' own use, from before the send to after it."""
 
 
 @dataclass(slots=True)
 class ConsumeMessageContext:
-    """Messages on their way to a consumer, or one that it hands back."""
+    """Messages on their way to a consumer, or a message that a consumer sends back."""
 
     consumer_group: str
     topic: str
     queue_id: int | None
-    """None when a message is handed back."""
+    """None when a message is sent back."""
     client_host: str
     store_host: str
     status: str
-    """The remark of the pull's answer, such as FOUND; SEND_BACK or SEND_BACK_TO_DLQ."""
+    """The remark of the pull's answer, such as FOUND; or SEND_BACK or SEND_BACK_TO_DLQ."""
     message_count: int
     body_bytes: int
-    """Of the answer's body: whole records."""
+    """Size of the answer's body, which has whole records."""
     is_success: bool
 
 
 class SendMessageHook(Protocol):
-    """Around sends: the codes 10, 310 and 320."""
+    """Called around sends: the codes 10, 310 and 320."""
 
     def send_message_before(self, context: SendMessageContext) -> None:
-        """Raising PeerError refuses the send with that answer; anything else that is raised is logged."""
+        """Called before a send. A PeerError rejects the send with that answer. Any other exception is logged."""
         ...
 
     def send_message_after(self, context: SendMessageContext) -> None:
-        """Called whatever came of the send; what it raises is logged."""
+        """Called after a send, whatever its outcome. An exception is logged."""
         ...
 
 
 class ConsumeMessageHook(Protocol):
-    """Around consumption. What these raise is logged."""
+    """Called around consumption. An exception is logged."""
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
-        """A pull is about to be answered, with messages or without."""
+        """Called before a pull is answered, with messages or without."""
         ...
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
-        """A consumer has handed a message back, or tried to."""
+        """Called after a consumer has sent a message back, or tried to."""
         ...
 
 
 TopicAuthority = Callable[[str, str, str], str | None]
-"""Given the client's address, its producer group and the topic of a send: why it is forbidden, or None."""
+"""Returns why a send is forbidden, or None. Its arguments are the client's address, the producer group and the
+topic."""
 
 
 class Hooks:
-    """Those that are registered, called in the order of their registration."""
+    """The registered hooks, called in the order of their registration."""
 
     def __init__(self) -> None:
         self.rpc: list[RpcHook] = []
@@ -139,35 +141,35 @@ class Hooks:
         self.authorities: list[TopicAuthority] = []
 
     def register_rpc_hook(self, hook: RpcHook) -> None:
-        """Have `hook` called around every request."""
+        """Call `hook` around every request."""
         self.rpc.append(hook)
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have `hook` called around every send."""
+        """Call `hook` around every send."""
         self.send.append(hook)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have `hook` called when messages go out to consumers, and when they come back."""
+        """Call `hook` when messages go to consumers, and when consumers send them back."""
         self.consume.append(hook)
 
     def register_topic_authority(self, authority: TopicAuthority) -> None:
-        """Have `authority` asked before each send; a text refuses it with NO_PERMISSION."""
+        """Call `authority` before each send. A text that it returns rejects the send with NO_PERMISSION."""
         self.authorities.append(authority)
 
     @property
     def see_sends(self) -> bool:
-        """Whether a send must not go past them."""
+        """Whether hooks need to see the sends, so that the kernel must not serve them."""
         return bool(self.rpc or self.send or self.authorities)
 
     def check_topic(self, address: str, group: str, topic: str) -> None:
-        """Raises PeerError when somebody forbids the send."""
+        """Raise PeerError if an authority forbids the send."""
         for authority in self.authorities:
             why = authority(address, group, topic)
             if why is not None:
                 raise PeerError(ResponseCode.NO_PERMISSION, why)
 
     def before_send(self, context: SendMessageContext) -> None:
-        """Raises PeerError when a hook refuses the send."""
+        """Call the hooks before a send. Raises PeerError if one rejects it."""
         for hook in self.send:
             try:
                 hook.send_message_before(context)
@@ -177,7 +179,7 @@ class Hooks:
                 log.exception("a hook before a send")
 
     def after_send(self, context: SendMessageContext, answer: Answer) -> None:
-        """Tell what came of a send."""
+        """Call the hooks after a send, with the fields of its answer."""
         found = answer.reply if isinstance(answer, Durable | DurableInBlock) else answer
         if isinstance(found, Command):
             context.code, context.remark = found.code, found.remark
@@ -192,7 +194,7 @@ class Hooks:
                 log.exception("a hook after a send")
 
     def before_consume(self, context: ConsumeMessageContext) -> None:
-        """Tell of an answer to a pull."""
+        """Call the hooks before a pull is answered."""
         for hook in self.consume:
             try:
                 hook.consume_message_before(context)
@@ -200,7 +202,7 @@ class Hooks:
                 log.exception("a hook before messages go to a consumer")
 
     def after_consume(self, context: ConsumeMessageContext) -> None:
-        """Tell of a message that was handed back."""
+        """Call the hooks after a message was sent back."""
         for hook in self.consume:
             try:
                 hook.consume_message_after(context)

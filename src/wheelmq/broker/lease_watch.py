@@ -1,4 +1,4 @@
-"""Warnings about the pipeline: refused pipelines and turns, leases opened in a loop, a lease that is not renewed."""
+"""Warnings about the pipeline: rejected pipelines and turns, leases opened in a loop, a lease that is not renewed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class LeaseWatch:
         self._now_s = now_s
         self._log = RateLimitedLog(log, now_s)
         self._opened_s: deque[float] = deque(maxlen=LOOP_OPENINGS)
-        """When the last leases without a committed turn were opened."""
+        """Times of the last openings of a lease without a committed turn."""
         self._has_lapsed = False
 
     def note_opened(self, holder: Holder) -> None:
-        """Note that `holder` has opened a lease."""
+        """Note that `holder` has opened a lease, and log a loop of openings."""
         now_s = self._now_s()
         self._opened_s.append(now_s)
         if len(self._opened_s) == LOOP_OPENINGS and now_s - self._opened_s[0] <= LOOP_S:
@@ -47,11 +47,11 @@ class LeaseWatch:
         self._opened_s.clear()
 
     def note_refused(self, holder: Holder, held: LeaseHeld) -> None:
-        """Note that `holder` was refused a lease."""
+        """Log that `holder` gets no lease."""
         self._log.warn("refused", "pipeline %r at %s gets no lease: %s", holder.name, holder.address, held)
 
     def note_wrong(self, turn: int, refused: TurnRejected) -> None:
-        """Note that the broker refused the rows of a turn."""
+        """Log that the broker rejected the rows of a turn."""
         self._log.warn("wrong", "turn %d is refused, nothing is changed: %s", turn, refused)
 
     def poll(self, turns: Turns, now_ms: int) -> None:

@@ -28,7 +28,7 @@ class MemberChanges:
     def note_change(self, group: str, by: Connection | None = None) -> None:
         """Note that members of a clustering group must rebalance: the next `notify_members` notifies all of them.
 
-        A member that caused the change itself (`by`) is notified now, before its answer, as RocketMQ does.
+        A member that caused the change itself (`by`) is notified now, before its answer, as in RocketMQ.
         """
         if self._settings.notify_members_changed:
             self._changed[group] = by
