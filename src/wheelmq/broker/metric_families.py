@@ -1,7 +1,7 @@
-"""The broker's figures as metric families, under the names of Apache RocketMQ where it has them (RocketMQ:
-DefaultStoreMetricsManager); ours begin with `wheelmq_`.
+"""The broker's metrics as metric families (RocketMQ: DefaultStoreMetricsManager).
 
-Read on the loop: the figures of one answer are of one moment.
+They have Apache RocketMQ's names where it has the metric. Our own begin with `wheelmq_`. The loop reads them, so the
+values of one answer are of one moment.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
-"""Steps of the distribution of what waits (RocketMQ: TimerMetrics.timerDist)."""
+"""Bounds of the distribution of indexed messages (RocketMQ: TimerMetrics.timerDist)."""
 
 OUTCOMES: Final = ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed")
-"""What may become of what was staged (delay.release): told from the start, so that an alarm sees the first of each."""
+"""Outcomes of staged messages (delay.release). Each has its sample from the start, so that an alarm sees its first
+message."""
 
 ARMED_BY: Final = ("pipeline", "wheel_lane", "index_lane", "near_lane", "block_lane", "recovery")
-"""Parts that arm messages: each has its sample from the start, so that an alarm sees the first message of each."""
+"""Parts that arm messages. Each has its sample from the start, so that an alarm sees its first message."""
 
 LATENESS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 TURN_S: Final = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -35,7 +36,7 @@ TICK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 
 
 
 class Families:
-    """Makes the families of one broker, each sample with the labels that tell where it comes from."""
+    """Creates the families of one broker. The labels of each sample identify the broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -44,7 +45,6 @@ class Families:
         self._labels = {**node, "storage_type": "local", "storage_medium": "disk"}
 
     def all(self) -> Iterator[Metric]:
-        """Everything that is told."""
         yield from self._store()
         yield from self._behind()
         yield from self._by_topic()
@@ -54,7 +54,7 @@ class Families:
         yield from self._transactions()
         yield from self._own()
 
-    # Families -----------------------------------------------------------------------------------------------------
+    # Families ------------------------------------------------------------------------------------------------------
 
     def _store(self) -> Iterator[Metric]:
         store = self._broker.store
@@ -89,7 +89,7 @@ class Families:
             yield family
 
     def _waiting(self) -> Metric:
-        """Where what waits does: the sum is that of the topics' pending ones."""
+        """Return the pending messages by place. Their sum equals the sum over the topics."""
         family = GaugeMetricFamily(
             "wheelmq_waiting_messages", "Pending, by where they wait", labels=[*self._labels, "where"]
         )
@@ -98,9 +98,9 @@ class Families:
         return family
 
     def _snapshot(self) -> Metric:
-        """What is in the slots of the wheel up to each bound, from the bound before it on.
+        """Return the messages in the slots of the wheel between each bound and the bound before it.
 
-        As with Apache the first slot is that of the present second, and a cancel makes up for its message.
+        As in Apache RocketMQ, the first slot is that of the present second, and each cancel subtracts one message.
         """
         wheel, now_ms = self._broker.timer.wheel, self._broker.clock.now_ms()
         family = GaugeMetricFamily(
@@ -135,7 +135,7 @@ class Families:
         yield from self._pipeline()
 
     def _pipeline(self) -> Iterator[Metric]:
-        """Turns, and the work that the broker does while none come."""
+        """Yield the metrics of turns, and of the broker's work while no turns come."""
         broker, timer = self._broker, self._broker.timer
         yield self._counter("wheelmq_turn_rows", "Rows of turns", "what", dict(broker.pipeline.turn_rows))
         yield self._histogram(
@@ -190,7 +190,7 @@ class Families:
             latency.add_metric([*self._labels.values(), topic], *_buckets(seconds, FINISH_S))
         yield latency
 
-    # Their shapes --------------------------------------------------------------------------------------------------
+    # Kinds of families ---------------------------------------------------------------------------------------------
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, text, labels=list(self._labels))
@@ -215,7 +215,7 @@ class Families:
 
 
 def waiting_by_place(broker: Broker) -> dict[str, int]:
-    """How many messages wait in the timer, in level queues and in blocks."""
+    """Return the number of pending messages in the timer, in level queues and in blocks."""
     timer = broker.timer
     in_all, in_blocks = int(timer.pending_by_queue.sum()), broker.block_scheduler.waiting
     in_levels = sum(timer.done.of(level.stream).count_unset(level.queue.end) for level in timer.levels)
@@ -223,6 +223,6 @@ def waiting_by_place(broker: Broker) -> dict[str, int]:
 
 
 def _buckets(histogram: Histogram, bounds: tuple[float, ...]) -> tuple[list[tuple[str, float]], float]:
-    """How many are at or below each bound, and the sum of all."""
+    """Return the number of values at or below each bound, and the sum of all values."""
     buckets = [(str(bound), float(histogram.count_to(bound))) for bound in bounds]
     return [*buckets, ("+Inf", float(histogram.count))], histogram.total

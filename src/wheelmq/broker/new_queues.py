@@ -13,7 +13,7 @@ from typing import Final
 from wheelmq.store.queues import QueueTable
 
 OPENED_MAX: Final = 8
-"""Queues that are opened between two ticks."""
+"""Maximum queues that are opened between two ticks."""
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -40,7 +40,7 @@ class NewQueues:
         self._count = 0
 
     def __len__(self) -> int:
-        """The number of sends that wait."""
+        """Return the number of sends that wait."""
         return self._count
 
     def check(self, topic: str, queue_id: int) -> None:

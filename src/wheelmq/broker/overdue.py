@@ -1,4 +1,4 @@
-"""Messages whose time has come and that are not released: in memory, or in slots that neither turns nor broker read."""
+"""Count the messages that are due and not released, in memory or in slots that no turn and no lane has read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 LATE_MS: Final = 1000
-"""Overdue messages are a problem from this lateness on."""
+"""Lateness from which overdue messages are a problem."""
 
 
 class Overdue(NamedTuple):
-    """How many messages are overdue, and for how long the first of them."""
+    """The number of overdue messages, and the lateness of the first one."""
 
     messages: int
     late_ms: int
@@ -42,8 +42,10 @@ def overdue(broker: Broker) -> Overdue:
 
 
 def pipeline_problem(broker: Broker) -> str:
-    """Return why the pipeline needs a look by the operator, for the dashboard and `wheelmq doctor`; empty if it does
-    not."""
+    """Return why the operator must look at the pipeline, or an empty text.
+
+    The dashboard and `wheelmq doctor` show it.
+    """
     found = overdue(broker)
     problems = []
     if broker.pipeline.fallback.is_active:

@@ -1,10 +1,10 @@
-"""Which requests are told to come again (RocketMQ: rejectRequest, RequestTask, BrokerFastFailure).
+"""Reject requests that would wait too long (RocketMQ: rejectRequest, RequestTask, BrokerFastFailure).
 
-Apache's broker has a pool of threads and a bounded queue for each group of request codes. Here one loop serves all, and
-what a request waits for is the loop. So the queue of a group is its part of a round of reading, from the first bytes of
-the round to its end: whoever comes later in the round has those served before it ahead of it, and has
-waited as long as the round is old. A peer that does not read its answers has its requests wait longer: those that were
-read already, and are served once it has. docs/adr/0021-a-queue-is-a-round.md.
+Apache's broker has a thread pool and a bounded queue for each group of request codes. Here one loop serves all
+requests, and a request waits only for the loop. So the queue of a group is its part of a round of reading, from the
+first bytes of the round to its end. A request in the round comes after those that the round has served before it. It
+has waited as long as the round is old. Requests of a peer that does not read its answers wait longer: they are read
+already, and served once the peer has read. docs/adr/0021-a-queue-is-a-round.md.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 
 class RequestGroup(NamedTuple):
-    """Requests that share a queue: the settings that bound it, and how long a request may wait in it."""
+    """Requests that share a queue: the setting of its size, and the setting of the longest wait in it."""
 
     name: str
     capacity: str
     wait_ms: str | None = None
-    """None: however long."""
+    """None means no limit."""
 
 
 SEND: Final = RequestGroup("send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
@@ -89,14 +89,14 @@ _REJECT: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 class Rejection(NamedTuple):
-    """Why a request is told to come again: what it counts as, and the remark of its answer."""
+    """Why a request is rejected: the counter that counts it, and the remark of its answer."""
 
     kind: str
     remark: str
 
 
 class OverloadGuard:
-    """Asked before each request is served, and before the kernel serves sends."""
+    """The check before each request is served, and before the kernel serves sends."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -105,7 +105,7 @@ class OverloadGuard:
         self._log = RateLimitedLog(log, broker.clock.monotonic)
 
     def rejection(self, connection: Connection, code: int) -> Rejection | None:
-        """Why a request is not served now; None when it is, and it counts as taken then."""
+        """Return why a request is not served now. None if it is served; it then counts as taken."""
         if code in UNBOUNDED:
             return None
         group = GROUPS.get(code, ADMIN)
@@ -118,17 +118,17 @@ class OverloadGuard:
         return found
 
     def sends_left(self, connection: Connection) -> int:
-        """How many sends of `connection` may be served in this round."""
+        """Return the number of sends of `connection` that this round may still serve."""
         if not self._broker.is_master or self._rejection(connection, SEND) is not None:
             return 0
         return self.capacity(SEND) - self._taken.get(SEND, 0)
 
     def took_sends(self, count: int) -> None:
-        """The kernel has served `count` of them."""
+        """Note that the kernel has served `count` sends."""
         self._taken[SEND] = self._taken.get(SEND, 0) + count
 
     def end_round(self) -> None:
-        """The next request comes in another round."""
+        """Reset the counts: the next request comes in another round."""
         self._taken.clear()
 
     def _rejection_of_slave(self, code: int) -> Rejection | None:
@@ -139,7 +139,7 @@ class OverloadGuard:
 
     def _rejection(self, connection: Connection, group: RequestGroup) -> Rejection | None:
         if self._broker.failure is not None:
-            return None  # it stops: sends are told so
+            return None  # the broker stops, and the admission rejects sends with the reason
         settings = self._broker.settings
         round_ms = round(1000 * self._broker.ticks.elapsed_s)
         if group is SEND and round_ms > settings.os_page_cache_busy_time_out_mills:

@@ -1,6 +1,7 @@
-"""What a dashboard shows beside the figures of WMQ_METRICS: what waits, how late releases are, turns, topics.
+"""Figures of a dashboard in addition to WMQ_METRICS: pending messages, lateness of releases, turns, topics.
 
-What it takes is bounded however much waits: sums over tables in memory, the wheel's among them; no record is read.
+The cost is bounded for any number of pending messages. Only tables in memory are summed, including the wheel. No
+record is read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ TOPICS_MAX: Final = 200
 
 
 def overview(broker: Broker, topics_max: int) -> dict[str, Any]:
-    """Figures since the start of the broker; times in milliseconds since 1970. Of topics the busiest `topics_max`."""
+    """Return figures since the start of the broker, with the busiest `topics_max` topics.
+
+    Times are in milliseconds since 1970.
+    """
     releaser, desk, late = broker.releaser, broker.pipeline, overdue(broker)
     lateness = releaser.lateness_ms
     return {
@@ -39,7 +43,10 @@ def overview(broker: Broker, topics_max: int) -> dict[str, Any]:
 
 
 def wheel_by_minute(broker: Broker) -> list[list[int]]:
-    """Messages in the wheel by the minute of their slot, from the present minute on: its beginning, and how many."""
+    """Return the messages in the wheel by the minute of their slot, from the present minute on.
+
+    Each entry has the start of the minute and the number of messages.
+    """
     wheel = broker.timer.wheel
     now_ms = broker.clock.now_ms()
     first_ms = now_ms // MINUTE_MS * MINUTE_MS
@@ -51,7 +58,10 @@ def wheel_by_minute(broker: Broker) -> list[list[int]]:
 
 
 def topic_figures(broker: Broker, topics_max: int) -> dict[str, Any]:
-    """Topics of users: messages that they ever got, and the rates of the last minute, whose samples are 10 s apart."""
+    """Return the users' topics: all messages that they ever got, and the rates of the last minute.
+
+    The samples of the rates are 10 s apart.
+    """
     puts = broker.stats.rates(TOPIC_PUT_NUMS)
     gets: dict[str, float] = {}
     for key, per_second in broker.stats.rates(GROUP_GET_NUMS).items():

@@ -1,4 +1,4 @@
-"""Parses long expressions off the loop, before the request that brings them is served."""
+"""Parse long expressions off the loop, before the request that contains them is served."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def when_parsed(request: Request, broker: Broker, texts: Iterable[str], serve: C
 
     def work() -> None:
         for text in missing:
-            with contextlib.suppress(ExpressionError):  # the request meets it again
+            with contextlib.suppress(ExpressionError):  # the request then raises it again
                 parse(text)
 
     def serve_if_open() -> Answer:

@@ -1,4 +1,4 @@
-"""What parts of the broker get of its settings: each knows its own, and none the broker's."""
+"""Select the settings of each part from the broker's settings. A part knows only its own settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from wheelmq.store.store import StoreSettings
 
 
 def store_settings(settings: BrokerSettings, host: Host, levels_ms: tuple[Millis, ...]) -> StoreSettings:
-    """What the store goes by."""
     return StoreSettings(
         log_file_bytes=settings.log_file_bytes,
         queue_file_bytes=settings.queue_file_bytes,
@@ -26,7 +25,6 @@ def store_settings(settings: BrokerSettings, host: Host, levels_ms: tuple[Millis
 
 
 def park_settings(settings: BrokerSettings, levels_ms: tuple[Millis, ...]) -> ParkSettings:
-    """What parking goes by."""
     return ParkSettings(
         settings.timer_max_delay_seconds,
         settings.timer_precision_ms,
@@ -36,7 +34,6 @@ def park_settings(settings: BrokerSettings, levels_ms: tuple[Millis, ...]) -> Pa
 
 
 def timer_settings(settings: BrokerSettings) -> TimerSettings:
-    """What the timer goes by."""
     return TimerSettings(
         precision_ms=settings.timer_precision_ms,
         roll_window_slots=settings.timer_roll_window_slots,
@@ -50,13 +47,11 @@ def timer_settings(settings: BrokerSettings) -> TimerSettings:
 
 
 def block_settings(settings: BrokerSettings) -> BlockSettings:
-    """What blocks go by."""
     sizes = BlockSizes(settings.block_log_file_bytes, settings.block_queue_file_bytes)
     return BlockSettings(settings.block_length_seconds * 1000, sizes)
 
 
 def expiry_settings(settings: BrokerSettings) -> ExpirySettings:
-    """What the expiry of files goes by."""
     return ExpirySettings(
         reserved_hours=settings.file_reserved_time,
         hours=delete_hours(settings.delete_when),
@@ -68,5 +63,4 @@ def expiry_settings(settings: BrokerSettings) -> ExpirySettings:
 
 
 def snapshot_settings(settings: BrokerSettings) -> SnapshotSettings:
-    """What snapshots go by."""
     return SnapshotSettings(settings.snapshot_ms, settings.snapshot_log_bytes, settings.checkpoint_ms)

@@ -1,6 +1,6 @@
-"""Chores: what a broker does in its ticks now and then, beside serving.
+"""Periodic tasks of the broker, which run in its ticks in addition to serving.
 
-It writes down what changes too often for each change, writes checkpoints, lets go of what is over.
+They save tables that change too often for a write per change, write checkpoints, and delete expired state.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILTERS_PERSIST_MS: Final = 10_000
-"""As with Apache RocketMQ, which knows no setting for it either."""
+"""As in Apache RocketMQ, which has no setting for it either."""
 CLIENTS_EXPIRE_MS: Final = 10_000
 RATES_SAMPLE_MS: Final = 1000
 LOCK_LOOK_MS: Final = 1000
 MEMORY_LOOK_MS: Final = 5000
 CHECKPOINT_REST: Final = 9
-"""How much longer than a checkpoint takes the disk is left alone after it."""
+"""Rest of the disk after a checkpoint, as a multiple of the time that the checkpoint took."""
 
 
 class PeriodicTasks:
-    """What is done every so often. Times are monotonic milliseconds."""
+    """Tasks that run at intervals. Times are monotonic milliseconds."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -56,7 +56,7 @@ class PeriodicTasks:
         self._every.append((self._broker.now_monotonic_ms() + interval_ms, interval_ms, chore))
 
     def run_due(self, monotonic_ms: int) -> None:
-        """Run what is due."""
+        """Run the due chores, begin the due writes of tables, and serve sends that waited for new queues."""
         for i, (due_ms, interval_ms, chore) in enumerate(self._every):
             if due_ms <= monotonic_ms:
                 self._every[i] = (monotonic_ms + interval_ms, interval_ms, chore)
@@ -78,7 +78,7 @@ class PeriodicTasks:
             self._save(table, inline=True)
 
     def note_saved(self, result: object) -> None:
-        """What came of a job beside serving; what failed is told, and tried again by whoever asked for it."""
+        """Log the error of a background job. The part that submitted the job tries it again."""
         if isinstance(result, BaseException):
             log.error("what the broker does to its files beside serving could not be done: %s", result)
 
@@ -95,7 +95,10 @@ class PeriodicTasks:
             self._broker.workers.background.submit(job, self.note_saved)
 
     def _write_checkpoint(self) -> None:
-        """At most one at a time, and a rest after it: with thousands of queues it keeps the disk busy for seconds."""
+        """Write a checkpoint, unless one is running or the disk rests after one.
+
+        With thousands of queues, a checkpoint keeps the disk busy for seconds.
+        """
         broker = self._broker
         began_ms = broker.now_monotonic_ms()
         job = None if began_ms < self._checkpoint_from_ms else broker.store.checkpoint_job()
@@ -134,7 +137,7 @@ class PeriodicTasks:
         return len(jobs)
 
     def _look_at_lock(self) -> None:
-        """Fail the broker if its store was removed or replaced: nothing that it stores is kept any more."""
+        """Fail the broker if its store was removed or replaced: it would lose everything that it stores."""
         broker = self._broker
 
         def done(result: object) -> None:

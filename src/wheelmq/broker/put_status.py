@@ -1,4 +1,4 @@
-"""What may come of a put, and what is answered then (RocketMQ: PutMessageStatus). The table: docs/operations."""
+"""The outcomes of a put, and their answers (RocketMQ: PutMessageStatus). The table is in docs/operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PutStatus(StrEnum):
-    """By the names that Apache RocketMQ has for them; those of replicas are not among them, since there are none."""
+    """The outcomes by their names in Apache RocketMQ, without those of replicas, which do not exist here."""
 
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
@@ -43,7 +43,7 @@ CODES: Final = {
 
 
 class PutFailed(PeerError):
-    """Nothing was stored: the status, and the answer to a send."""
+    """A put that stored nothing: its status, and the answer to the send."""
 
     def __init__(self, broker: Broker, status: PutStatus, detail: object = "") -> None:
         remark = _remark(broker, status)
@@ -53,7 +53,7 @@ class PutFailed(PeerError):
 
 
 def _remark(broker: Broker, status: PutStatus) -> str:
-    """The text that Apache's broker answers with; clients and dashboards know it."""
+    """Return the text with which Apache's broker answers, because clients and dashboards know it."""
     settings = broker.settings
     match status:
         case PutStatus.SERVICE_NOT_AVAILABLE if isinstance(broker.failure, StoreRemoved):

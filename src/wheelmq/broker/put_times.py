@@ -1,4 +1,4 @@
-"""How long puts and reads take, and a warning for each slow put (RocketMQ: StoreStatsService, DefaultMessageStore)."""
+"""The times of puts and reads, and a warning for each slow put (RocketMQ: StoreStatsService, DefaultMessageStore)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class PutTimes:
         """The time that the append of the current put took; None before its append."""
 
     def begin(self) -> None:
-        """Begin a put."""
         self._append_s = None
 
     def note_append(self, elapsed_s: float) -> None:
@@ -44,8 +43,9 @@ class PutTimes:
         self._append_s = elapsed_s
 
     def note_put(self, elapsed_s: float, body_bytes: int, result: str) -> None:
-        """Count the current put, and log a warning if it was slow. A put that was rejected before its append is not
-        counted, as in Apache RocketMQ.
+        """Count the current put, and log a warning if it was slow.
+
+        A put that was rejected before its append is not counted, as in Apache RocketMQ.
         """
         if self._append_s is None:
             return
