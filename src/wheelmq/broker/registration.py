@@ -1,6 +1,6 @@
-"""Registering at the name servers: at start, once a period, and at once when a topic changes or a connection breaks.
+"""Register the broker at the name servers (RocketMQ: BrokerOuterAPI).
 
-(RocketMQ: BrokerOuterAPI.)
+It registers at the start, once per period, and at once when a topic changes or a connection breaks.
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 ENCODING_REST = 20
-"""Rest between registrations, as a multiple of the time to encode one: many new topics in a row cost 5 % of a core."""
+"""Rest between registrations, as a multiple of the time to encode one. Many new topics in a row cost 5 % of a
+core."""
 
 
 class Registrar:
-    """Keeps every name server registered, each at its own pace: one that is down, or hangs, holds up no other."""
+    """Keeps the broker registered at every name server, each at its own pace.
+
+    A name server that is down or hangs delays no other.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._servers = [_NameServer(broker, address, self._look_at_all) for address in broker.settings.namesrv]
         self.registered = asyncio.Event()
-        """Set once every name server took a registration."""
+        """Set once every name server has accepted a registration."""
 
     def start(self) -> None:
         for server in self._servers:
@@ -52,7 +56,7 @@ class Registrar:
                 server.wanted.set()
 
     async def stop(self) -> None:
-        """Leave the name servers."""
+        """Unregister from the name servers."""
         await asyncio.gather(*(server.stop() for server in self._servers))
 
     def _look_at_all(self) -> None:
@@ -68,9 +72,9 @@ class _NameServer:
         self._registered = registered
         self._log = RateLimitedLog(log, broker.clock.monotonic)
         self.wanted = asyncio.Event()
-        """It should hear of the broker before the period is over."""
+        """Set to register before the period is over."""
         self.is_registered = False
-        """Whether it took a registration."""
+        """Whether it has accepted a registration."""
         self._caller = RpcClient(address, on_lost=self.wanted.set)
         self._thinned = RateLimitedLog(log, broker.clock.monotonic)
         self._task: asyncio.Task[None] | None = None
@@ -100,7 +104,7 @@ class _NameServer:
                 async with asyncio.timeout(self._broker.settings.register_period_ms / 1000 if succeeded else RETRY_S):
                     await self.wanted.wait()
             if not succeeded:
-                await asyncio.sleep(RETRY_S)  # one that closes each connection is not asked in a hurry
+                await asyncio.sleep(RETRY_S)  # do not hurry a server that closes each connection
 
     async def _register(self, command: Command) -> bool:
         try:
@@ -108,7 +112,7 @@ class _NameServer:
             answer = await self._caller.ask(command, timeout_s)
         except (CallError, Refused) as error:
             self._log.warn("registration", "not registered at name server %s: %s", self._caller.address, error)
-            self._caller.abort()  # one that does not read would have every further registration pile up here
+            self._caller.abort()  # else registrations pile up for a server that does not read
             return False
         self._look_for_twin(answer)
         self.is_registered = True
@@ -116,7 +120,7 @@ class _NameServer:
         return True
 
     def _look_for_twin(self, answer: Command) -> None:
-        """Log that another live broker has the same name, which then had the place of this one in the routes."""
+        """Log a warning if another live broker with the same name had the place of this one in the routes."""
         other = answer.ext.get(REPLACED_ADDRESS)
         if other is None:
             return
@@ -135,8 +139,8 @@ class _NameServer:
 def register_command(broker: Broker) -> Command:
     """Return the request that registers `broker` with all its topics.
 
-    Apache's header requires haServerAddr. It is empty because the broker accepts no replicas: a slave of Apache's that
-    joins this broker name dials no port of another service.
+    Apache's header requires haServerAddr. It is empty because the broker accepts no replicas. A slave of Apache's
+    that joins this broker name then connects to no port of another service.
     """
     body = bodies.write(bodies.Registration(topic_config_serialize_wrapper=broker.topics.wrapper()))
     ext = _header(broker) | headers.texts(

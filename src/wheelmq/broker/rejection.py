@@ -1,4 +1,4 @@
-"""Why sends are refused when the store cannot be written, in words that say what to do."""
+"""The operator's text when the broker rejects sends because it cannot write the store: the cause and the remedy."""
 
 from __future__ import annotations
 

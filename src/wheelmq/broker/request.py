@@ -1,4 +1,4 @@
-"""What a handler gets and what it gives back."""
+"""The requests that handlers get, and the kinds of answers that they return."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ H = TypeVar("H", bound=headers.Header)
 
 @dataclass(slots=True)
 class Request:
-    """A command and who sent it."""
-
     command: Command
     connection: Connection
     waits_since_ms: Millis | None = None
-    """Wall time at which a request that waits for its topic came; None for a request that does not wait."""
+    """Wall time at which the request came, if it waits for its topic; else None."""
 
     @property
     def ext(self) -> dict[str, str]:
@@ -37,26 +35,26 @@ class Request:
         return bytes(self.command.body)
 
     def header(self, kind: type[H]) -> H:
-        """The typed header. Raises HeaderError, which is answered with code 1."""
+        """Return the typed header. Raises HeaderError, which is answered with code 1."""
         return headers.read(self.command.ext, kind)
 
 
 class PeerError(Exception):
-    """The request cannot be granted: `code` and text are the answer."""
+    """The request cannot be granted. The code and the remark are the answer."""
 
     def __init__(self, code: ResponseCode, remark: str, **fields: object) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
         self.ext = headers.texts(**fields)
-        """Header of the answer, where more than code and text are told."""
+        """Header of the answer, if it has more than code and remark."""
 
 
 @dataclass(slots=True)
 class Durable:
     """An answer that waits until the log is on disk up to `position`.
 
-    `late` takes its place when that takes too long; without it, the answer says FLUSH_DISK_TIMEOUT.
+    If that takes too long, `late` replaces it. Without `late`, the answer then says FLUSH_DISK_TIMEOUT.
     """
 
     reply: Command
@@ -66,7 +64,10 @@ class Durable:
 
 @dataclass(slots=True)
 class DurableInBlock:
-    """An answer that waits until so many messages of blocks are on disk; FLUSH_DISK_TIMEOUT when that takes long."""
+    """An answer that waits until `put_count` messages of blocks are on disk.
+
+    If that takes too long, it says FLUSH_DISK_TIMEOUT.
+    """
 
     reply: Command
     put_count: int
@@ -74,40 +75,43 @@ class DurableInBlock:
 
 @dataclass(slots=True)
 class Hold:
-    """No answer yet: ask again when something happens to `key`, for the last time at the deadline."""
+    """No answer yet. `again` is called at each event of `key`, and for the last time at the deadline."""
 
     key: object
     timeout_ms: int
     again: Callable[[bool], Command | None]
-    """Called with whether it is the last time; None goes on waiting (the last time it means no answer at all)."""
+    """Called with True the last time. None means that the request waits further, or finally that it has no answer."""
     wants: Wants | None = None
-    """Of a pull that filters, whose key is a queue; None wants whatever comes."""
+    """Filter of a pull, whose key is a queue; None wants every message."""
     gone: Callable[[], object] | None = None
-    """Called when its connection is gone: there is no answer any more."""
+    """Called when the connection is gone, so that there is no answer any more."""
 
 
 Matches = Callable[[Properties], bool]
-"""Whether a message with these properties passes. Those that are equal pass the same messages."""
+"""Returns whether a message with these properties passes. Equal functions pass the same messages."""
 
 
 @dataclass(slots=True)
 class Wants:
-    """What a hold wants of its queue, by tag codes or else by properties: it is asked again only when that has come."""
+    """The messages of a queue that a hold wants, by tag codes or else by properties.
+
+    The hold is checked again only when one of them has come.
+    """
 
     codes: frozenset[int] | None
     matches: Matches | None
     go_to: Callable[[int | None], None]
-    """Called before it is asked again, with the queue offset of the first message it may want; None: of all that was
-    appended to the queue since it is held, it wants nothing."""
+    """Called before `again`, with the queue offset of the first message that the hold may want. None: it wants none
+    of the messages that the queue got since the hold began."""
 
 
 Give = Callable[[Callable[[], "Answer"]], None]
-"""Takes what makes an answer; what that raises becomes the answer, as with a handler."""
+"""Takes a function that creates the answer. Its exception becomes the answer, as for a handler."""
 
 
 @dataclass(slots=True)
 class LaterAnswer:
-    """An answer that depends on what somebody else says: `begin` is called once, with what takes the answer once."""
+    """An answer that depends on another part. `begin` is called once, with a function that takes the answer once."""
 
     begin: Callable[[Give], None]
 
@@ -119,5 +123,5 @@ Handler = Callable[[Request, "Broker"], Answer]
 def reply(
     code: ResponseCode = ResponseCode.SUCCESS, remark: str | None = None, body: bytes = b"", **fields: object
 ) -> Command:
-    """An answer; `fields` go into its header as texts."""
+    """Return an answer. `fields` go into its header as texts."""
     return Command(code=int(code), remark=remark, body=body, ext=headers.texts(**fields))

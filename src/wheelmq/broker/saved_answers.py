@@ -24,10 +24,10 @@ _REQUEST_BYTES: Final = 1024
 
 
 def when_saved(table: TableFile, change: Callable[[], object], answer: Callable[[], Answer]) -> Answer:
-    """Make a change of a table, and return the answer that `answer` makes once the change is on disk.
+    """Change a table, and return the answer of `answer` once the change is on disk.
 
-    If the write fails, the answer is the error, and the table takes the change back. Raises PeerError before the change
-    if too many answers wait already.
+    If the write fails, the answer is the error, and the table takes the change back. Raises PeerError before the
+    change if too many answers wait already.
     """
     _check_room(table)
     change()
@@ -64,7 +64,7 @@ def when_topic_saved(request: Request, broker: Broker, serve: Callable[[], Answe
         raise PeerError(ResponseCode.SYSTEM_BUSY, remark)
     if request.waits_since_ms is None:
         request.waits_since_ms = broker.clock.now_ms()
-    request.command.body = bytes(request.command.body)  # the buffer that it came in is about to be reused
+    request.command.body = bytes(request.command.body)  # the buffer of the connection is reused
     broker.topics.waiting_bytes += size
 
     def begin(give: Give) -> None:
@@ -111,7 +111,7 @@ def _check_room(table: TableFile) -> None:
 
 
 def _fail(table: TableFile, error: OSError) -> Answer:
-    """Raises the error as the answer of a request: it has changed nothing."""
+    """Raise the error as the answer of a request that has changed nothing."""
     if isinstance(error, DiskFull):
         raise error
     raise PeerError(ResponseCode.SYSTEM_ERROR, f"{table.path.name} could not be written: {rejection_text(error)}")

@@ -1,4 +1,4 @@
-"""The broker's settings by every name they have, and what they must be together."""
+"""The broker's settings by all their names, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from wheelmq.delay.levels import parse_levels
 from wheelmq.store.expiry import delete_hours
 
 BLOCK_SECONDS_MIN: Final = 60
-"""Blocks have some million numbers, and none is given again while the log names it: of 60 s these are two years."""
+"""There are about a million block numbers, and none is reused while the log names it. With blocks of 60 s, the
+numbers last two years."""
 BLOCK_SECONDS_MAX: Final = 366 * 24 * 3600
-"""A block is read, checked and deleted as one."""
+"""A block is read, checked and deleted as a whole."""
 
 GROUPS: Final[dict[str, dict[str, str]]] = {
     "broker": {
@@ -227,11 +228,14 @@ MUTABLE: Final = frozenset(
         "wait_time_mills_in_transaction_queue",
     }
 )
-"""Neither a path nor an address, nor what files that are there were made with."""
+"""No paths, no addresses, and no settings that existing files were created with."""
 
 
 def check(settings: BrokerSettings) -> None:
-    """Look at settings that are more than numbers, and at some together. Raises ValueError naming what does not fit."""
+    """Check settings that are more than numbers, and settings that depend on each other.
+
+    Raises ValueError, which names the wrong setting.
+    """
     check_index_size(slots=settings.max_hash_slot_num, units=settings.max_index_num)
     parse_levels(settings.message_delay_level)
     delete_hours(settings.delete_when)
@@ -254,7 +258,7 @@ def check(settings: BrokerSettings) -> None:
 def _may_be_host(name: str) -> bool:
     try:
         return bool(name.encode("idna"))
-    except UnicodeError:  # a part of it is empty or too long: it could not even be looked up
+    except UnicodeError:  # a part is empty or too long, so no resolver accepts it
         return False
 
 

@@ -47,7 +47,7 @@ class MetricsExporter(StrEnum):
 
 
 class BrokerSettings(msgspec.Struct, kw_only=True):
-    """Everything that can be chosen. Fields are set by `broker.configuration` alone, those that it lists as mutable."""
+    """All settings of a broker. Only `broker.configuration` sets fields, and only those that it lists as mutable."""
 
     store_path: Path
     cluster: Name = "DefaultCluster"
@@ -264,7 +264,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
 
     @property
     def holds_dequeue(self) -> bool:
-        """Whether no timer is released from the start on."""
+        """Whether the broker starts without releasing timers."""
         return self.timer_stop_dequeue or self.disappear_time_after_start > 0
 
     def __post_init__(self) -> None:

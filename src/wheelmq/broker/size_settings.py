@@ -18,9 +18,10 @@ LOG_FILE_BYTES_MIN: Final = 4096
 """The shortest log file: it holds a small message with everything that delivery adds."""
 BLOCK_LOG_FILE_BYTES_MIN: Final = 512
 TIMER_LOG_FILE_BYTES_MIN: Final = TIMER_UNIT.size + 16
-"""One entry and the blank at the end."""
+"""One unit and the blank at the end."""
 TIMER_SLOTS_MAX: Final = INT_MAX // (2 * TIMER_SLOT.size)
-"""The file `timerwheel` has two places for each slot, and at most INT_MAX bytes, which is what Apache's broker maps."""
+"""The file `timerwheel` has two places for each slot, and at most INT_MAX bytes, the most that Apache's broker
+maps."""
 
 LogFileBytes = Annotated[int, Meta(ge=LOG_FILE_BYTES_MIN, le=INT_MAX)]
 BlockLogFileBytes = Annotated[int, Meta(ge=BLOCK_LOG_FILE_BYTES_MIN, le=INT_MAX)]

@@ -1,6 +1,6 @@
-"""Answers that take long to work out, a slice between ticks: what an administrator asks holds up no send.
+"""Answers that take long to compute, one slice between two ticks. They do not delay sends.
 
-A generator yields after each small piece of its work and returns the answer.
+A generator yields after each small piece of its work, and returns the answer.
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ from wheelmq.formats.wire.frame import Command
 from wheelmq.system.clock import Clock
 
 SLICE_S: Final = 0.002
-"""How long a slice is worked on."""
+"""Length of a slice in seconds."""
 UNDER_WAY_MAX: Final = 16
-"""Answers that may be under way at once."""
+"""Maximum answers that are computed at the same time."""
 
 Steps = Generator[None, None, Command]
 
 
 @dataclass(slots=True, eq=False)
 class _SlicedAnswer:
-    """An answer that is under way."""
-
     steps: Steps
     key: object = field(default_factory=object)
     answer: Command | None = None
     error: Exception | None = None
 
     def go_on(self, clock: Clock, until_s: float) -> bool:
-        """Work until then; whether it is done."""
+        """Work until `until_s`. Returns whether the answer is done."""
         try:
             while True:
                 next(self.steps)
@@ -47,7 +45,7 @@ class _SlicedAnswer:
         return True
 
     def attempt(self, last: bool) -> Command | None:
-        """The answer, if there is one."""
+        """Return the answer, or None if it is not done. Raises PeerError if `last`, and the error of the work."""
         if self.error is not None:
             raise self.error
         if self.answer is None and last:
@@ -56,7 +54,7 @@ class _SlicedAnswer:
 
 
 class Slices:
-    """The answers that are under way, each in its turn."""
+    """Answers that are being computed, in turn."""
 
     def __init__(self, clock: Clock, holds: Holds, timeout_ms: Callable[[], int]) -> None:
         self._clock = clock
@@ -65,7 +63,10 @@ class Slices:
         self._under_way: deque[_SlicedAnswer] = deque()
 
     def answer(self, steps: Steps) -> Answer:
-        """The answer that `steps` work out: now, if a slice is enough. Raises what they raise, and PeerError."""
+        """Return the answer that `steps` compute: now, if a slice is enough, else a hold.
+
+        Raises PeerError, and the exceptions of `steps`.
+        """
         if len(self._under_way) >= UNDER_WAY_MAX:
             raise PeerError(ResponseCode.SYSTEM_BUSY, "answers for others are being worked out: ask again")
         work = _SlicedAnswer(steps)
@@ -75,11 +76,10 @@ class Slices:
         return Hold(work.key, self._timeout_ms(), work.attempt)
 
     def has_more(self) -> bool:
-        """Whether anything is under way."""
         return bool(self._under_way)
 
     def tick(self) -> None:
-        """Work a slice on the answer whose turn it is; one that nobody waits for any more is given up."""
+        """Compute a slice of the next answer. Cancel it if its request does not wait any more."""
         if not self._under_way:
             return
         work = self._under_way.popleft()

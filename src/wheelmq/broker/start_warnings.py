@@ -86,5 +86,4 @@ def address_warning(settings: BrokerSettings) -> str | None:
 
 
 def _mib(count: int) -> str:
-    """Return a size for a person."""
     return f"{count / MIB:,.0f} MiB" if count < 1024 * MIB else f"{count / (1024 * MIB):.1f} GiB"

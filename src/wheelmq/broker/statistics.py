@@ -1,8 +1,8 @@
-"""What the broker counts by topic and group (RocketMQ: BrokerStatsManager, BrokerStats).
+"""Counters by topic and group (RocketMQ: BrokerStatsManager, BrokerStats).
 
-A send is not looked at by itself: how many messages a queue got, its offsets tell, and their bytes are added up a round
-at a time; nor is a pull, of which three numbers are added up. All are brought to the counters of topics and groups when
-these are sampled, or asked for.
+Sends are not counted one by one. The offsets of a queue give the number of its messages, and their bytes are added
+once per round. A pull adds three numbers. The counters of topics and groups get these sums when they are sampled or
+read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 USERS_PUT_NUMS: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
 USERS_GET_NUMS: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
-"""These are the names that VIEW_BROKER_STATS_DATA knows. Keys are a topic, `topic@group`, or the cluster's name."""
+"""The names that VIEW_BROKER_STATS_DATA knows. A key is a topic, `topic@group`, or the cluster's name."""
 
 Integers = npt.NDArray[np.int64]
 
 
 class BrokerStats:
-    """The counters of one broker, since its start."""
+    """The counters of one broker since its start."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -45,29 +45,29 @@ class BrokerStats:
         self._bytes: Integers = np.zeros_like(self._counted)
         self._bytes_counted: Integers = np.zeros_like(self._counted)
         self._gets: dict[tuple[str, str], list[int]] = {}
-        """What groups got of topics, and was not collected yet: messages, bytes, pulls."""
+        """Messages, bytes and pulls of groups by topic, not collected yet."""
         self._users_puts = self._users_gets = 0
-        """Of topics of users: beside the counters, of which those that rest for a day begin anew."""
+        """Totals of users' topics. They are separate because a counter without changes for a day starts again."""
         self.put_bytes = 0
         self.failed_puts = 0
         self.put_times = PutTimes()
         self.found = 0
         """Pulls that got messages."""
         self.missed = 0
-        """Pulls that got none, held ones each time that they were looked at."""
+        """Pulls that got none. A held pull counts at each check."""
         self.found_rate = Rate(lambda: self.found)
         self.missed_rate = Rate(lambda: self.missed)
         self.total_rate = Rate(lambda: self.found + self.missed)
         self.put_mornings = self.get_mornings = (0, 0)
-        """What was counted by the midnight before last, and by the last one (RocketMQ: BrokerStats)."""
+        """Totals at the midnight before last, and at the last one (RocketMQ: BrokerStats)."""
         self._day = self._today()
         broker.periodic_tasks.every(SAMPLE_MS, self.sample)
         broker.periodic_tasks.every(1000, self._sample_rates)
 
-    # What is counted -----------------------------------------------------------------------------------------------
+    # Counting ------------------------------------------------------------------------------------------------------
 
     def note_puts(self, grown: dict[int, int]) -> None:
-        """Records were given their places in queues: so many bytes by the row of a queue."""
+        """Add the bytes of new records, by the row of their queue."""
         if len(self._bytes) < len(self._broker.store.queues.next_offset):
             self._make_room()
         for queue_row, size in grown.items():
@@ -75,7 +75,7 @@ class BrokerStats:
         self.put_bytes += sum(grown.values())
 
     def note_pull(self, group: str, topic: str, count: int, size: int) -> None:
-        """A consumer of `group` got so many messages, and so many bytes; or none."""
+        """Count the messages and bytes that a consumer of `group` got with a pull, or a pull without messages."""
         if not count:
             self.missed += 1
             return
@@ -88,11 +88,11 @@ class BrokerStats:
         got[2] += 1
 
     def note_sent_back(self, group: str, topic: str) -> None:
-        """A consumer of `group` gave back a message of `topic`."""
+        """Count a message of `topic` that a consumer of `group` sent back."""
         self._stats.add(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Delete the counters of a deleted topic."""
         self._collect()
         of_topic = f"{topic}@"
         self._stats.drop(
@@ -100,42 +100,42 @@ class BrokerStats:
         )
 
     def forget_group(self, group: str) -> None:
-        """The group was deleted."""
+        """Delete the counters of a deleted group."""
         self._collect()
         of_group = f"@{group}"
         self._stats.drop(lambda name, key: key.endswith(of_group))
 
-    # What is told --------------------------------------------------------------------------------------------------
+    # Reading -------------------------------------------------------------------------------------------------------
 
     def figures(self, name: str, key: str) -> Counted | None:
-        """Those of a counter over its windows; None when there is no such."""
+        """Return the figures of a counter over its windows; None if there is no such counter."""
         self._collect_gets()
         return self._stats.figures(name, key)
 
     def put_tps(self, topic: str) -> float:
-        """Messages a second that a topic got in the last minute."""
+        """Return the messages per second that a topic got in the last minute."""
         return self._stats.per_second(TOPIC_PUT_NUMS, topic)
 
     def get_tps(self, group: str, topic: str) -> float:
-        """Messages a second that a group got of a topic in the last minute."""
+        """Return the messages per second that a group got of a topic in the last minute."""
         return self._stats.per_second(GROUP_GET_NUMS, f"{topic}@{group}")
 
     def rates(self, name: str) -> dict[str, float]:
-        """Messages a second in the last minute, by the keys of all counters of a name."""
+        """Return the messages per second in the last minute, by key, for all counters of a name."""
         return self._stats.rates(name)
 
     def put_total(self) -> int:
-        """Messages that topics of users got since the start."""
+        """Return the number of messages that users' topics got since the start."""
         self._collect()
         return self._users_puts
 
     def get_total(self) -> int:
-        """Messages that consumers got of topics of users since the start."""
+        """Return the number of messages that consumers got of users' topics since the start."""
         self._collect()
         return self._users_gets
 
     def sample(self) -> None:
-        """Take the samples that are due; called every `SAMPLE_MS`."""
+        """Take the due samples. Call it every `SAMPLE_MS`."""
         self._collect()
         self._stats.sample(self._broker.now_monotonic_ms())
         if self._today() != self._day:
@@ -144,7 +144,7 @@ class BrokerStats:
             self.get_mornings = self.get_mornings[1], self.get_total()
 
     def _collect(self) -> None:
-        """Bring what queues and groups got since the last time to the counters."""
+        """Add the puts and gets since the last call to the counters."""
         self._collect_puts()
         self._collect_gets()
 
