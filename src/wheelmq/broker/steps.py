@@ -1,7 +1,7 @@
 """The steps of a tick, each isolated from the failures of the others.
 
-A step that raises an exception is counted and logged, and the tick runs its remaining steps. The log is thinned: the
-same step may fail in every tick. The next tick tries the step again.
+A step that raises an exception is counted and logged, and the tick runs its remaining steps. The log is rate-limited,
+because the same step may fail in every tick. The next tick tries the step again.
 
 A step must not lose messages by its failure. A step that takes references out of a table puts them back on an error.
 The dispatch empties the journal, and the timer takes its rows next: an error there fails the broker.
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 FAILED_STEP_MS: Final = 10
 """Minimum milliseconds from a tick with a failed step to the next tick, so that a lasting failure uses no whole core.
-Other timers are late by this time at most."""
+It delays timers by this time at most."""
 
 
 class _Trace:
@@ -49,7 +49,6 @@ class Steps:
         self.last_error: Exception | None = None
 
     def begin(self) -> None:
-        """Begin another tick."""
         self.failed_now.clear()
 
     def run(self, name: str, step: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T | None:

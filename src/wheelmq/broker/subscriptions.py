@@ -1,7 +1,8 @@
-"""What of a queue a consumer gets: by its subscription, as a pull brings it along or as its group's heartbeats told.
+"""The messages of a queue that a consumer gets, by its subscription.
 
-By tags the queue's units decide, by the hash of the tag: what has the same hash passes, and the client looks at the tag
-itself. By SQL92 the message's properties decide (RocketMQ: PullMessageProcessor, ExpressionMessageFilter).
+The pull contains the subscription, or the heartbeats of the group have registered it. A filter by tags compares the
+hash of the tag in the queue's units. Other tags with this hash pass too, so the client compares the tag itself. A
+filter by SQL92 evaluates the message's properties (RocketMQ: PullMessageProcessor, ExpressionMessageFilter).
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ log = logging.getLogger(__name__)
 
 
 CHARS_MAX: Final = 16_384
-"""Of a subscription that a pull brings along: it is read each time. What a group's heartbeats told is read once."""
+"""Maximum characters of a subscription in a pull, which is read at each pull. A subscription in heartbeats is read
+once."""
 
 
 class Forbidden(IntEnum):
-    """What forbids a pull (RocketMQ: ForbiddenType)."""
+    """Reasons why a pull is forbidden (RocketMQ: ForbiddenType)."""
 
     BROKER = 1
     GROUP = 2
@@ -42,24 +44,24 @@ class Forbidden(IntEnum):
 
 
 def forbidden(kind: Forbidden, remark: str) -> PeerError:
-    """The answer to a pull that may not be."""
+    """Return the answer to a forbidden pull."""
     return PeerError(ResponseCode.NO_PERMISSION, remark, forbiddenType=int(kind))
 
 
 class MessageFilter(NamedTuple):
-    """Which messages pass."""
+    """The messages that pass."""
 
     codes: frozenset[int] | None = None
     """Tag codes in the queue's units; None for any."""
     matches: Matches | None = None
-    """Of the properties; None for any."""
+    """Filter by the properties; None for any."""
 
 
 EVERYTHING = MessageFilter()
 
 
 def filter_of(header: PullHeader, broker: Broker, group: GroupConfig) -> MessageFilter:
-    """The filter of a pull. Raises PeerError."""
+    """Return the filter of a pull. Raises PeerError."""
     brought = header.sys_flag & PULL_SUBSCRIPTION
     subscription = _brought(header) if brought else _subscription_of(header, broker, group)
     if subscription.is_by_tags:
@@ -74,7 +76,7 @@ def filter_of(header: PullHeader, broker: Broker, group: GroupConfig) -> Message
 
 
 def check_is_supported(subscription: Subscription, broker: Broker) -> None:
-    """Raises PeerError for a filter by properties while these filters are off."""
+    """Raise PeerError for a filter by properties while such filters are off."""
     if not broker.settings.enable_property_filter:
         remark = (
             f"The broker does not support consumer to filter message by {subscription.expression_type}: such filters "
@@ -84,7 +86,7 @@ def check_is_supported(subscription: Subscription, broker: Broker) -> None:
 
 
 def _brought(header: PullHeader) -> Subscription:
-    """What the request says itself."""
+    """Return the subscription in the pull."""
     length = len(header.subscription or "")
     if length > CHARS_MAX:
         raise _unreadable(ValueError(f"it has {length} characters, and {CHARS_MAX} are read of a pull's subscription"))
@@ -101,7 +103,7 @@ def _brought(header: PullHeader) -> Subscription:
 
 
 def _subscription_of(header: PullHeader, broker: Broker, group: GroupConfig) -> Subscription:
-    """What heartbeats of the group said last."""
+    """Return the subscription in the last heartbeats of the group."""
     members = broker.clients.consumers.get(header.consumer_group)
     if members is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
@@ -120,7 +122,7 @@ def _subscription_of(header: PullHeader, broker: Broker, group: GroupConfig) -> 
 
 
 def _registered(header: PullHeader, broker: Broker) -> Condition:
-    """The expression that a heartbeat registered."""
+    """Return the expression that a heartbeat registered."""
     found = broker.consumer_filters.find(header.topic, header.consumer_group)
     if found is None:
         remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
@@ -149,7 +151,7 @@ def _by_tags(subscription: Subscription) -> MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Guarded:
-    """Whether a condition is True; a message that it cannot be asked about does not match."""
+    """Whether a condition is True. A message for which it cannot be evaluated does not match."""
 
     condition: Condition
 
@@ -163,7 +165,10 @@ class _Guarded:
 
 @dataclass(frozen=True, slots=True)
 class _OfOriginalTopic:
-    """For a group's retry topic: the filter of the topic that a message came from; what has none passes."""
+    """The filter of a retry topic: that of the topic from which a message came.
+
+    A message from a topic without a filter passes.
+    """
 
     filters: ConsumerFilters
     retry_topic: str

@@ -1,4 +1,4 @@
-"""What the timer's settings must be together."""
+"""The checks of the timer's settings against each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PRECISIONS_MS: Final = (100, 200, 500, 1000)
 def check(
     *, precision_ms: int, roll_window_slots: int, slots: int, max_delay_seconds: int, congest_num_each_slot: int
 ) -> None:
-    """Look at the timer's settings together. Raises ValueError naming the one that does not fit."""
+    """Check the timer's settings together. Raises ValueError, which names the wrong one."""
     if precision_ms not in PRECISIONS_MS:
         raise ValueError(
             f"timer_precision_ms is {precision_ms}: it must be one of {', '.join(map(str, PRECISIONS_MS))}"

@@ -1,8 +1,8 @@
-"""What is done for the timer beside the ticks: its counts are written down and checked, its progress is told, what is
-released next is read ahead, the next pages and the next file of its log made.
+"""Tasks for the timer outside the steps of a turn or release.
 
-And when it begins to release: not while timerStopDequeue says so, nor for disappearTimeAfterStart from the start. That
-is the timer's own: levels and blocks do not wait for it.
+They save and check its counts, log its progress, and prefetch records that are released soon. They populate the next
+pages of its log and create its next file. They also decide when the timer begins to release: not while
+timerStopDequeue is on, and not for disappearTimeAfterStart from the start. Levels and blocks do not wait for this.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAGES_AHEAD_BYTES: Final = 4 << 20
-"""How far ahead of the timer log's end pages are stored to: the units of a turn, or a few."""
+"""Bytes of pages that are written to ahead of the timer log's end: the units of one or a few turns."""
 
 
 class TimerTasks:
-    """Runs with the broker's periodic_tasks. Times are monotonic milliseconds."""
+    """Runs with the broker's periodic tasks. Times are monotonic milliseconds."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         settings = broker.settings
         self.metrics = TimerMetricsTable(broker.timer)
         self._appears_ms = broker.now_monotonic_ms() + max(0, settings.disappear_time_after_start)
-        """When the time after the start is over in which the timer releases nothing."""
+        """End of the time after the start in which the timer releases nothing."""
         self._dequeues_from_ms: int | None = None
-        """When the messages that are held back are to leave; None while none are, or while timerStopDequeue is on."""
+        """When the held messages may leave. None if there are none, or while timerStopDequeue is on."""
         if settings.holds_dequeue and not settings.timer_stop_dequeue:
             self._dequeues_from_ms = self._appears_ms
         self.check = CountAudit(broker, self.metrics)
@@ -63,9 +63,9 @@ class TimerTasks:
                 log.warning("%s is on: messages in the timer queue wait until it is off", name)
 
     def take_stops(self) -> None:
-        """Obey timerStopEnqueue and timerStopDequeue, which were changed at run time.
+        """Apply timerStopEnqueue and timerStopDequeue after a change at run time.
 
-        Messages that were already taken for release leave all the same.
+        Messages that were already taken for release still leave.
         """
         settings, timer = self._broker.settings, self._broker.timer
         timer.stop_enqueue(settings.timer_stop_enqueue)
@@ -77,18 +77,24 @@ class TimerTasks:
         self._warn_of_stops()
 
     def _open_files(self) -> FilePreallocator:
-        """Of the timer log, when three quarters of its last file are filled: most stores never fill the first."""
+        """Return the preallocator of timer log files, which acts when three quarters of the last file are filled.
+
+        Most stores never fill the first file.
+        """
         files, count = self._broker.timer.log.files, min(1, self._broker.settings.log_files_ahead)
         background, left_bytes = self._broker.workers.background, files.file_bytes // 4
         return FilePreallocator(files, background, count, populate_bytes=STEP_BYTES, left_bytes=left_bytes)
 
     def next_ms(self) -> int | None:
-        """When there is something to do; None when that is not known."""
+        """Return when there is work; None when that is not known."""
         return 0 if self.check.has_step else self._dequeues_from_ms
 
     def poll(self, now_ms: Millis, monotonic_ms: int) -> None:
-        """Begin to release if it is time; have the next pages and the next file of the timer log made, and the next
-        records read: those of blocks, others if that is wanted."""
+        """Begin to release if it is time. Prepare the timer log and the records of the next releases.
+
+        This populates the next pages and creates the next file of the timer log. It prefetches the records of blocks,
+        and of timers and levels if timer_warm_enable is set.
+        """
         end = self._broker.timer.log.end
         self._files.poll(end)
         self._pages.poll(end, PAGES_AHEAD_BYTES, stores=True)
@@ -105,7 +111,7 @@ class TimerTasks:
             self._broker.workers.background.submit(job, self._broker.periodic_tasks.note_saved)
 
     def _log_progress(self) -> None:
-        """One line, if anything has moved since the last one."""
+        """Log one line if anything has changed since the last line."""
         broker, timer = self._broker, self._broker.timer
         waiting = int(timer.pending_by_queue.sum())
         released = broker.releaser.counts["released"]
@@ -124,7 +130,7 @@ class TimerTasks:
         )
 
     def close(self) -> None:
-        """A clean stop: the counts to disk. Raises OSError."""
+        """Write the counts to disk, for a clean stop. Raises OSError."""
         job = self.metrics.save_job()
         if job is not None:
             job()

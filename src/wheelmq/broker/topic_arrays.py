@@ -23,7 +23,8 @@ class TopicArrays:
     """The topic table in arrays. A refresh adds new topics and changes known ones in place.
 
     Arrays have room for more topics than there are: `rows` and `names` are views of their used part. A deleted topic
-    keeps its row, without a name. Only a full array, or a change that the table no longer lists, builds all again.
+    keeps its row, without a name. All arrays are rebuilt only if one is full, or if the table no longer lists a
+    change.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -40,7 +41,7 @@ class TopicArrays:
         self.queue_rows: Integers = np.zeros(0, np.int64)
 
     def refresh(self) -> None:
-        """Follow the broker's topics and queues."""
+        """Update the arrays from the broker's topics and queues."""
         table = self._broker.topics
         if self._version != table.changes:
             changed = None if self._version < 0 else table.changed_since(self._version)
@@ -66,7 +67,7 @@ class TopicArrays:
             self._add(config)
 
     def _follow(self, changed: list[str]) -> bool:
-        """Bring these topics up to date. Returns False if there is no room for one of them."""
+        """Update these topics. Returns False if there is no room for one of them."""
         for name in changed:
             config = self._broker.topics.get(name)
             row = self._row_of.get(name)
@@ -94,7 +95,7 @@ class TopicArrays:
         )
 
     def _add(self, config: TopicConfig) -> None:
-        """Give a topic a row. There must be room for it."""
+        """Add a row for a topic. There must be room for it."""
         row, name_at, name = len(self.rows), len(self.names), config.topic_name.encode()
         self._all_names[name_at : name_at + len(name)] = np.frombuffer(name, np.uint8)
         count = _queue_count(config)
@@ -109,7 +110,7 @@ class TopicArrays:
         self.rows, self.names = self._all_rows[: row + 1], self._all_names[: name_at + len(name)]
 
     def _move_queues(self, row: int, config: TopicConfig) -> bool:
-        """Give a topic room for more queues. Returns False if there is none."""
+        """Reserve room for more queues of a topic. Returns False if there is none."""
         if self._queues_used + _queue_count(config) > len(self.queue_rows):
             return False
         self.rows[row, topics.FIRST_QUEUE] = self._queues_used

@@ -1,7 +1,7 @@
-"""Where the pipeline is served: when a turn is due, what it is to do, and what happens to its proposal.
+"""Serve the pipeline: find when a turn is due, give its plan, and check and commit its proposal.
 
-A plan is given when there is reason, and only over what is on disk. After a commit the timer log is brought to disk
-and the mark is written, off the loop; the next plan waits for that. Apache's timercheck follows the mark.
+A plan is made only for a reason, and only over data on disk. After a commit, a worker syncs the timer log and writes
+the mark. The next plan waits for that. Apache's timercheck follows the mark.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EPOCHS_FROM: Final = 1 << 20
-"""The epochs of each store count from a random multiple of this, so that two stores share no epoch: a request for one
+"""The epochs of each store count from a random multiple of this, so that two stores share no epoch. A request for one
 store is STALE at another that has taken its address."""
 ROWS_AT_ONCE: Final = 50_000
 """Un-indexed messages that are reason for a turn whatever the pace."""
 BURST_PACES: Final = 3
-"""While a burst is released, turns are so many times rarer and leave it the processors: what is due soon is armed
+"""Factor of the pace while a burst is released: rarer turns leave it the processors. Messages due soon are armed
 already, or by the near lane."""
 AGE_MS: Final = 3000
-"""An un-indexed message waits for a turn no longer than this."""
+"""Maximum time that an un-indexed message waits for a turn."""
 LOOK_MS: Final = 50
-"""How often it is looked at whether a turn is due."""
+"""Interval of the checks whether a turn is due."""
 CHECK_MS: Final = 1000
-"""While no turn is committed, timercheck is written this often, so that Apache does not read slots that are out."""
+"""While the fallback is active, timercheck is written at this interval, so that Apache does not read slots whose
+messages are settled."""
 URGENT_MS: Final = 5000
-"""An un-indexed message that is due within this is reason for a turn at the next pace."""
+"""An un-indexed message that is due within this time is reason for a turn at the next pace."""
 
 
 def store_sizes(settings: BrokerSettings) -> StoreSizes:
-    """Sizes of the files that tasks read."""
     return StoreSizes(
         settings.log_file_bytes,
         settings.queue_file_bytes,
@@ -62,21 +62,21 @@ def store_sizes(settings: BrokerSettings) -> StoreSizes:
 
 
 class TurnDone(msgspec.Struct, frozen=True):
-    """What a turn did."""
+    """The results and times of a turn."""
 
     turn: int
     indexed: int
     walked: int
     armed: int
-    """Of what was indexed or walked, messages that were staged by it."""
+    """Messages that the turn armed, of those that it indexed or scanned."""
     seconds: float
-    """From plan to commit, the pipeline's work between them."""
+    """From plan to commit, including the pipeline's work."""
     commit_seconds: float
-    """Of these, the broker's for the commit."""
+    """The part of it that the broker needed for the commit."""
 
 
 class TurnCoordinator:
-    """Paces turns, and makes their commits durable. Times are monotonic milliseconds except where said."""
+    """Paces turns, and makes their commits durable. Times are monotonic milliseconds unless stated otherwise."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -86,7 +86,7 @@ class TurnCoordinator:
         self._saves = 0
         self._look_ms = 0
         self._plan_from: LogPosition | None = None
-        """The log's end when a plan was found due: it is made once the log is on disk up to here."""
+        """The log's end when a plan was found due. The plan is made once the log is on disk up to here."""
         self.last_turn: TurnDone | None = None
         self.turn_rows: Counter[str] = Counter()
         """Rows indexed, walked and armed by turns since the start."""
@@ -97,13 +97,13 @@ class TurnCoordinator:
         self._progress_ms = 0
         """When a pipeline last opened a lease, asked for a plan, or worked on a turn."""
         self.asked_epoch = 0
-        """The last lease under which a plan was asked for: only then does its pipeline turn."""
+        """Epoch of the last lease under which a plan was requested: only then does its pipeline turn."""
         self._check_ms = 0
         self._check_file = CheckFile(broker.store, broker.workers.background)
         self._row_check = RowCheck(self._timer)
         self.lease_watch = LeaseWatch(broker.clock.monotonic)
         self.slots_walked = 0
-        """Slots with units that turns walked since the start."""
+        """Slots with units that turns scanned since the start."""
         self.fallback = Fallback(
             broker.timer,
             broker.workers.timers,
@@ -116,7 +116,7 @@ class TurnCoordinator:
     # Leases and turns ----------------------------------------------------------------------------------------------
 
     def open(self, holder: Holder, done: Callable[[int], None]) -> None:
-        """Give a lease; `done` gets its epoch once that is durable. Raises LeaseHeld, Stale."""
+        """Open a lease. `done` gets its epoch once that is durable. Raises LeaseHeld, Stale."""
         self._must_go_on()
         turns = self._timer.turns
         if turns.epoch < EPOCHS_FROM:
@@ -134,7 +134,7 @@ class TurnCoordinator:
         self._save(lambda: done(epoch))
 
     def note_progress(self) -> None:
-        """The pipeline that has the lease did something for a turn."""
+        """Note that the pipeline with the lease worked on a turn."""
         self._progress_ms = self._broker.now_monotonic_ms()
 
     def is_turning(self, now_ms: int) -> bool:
@@ -143,11 +143,11 @@ class TurnCoordinator:
         return turns.is_held(now_ms) and self.asked_epoch == turns.epoch
 
     def quiet_ms(self) -> int:
-        """For how long the pipeline did nothing, milliseconds: between turns it asks for a plan every second."""
+        """Return the milliseconds since the pipeline last worked. Between turns it requests a plan every second."""
         return self._broker.now_monotonic_ms() - self._progress_ms
 
     def next_plan(self, epoch: int) -> TurnPlan | None:
-        """The plan to work on now, or None while there is no reason for one. Raises Stale."""
+        """Return the plan to work on now, or None while there is no reason for one. Raises Stale."""
         self._must_go_on()
         turns = self._timer.turns
         now_ms = self._broker.now_monotonic_ms()
@@ -177,7 +177,7 @@ class TurnCoordinator:
         return plan
 
     def commit(self, epoch: int, turn: int, winners: list[Part]) -> None:
-        """Commit a turn; said twice, it is done once. Raises Stale, TurnRejected."""
+        """Commit a turn. A repeated commit has no effect. Raises Stale, TurnRejected."""
         self._must_go_on()
         turns = self._timer.turns
         turns.renew(epoch, self._broker.now_monotonic_ms())
@@ -210,7 +210,7 @@ class TurnCoordinator:
         return proposal
 
     def _log_commit(self, proposal: Proposal, armed: int, began_s: float) -> None:
-        """Note what the turn that was just committed did, and how long it took."""
+        """Count and log the results and times of the turn that was just committed."""
         self.lease_watch.note_committed()
         now_s = self._broker.clock.monotonic()
         done = TurnDone(
@@ -235,7 +235,7 @@ class TurnCoordinator:
         )
 
     def _must_go_on(self) -> None:
-        """Raise Stale once the broker has failed: a sync that works after one that did not proves nothing."""
+        """Raise Stale once the broker has failed: a sync that succeeds after a failed one proves nothing."""
         if self._broker.failure is not None:
             raise Stale("the broker stops, its disk failed; open a lease when it is back")
 
@@ -262,7 +262,11 @@ class TurnCoordinator:
     # The tick ------------------------------------------------------------------------------------------------------
 
     def tick(self, wall_ms: Millis, now_ms: int) -> None:
-        """Keep S ahead over empty slots, and see whether a waiting pipeline can have its plan; write timercheck."""
+        """Run the fallback, and keep S ahead over empty slots.
+
+        Every LOOK_MS, check whether a waiting pipeline can get its plan. Write timercheck while the fallback is
+        active.
+        """
         self._check_file.poll()
         is_turning = self.is_turning(now_ms)
         self._broker.steps.run("fallback", self.fallback.poll, wall_ms, now_ms, is_turning=is_turning)
@@ -282,7 +286,7 @@ class TurnCoordinator:
             self._note_check()
 
     def oldest_unindexed_ms(self) -> int:
-        """For how long the oldest message has waited to be indexed, milliseconds; 0 when none waits."""
+        """Return the milliseconds that the oldest un-indexed message has waited; 0 if none waits."""
         return 0 if self._oldest_ms is None else self._broker.now_monotonic_ms() - self._oldest_ms
 
     def next_ms(self, now_ms: int) -> int | None:
@@ -295,7 +299,7 @@ class TurnCoordinator:
     # Durability ----------------------------------------------------------------------------------------------------
 
     def _save(self, done: Callable[[], None] | None) -> None:
-        """Bring the timer log to disk, then write the mark for it; one at a time."""
+        """Sync the timer log, then write the mark for it, on a worker. These jobs run one at a time."""
         timer = self._timer
         self._saves += 1
         upto, sync = timer.log.sync_job()
@@ -325,13 +329,13 @@ class TurnCoordinator:
             done()
 
     def _note_check(self) -> None:
-        """Have timercheck written for the present state, if the timer log is on disk."""
+        """Have timercheck written for the present state if the timer log is on disk."""
         timer = self._timer
         if timer.log.synced == timer.log.end:
             self._check_file.note(timer.check(self._broker.releaser.earliest_in_hand_ms()))
 
     def close(self) -> None:
-        """A clean stop: timer log, wheel, mark and timercheck to disk, and what another broker needs of them."""
+        """Stop cleanly: write timer log, wheel, mark and timercheck to disk, prepared for Apache's broker."""
         timer = self._timer
         self._broker.store.flush()
         self._sync_timer_log()

@@ -1,6 +1,6 @@
-"""Request codes that are answered REQUEST_CODE_NOT_SUPPORTED, and why.
+"""Request codes that are answered REQUEST_CODE_NOT_SUPPORTED, and the reasons.
 
-A test holds this table against what is served: every code is either served, or sent by the broker itself, or here.
+A test checks that every code is either served, sent by the broker itself, or listed here.
 """
 
 from __future__ import annotations
@@ -82,4 +82,4 @@ REFUSED: Final[dict[Code, str]] = {
 }
 
 REASONS: Final[dict[int, str]] = {int(code): reason for code, reason in REFUSED.items() if reason != _UNSERVED}
-"""What a client is told: of the codes that Apache serves and we do not."""
+"""Reasons in the answers to clients, for codes that Apache serves and we do not."""
