@@ -1,1 +1,1 @@
-"""What the broker remembers beside the store: topics, groups, offsets, clients, locks."""
+"""The broker's tables apart from the store: topics, groups, offsets, clients, locks."""

@@ -10,17 +10,17 @@ _VALUES: Final = {
     "cleanup.policy": ("DELETE",),
     MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
 }
-"""What a topic's attributes may be. Apache has two more: queues of batches, and logs that are compacted."""
+"""Attributes of a topic and their values. Apache has two more: queues of batches, and compacted logs."""
 _FIXED: Final = ("queue.type", "cleanup.policy")
-"""What stays as the topic was made with."""
+"""Attributes that do not change after the topic is created."""
 
 
 class BadAttribute(ValueError):
-    """A change that cannot be; the text says of what, and why."""
+    """A change that is not possible. The text names the change and the reason."""
 
 
 def parse(text: str) -> dict[str, str]:
-    """The changes in `+key=value,-key`: values by signed key. Raises BadAttribute."""
+    """Parse the changes in `+key=value,-key`. Returns the values by signed key. Raises BadAttribute."""
     changes: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
@@ -36,9 +36,9 @@ def parse(text: str) -> dict[str, str]:
 def changed(
     known: dict[str, str] | None, changes: dict[str, str], values: dict[str, tuple[str, ...]] | None = None
 ) -> dict[str, str]:
-    """What the attributes `known` of a topic become by `changes`; None are those of one that is made now.
+    """Return the attributes `known` of a topic after `changes`. `known` is None for a new topic.
 
-    `values` are those that there may be, by key, if it is no topic. Raises BadAttribute.
+    `values` are the possible values by key, if it is no topic. Raises BadAttribute.
     """
     values = _VALUES if values is None else values
     found = dict(known or {})

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, as their heartbeats tell (RocketMQ: ConsumerManager)."""
+"""Connected producers and consumers by group, from their heartbeats (RocketMQ: ConsumerManager)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The members of a group and what they subscribe to."""
+    """The members of a group and their subscriptions."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -35,24 +35,24 @@ class ConsumerGroup:
         return sorted({client.client_id for client in self.clients.values()})
 
     def find(self, client_id: str) -> Client | None:
-        """The client of an id; of several connections with one id the last."""
+        """Return the client with an id. If several connections have the id, it is the last one."""
         return next((one for one in reversed(self.clients.values()) if one.client_id == client_id), None)
 
 
 class Clients:
-    """Members of consumer and producer groups. A key is client id and connection, so a client may come twice."""
+    """Members of consumer and producer groups, by client id and connection: a client may have several connections."""
 
     def __init__(self) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[tuple[str, int], Client]] = {}
         self._groups_produced_for: dict[str, dict[int, tuple[Connection, set[str]]]] = {}
-        """By client id and connection."""
+        """Keys are client id and connection."""
         self._memberships: dict[int, dict[Membership, None]] = {}
-        """By connection: when many go at once, each takes its own along and looks at no other's."""
+        """Keys are connections. When many connections close at once, each looks only at its own memberships."""
         self.unfinished = UnfinishedHeartbeats()
 
     def consumer_beat(self, client: Client, data: ConsumerData) -> bool:
-        """Take a consumer's heartbeat; whether the group's members or subscriptions changed by it."""
+        """Take a consumer's heartbeat. Returns whether the group's members or subscriptions changed."""
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
@@ -88,19 +88,19 @@ class Clients:
         mine.setdefault(id(client.connection), (client.connection, set()))[1].add(group)
 
     def find_producer(self, client_id: str) -> Connection | None:
-        """The connection that a producer of this id beats on; of several the last."""
+        """Return the connection of the last heartbeat of a producer with this id."""
         found = self._groups_produced_for.get(client_id)
         return next(reversed(found.values()))[0] if found else None
 
     def available_producer(self, group: str, turn: int) -> Connection | None:
-        """A connection of a producer of `group`, each in its turn, one that takes something now if there is one."""
+        """Return a connection of a producer of `group`, each in turn, if possible one that is not full."""
         members = self.producers.get(group, {}).values()
         connections = [one for one in {id(c.connection): c.connection for c in members}.values() if one.is_open]
         turned = [connections[(turn + i) % len(connections)] for i in range(len(connections))]
         return next((one for one in turned if not one.is_full), turned[0] if turned else None)
 
     def leave(self, client_id: str, connection: Connection, *, producer: str | None, consumer: str | None) -> list[str]:
-        """A client leaves groups; the consumer groups that lost a member."""
+        """Remove a client from groups. Returns the consumer groups that lost a member."""
         key = (client_id, id(connection))
         for is_consumer, group in ((True, consumer), (False, producer)):
             if group is not None:
@@ -113,7 +113,7 @@ class Clients:
         return []
 
     def lose(self, connection: Connection) -> list[str]:
-        """A connection is gone; the consumer groups that lost a member."""
+        """Remove a connection that is gone. Returns the consumer groups that lost a member."""
         lost: dict[str, None] = {}
         self.unfinished.drop(connection)
         for is_consumer, group, client_id in list(self._memberships.get(id(connection), ())):
@@ -126,9 +126,9 @@ class Clients:
         return list(lost)
 
     def expire(self, before_ms: int) -> tuple[list[Connection], list[str]]:
-        """Connections with a client not heard of since `before_ms`, and the consumer groups that lost a member.
+        """Remove the connections with a client without a heartbeat since `before_ms`, and all memberships of them.
 
-        All memberships of such a connection are dropped: it is to be closed.
+        Returns these connections, which must be closed, and the consumer groups that lost a member.
         """
         stale = [
             client.connection

@@ -1,7 +1,8 @@
-"""Expressions that groups filter topics by (RocketMQ: ConsumerFilterManager), kept in config/consumerFilter.json.
+"""Expressions by which groups filter topics (RocketMQ: ConsumerFilterManager), kept in config/consumerFilter.json.
 
-Heartbeats register them. One is dead once its group has no member, or subscribes to its topic no more; a day later it
-is removed. A dead one still tells which version of a consumer's subscription the broker has seen.
+Heartbeats register them. A filter is dead once its group has no member or does not subscribe to its topic any more.
+It is deleted after filter_data_clean_time_span, by default a day. Until then it shows which version of a consumer's
+subscription the broker has seen.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ SQL92 = "SQL92"
 SHOWN_CHARS = 200
 """Characters of an expression that the log shows."""
 DIED_BEFORE_START_MS = 30_000
-"""How long before a start the filters count as dead that were alive at the end."""
+"""Filters that were alive at the end of the last run count as dead since this time before the start."""
 
 
 def compiled(expression_type: str, text: str) -> Condition:
-    """The expression `text` of a type that is not by tags. Raises ExpressionError."""
+    """Return the condition of an expression of a type other than tags. Raises ExpressionError."""
     if expression_type != SQL92:
         raise ExpressionError(f"the expression type {expression_type} is not known: there are {TAG} and {SQL92}")
-    from wheelmq.filter.grammar import parse  # takes a third of a second, and most brokers never need it
+    from wheelmq.filter.grammar import parse  # takes a third of a second, and few brokers need it
 
     return parse(text)
 
 
 class Bits(Body):
-    """What stands for a filter in Apache's bit maps."""
+    """The positions of a filter in Apache's bit maps."""
 
     bit_num: int = BITS
     bit_pos: tuple[int, ...] = ()
@@ -53,7 +54,7 @@ class FilterData(Body):
     expression_type: str = SQL92
     born_time: int = 0
     dead_time: int = 0
-    """When it died last; before `born_time` it has not."""
+    """Last time that it died. A value before `born_time` means that it is alive."""
     dead: bool = False
     client_version: int = 0
     bloom_filter_data: Bits | None = None
@@ -73,7 +74,7 @@ class FilterTable(Body):
 
 
 class ConsumerFilter:
-    """A group's filter of a topic, compiled."""
+    """A group's compiled filter of a topic."""
 
     __slots__ = ("condition", "data")
 
@@ -83,7 +84,7 @@ class ConsumerFilter:
 
     @property
     def version(self) -> int:
-        """The version of the subscription that it was registered by last."""
+        """The version of the subscription that last registered it."""
         return self.data.client_version
 
     @property
@@ -92,7 +93,7 @@ class ConsumerFilter:
 
 
 class ConsumerFilters:
-    """Filters by group and topic. Written to disk every few seconds, when changed, and at a clean stop."""
+    """Filters by group and topic. Changes are written to disk every few seconds, and at a clean stop."""
 
     def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings) -> None:
         self._log = RateLimitedLog(log, clock.monotonic)
@@ -105,15 +106,15 @@ class ConsumerFilters:
         self._is_on = settings.enable_property_filter
         """While it is off, the file stays as it is."""
         if self._is_on:
-            compiled(SQL92, "TRUE")  # reads the grammar now, and not in the midst of serving
+            compiled(SQL92, "TRUE")  # loads the grammar before the broker serves
             self._load()
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
-        """The filter, dead or not."""
+        """Return the filter, dead or alive."""
         return self._by_group.get(group, {}).get(topic)
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> Iterator[None]:
-        """Register the expressions of a heartbeat, a step for each. A wrong one leaves its topic without a filter."""
+        """Register the expressions of a heartbeat, one per step. A wrong one leaves its topic without a filter."""
         if not self._is_on:
             return
         topics = set()
@@ -127,12 +128,15 @@ class ConsumerFilters:
                 self._bury(known)
 
     def unregister(self, group: str) -> None:
-        """The group has no member any more."""
+        """Mark the filters of a group without members as dead."""
         for known in self._by_group.get(group, {}).values():
             self._bury(known)
 
     def save_job(self) -> Callable[[], None] | None:
-        """What writes the file, if anything has changed; may run off the loop. What fails is tried again."""
+        """Return the job that writes the file; None if nothing has changed. It may run off the loop.
+
+        After a failed write, the next job tries again.
+        """
         self._clean()
         if not self._dirty:
             return None
@@ -196,7 +200,7 @@ class ConsumerFilters:
             self._dirty = True
 
     def _clean(self) -> None:
-        """Forget those that died long ago."""
+        """Delete filters that died long ago."""
         before_ms = self._clock.now_ms() - self._kept_ms
         for known in [one for one in self._all() if one.is_dead and one.data.dead_time <= before_ms]:
             group, topic = known.data.consumer_group, known.data.topic
@@ -219,7 +223,7 @@ class ConsumerFilters:
         return table
 
     def _load(self) -> None:
-        """All that were alive died a moment ago: heartbeats bring them back."""
+        """Load the file. Filters that were alive are dead until a heartbeat registers them."""
         table = config_file.load(self._disk, self._path, FilterTable) or FilterTable()
         died_ms = self._clock.now_ms() - DIED_BEFORE_START_MS
         for topic, of_topic in table.filter_data_by_topic.items():

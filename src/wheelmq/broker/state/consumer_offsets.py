@@ -1,4 +1,4 @@
-"""How far each group has come in each queue (RocketMQ: ConsumerOffsetManager), kept in config/consumerOffset.json."""
+"""Offsets of each group in each queue (RocketMQ: ConsumerOffsetManager), kept in config/consumerOffset.json."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 
 
 class OffsetTable(Body):
-    """consumerOffset.json: `topic@group` to queue id to queue offset."""
+    """consumerOffset.json: queue offsets by `topic@group` and queue id."""
 
     data_version: DataVersion = DataVersion()
     offset_table: dict[str, dict[int, int]] = {}
 
 
 class ConsumerOffsets:
-    """Committed queue offsets. Written to disk every few seconds and at a clean stop."""
+    """Committed queue offsets. Changes are written to disk every few seconds, and at a clean stop."""
 
     def __init__(self, disk: Disk, paths: StorePaths, queue_end: Callable[[str, int], int]) -> None:
         self._disk = disk
@@ -46,17 +46,19 @@ class ConsumerOffsets:
             self._dirty = True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Have `group` go on at `offset`. Its next pull of the queue takes the reset; until then nothing is to be
-        committed, as clients that do not know yet say where they were."""
+        """Set the offset of `group`. Its next pull of the queue takes the reset.
+
+        Until then, the caller must ignore commits: clients that do not know of the reset commit their old offsets.
+        """
         self.commit(group, topic, queue_id, offset)
         self._resets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a reset waits for the group's next pull of the queue."""
+        """Return whether a reset waits for the group's next pull of the queue."""
         return bool(self._resets) and queue_id in self._resets.get(f"{topic}@{group}", {})
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Take the reset that waits for the group's next pull of the queue; None when none does."""
+        """Take the reset that waits for the group's next pull of the queue; None if there is none."""
         if not self.has_reset(group, topic, queue_id):
             return None
         resets = self._resets[f"{topic}@{group}"]
@@ -66,46 +68,51 @@ class ConsumerOffsets:
         return offset
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note how far `group` has pulled the queue, which is told and not kept."""
+        """Note the offset up to which `group` has pulled the queue. It is reported, but not stored."""
         self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset
 
     def pulled(self, group: str, topic: str) -> dict[int, int]:
-        """How far the group has pulled, by queue id, since the broker's start; not to be changed."""
+        """Return the offsets up to which the group has pulled since the broker's start, by queue id.
+
+        Do not change them.
+        """
         return self._pulled.get(f"{topic}@{group}", {})
 
     def of(self, group: str, topic: str) -> dict[int, int]:
-        """Offsets by queue id; not to be changed."""
+        """Return the committed offsets by queue id. Do not change them."""
         return self._table.offset_table.get(f"{topic}@{group}", {})
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics in which the group has come anywhere."""
+        """Return the topics in which the group has offsets."""
         return sorted(topic for topic, found in self._pairs() if found == group)
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have come anywhere in the topic."""
+        """Return the groups that have offsets in the topic."""
         return sorted(group for found, group in self._pairs() if found == topic)
 
     def by_group(self) -> dict[str, list[str]]:
-        """The topics of each group."""
+        """Return the topics of each group."""
         found: dict[str, list[str]] = {}
         for topic, group in self._pairs():
             found.setdefault(group, []).append(topic)
         return found
 
     def table(self) -> OffsetTable:
-        """All there is; not to be changed."""
+        """Return the whole table. Do not change it."""
         return self._table
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Have the group `target` be where `source` is."""
+        """Set the offsets of the group `target` to those of `source`."""
         offsets = self._table.offset_table.get(f"{topic}@{source}")
         if offsets is not None:
             self._table.offset_table[f"{topic}@{target}"] = dict(offsets)
             self._dirty = True
 
     def remove(self, wanted: Callable[[str, str], bool]) -> int:
-        """Forget where groups were, how far they pulled and what they are to be reset to, of those pairs of group and
-        topic that `wanted` is true of; how many were anywhere."""
+        """Delete committed offsets, pulled offsets and resets where `wanted(group, topic)` is True.
+
+        Returns the number of pairs of group and topic with committed offsets.
+        """
         keys = {f"{topic}@{group}" for topic, group in self._pairs() if wanted(group, topic)}
         for key in keys:
             del self._table.offset_table[key]
@@ -117,14 +124,17 @@ class ConsumerOffsets:
         return len(keys)
 
     def _pairs(self, table: Mapping[str, object] | None = None) -> Iterator[tuple[str, str]]:
-        """Topic and group of each key of a table, of that of offsets if none is named."""
+        """Yield topic and group of each key of `table`, by default of the table of committed offsets."""
         for key in self._table.offset_table if table is None else table:
             topic, _, group = key.partition("@")
-            if "@" not in group:  # else it is of an older broadcast consumer
+            if "@" not in group:  # else the key is of an older broadcast consumer
                 yield topic, group
 
     def save_job(self) -> Callable[[], None] | None:
-        """What writes the table to disk, if it has changed; may run off the loop. What fails is tried again."""
+        """Return the job that writes the table; None if it has not changed. It may run off the loop.
+
+        After a failed write, the next job tries again.
+        """
         if not self._dirty:
             return None
         self._dirty = False
@@ -140,9 +150,10 @@ class ConsumerOffsets:
         return job
 
     def _clamp(self, queue_end: Callable[[str, int], int]) -> None:
-        """Bring offsets beyond the end of their queue, which `queue_end` gives by topic and queue id, back to it.
+        """Lower the offsets beyond the end of their queue to the end. `queue_end` returns it by topic and queue id.
 
-        A power cut may take messages that were consumed already; those that get their offsets next were not.
+        A power cut can lose messages that were consumed already. The next messages with these offsets are not
+        consumed yet.
         """
         for key, queues in self._table.offset_table.items():
             topic = key.partition("@")[0]

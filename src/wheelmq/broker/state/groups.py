@@ -1,4 +1,4 @@
-"""Consumer groups' settings (RocketMQ: SubscriptionGroupManager), kept in config/subscriptionGroup.json."""
+"""Settings of consumer groups (RocketMQ: SubscriptionGroupManager), kept in config/subscriptionGroup.json."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BUILT_IN = (
 
 
 _FORBIDDEN_TO_READ: Final = 1 << 2
-"""Of the bits that a group is forbidden in a topic (RocketMQ: PermName.INDEX_PERM_READ)."""
+"""The bit that forbids a group to read a topic (RocketMQ: PermName.INDEX_PERM_READ)."""
 
 
 class GroupTable(Body):
@@ -44,8 +44,6 @@ class GroupTable(Body):
 
 
 class Groups:
-    """Group configs by name."""
-
     def __init__(self, disk: Disk, paths: StorePaths, clock: Clock, settings: BrokerSettings, worker: Worker) -> None:
         self._clock = clock
         self._settings = settings
@@ -59,11 +57,11 @@ class Groups:
             self._table.subscription_group_table.setdefault(name, GroupConfig(group_name=name))
 
     def known(self, name: str) -> GroupConfig | None:
-        """The group, if there is one."""
+        """Return the group; None if it does not exist."""
         return self._table.subscription_group_table.get(name)
 
     def table(self) -> GroupTable:
-        """All there is; not to be changed."""
+        """Return the whole table. Do not change it."""
         return self._table
 
     def put_all(self, configs: list[GroupConfig]) -> None:
@@ -86,7 +84,7 @@ class Groups:
         return True
 
     def is_forbidden(self, group: str, topic: str) -> bool:
-        """Whether the group may not read the topic."""
+        """Return whether the group may not read the topic."""
         return bool(self._table.forbidden_table.get(group, {}).get(topic, 0) & _FORBIDDEN_TO_READ)
 
     def forbid(self, group: str, topic: str, *, forbidden: bool) -> None:
@@ -107,7 +105,7 @@ class Groups:
             table[group] = topics
 
     def _written(self, upto: int, error: OSError | None) -> None:
-        """Take back the changes up to `upto` if the write of them has failed."""
+        """Take back the changes up to `upto` if their write has failed."""
         configs = self._pending.end(upto, failed=error is not None)
         forbidden = self._pending_forbidden.end(upto, failed=error is not None)
         for name, config in configs.items():
@@ -135,7 +133,7 @@ class Groups:
     def get(self, name: str) -> GroupConfig | None:
         """Return the group, created if that is allowed and the name is valid; else None.
 
-        A group that is created here may be lost at a kill. The next request that names it creates it again.
+        A kill may lose a group that is created here. The next request that names it creates it again.
         """
         found = self._table.subscription_group_table.get(name)
         if found is not None:

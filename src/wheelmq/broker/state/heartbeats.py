@@ -28,7 +28,10 @@ class UnfinishedHeartbeat:
         self._overtaken: set[Membership] = set()
 
     def registers(self, membership: Membership) -> bool:
-        """Whether the heartbeat may register the group: the connection is open and no later request named the group."""
+        """Return whether the heartbeat may register the group.
+
+        The connection must be open, and no later request may have named the group.
+        """
         return self._connection.is_open and membership not in self._overtaken
 
     def overtake(self, memberships: Iterable[Membership]) -> None:

@@ -7,11 +7,11 @@ from typing import Final
 from wheelmq.formats.wire.bodies import QueueName
 
 LOCKS_MAX: Final = 1_000_000
-"""Locks at once: clients name the queues, which need not be there."""
+"""Maximum locks. Clients name the queues, which need not exist."""
 
 
 class QueueLocks:
-    """Locks by group and queue; each lapses when it is not renewed. Times are monotonic milliseconds."""
+    """Locks by group and queue. A lock lapses if it is not renewed. Times are monotonic milliseconds."""
 
     def __init__(self, expiry_ms: int, count_max: int = LOCKS_MAX) -> None:
         self._expiry_ms = expiry_ms
@@ -20,11 +20,11 @@ class QueueLocks:
         self._count = 0
 
     def __len__(self) -> int:
-        """Locks, with those that have lapsed and were not cleared away yet."""
+        """Return the number of locks, including lapsed ones that are not deleted yet."""
         return self._count
 
     def lock(self, group: str, queues: list[QueueName], client_id: str, now_ms: int) -> list[QueueName]:
-        """Lock or renew; the queues that the client holds now."""
+        """Lock or renew queues. Returns the queues that the client holds now."""
         if self._count + len(queues) > self._count_max:
             self.drop_lapsed(now_ms)
         locks = self._locks.setdefault(group, {})
@@ -44,7 +44,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, queues: list[QueueName], client_id: str) -> None:
-        """Give up the locks that the client holds."""
+        """Release the locks that the client holds."""
         locks = self._locks.get(group, {})
         for queue in queues:
             if locks.get(queue, ("", 0))[0] == client_id:
@@ -54,11 +54,11 @@ class QueueLocks:
             self._locks.pop(group, None)
 
     def any_held(self, group: str, now_ms: int) -> bool:
-        """Whether the group consumes in order: it holds a lock that has not lapsed."""
+        """Return whether the group consumes in order: it holds a lock that has not lapsed."""
         return any(not self._has_lapsed(lock, now_ms) for lock in self._locks.get(group, {}).values())
 
     def drop_lapsed(self, now_ms: int) -> None:
-        """Clear away the locks that nobody renewed."""
+        """Delete the locks that were not renewed."""
         for group, locks in list(self._locks.items()):
             kept = {queue: lock for queue, lock in locks.items() if not self._has_lapsed(lock, now_ms)}
             self._count -= len(locks) - len(kept)

@@ -71,11 +71,11 @@ class TableFile:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more answer can wait."""
+        """Whether another answer can wait."""
         return len(self._waiting) < WAITERS_MAX
 
     def note_change(self) -> None:
-        """Have the table written soon."""
+        """Note a change, so that the table is written soon."""
         if self._changes == self._saved:
             self._due_ms = self._now_ms() + WRITE_INTERVAL_MS
         self._changes += 1
@@ -106,7 +106,7 @@ class TableFile:
         return max(self._rest_until_ms, 0 if self._waiting else self._due_ms)
 
     def save_now(self) -> None:
-        """Write the table in place, for a clean stop."""
+        """Write the table on the calling thread, for a clean stop."""
         if self._changes > self._saved:
             try:
                 config_file.save(self._disk, self.path, self._take())

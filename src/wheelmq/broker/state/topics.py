@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 READ_WRITE = PERM_READ | PERM_WRITE
 
 QUEUES_MAX: Final = 8192
-"""Queues that a topic may have: each takes room in every table of queues."""
+"""Maximum queues of a topic. Each takes room in every table of queues."""
 
 
 RECENT_MAX: Final = 100_000
@@ -93,7 +93,7 @@ class Topics:
         self.add_model()
 
     def add_model(self) -> None:
-        """Have the topic after which topics are made that a send names first, if that is allowed."""
+        """Add the topic from which sends create new topics, if that is allowed."""
         name, settings = names.AUTO_CREATE_TOPIC, self._settings
         if settings.auto_create_topic and name not in self._table:
             model = _config(name, settings.default_topic_queues, READ_WRITE | PERM_INHERIT)
@@ -106,20 +106,23 @@ class Topics:
         return self._table.get(name)
 
     def all(self) -> dict[str, TopicConfig]:
-        """Every topic by name; not to be changed."""
+        """Return every topic by name. Do not change them."""
         return self._table
 
     def is_system(self, name: str) -> bool:
-        """Whether only the broker makes and removes the topic: those of its own name and cluster are among them."""
+        """Return whether only the broker creates and deletes the topic.
+
+        Topics with the names of the broker and its cluster are among them.
+        """
         return names.is_system_topic(name) or name in self._own_names()
 
     def system(self) -> list[str]:
-        """Those of `is_system` that there are, or may be."""
+        """Return the system topics that exist or may exist."""
         own = (*self._own_names(), TIMER_TOPIC, DEAD_LETTER_TOPIC)
         return sorted({*names.SYSTEM_TOPICS, *own, *(name for name in self._table if names.is_system_topic(name))})
 
     def _own_names(self) -> tuple[str, ...]:
-        """Topics that are named after the cluster and the broker."""
+        """Return the topics that are named after the cluster and the broker."""
         cluster = self._settings.cluster
         return cluster, self._settings.broker_name, f"{cluster}_REPLY_TOPIC"
 
@@ -140,7 +143,7 @@ class Topics:
         return True
 
     def _change_saved(self, changed: Mapping[str, TopicConfig | None]) -> None:
-        """Apply changes that are taken back if the write of them fails."""
+        """Apply changes that are taken back if their write fails."""
         before = {name: self._table.get(name) for name in changed}
         for name in self._for_sends.intersection(changed):
             self._pending.note(self._unsaved[name], name, None)  # the creation by a send has a write of its own
@@ -149,16 +152,19 @@ class Topics:
             self._pending.note(self.file.changes, name, config)
 
     def check_saved(self, name: str) -> None:
-        """Raises TopicUnsaved if the topic is new and not on disk."""
+        """Raise TopicUnsaved if the topic is new and not on disk."""
         if name in self._unsaved:
             raise TopicUnsaved(name)
 
     def is_saved(self, name: str) -> bool:
-        """Whether messages can be stored in the topic."""
+        """Return whether messages can be stored in the topic."""
         return name not in self._unsaved
 
     def changed_since(self, changes: int) -> list[str] | None:
-        """Return the names of the topics that changed after that many changes, or None if that is too long ago."""
+        """Return the names of the topics that changed after the first `changes` changes.
+
+        Returns None if that is too long ago.
+        """
         count = self.changes - changes
         if count > len(self._recent):
             return None
@@ -167,7 +173,7 @@ class Topics:
     def create_for_send(self, name: str, default_topic: str, default_queues: int, sys_flag: int) -> TopicConfig | None:
         """Create the topic of a send from `default_topic`. Returns None if that topic may not be inherited from.
 
-        Raises ValueError when it would have no queue.
+        Raises ValueError if it would have no queue.
         """
         if not self._settings.auto_create_topic and default_topic == names.AUTO_CREATE_TOPIC:
             return None
@@ -183,7 +189,7 @@ class Topics:
         return config
 
     def create_for_group(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """A group's retry or dead-letter topic, made if it is not there."""
+        """Return a group's retry or dead-letter topic, created if it does not exist."""
         found = self._table.get(name)
         if found is not None:
             return found
@@ -192,7 +198,7 @@ class Topics:
         return self.put(config)
 
     def wrapper(self) -> TopicConfigTable:
-        """The table as it is registered: no topic is open for what the broker does not take."""
+        """Return the table to register. The broker's permission limits that of each topic."""
         allowed = self._settings.broker_permission
         table = self._table
         if allowed & READ_WRITE != READ_WRITE:
@@ -200,7 +206,7 @@ class Topics:
         return TopicConfigTable(data_version=self.version, topic_config_table=table)
 
     def renew_version(self) -> None:
-        """Register all topics again in another version: the settings that registrations depend on have changed."""
+        """Register all topics again with a new version, because settings of registrations have changed."""
         self._note_version()
         self._recent.clear()
         self.changes += 1
@@ -249,14 +255,14 @@ class Topics:
 
 
 def check_queues(count: int) -> int:
-    """`count`, when a topic may be made with so many queues. Raises ValueError."""
+    """Return `count` if a topic may have that number of queues. Raises ValueError otherwise."""
     if not 1 <= count <= QUEUES_MAX:
         raise ValueError(f"a topic has from 1 to {QUEUES_MAX} queues, not {count}")
     return count
 
 
 def _bound_queues(config: TopicConfig) -> None:
-    """Bring what a file says into bounds; none at all is a topic that is closed."""
+    """Limit the queue counts from a file. A topic with no queue is closed."""
     found = config.read_queue_nums, config.write_queue_nums
     config.read_queue_nums, config.write_queue_nums = bounded = tuple(max(0, min(n, QUEUES_MAX)) for n in found)
     if bounded != found:
