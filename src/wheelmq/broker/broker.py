@@ -164,7 +164,7 @@ class Broker:
         self.timer_tasks, self.transactions = TimerTasks(self), Transactions(self, recovered_ends)
 
     def _recover(self) -> RecoveredEnds:
-        """Open the store and recover its pending messages. After SnapshotWrong, which it raises, call it again."""
+        """Open the store and recover its pending messages. Raises SnapshotWrong: call it again then."""
         settings = self.settings
         store_settings = part_settings.store_settings(settings, self.host, self.park_settings.levels_ms)
         self.store = Store(self.paths, store_settings, self.disk, self.clock)

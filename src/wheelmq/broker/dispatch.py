@@ -1,4 +1,4 @@
-"""From a frame to its handler and back (RocketMQ: NettyRemotingAbstract).
+"""Pass a frame to its handler, and the answer back (RocketMQ: NettyRemotingAbstract).
 
 A handler is registered with the codes that it serves. The default processor serves all other codes. A handler returns
 an answer, a hold, or None (no answer now). Only this module turns the exceptions of handlers into answers. A oneway
@@ -130,7 +130,10 @@ class Dispatch:
         return answer
 
     def _serve_with_hooks(self, request: Request) -> Answer:
-        """Serve a request between the RPC hooks. An exception of one becomes the answer, which the others get."""
+        """Serve a request between the RPC hooks.
+
+        An exception of a hook becomes the answer that the other hooks get.
+        """
         connection, command, hooks = request.connection, request.command, self._broker.hooks.rpc
         address = peer_text(connection)
 

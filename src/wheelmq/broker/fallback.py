@@ -61,7 +61,7 @@ class Fallback:
         self._is_second_lease = False
         """Whether a pipeline has opened a lease since the last commit."""
         self._unindexed_ms: int | None = None
-        """Since when messages wait to be indexed; None when none do."""
+        """Time since which messages wait to be indexed; None when none do."""
         self._is_overriding = False
         """Whether the broker took the lease back from a pipeline that commits nothing."""
         self._must_commit = False
@@ -70,7 +70,7 @@ class Fallback:
         self._has_more = False
         self._began_ms: int | None = None
         self._idle_ms: int | None = None
-        """Since when a pipeline turns and has no work, during a fallback."""
+        """Time since which a pipeline turns without work, during a fallback."""
         self._before: Counter[str] = Counter()
         self._log_start()
 

@@ -9,7 +9,7 @@ RocketMQ: RPCHook, SendMessageHook, ConsumeMessageHook.
 
 A hook runs on the broker's loop, so it must not wait for anything. It can be registered before the start or while the
 broker runs, and is called from the next request on. With a registered RPC hook, send hook or topic authority, the
-plain code serves sends. Without hooks, they cost nothing.
+plain code serves sends. A broker without hooks has no cost for them.
 """
 
 from __future__ import annotations

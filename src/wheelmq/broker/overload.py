@@ -79,7 +79,7 @@ GROUPS: Final[dict[int, RequestGroup]] = {
     Code.QUERY_CONSUMER_OFFSET: CONSUMERS,
     Code.END_TRANSACTION: ENDS,
 }
-"""As Apache's BrokerController registers its processors."""
+"""The groups with which Apache's BrokerController registers its processors."""
 
 _REJECTED_BY_SLAVES: Final = frozenset(
     (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK)

@@ -1,4 +1,4 @@
-"""Answers that take long to compute, one slice between two ticks. They do not delay sends.
+"""Answers that take long to compute, one slice between two ticks, so that they delay no send.
 
 A generator yields after each small piece of its work, and returns the answer.
 """

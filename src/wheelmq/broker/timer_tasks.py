@@ -1,7 +1,7 @@
-"""Tasks for the timer outside the steps of a turn or release.
+"""Additional work for the timer, in ticks and in periodic tasks.
 
-They save and check its counts, log its progress, and prefetch records that are released soon. They populate the next
-pages of its log and create its next file. They also decide when the timer begins to release: not while
+It saves and checks the timer's counts, logs its progress, and prefetches records that are released soon. It populates
+the next pages of the timer log and creates its next file. It also decides when the timer begins to release: not while
 timerStopDequeue is on, and not for disappearTimeAfterStart from the start. Levels and blocks do not wait for this.
 """
 

@@ -35,7 +35,7 @@ class ConsumerGroup:
         return sorted({client.client_id for client in self.clients.values()})
 
     def find(self, client_id: str) -> Client | None:
-        """Return the client with an id. If several connections have the id, it is the last one."""
+        """Return the client with an id, on its newest connection."""
         return next((one for one in reversed(self.clients.values()) if one.client_id == client_id), None)
 
 
@@ -88,12 +88,12 @@ class Clients:
         mine.setdefault(id(client.connection), (client.connection, set()))[1].add(group)
 
     def find_producer(self, client_id: str) -> Connection | None:
-        """Return the connection of the last heartbeat of a producer with this id."""
+        """Return the connection of a producer with this id, the newest of several; None without a producer."""
         found = self._groups_produced_for.get(client_id)
         return next(reversed(found.values()))[0] if found else None
 
     def available_producer(self, group: str, turn: int) -> Connection | None:
-        """Return a connection of a producer of `group`, each in turn, if possible one that is not full."""
+        """Return the connection of a producer of `group`, each in turn, preferably one that is not full."""
         members = self.producers.get(group, {}).values()
         connections = [one for one in {id(c.connection): c.connection for c in members}.values() if one.is_open]
         turned = [connections[(turn + i) % len(connections)] for i in range(len(connections))]
