@@ -1,9 +1,9 @@
-"""What a clean stop does for Apache RocketMQ, should it get the store next (RocketMQ: TimerMessageStore).
+"""Prepare the store for Apache RocketMQ at a clean stop, in case it runs next (RocketMQ: TimerMessageStore).
 
-Apache knows no done bits. It indexes the timer queue from timercheck's offset on, and delivers every unit of the slots
-that timercheck does not call out. So a stop indexes the messages that no turn has indexed yet. It then hides the units
-of all settled messages, cancelled ones among them, in the slots that Apache will still read (settled_units). Our own
-mark does not change: the next start of WheelMQ continues where the turns ended.
+Apache has no done bits. It indexes the timer queue from timercheck's offset on, and delivers every unit of the slots
+that timercheck does not mark as delivered. So a stop indexes the messages that no turn has indexed yet. It then hides
+the units of all settled messages, including cancelled ones, in the slots that Apache will still read (settled_units).
+Our own mark does not change: the next start of WheelMQ continues where the turns ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wheelmq.delay.timer.view import ReadView, StoreUnreadable
 log = logging.getLogger(__name__)
 
 SECONDS_MAX: Final = 10.0
-"""For how long a stop may index: a million messages take about a second."""
+"""Time limit for indexing at a stop. A million messages take about a second."""
 HIDE_SECONDS_MAX: Final = 10.0
 """Time limit for hiding units of settled messages. Ten million units take about a second."""
 
@@ -28,8 +28,8 @@ HIDE_SECONDS_MAX: Final = 10.0
 def prepare(timer: Timer, last_read_ms: int) -> None:
     """Index the rest of the timer queue, then hide the units of settled messages in the slots from `last_read_ms` on.
 
-    Timercheck will say that all earlier slots are out. The whole log must be on disk, and no turn may come any more.
-    A failure is logged: Apache then delivers some settled messages again.
+    Timercheck marks all earlier slots as delivered. The whole log must be on disk, and no turn may follow. Logs a
+    failure: Apache then delivers some settled messages again.
     """
     view = LiveView.on_loop(timer)
     timer.turns.take_back()
@@ -44,7 +44,7 @@ def prepare(timer: Timer, last_read_ms: int) -> None:
 
 
 def _index_rest(timer: Timer, view: ReadView) -> None:
-    """Hang every message of the timer queue into the wheel that no turn has."""
+    """Index every message of the timer queue that no turn has indexed."""
     store, settings = timer.store, timer.settings
     stop_s = store.clock.monotonic() + SECONDS_MAX
     while timer.indexed_to < timer.queue.end:

@@ -1,9 +1,13 @@
-"""Adoption: which parked messages of a store that Apache RocketMQ wrote are out already (RocketMQ: TimerMessageStore).
+"""Find the parked messages that Apache RocketMQ settled in a store that it wrote (RocketMQ: TimerMessageStore).
 
-Its timercheck says it by slot: what it had indexed, in a slot that it had read. A message that it rolled is out too,
-though its own slot was not read: its roll stands behind it in the log, a copy that tells one more in TIMER_ROLL_TIMES.
-The log is asked for that and not Apache's timer log: a roll that was lost with the last pages of the log leaves its
-message pending. So is what it delivered behind its timercheck, in the second before it was killed (delay.redelivery).
+There are three cases:
+
+- By its timercheck, Apache had indexed the message and had read its slot.
+- Apache rolled the message, although it had not read the slot of the message. The roll follows it in the log: a copy
+  whose TIMER_ROLL_TIMES is one higher. The log decides this, not Apache's timer log. If the roll was lost with the
+  last pages of the log, the message is pending.
+- Apache delivered the message after its last timercheck, in the second before it was killed. The log has the copy
+  (delay.redelivery).
 """
 
 from __future__ import annotations
@@ -36,14 +40,16 @@ class Parked(NamedTuple):
 
 
 def what_is_out(parked: Parked, check: TimerCheck | None, files: MappedSequence, last_ms: int) -> Flags:
-    """Which of `parked`, the messages of which no record says that they are settled, Apache RocketMQ is through with.
+    """Return which of `parked`, messages that no record settles, Apache RocketMQ has settled.
 
-    `files` are those of the log, and `last_ms` the store time of its last record.
+    `files` are those of the log, and `last_ms` is the store time of its last record.
     """
     out = np.zeros(len(parked.indices), np.bool_)
     if check is not None:
         indexed = parked.indices < check.queue_offset
-        out = indexed & (parked.due_ms + APACHE_PRECISION_MS < check.last_read_ms)  # no slot is later than its due time
+        out = indexed & (
+            parked.due_ms + APACHE_PRECISION_MS < check.last_read_ms
+        )  # a slot is no later than its due time
         for i in np.flatnonzero(indexed & ~out).tolist():
             out[i] = _slot_ms(read(files, int(parked.positions[i]))) < check.last_read_ms
     for i in _rolled(parked, np.flatnonzero(~out), files):
@@ -55,14 +61,14 @@ def what_is_out(parked: Parked, check: TimerCheck | None, files: MappedSequence,
 
 
 def _slot_ms(record: Record) -> int:
-    """The slot that Apache counts for the record's own: what it says itself."""
+    """Return the slot in which Apache puts a record: its TIMER_OUT_MS, or else the slot of its due time."""
     properties = record.message.properties
     own_ms = java_long(properties.get(props.TIMER_OUT_MS, ""))
     return slot_time(due_of(properties, record.store_ms), APACHE_PRECISION_MS) if own_ms is None else own_ms
 
 
 def _rolled(parked: Parked, rows: npt.NDArray[np.intp], files: MappedSequence) -> list[int]:
-    """Those of `rows` behind which their roll stands: each roll speaks for one message."""
+    """Return the rows of `rows` that a roll follows in the log. Each roll settles one message."""
     _, which, counts = np.unique(parked.key_hashes[rows], return_inverse=True, return_counts=True)
     waiting: dict[tuple[object, ...], list[int]] = {}
     found: list[int] = []

@@ -1,8 +1,9 @@
-"""How many messages wait in each slot, and which sends are refused for it (RocketMQ: TimerMessageStore.isReject).
+"""Count the parked messages of each slot, and reject sends for a full slot (RocketMQ: TimerMessageStore.isReject).
 
-Up to the limit nothing is refused; from there on more and more, and from twice the limit on everything. Apache counts
-what is indexed; here a message counts from its park on, in the slot of its due time, and no more once it is cancelled.
-A slot that is a round of the wheel or more away has no place yet: its messages count when they have rolled near enough.
+Up to the limit, every send is accepted. Above it, a growing share of the sends is rejected; from twice the limit on,
+all of them. Apache counts indexed messages. WheelMQ counts a message from its park on, in the slot of its due time,
+until it is cancelled. A slot that is a round of the wheel or more away has no place yet. Its messages count once they
+have rolled near enough.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from wheelmq.formats.kernels.congestion import COLUMNS, TIME, WAITING
 from wheelmq.formats.units import Millis
 
 NO_LIMIT: Final = (1 << 31) - 1
-"""Apache's default (Integer.MAX_VALUE): then nothing is counted."""
+"""Apache's default (Integer.MAX_VALUE). With it, nothing is counted."""
 
 
 class Congestion:
-    """The counts, in the places of the wheel."""
+    """Messages per slot, in a table with one row for each place of the wheel."""
 
     def __init__(self, limit: int, precision_ms: int, places: int) -> None:
         self.limit = limit
         self._precision_ms = precision_ms
         self.table: npt.NDArray[np.int64] = np.zeros((places if limit < NO_LIMIT else 1, COLUMNS), np.int64)
         self.refused = 0
-        """Sends refused since the start."""
+        """Sends rejected since the start."""
         self._counted_ms = 0
 
     @property
@@ -37,7 +38,7 @@ class Congestion:
         return self.limit < NO_LIMIT
 
     def refuses(self, due_ms: int, randomness: Random) -> bool:
-        """Whether a message that asks for `due_ms` is refused: by chance between the limit and twice the limit."""
+        """Return whether to reject a message due at `due_ms`: by chance between the limit and twice the limit."""
         if not self.is_limited:
             return False
         over = self.waiting(due_ms) - self.limit
@@ -46,23 +47,23 @@ class Congestion:
         return refused
 
     def waiting(self, due_ms: int) -> int:
-        """How many messages wait in the slot of `due_ms`."""
+        """Return the number of parked messages in the slot of `due_ms`."""
         time = self._time(due_ms)
         row = self.table[time % len(self.table)]
         return int(row[WAITING]) if row[TIME] == time else 0
 
     def add(self, due_ms: int, store_ms: int) -> None:
-        """A message due at `due_ms` was parked by a record of store time `store_ms`."""
+        """Count a message due at `due_ms` that a record of store time `store_ms` parked."""
         if self.is_limited and self._is_near(due_ms, store_ms):
             self._add(self._time(due_ms), 1)
 
     def roll(self, due_ms: int, parked_ms: int, store_ms: int) -> None:
-        """A message that was parked at `parked_ms` is parked anew: it counts if it did not before."""
+        """Count a message parked at `parked_ms` that is parked again, unless it counted before."""
         if not self._is_near(due_ms, max(parked_ms, self._counted_ms)):
             self.add(due_ms, store_ms)
 
     def remove(self, due_ms: int) -> None:
-        """A message that waits in the slot of `due_ms` is cancelled."""
+        """Subtract a cancelled message from the slot of `due_ms`."""
         time = self._time(due_ms)
         row = self.table[time % len(self.table)]
         if row[TIME] == time and row[WAITING] > 0:

@@ -1,7 +1,7 @@
-"""The details of timer log units, read many at a time: due times by queue offset, slots of pending messages.
+"""Read the details of timer log units in batches: due times by queue offset, slots of pending messages.
 
 A detail says which message a unit names and when that message is due (formats.disk.timer_detail). So a start, a count
-and a listing need no record of the messages whose units have one.
+and a listing need not read the records of messages whose units have a detail.
 
 Twin: `formats.kernels.timer_detail`.
 """
@@ -23,7 +23,7 @@ Integers = npt.NDArray[np.int64]
 def fill_due_times(units: Units, first: int, due_ms: Integers, topic_hashes: Integers) -> None:
     """Fill in due time and topic hash, by queue offset from `first` on, of the messages that `units` name.
 
-    Leaves the row of a message as it is when no unit has a detail that says its due time.
+    The row of a message is unchanged if no unit has a detail with its due time.
     """
     if jit.available():
         kernel.due_times(_raw(units), 0, len(units), first, due_ms, topic_hashes)
@@ -37,10 +37,10 @@ def fill_due_times(units: Units, first: int, due_ms: Integers, topic_hashes: Int
 
 
 def fill_slots(units: Units, offsets: Integers, positions: Integers, sizes: Integers, slots_ms: Integers) -> None:
-    """Fill in the slot of each message that one of `units` names, the last one if there are several.
+    """Fill in the slot of each message that a unit names. If several units name it, the last one counts.
 
-    The messages are given by their queue offsets, which are sorted, and by position and size of their records. A unit
-    that names the queue offset with another record makes the slot -1.
+    `offsets`, which are sorted, are the queue offsets of the messages. `positions` and `sizes` describe their
+    records. A unit that names the queue offset with another record makes the slot -1.
     """
     if jit.available():
         kernel.slots_of(_raw(units), 0, len(units), offsets, positions, sizes, slots_ms)
@@ -55,7 +55,7 @@ def fill_slots(units: Units, offsets: Integers, positions: Integers, sizes: Inte
 
 
 def slots_of(timer_log: TimerLog, end: int, offsets: Integers, positions: Integers, sizes: Integers) -> Integers:
-    """Return the slots of messages as `fill_slots` does, by the units before timer log position `end`; 0 for none."""
+    """Return the slots of messages as `fill_slots` does, from the units before `end`; 0 for no unit."""
     slots_ms = np.zeros(len(offsets), np.int64)
     for _, units in timer_log.chunks(timer_log.files.start, end):
         fill_slots(units, offsets, positions, sizes, slots_ms)

@@ -24,7 +24,7 @@ ROWS_MAX: Final = 20_000
 
 
 class IndexLane:
-    """Indexes the timer queue step by step. One job at a time."""
+    """Indexes the timer queue in steps. One job at a time."""
 
     def __init__(self, timer: Timer, worker: Worker) -> None:
         self._timer = timer
@@ -34,23 +34,23 @@ class IndexLane:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs or its result waits."""
+        """Whether a job runs or its result was not taken yet."""
         return self._plan is not None
 
     @property
     def has_result(self) -> bool:
-        """Whether a job has ended and `take` was not called yet."""
+        """Whether a job has ended and its result was not taken yet."""
         return self._result is not None
 
     def has_work(self, now_ms: Millis) -> bool:
-        """Return whether messages wait to be indexed, and may be."""
+        """Return whether the lane may index messages, and there are some."""
         timer = self._timer
         return timer.queue.end > timer.indexed_to and not timer.settings.stops_enqueue and timer.wheel_has_room(now_ms)
 
     def start(self, now_ms: Millis, durable: LogPosition) -> bool:
         """Start a job over messages that lie below `durable`. The broker must hold the lease itself.
 
-        Returns whether there are any. Raises OSError when a file cannot be mapped.
+        Returns False if there are no such messages. Raises OSError when a file cannot be mapped.
         """
         timer = self._timer
         assert timer.turns.plan is None and self._plan is None
@@ -74,10 +74,10 @@ class IndexLane:
         self._result = result
 
     def take(self) -> int:
-        """Apply the result of the job that ended, as a turn of the broker's own.
+        """Apply the result of the job that ended, as a turn of the broker.
 
-        A result is dropped if a pipeline has opened a lease meanwhile. Returns how many messages were indexed. Raises
-        the error of the job, and OSError without room for units; then nothing is changed.
+        Drops the result if a pipeline has opened a lease meanwhile. Returns the number of indexed messages. Raises
+        the error of the job. Raises OSError when the units do not fit on the disk; then nothing is changed.
         """
         plan, result, timer = self._plan, self._result, self._timer
         assert plan is not None and result is not None
@@ -87,6 +87,6 @@ class IndexLane:
         if timer.turns.epoch != plan.epoch or timer.turns.plan is not None or timer.indexed_to != plan.index_from:
             return 0
         timer.log.make_room(len(result))
-        # The walk mark may have moved since the job began, and turns of a lease that ended may have been committed.
+        # S may have moved since the job began, and turns of a lease that has ended may have been committed.
         apply_index(timer, index_plan(timer, plan.index_from, plan.index_to, plan.write_ms), result, by="index_lane")
         return len(result)

@@ -1,4 +1,4 @@
-"""What the timer takes from the journal of a tick: messages that were parked, cancels among them, what was settled."""
+"""Collect from a tick's journal what the timer needs: parked messages, cancels and settled messages."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from wheelmq.store.journal import Rows
 Integers = npt.NDArray[np.int64]
 
 PENDING: Final = kernel.PENDING
-"""Column of the counts: messages parked and not settled."""
+"""Column of the counts: messages that are parked and not settled."""
 PARKED: Final = kernel.PARKED_IN_ALL
-"""Parked since the start."""
+"""Messages parked since the start."""
 SETTLED: Final = kernel.SETTLED_IN_ALL
-"""Settled since the start."""
+"""Messages settled since the start."""
 COUNTS: Final = kernel.COUNTS
 
 
 class Intake(NamedTuple):
-    """What stands in the rows of one tick."""
+    """The result of one tick's journal."""
 
     refs: Refs
-    """Parked messages, those of a stream in queue order."""
+    """Parked messages, those of one stream in queue order."""
     key_hashes: Integers
-    """Of their delete keys, 0 for those without."""
+    """Hashes of their delete keys, 0 for messages without one."""
     deletes: Integers
-    """Origins of parked records that cancel others and are themselves never delivered."""
+    """Origins of parked cancels, which are themselves never delivered."""
     settled: int
-    """Records that settle a parked message."""
+    """Number of records that settle a parked message."""
 
 
 _found: Final = np.zeros(kernel.FOUND, np.int64)
@@ -44,7 +44,7 @@ _NOTHING: Final = Intake(ref.make(0), _none, _none, 0)
 
 
 def take(rows: Rows, counts: Integers) -> Intake:
-    """Sort out journal `rows`, and count what comes and goes in `counts`, which has a row for each queue."""
+    """Sort journal `rows` by kind, and update `counts`, which has a row for each queue."""
     if not jit.available():
         return _take_plain(rows, counts)
     if not kernel.is_any_delayed(rows):

@@ -1,7 +1,7 @@
-"""Views of the store over the files that the broker has open. The broker stages with them when no pipeline does.
+"""Views of the store over the files that the broker has open, for staging without a pipeline.
 
-A view that a job reads off the loop holds its files and a copy of its slots. The job reads only bytes that no longer
-change: records of the commit log, queue units and timer log units below the ends at the time of the view.
+A view for a job off the loop holds its files and a copy of its slots. The job reads only bytes that no longer change:
+records of the commit log, queue units and timer log units below the ends at the time of the view.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_SLOTS: Slots = np.zeros(1, TIMER_SLOT.dtype)
 
 
 class LiveView:
-    """The store as a task sees it (`view.View`), in files that the broker has open."""
+    """The store as a task sees it (`view.ReadView`), in files that the broker has open."""
 
     def __init__(self, log: Files, timer_log: Files, slots: Slots, timer_queue: Files) -> None:
         self.log = log
@@ -68,19 +68,19 @@ class LiveView:
         return cls(HeldFiles(log.files, oldest, newest), _none_of(timer), _NO_SLOTS, files)
 
     def queue(self, name: str) -> Files:
-        """Return the timer queue. No caller asks for another queue."""
+        """Return the timer queue. Callers ask for no other queue."""
         assert name == TIMER_QUEUE, name
         return self._timer_queue
 
     def block_queue(self, name: str) -> Files:
-        """Refuse: blocks have their own lane."""
+        """Raise AssertionError: blocks have their own lane."""
         raise AssertionError(name)
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
         """Do nothing, because the view has all of its bytes."""
 
     def refresh(self) -> None:
-        """Do nothing, because the view keeps files that expire meanwhile."""
+        """Do nothing, because the view keeps its files open even when they expire."""
 
 
 def _none_of(timer: Timer) -> HeldFiles:

@@ -20,26 +20,29 @@ from wheelmq.system.disk import Bytes, MappedFile
 BLANK_BYTES = 16
 SUM_FROM: Final = TIMER_UNIT.position_of("write_ms")
 SUM_TO: Final = TIMER_UNIT.size
-"""The checksum of a file covers these bytes of each unit. A start mends chains, and a stop changes the magic."""
+"""The checksum of a file covers these bytes of each unit.
+
+It leaves out the link to the previous unit, which a start repairs, and the magic, which a stop changes.
+"""
 SUM_UNITS: Final = 1 << 16
 Units = npt.NDArray[Any]
 """An array of TIMER_UNIT.dtype."""
 
 
 class TimerLog:
-    """The units. `end` is where the next one goes."""
+    """The units of all indexed timers. `end` is the timer log position of the next unit."""
 
     def __init__(self, files: MappedSequence) -> None:
         self.files = files
         self.end = files.start
         self.synced = files.start
         self._whole_to = 0
-        """All units before this position are whole: a start has looked at them."""
+        """All units before this position are complete, as the last start has checked."""
         self._sums: dict[int, tuple[int, int]] = {}
-        """By where a file begins the checksum of its units from there up to a position, and that."""
+        """For each file, by its start: the position up to which its units were summed, and their checksum."""
 
     def append(self, units: Units, slots_ms: npt.NDArray[np.int64], wheel: TimerWheel) -> None:
-        """Append `units` and hang each into the slot of its time. Raises DiskFull with nothing changed."""
+        """Append `units` and link each into its slot. Raises DiskFull with nothing changed."""
         self.make_room(len(units))
         done = 0
         while done < len(units):
@@ -56,7 +59,7 @@ class TimerLog:
     def _write(
         file: MappedFile, at: int, base: int, units: Units, slots_ms: npt.NDArray[np.int64], wheel: TimerWheel
     ) -> None:
-        """Write units end to end into one file, each hung into its slot."""
+        """Write units end to end into one file, and link each into its slot."""
         if jit.available():
             kernel.append_units(
                 wheel.bytes,
@@ -76,7 +79,7 @@ class TimerLog:
             file.view[target : target + TIMER_UNIT.size] = units[i].tobytes()
 
     def make_room(self, count: int) -> None:
-        """Make the files that the next `count` units need. Raises DiskFull with nothing changed."""
+        """Create the files for the next `count` units. Raises DiskFull with nothing changed."""
         per_file = (self.files.file_bytes - BLANK_BYTES) // TIMER_UNIT.size
         here = self.end % self.files.file_bytes // TIMER_UNIT.size
         files = (here + count - 1) // per_file + 1 if count else 0
@@ -85,7 +88,7 @@ class TimerLog:
             self.files.grow(base + i * self.files.file_bytes)
 
     def _next_position(self) -> int:
-        """Where the next unit goes: here, or behind a blank at the start of the next file."""
+        """Return the position of the next unit. Ends a full file with a blank, and goes to the next file."""
         at = self.end % self.files.file_bytes
         left = self.files.file_bytes - at
         if at + TIMER_UNIT.size + BLANK_BYTES <= self.files.file_bytes:
@@ -95,7 +98,7 @@ class TimerLog:
         return self.end + left
 
     def chunks(self, start: int, end: int) -> Iterator[tuple[int, Units]]:
-        """The units from `start` to `end`, file by file, each with the position of its first."""
+        """Yield the units from `start` to `end`, file by file, each with the position of its first unit."""
         for position, units in self._pieces(start, end):
             is_known = position >= self.files.start and position + len(units) * TIMER_UNIT.size <= self._whole_to
             yield position, units if is_known else units[: _whole(units)]
@@ -107,7 +110,7 @@ class TimerLog:
             yield position, np.frombuffer(file.view, TIMER_UNIT.dtype, max(count, 0), at)
 
     def _whole_until(self, end: int) -> int:
-        """Where the first unit below `end` is that is not whole; `end` when all are."""
+        """Return the position of the first incomplete unit below `end`, or `end`."""
         for position, units in self._pieces(self.files.start, end):
             whole = _whole(units)
             if whole < len(units):
@@ -115,8 +118,10 @@ class TimerLog:
         return end
 
     def sums_job(self, end: int) -> Callable[[], dict[int, int]]:
-        """What gives the checksums of the units before `end`, by where their file begins: of times and records, which
-        never change. It may run off the loop, one at a time."""
+        """Return a job that computes the checksum of the units before `end` for each file, by the file's start.
+
+        The sums cover times and records, which never change. The job may run off the loop, one job at a time.
+        """
         pieces = self.files.pieces(self.files.start, end)
 
         def job() -> dict[int, int]:
@@ -126,7 +131,7 @@ class TimerLog:
         return job
 
     def _sum(self, start: int, raw: Bytes) -> tuple[int, int]:
-        """The position behind the last unit of a file's first bytes `raw`, and the checksum of those units."""
+        """Return the position after the last unit in a file's first bytes `raw`, and the checksum of the units."""
         known, crc = self._sums.get(start, (start, 0))
         count = min(len(raw), self.files.file_bytes - BLANK_BYTES) // TIMER_UNIT.size
         if known > start + count * TIMER_UNIT.size:
@@ -137,10 +142,11 @@ class TimerLog:
         return start + count * TIMER_UNIT.size, crc
 
     def drop_before(self, position: int, record_position: int) -> Callable[[], None] | None:
-        """Give up the files before timer log position `position` whose units name records before `record_position`.
+        """Drop the files before timer log position `position` whose units name records before `record_position`.
 
-        What removes them is given back, None when none goes. Records stand in the order of their units but for a few
-        that were indexed anew; the unit of one such may go too soon, then its message is indexed once more at a start.
+        Returns the job that removes them, or None. The records are in the order of their units, except a few that
+        were indexed again. The unit of such a record may be dropped too early; then a start indexes its message
+        again.
         """
         upto = self.files.start
         while (behind := upto + self.files.file_bytes) <= position and behind < self.end:
@@ -151,17 +157,17 @@ class TimerLog:
         return self.files.drop_before(upto)
 
     def rebuild(self, wheel: TimerWheel, end: int) -> None:
-        """Cut the log at `end`, or before the first unit that is not whole, and hang the rest into an empty wheel.
+        """Cut the log at `end`, or before the first incomplete unit, and link the rest into an empty wheel.
 
-        A unit that names another one before it in its slot than there is, is mended. A unit that a clean stop hid gets
-        its magic back, so that its slot counts it as before.
+        Corrects a unit that names another previous unit than its slot has. A unit that a clean stop hid gets its
+        magic back, so its slot counts it as before.
         """
         end = self._whole_to = self._whole_until(end)
         self._sums = {start: known for start, known in self._sums.items() if known[0] <= end}
         self.files.cut(end)
         self.end = end
         if end > self.files.start:
-            self.files.sync_job(end - 1, end)()  # the mark says it is on disk; now the disk has said so itself
+            self.files.sync_job(end - 1, end)()  # the mark says it is on disk; this fsync confirms it
         self.note_synced(end)
         wheel.clear()
         for position, units in self.chunks(self.files.start, end):
@@ -188,16 +194,16 @@ class TimerLog:
                     units[i]["previous_position"] = previous
 
     def sync_job(self) -> tuple[int, Callable[[], None]]:
-        """The end as it is now, and what brings the log to disk up to there; the job may run off the loop."""
+        """Return the present end, and a job that syncs the log up to there. The job may run off the loop."""
         return self.end, self.files.sync_job(self.synced, self.end)
 
     def note_synced(self, upto: int) -> None:
-        """The log is on disk up to `upto`; the disk must agree."""
+        """Note that the log is on disk up to `upto`. The files must agree."""
         assert self.files.synced(upto), upto
         self.synced = upto
 
 
 def _whole(units: Units) -> int:
-    """How many units at the start are whole: the first that is not ends them."""
+    """Return the number of complete units before the first incomplete one."""
     good = (units["size"] == TIMER_UNIT.size) & (units["magic"] & ~0xF == 0)
     return len(units) if good.all() else int(np.argmin(good))

@@ -22,7 +22,7 @@ class FoundTimer(NamedTuple):
 
     origin: Origin
     real_queue: int
-    """Row of its real queue."""
+    """Row of its real queue in the table of queues."""
     due_ms: Millis
     unique_key: str
     out_ms: str | None
@@ -44,8 +44,8 @@ def find_cancelled(timer: Timer, cancel: dict[str, str]) -> tuple[list[FoundTime
 def find_parked(timer: Timer, key: str) -> tuple[list[FoundTimer], bool]:
     """Find the pending messages that the delete key names.
 
-    The key is in the long form. Returns the messages, and whether the key also names a message that is settled, as far
-    as the store still knows. Raises IndexDamaged, ChainTooLong when the message index cannot answer.
+    The key is in the long form. Returns the messages, and whether the key also names a settled message that the store
+    still has. Raises IndexDamaged, ChainTooLong when the message index cannot answer.
     """
     return _choose(timer, key, _with_key(timer, key))
 
@@ -58,7 +58,7 @@ def find_among(timer: Timer, key: str, origins: Iterable[Origin]) -> list[FoundT
 
 
 def _choose(timer: Timer, key: str, found: Iterable[tuple[Origin, Record]]) -> tuple[list[FoundTimer], bool]:
-    """Keep the messages of `found` that the delete key names and that are pending; also return if one is settled."""
+    """Return the pending messages of `found` that the delete key names, and whether it names a settled one."""
     pending: list[FoundTimer] = []
     settled = False
     for origin, record in found:
@@ -112,7 +112,7 @@ def _in_message_index(timer: Timer, key: str) -> dict[Origin, Record]:
 
 
 def _origin_of(timer: Timer, record: Record) -> Origin | None:
-    """Return the origin of a parked message's record; None when the record is of no parked message, or a cancel."""
+    """Return the origin of a parked message's record. Returns None for a cancel and for any other record."""
     message = record.message
     if message.topic == TIMER_TOPIC and message.queue_id == 0 and TIMER_DEL_UNIQKEY not in message.properties:
         stream = TIMER_STREAM

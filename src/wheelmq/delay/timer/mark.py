@@ -1,8 +1,8 @@
-"""The timer's durable mark, in two slots written in turn, and Apache's timercheck beside it.
+"""The timer's mark, in two slots written in turn, and Apache's timercheck.
 
-The mark is what recovery trusts: each queue offset of the timer queue below E has its unit in the timer log below T.
-So it is written only after the timer log is on disk up to T. Apache's timercheck says the same to Apache, and what is
-out: so it is written only after the commit log is on disk, too, as far as it had come.
+Recovery trusts the mark: each queue offset of the timer queue below E has its unit in the timer log below T. So the
+mark is written only after the timer log is on disk up to T. Timercheck says the same to Apache, and which messages
+are settled. So it is written only after the commit log, too, is on disk up to its end at that time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Mark(NamedTuple):
-    """E, T, epoch, turn and P, as design and docs/formats/timer.md name them."""
+    """E, T, epoch, turn and P, as named in docs/formats/timer.md."""
 
     queue_offset: int = 0
     timer_log_position: int = 0
@@ -40,16 +40,16 @@ class Mark(NamedTuple):
 
 
 class MarkFile:
-    """The mark's file: of its two slots the whole one with the higher sequence counts."""
+    """The mark's file, with two slots. The valid slot with the higher sequence counts."""
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
         self._file = disk.map(paths.timer_mark, 2 * TIMER_MARK_SLOT_BYTES)
         self._sequence = 0
         self.last: Mark | None = None
-        """The one that counts on disk; None without one, or before `load`."""
+        """The mark that counts on disk; None without one, or before `load`."""
 
     def load(self) -> Mark | None:
-        """The last mark that was written whole; None in a new store."""
+        """Return the last mark that was written completely; None in a new store."""
         found: Mark | None = None
         for slot in (0, 1):
             value = TIMER_MARK.unpack(self._file.view, slot * TIMER_MARK_SLOT_BYTES)
@@ -63,7 +63,7 @@ class MarkFile:
         return found
 
     def write(self, mark: Mark) -> None:
-        """Write `mark` into the older slot and bring it to disk. Safe off the loop."""
+        """Write `mark` into the older slot, and sync it. Safe off the loop."""
         self._sequence += 1
         fields = [self._sequence, *mark]
         at = self._sequence % 2 * TIMER_MARK_SLOT_BYTES
@@ -93,19 +93,19 @@ class TimerCheck(NamedTuple):
 
 
 def load_check(disk: Disk, paths: StorePaths) -> TimerCheck | None:
-    """The timercheck of the store; None when it has none."""
+    """Return the timercheck of the store, or None."""
     raw = disk.read(paths.config_file("timercheck"))
     return TimerCheck(*TIMER_CHECK.unpack(raw).values()) if raw and len(raw) >= TIMER_CHECK.size else None
 
 
 def save_check(disk: Disk, paths: StorePaths, check: TimerCheck) -> None:
-    """Replace the timercheck, with the copy that tells it from one of Apache's. Safe off the loop."""
+    """Replace the timercheck, and add the copy that distinguishes it from Apache's. Safe off the loop."""
     twice = check.pack().ljust(TIMER_CHECK_COPY_AT, b"\0") + check.pack()
     disk.replace(paths.config_file("timercheck"), twice.ljust(TIMER_CHECK_FILE_BYTES, b"\0"))
 
 
 def check_is_apaches(disk: Disk, paths: StorePaths) -> bool:
-    """Whether Apache RocketMQ wrote the timercheck last: it writes the fields alone and leaves our copy as it was."""
+    """Return whether Apache RocketMQ wrote the timercheck last: it writes only the fields, and not our copy."""
     raw = disk.read(paths.config_file("timercheck"))
     if raw is None or len(raw) < TIMER_CHECK.size:
         return False
@@ -113,7 +113,7 @@ def check_is_apaches(disk: Disk, paths: StorePaths) -> bool:
 
 
 class CheckFile:
-    """Keeps the timercheck: what was noted last is written once the commit log is on disk as far as it was then."""
+    """Writes the last noted timercheck, once the commit log is on disk up to its end at the time of the note."""
 
     def __init__(self, store: Store, background: Worker) -> None:
         self._store = store
@@ -122,18 +122,18 @@ class CheckFile:
         self._is_busy = False
 
     def note(self, check: TimerCheck) -> None:
-        """`check` holds for the log up to its present end; the timer log is on disk as far as it says."""
+        """Note `check`, which holds for the log up to its present end. The timer log is on disk as far as it says."""
         self._noted = self._store.log.end, check
 
     def poll(self) -> None:
-        """Have it written if it may be; called in every tick."""
+        """Start to write the noted check, if it may be written. Called in every tick."""
         if self._noted is None or self._is_busy or self._store.log.synced < self._noted[0]:
             return
         check, self._noted, self._is_busy = self._noted[1], None, True
         self._background.submit(lambda: self.write(check), self._written)
 
     def write(self, check: TimerCheck) -> None:
-        """Write `check`, which holds for what is on disk. Raises OSError."""
+        """Write `check`, which holds for the part of the log on disk. Raises OSError."""
         save_check(self._store.disk, self._store.paths, check)
 
     def _written(self, result: object) -> None:

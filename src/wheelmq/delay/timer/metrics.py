@@ -1,8 +1,7 @@
-"""How many messages wait, by topic, as Apache keeps it in config/timermetrics (RocketMQ: TimerMetricsTable).
+"""The number of pending messages per topic, stored for Apache in config/timermetrics (RocketMQ: TimerMetricsTable).
 
-The counts are the timer's own, counted anew from the state at every start and once a day (`delay.recount`), and a
-cancel whose message is not there takes nothing from them. The file says them to Apache, and keeps the version over a
-stop.
+The counts are the timer's own. They are counted again from the state at every start and once a day (`delay.recount`).
+A cancel without a message subtracts nothing. The file gives the counts to Apache, and keeps the version across stops.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ log = logging.getLogger(__name__)
 
 
 class TimerMetricsTable:
-    """The table, which follows the timer when it is looked at."""
+    """The table, which is updated from the timer when it is read."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._disk = timer.store.disk
         self._path = timer.store.paths.config_file("timermetrics")
         self._changes: dict[str, int] = {}
-        """Messages that came and went since the start, by topic, as they were when it was looked at last."""
+        """Messages parked or settled since the start, by topic, at the last read."""
         self._table = self._load()
         self._saved: int | None = None
-        """The version that is in the file; None before the first save."""
+        """The version in the file; None before the first save."""
 
     def _load(self) -> bodies.TimerMetrics:
         waiting = self._waiting()
@@ -56,7 +55,7 @@ class TimerMetricsTable:
         return self._timer.store.queues.by_topic(self._timer.pending_by_queue)
 
     def recounted(self, wrong: npt.NDArray[np.int64]) -> None:
-        """The timer's counts were put right by so much, by the row of the real queue."""
+        """Note corrections of the timer's counts, by the row of the real queue."""
         table, now_ms, waiting = self.table(), self._timer.store.clock.now_ms(), self._waiting()
         by_topic = {topic: off for topic, off in self._timer.store.queues.by_topic(wrong).items() if off}
         for topic, off in by_topic.items():
@@ -69,7 +68,7 @@ class TimerMetricsTable:
             )
 
     def table(self) -> bodies.TimerMetrics:
-        """The table as it is now. A topic of which nothing waits any more has a zero until the next start."""
+        """Return the table as it is now. A topic without pending messages keeps a zero until the next start."""
         timer, now_ms = self._timer, self._timer.store.clock.now_ms()
         came_and_went = timer.counts[:, intake.PARKED] + timer.counts[:, intake.SETTLED]
         changes = timer.store.queues.by_topic(came_and_went)
@@ -89,7 +88,10 @@ class TimerMetricsTable:
         return self._table
 
     def save_job(self) -> Callable[[], None] | None:
-        """What brings the table to disk, if it has changed; may run off the loop. What fails is tried again."""
+        """Return a job that writes the table to disk, or None if it has not changed. The job may run off the loop.
+
+        If the job fails, the next call returns one again.
+        """
         table = self.table()
         version = table.data_version.counter
         if version == self._saved:

@@ -1,4 +1,4 @@
-"""A turn that the broker makes itself: it indexes part of the timer queue without the pipeline."""
+"""A turn that the broker commits itself: it indexes part of the timer queue without the pipeline."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ def index_plan(timer: Timer, first: int, end: int, write_ms: int) -> TurnPlan:
 
 
 def index_rows(view: ReadView, plan: TurnPlan, roll_window_ms: int, precision_ms: int) -> TurnRows:
-    """Return the decided rows of an index plan. Raises StoreUnreadable."""
+    """Return the rows of an index plan, with slots and fire times. Raises StoreUnreadable."""
     rows = staging.read_index(view, plan.index_from, plan.index_to, write_ms=plan.write_ms, turn=plan.turn)
     return staging.decide(rows, roll_window_ms, precision_ms)
 
 
 def apply_index(timer: Timer, plan: TurnPlan, rows: TurnRows, *, by: str = "pipeline") -> None:
-    """Commit the rows of an index plan as a turn; `by` is who arms. Raises DiskFull with nothing changed."""
+    """Commit the rows of an index plan as a turn. `by` names the counter of armed messages.
+
+    Raises DiskFull with nothing changed.
+    """
     timer.turns.begin(plan)
     timer.apply(Proposal(plan, [rows], []), by=by)

@@ -1,4 +1,4 @@
-"""Units of the queues in which messages are parked, as recovery reads them: many at a time."""
+"""Read the units of parked messages in batches, for recovery."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from wheelmq.store.consume_queue import ConsumeQueue
 from wheelmq.store.mapped import MappedSequence
 
 ORIGIN, POSITION, SIZE, SLOT = range(4)
-"""Columns of `pending_units`. The slot is left for the caller to fill in."""
+"""Columns of `pending_units`. The caller fills in the slot."""
 NO_UNITS = np.empty((0, 4), np.int64)
 
 
 def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int64]:
-    """Return the units of a stream before index `end` that are not done, as rows of ORIGIN, POSITION, SIZE and SLOT."""
+    """Return the pending units of a stream before index `end`, as rows of ORIGIN, POSITION, SIZE and SLOT."""
     queue, index = timer.queue_of(stream), int(timer.queue_of(stream).start)
     stop = min(end, int(queue.end))
     is_pending = ~timer.done.of(stream).between(index, stop)
@@ -45,14 +45,17 @@ def pending_units(timer: Timer, stream: Stream, end: int) -> npt.NDArray[np.int6
 
 
 def pending_in(timer: Timer, ends: Mapping[Stream, int]) -> npt.NDArray[np.int64]:
-    """Return the rows of `pending_units` of several streams, by the end of each. Copies them only if it must."""
+    """Return the rows of `pending_units` of several streams, by the end of each. Copies them only if necessary."""
     found = [rows for stream, end in ends.items() if len(rows := pending_units(timer, stream, end))]
     return found[0] if len(found) == 1 else np.concatenate([NO_UNITS, *found])
 
 
 def origins_of_none(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:
-    """Origins whose units stand for no message, where something is damaged: they name a record that is, or are blanks
-    behind the first message of the queue, whose record has lost its queue offset."""
+    """Return the origins whose units name no intact message, if the log has damaged records.
+
+    Such a unit names a damaged record. Or it is a blank after the queue's first message, because the record has lost
+    its queue offset.
+    """
     queue, damaged = timer.queue_of(stream), sorted(timer.store.log.damaged)
     index = int(queue.skip_blanks(queue.start))
     found = [np.empty(0, np.int64)]
@@ -64,7 +67,7 @@ def origins_of_none(timer: Timer, stream: Stream) -> npt.NDArray[np.int64]:
 
 
 def are_queued(timer: Timer, origins: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of `origins` lie before the ends of their queues."""
+    """Return which of `origins` lie before the ends of their queues."""
     found = np.zeros(len(origins), np.bool_)
     for stream, mine in by_stream(origins):
         found[mine] = origins[mine] < origin_of(stream, timer.queue_of(stream).end)
@@ -72,7 +75,7 @@ def are_queued(timer: Timer, origins: npt.NDArray[np.int64]) -> npt.NDArray[np.b
 
 
 def tag_codes(queue: ConsumeQueue, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The tag codes of the units at `offsets`, which are sorted."""
+    """Return the tag codes of the units at `offsets`, which are sorted."""
     tags = np.empty(len(offsets), np.int64)
     at = 0
     while at < len(offsets):
@@ -86,7 +89,7 @@ def tag_codes(queue: ConsumeQueue, offsets: npt.NDArray[np.int64]) -> npt.NDArra
 def can_be_records(
     positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], files: MappedSequence, log_end: LogPosition
 ) -> bool:
-    """Whether positions and sizes can be those of records in order before `log_end`."""
+    """Return whether positions and sizes can be those of records in order before `log_end`."""
     ends = positions + sizes
     is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= log_end)
     is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes

@@ -1,8 +1,8 @@
-"""Portions of a store for tasks that cannot map it: what the broker reads for them, off its loop.
+"""Portions of a store for tasks that cannot map it. The broker reads them off its loop.
 
-It reads as a task would that can, over a view of its own; so nothing here touches what the loop works on. Only what is
-on disk is given (invariant I4): records below `OnDisk.log`, queue units that name such records, timer log units below
-`OnDisk.timer_log`, and of the plan's blocks the units it names.
+The reader has its own view of the store, as a task that maps the store has. So it never touches data that the loop
+changes. It returns only bytes that are on disk (invariant I4): records below `OnDisk.log`, queue units that name such
+records, timer log units below `OnDisk.timer_log`, and the units of the plan's blocks.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from wheelmq.formats.wire.portions import (
 from wheelmq.system.disk import MappedFile
 
 NEAR_BYTES: Final = 128 << 10
-"""Records that are nearer to each other are brought in from disk with what lies between them."""
+"""Maximum gap between records that are read from disk together, with the bytes between them."""
 POSITION_MAX: Final = 1 << 62
 _SIZE_AT, _MAGIC_AT, _SYS_FLAG_AT, _BODY_SIZE_AT = 0, 4, 36, 84
-"""Where these fields stand in a record (formats.disk.message)."""
+"""Byte positions of these fields in a record (formats.disk.message)."""
 
 
 class OnDisk(NamedTuple):
-    """Up to where log and timer log are on disk."""
+    """The ends of the parts of log, timer log and blocks that are on disk."""
 
     log: int
     timer_log: int
     blocks: Mapping[str, int] = MappingProxyType({})
-    """By folder, of how many units of a block the messages are on disk."""
+    """For each folder of a block, the number of its units whose messages are on disk."""
 
 
 class Portion(NamedTuple):
-    """What is answered: the bytes, and how many of the ranges they cover, from the front."""
+    """An answer: its bytes, and the number of ranges that it covers, from the front."""
 
     body: bytes
     covered: int
 
 
 class PortionReader:
-    """Reads portions for the tasks of one turn after another. One thread at a time."""
+    """Reads portions for the tasks of successive turns. One thread at a time."""
 
     def __init__(self, root: Path, sizes: StoreSizes) -> None:
         self._root = root
@@ -62,10 +62,13 @@ class PortionReader:
         self._turn = (-1, -1)
         self._view: StoreView | None = None
         self.bytes_read = 0
-        """Of portions that were answered; kept by whoever answers."""
+        """Bytes of answered portions. The code that answers updates it."""
 
     def read(self, turn: tuple[int, int], kind: FileKind, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:
-        """As `read_portion`, over files as they are in this turn: epoch and turn, for a turn may be planned anew."""
+        """Read as `read_portion` does, from the files as they are in this turn.
+
+        `turn` is epoch and turn, because a turn may be planned again in a later epoch.
+        """
         if self._view is None or turn != self._turn:
             self._turn, self._view = turn, StoreView(self._root, self._sizes)
         try:
@@ -76,9 +79,9 @@ class PortionReader:
 
 
 def read_portion(view: StoreView, kind: FileKind, name: str, ranges: Ranges, on_disk: OnDisk) -> Portion:
-    """As many of `ranges` as fit an answer, the first at least.
+    """Read as many of `ranges` as fit into one answer, at least the first one.
 
-    Raises PortionError for what is out of reach, FileNotFoundError for what has expired, StoreUnreadable.
+    Raises PortionError for a range out of reach, FileNotFoundError for expired data, StoreUnreadable.
     """
     if not len(ranges):
         return Portion(b"", 0)
@@ -138,7 +141,7 @@ def _slots(view: StoreView, ranges: Ranges) -> Portion:
 
 
 def _records(view: StoreView, ranges: Ranges, on_disk: OnDisk) -> Portion:
-    """Records of the usual kind come without their bodies, others whole: hosts of IPv6, or what is no record."""
+    """Read common records without their bodies. Other records come whole: those with IPv6 hosts, and invalid ones."""
     positions, sizes = ranges["position"], ranges["size"].astype(np.int64)
     if (positions + sizes).max() > on_disk.log:
         raise PortionError(f"records up to {(positions + sizes).max()} are not on disk, {on_disk.log} is")
@@ -170,7 +173,7 @@ def _records(view: StoreView, ranges: Ranges, on_disk: OnDisk) -> Portion:
 
 
 def _body_sizes(array: npt.NDArray[np.uint8], at: Positions, sizes: Positions) -> Positions:
-    """Sizes of the bodies of the records at `at` that are of the usual kind; 0 of others."""
+    """Return the body sizes of the common records at `at`; 0 for other records."""
 
     def field(offset: int) -> Positions:
         raw = array[at[:, None] + np.arange(offset, offset + 4)]
@@ -185,7 +188,7 @@ def _body_sizes(array: npt.NDArray[np.uint8], at: Positions, sizes: Positions) -
 
 
 def _bring_in(file: MappedFile, at: Positions, sizes: Positions) -> None:
-    """Read from disk what is not in memory, while nobody waits for the interpreter."""
+    """Read the ranges into memory without holding the interpreter lock."""
     order = np.argsort(at, kind="stable")
     starts, stops = at[order], np.maximum.accumulate((at + sizes)[order])
     breaks = np.flatnonzero(starts[1:] - stops[:-1] > NEAR_BYTES) + 1
@@ -217,7 +220,10 @@ def _chains(files: Files, ranges: Ranges, on_disk: OnDisk) -> Portion:
 
 
 def _that_fit(sizes: npt.NDArray[Any]) -> int:
-    """How many ranges fit an answer, from the front. Raises PortionError when the first does not."""
+    """Return the number of ranges that fit into an answer, from the front.
+
+    Raises PortionError if the first one is too large.
+    """
     count = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), PORTION_BYTES_MAX, "right"))
     if not count:
         raise PortionError(f"{sizes[0]} bytes are more than the {PORTION_BYTES_MAX} of a portion")

@@ -1,11 +1,13 @@
-"""Recovery of the timer from the files alone, without Spark.
+"""Recover the timer from the files alone, without Spark.
 
-While the store walks its log, this collects what was parked and what was settled. Then: cut the timer log at T, hang
-its units into an empty wheel, and stage what fires within the lead. What is indexed is found by its unit; what is
-not, by its place in the timer queue at or behind E. When a message is in neither, E goes back to it, which is told.
+While the store scans its log, this module collects parked and settled messages. Then it cuts the timer log at T,
+links its units into an empty wheel, and stages the messages that fire within the lead. It finds an indexed message by
+its unit, and any other one by its place in the timer queue at or after E. When a message is in neither place, E goes
+back to it, which is logged.
 
-With a snapshot of the log up to P the walk begins there. What was settled before stands in it as bits; what was not is
-looked up in the timer queue, and its records are read: so a start reads what is pending and what is new, no more.
+With a snapshot of the log up to P, the scan begins at P. The snapshot has the messages settled before P as bits. The
+pending ones are found in the timer queue, and their records are read, unless their units suffice (unread_records). So
+a start reads only pending and new records.
 """
 
 from __future__ import annotations
@@ -61,31 +63,33 @@ _SIDES: Final = ("left", "right")
 
 
 class SnapshotWrong(LogDamaged):
-    """The snapshot was believed, and what it says of records is not so. It is removed: open the store anew, which walks
-    the whole log."""
+    """The snapshot was trusted, but the records contradict it.
+
+    It is removed. Open the store again, which scans the whole log.
+    """
 
 
 class TimerRecovery:
-    """Meets the rows of every record of the log, then makes the timer ready."""
+    """Processes the rows of every record of the log, then prepares the timer."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._chunks: list[npt.NDArray[np.int64]] = []
         self._unread = unread_records.NONE
-        """Pending messages that are taken as they stand in the timer log, in the order of the log."""
+        """Pending messages whose records are not read, because their units suffice; in the order of the log."""
         self._believed: IndexedTimers | None = None
-        """Up to where timer queue and timer log are known to be whole."""
+        """The part of timer queue and timer log that is known to be intact."""
         self._waiting: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        """How many they are, by the row of their real queue."""
+        """The number of messages in `_unread`, by the row of their real queue."""
         self.blocks_gone: dict[int, LogPosition] = {}
-        """As the snapshot says that is gone on from."""
+        """The deleted blocks that the snapshot names."""
         self._rows_max = 2 * CHUNK_ROWS
-        """When the chunks hold so many rows, those that were settled meanwhile are dropped."""
+        """When the chunks have more rows than this, the rows that were settled meanwhile are dropped."""
         timer.done_position, settled = load_done(timer.store.disk, timer.store.paths)
         timer.done.add_packed(settled)
 
     def on_rows(self, rows: Rows, names: InternedNames) -> None:
-        """Note what the records park and what they settle; of what is parked keep what is pending so far."""
+        """Note the messages that the records park and settle. Keep those parked messages that are still pending."""
         done = self._timer.done
         done.update(rows[rows[:, col.SETTLES] != 0, col.SETTLES])
         parked = rows[rows[:, col.PARKS] != 0]
@@ -109,15 +113,15 @@ class TimerRecovery:
             self._rows_max = 2 * len(self._drop_settled()) + 2 * CHUNK_ROWS
 
     def _drop_settled(self) -> npt.NDArray[np.int64]:
-        """Leave of the chunks what is pending, as one, which is returned."""
+        """Reduce the chunks to one chunk of pending messages, and return it."""
         rows = self._chunks[0] if len(self._chunks) == 1 else np.concatenate([_NO_PENDING, *self._chunks])
         self._chunks = [_without(rows, self._timer.done.get(rows[:, _ORIGIN]))]
         return self._chunks[0]
 
     def resume(self) -> Snapshot | None:
-        """The snapshot behind which the walk over the log is to begin, what it says taken; None without one to trust.
+        """Load the snapshot from whose position the log scan begins, and take over its contents.
 
-        The queues of the store are open. Raises OSError.
+        The queues of the store must be open. Returns None without a trustworthy snapshot. Raises OSError.
         """
         timer, store = self._timer, self._timer.store
         snapshot = load_snapshot(store.disk, store.paths)
@@ -143,8 +147,10 @@ class TimerRecovery:
         return None
 
     def _read_pending(self, snapshot: Snapshot) -> frozenset[LogPosition]:
-        """Meet the records of `snapshot` that are not done, but for those that need not be read; which of them are
-        damaged. Raises LogDamaged when one is not where its unit says."""
+        """Process the pending records of `snapshot`, except those that need not be read.
+
+        Returns the positions of damaged records. Raises LogDamaged when a record is not where its unit says.
+        """
         timer, ends = self._timer, _ends_in_log(snapshot)
         units = pending_units.pending_in(timer, ends)
         if (units[1:, pending_units.POSITION] < units[:-1, pending_units.POSITION]).any():
@@ -165,7 +171,10 @@ class TimerRecovery:
         return damaged
 
     def _read(self, units: npt.NDArray[np.int64]) -> frozenset[LogPosition]:
-        """Meet the records of `units`, none of which is settled; which are damaged. Raises LogDamaged as above."""
+        """Process the records of `units`, all of them pending in the snapshot.
+
+        Returns the positions of damaged records. Raises LogDamaged when a record is not where its unit says.
+        """
         scan = LogScan(self._timer.store.log.files, self._timer.store.log.start, whole_before_ms=NEVER_MS)
         met = [np.empty(0, np.int64)]
         self._rows_max = len(units) + 2 * CHUNK_ROWS
@@ -177,7 +186,10 @@ class TimerRecovery:
         return frozenset(scan.damaged)
 
     def _count_unread(self, waiting: dict[tuple[str, int], int]) -> None:
-        """Of the messages that wait, by their real queue, those that were not met are not read. Raises LogDamaged."""
+        """Compute the number of unread messages per queue: the snapshot's counts `waiting`, less the read messages.
+
+        Raises LogDamaged when the counts do not fit.
+        """
         rows = [self._timer.store.queues.row(*key) for key in waiting]
         counts = np.zeros(max((*rows, *(int(chunk[:, _REAL_QUEUE].max()) for chunk in self._chunks)), default=-1) + 1)
         counts[rows] = list(waiting.values())
@@ -186,22 +198,25 @@ class TimerRecovery:
             self._discount(chunk)
 
     def _discount(self, pending: npt.NDArray[np.int64]) -> None:
-        """`pending` were read. Raises LogDamaged when the counts do not have them."""
+        """Subtract `pending`, whose records were read. Raises LogDamaged when the counts are too small."""
         queues = pending[:, _REAL_QUEUE]
         np.subtract.at(self._waiting, queues[(queues >= 0) & (queues < len(self._waiting))], 1)
         if (self._waiting < 0).any() or (queues >= len(self._waiting)).any():
             raise LogDamaged(errno.EIO, "more wait for a queue than the snapshot counts")
 
     def _read_what_is_near(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """`pending` and, of the messages that were not read, those that are to be armed or noted, or whose key the
-        message index does not hold; the others are counted. Raises SnapshotWrong."""
+        """Read those unread messages that are to be armed or noted, or whose key the message index does not have.
+
+        The others are only counted. Returns the messages that were read and are pending, together with `pending`.
+        Raises SnapshotWrong.
+        """
         timer, index, unread = self._timer, self._timer.keys.index, self._unread
         origins, slots_ms = unread[:, pending_units.ORIGIN], unread[:, pending_units.SLOT]
         horizon_ms = timer.walked_through_ms + timer.settings.precision_ms
         is_near = (slots_ms <= horizon_ms) | out_of_reach(slots_ms, timer.walked_through_ms, timer.wheel)
         is_near |= unread[:, pending_units.POSITION] >= (0 if index is None else index.indexed_to)
         is_near |= (origins >= timer_origin(timer.indexed_to)) | (not self._is_believed())
-        settled = timer.done.get(origins)  # behind the snapshot: it is read for the queue that it was counted in
+        settled = timer.done.get(origins)  # settled after the snapshot: read to learn its real queue
         self._chunks = []
         try:
             damaged = self._read(unread[is_near | settled])
@@ -217,7 +232,7 @@ class TimerRecovery:
         return joined[np.argsort(joined[:, _ORIGIN], kind="stable")]
 
     def finish(self) -> None:
-        """Make the timer ready: bits, wheel, armed references, notes, keys, counts. Raises SnapshotWrong."""
+        """Prepare the timer: done bits, wheel, armed references, notes, keys, counts. Raises SnapshotWrong."""
         timer = self._timer
         timer.levels.open_all()
         known = timer.mark_file.load()
@@ -265,7 +280,7 @@ class TimerRecovery:
         reach("recover.staged")
 
     def _take_over_offsets(self) -> None:
-        """From here on delayOffset.json is ours: what is stored now is not meant by what Apache RocketMQ said."""
+        """Mark delayOffset.json as ours, because Apache's offsets do not cover messages stored from now on."""
         timer, store = self._timer, self._timer.store
         body = delay_offsets.load(store.disk, store.paths)
         if body is not None:
@@ -274,8 +289,10 @@ class TimerRecovery:
             reach("recover.offsets")
 
     def _set_floors(self, *, is_adopted: bool) -> tuple[bool, bool]:
-        """Set what has expired, and what Apache RocketMQ says is out of the levels; whether it has had these, and
-        whether it has said something."""
+        """Set the floors of the done bits: expired messages, and those that Apache's level offsets settle.
+
+        Returns whether Apache RocketMQ had the levels, and whether it stored an offset.
+        """
         timer = self._timer
         for stream in timer.ends():
             queue = timer.queue_of(stream)
@@ -290,13 +307,14 @@ class TimerRecovery:
         return adopts, any(said.values())
 
     def _set_aside(self) -> None:
-        """Settle what is damaged, which was told: nobody gets it."""
+        """Settle damaged messages, which no consumer receives. Their damage was logged."""
         timer = self._timer
         for stream in timer.ends():
             timer.done.update(pending_units.origins_of_none(timer, stream))
 
     def _start_from(self, mark: Mark | None, *, is_adopted: bool) -> Mark:
-        """The mark, if what it names is there and ours; else one from which everything is indexed anew."""
+        """Return the mark if it is ours and its positions exist; else one from which all messages are indexed
+        again."""
         timer = self._timer
         first = timer.queue.skip_blanks(timer.queue.start)
         anew = Mark(queue_offset=first, timer_log_position=timer.log.files.start)
@@ -318,9 +336,9 @@ class TimerRecovery:
         )
 
     def _is_sound(self) -> bool:
-        """Whether every unit names a record of the timer queue, or one that has expired: a walk reads them all.
+        """Return whether every unit names a record of the timer queue or an expired one.
 
-        Those that are believed do.
+        A scan reads them all. Skips the units that the snapshot proves.
         """
         timer, believed = self._timer, self._believed
         log_start, unit_from, queue_from = timer.store.log.start, timer.log.files.start, timer.queue.start
@@ -339,25 +357,27 @@ class TimerRecovery:
         return True
 
     def _is_believed(self) -> bool:
-        """Whether all of the timer log that was believed is there, now that it is cut."""
+        """Return whether the timer log, after the cut, still has the whole part that the snapshot proves."""
         return self._believed is not None and self._timer.log.end >= self._believed.log_position
 
     def _what_is_out(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Of a store that Apache RocketMQ has had, what it is through with."""
+        """Return which messages Apache RocketMQ settled while it had the store."""
         store = self._timer.store
         parked = Parked(pending[:, _ORIGIN] & INDEX_MASK, pending[:, _DUE], pending[:, _POSITION], pending[:, _KEY])
         return what_is_out(parked, load_check(store.disk, store.paths), store.log.files, store.log.last_store_ms)
 
     def _what_is_copied(self, pending: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Of the messages of level queues those behind which Apache RocketMQ's copy stands, whenever it came: its level
-        table may have been another one."""
+        """Return which messages of level queues have a copy of Apache RocketMQ in the log.
+
+        The copy counts at any time, because Apache's level table may have been a different one.
+        """
         waiting = (ParkedRecord(*row) for row in pending[:, [_POSITION, _STORE]].tolist())
         return np.isin(pending[:, _POSITION], list(delivered(self._timer.store.log.files, waiting)))
 
     def _keep_done(self) -> None:
-        """Write down what is settled though no record says so: it is out, or a cancel of Apache's that was obeyed now.
+        """Save the done bits that no record proves: messages that Apache settled, and Apache's cancels applied now.
 
-        What was written in obeying goes to disk first.
+        Flushes the records that were written for these cancels first.
         """
         timer, store = self._timer, self._timer.store
         store.flush()
@@ -365,10 +385,10 @@ class TimerRecovery:
         timer.done_position = store.log.synced
 
     def _obey(self, positions: npt.NDArray[np.int64], pending: npt.NDArray[np.int64]) -> None:
-        """Act on the cancels at `positions`, which Apache RocketMQ wrote.
+        """Apply the cancels at `positions`, which Apache RocketMQ wrote.
 
-        Each one whose message is among `pending`, the messages that wait, is stored again as ours. The message index is
-        not asked, since it may be damaged.
+        Stores a cancel again as ours if its message is among `pending`, the pending messages. Does not use the
+        message index, because it may be damaged.
         """
         timer = self._timer
         by_key = pending[np.argsort(pending[:, _KEY], kind="stable")] if len(positions) else pending
@@ -388,11 +408,11 @@ class TimerRecovery:
         index = timer.keys.index
         fresh = pending if index is None else pending[pending[:, _POSITION] >= index.indexed_to]
         timer.keys.add(fresh[:, _KEY], fresh[:, _ORIGIN], timer.done, timer.store.log.end)
-        is_timer = pending[:, _ORIGIN] >= _TIMER_FIRST  # those of levels come before them
+        is_timer = pending[:, _ORIGIN] >= _TIMER_FIRST  # the origins of levels are smaller
         timer.congestion.count(pending[is_timer, _DUE], timer.store.clock.now_ms())
 
     def _go_back_to_what_is_lost(self, pending: npt.NDArray[np.int64]) -> None:
-        """Have what is parked from the first message on be indexed that should have a unit and has none."""
+        """Set E back to the first pending message that should have a unit and has none."""
         timer = self._timer
         origins = pending[:, _ORIGIN]
         is_indexed = (origins >= _TIMER_FIRST) & (origins < timer_origin(timer.indexed_to))
@@ -425,7 +445,7 @@ class TimerRecovery:
         timer.arm_recovered(ref.by_fire_time(refs))
 
     def _stage_levels(self, pending: npt.NDArray[np.int64]) -> None:
-        """Have each level go on from its first message that is not done."""
+        """Continue each level at its first message that is not settled."""
         timer = self._timer
         now_ms = timer.store.clock.now_ms()
         for level in timer.levels:
@@ -439,7 +459,7 @@ class TimerRecovery:
 
 
 def _without(rows: npt.NDArray[np.int64], left_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """`rows` but for those left out; mostly there are none, and to copy all that is pending takes seconds."""
+    """Return `rows` without those left out. Mostly there are none, and a copy of all pending rows takes seconds."""
     return rows[~left_out] if left_out.any() else rows
 
 
@@ -455,5 +475,5 @@ def _refs(pending: npt.NDArray[np.int64]) -> Refs:
 
 
 def _ends_in_log(snapshot: Snapshot) -> dict[Stream, int]:
-    """The ends of the streams in a snapshot whose messages stand in the log; those of blocks do not."""
+    """Return the ends of the snapshot's streams whose messages are in the commit log, so not those of blocks."""
     return {one.stream: one.end_index for one in snapshot.done if stream_kind(one.stream) != KIND_BLOCK}

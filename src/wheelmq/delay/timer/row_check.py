@@ -1,4 +1,4 @@
-"""The check of a turn's rows against the files and the memory of the broker, before the broker applies them.
+"""Check the rows of a turn against the files and the memory of the broker, before the broker applies them.
 
 `Turns.check` counts the rows of a proposal. This check compares the fields of each row:
 
@@ -7,9 +7,9 @@
             the unit, or with the timer queue and the record
     queue   position, size and fire time with the queue of the level
 
-Units of Apache's and of older stores have no detail. Of their walked rows, the check compares the fire time of
-EXACT_ROWS rows with the record. A wrong fire time of another one delays its message by one slot at most. It never
-makes a message early, because a release reads the record.
+Units of Apache and of older stores have no detail. Among their rows, the check compares the fire time of EXACT_ROWS
+rows with the record. A wrong fire time of another row delays its message by one slot at most. It never makes a
+message early, because a release reads the record.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from wheelmq.delay.timer.timer import Timer
 
 EXACT_ROWS: Final = 1000
-"""Walked rows without a detail whose record is read, spread over the turn: half a millisecond."""
+"""Number of walk rows without a detail whose record is read, spread over the turn. It takes half a millisecond."""
 MAGIC_BITS: Final = MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
 
 Flags = npt.NDArray[np.bool_]
@@ -60,9 +60,9 @@ class _TimerUnits(NamedTuple):
     slots_ms: Positions
     magics: Positions
     origins: Positions
-    """Of the message, as the detail names it; NO_ORIGIN without a detail that says its due time."""
+    """Origin of the message according to the detail; NO_ORIGIN without a detail that says its due time."""
     fires_ms: Positions
-    """When the broker acts, as the detail says; 0 without one."""
+    """Fire time according to the detail; 0 without one."""
 
 
 class RowCheck:
@@ -106,7 +106,7 @@ class RowCheck:
         self._compare_with_records(rows[~is_known], KIND_INDEX, plan)
 
     def _is_in_slot(self, slots_ms: Positions, fires_ms: Positions) -> Flags:
-        """Whether slots are aligned and hold the fire times."""
+        """Return which slots are aligned and hold their fire times."""
         in_slot: Flags = (slots_ms % self._precision_ms == 0) & (slots_ms < fires_ms)
         in_slot &= fires_ms - slots_ms <= self._precision_ms
         return in_slot
@@ -135,13 +135,13 @@ class RowCheck:
         self._check_without_detail(rows[~has_detail & ~is_expired], plan)
 
     def _is_expired(self, rows: TurnRows) -> Flags:
-        """Return which rows are of settled messages whose records have expired. They arm nothing."""
+        """Return which rows belong to settled messages whose records have expired. Such rows arm nothing."""
         is_expired: Flags = rows["position"] < self._log.start
         is_expired &= (rows["origin"] == NO_ORIGIN) | self._timer.done.get(rows["origin"])
         return is_expired
 
     def _check_without_detail(self, rows: TurnRows, plan: TurnPlan) -> None:
-        """Check origin and fire time of walked rows whose units have no detail."""
+        """Check origin and fire time of walk rows whose units have no detail."""
         slots_ms, fires_ms = rows["slot_ms"], rows["fire_ms"]
         rolls = rows["magic"] & MAGIC_ROLL != 0
         is_known = np.where(rolls, fires_ms == slots_ms + 1, self._is_in_slot(slots_ms, fires_ms))
@@ -150,7 +150,7 @@ class RowCheck:
         self._compare_with_records(rows[~is_known], KIND_WALK, plan)
 
     def _units_of_slots(self, plan: TurnPlan) -> _TimerUnits:
-        """Return the units of the slots that `plan` walks."""
+        """Return the units of the slots that `plan` scans."""
         wheel, files = self._timer.wheel, self._timer.log.files
         times = np.arange(plan.walk_after_ms // self._precision_ms + 1, plan.walk_through_ms // self._precision_ms + 1)
         slots = wheel.table[times % wheel.slots]
@@ -162,7 +162,7 @@ class RowCheck:
         return _units_at(files, np.concatenate([np.empty(0, np.int64), *found]))
 
     def _has_its_origin(self, rows: TurnRows) -> Flags:
-        """Whether the timer queue has the record of each row at the index of its origin."""
+        """Return for each row whether the timer queue has its record at the index of its origin."""
         queue, origins = self._timer.queue, rows["origin"]
         is_there: Flags = origins >> INDEX_BITS == TIMER_STREAM
         indices = origins & INDEX_MASK
@@ -193,7 +193,7 @@ class RowCheck:
     # Records -------------------------------------------------------------------------------------------------------
 
     def _compare_with_records(self, rows: TurnRows, kind: str, plan: TurnPlan) -> None:
-        """Stage `rows` from their records once more and compare. Raises TurnRejected."""
+        """Stage `rows` again from their records, and compare. Raises TurnRejected."""
         if not len(rows):
             return
         rows = rows[np.argsort(rows["position"], kind="stable")]
@@ -214,7 +214,7 @@ class RowCheck:
 
 
 def check_order(rows: TurnRows, kind: str) -> None:
-    """Check that `rows` are in the order of their fire times, as they are armed. Raises TurnRejected."""
+    """Check that `rows` are in the order of their fire times, in which they are armed. Raises TurnRejected."""
     fires = rows["fire_ms"]
     if len(fires) > 1 and (fires[1:] < fires[:-1]).any():
         raise TurnRejected(f"{kind}: rows are not in the order of their fire times")
@@ -279,7 +279,7 @@ def _units_at(files: MappedSequence, positions: Positions) -> _TimerUnits:
 
 
 def _by_position(positions: Positions, slots_ms: Positions) -> Positions:
-    """Return the order by position, then by slot: a message may have units in several slots."""
+    """Return the order by position, then by slot, because a message may have units in several slots."""
     order = np.argsort(positions, kind="stable")
     ordered = positions[order]
     return np.lexsort((slots_ms, positions)) if (ordered[1:] == ordered[:-1]).any() else order

@@ -1,6 +1,6 @@
-"""Rows of a turn, as the broker takes them: checked, made into units, made into references.
+"""Rows of a turn in the broker: check them, and convert them into units and references.
 
-Each function has its kernel in `formats.kernels.turn`; what stands here is the plain way, and the way to the kernel.
+Most functions call their kernel in `formats.kernels.turn`, or else run its plain twin here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TurnRows = npt.NDArray[Any]
 
 
 def are_in_order(rows: TurnRows, first: Origin) -> bool:
-    """Whether `rows`, taken in their `order`, are those of the origins from `first` on, each once."""
+    """Return whether `rows`, in their `order`, have the origins from `first` on, each once."""
     if jit.available():
         return bool(kernel.in_queue_order(*kernel.views(rows), first))
     order = rows["order"]
@@ -34,7 +34,7 @@ def are_in_order(rows: TurnRows, first: Origin) -> bool:
 
 
 def are_the_origins(rows: TurnRows, origins: npt.NDArray[np.int64]) -> bool:
-    """Whether `rows`, taken in their `order`, are those of `origins`."""
+    """Return whether `rows`, in their `order`, have the origins `origins`."""
     order = rows["order"]
     if len(rows) != len(origins) or (len(rows) and (order.min() < 0 or order.max() >= len(rows))):
         return False
@@ -61,9 +61,9 @@ def units_of(rows: TurnRows, write_ms: int) -> tuple[npt.NDArray[Any], npt.NDArr
 
 
 def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel) -> Refs:
-    """References, in the order of `rows`, of the messages that are to be armed now.
+    """Return references to the messages to arm now, in the order of `rows`.
 
-    That is what fires by `horizon_ms`, and what no walk will meet in its slot (`out_of_reach`).
+    These are the messages that fire by `horizon_ms`, and those in slots that no scan will reach (`out_of_reach`).
     """
     if jit.available():
         refs = ref.make(len(rows))
@@ -84,8 +84,9 @@ def near_refs(rows: TurnRows, horizon_ms: int, walked_ms: int, wheel: TimerWheel
 
 
 def out_of_reach(slots_ms: npt.NDArray[np.int64], walked_ms: int, wheel: TimerWheel) -> npt.NDArray[np.bool_]:
-    """Whether no walk will meet these slots any more: what is in them must be armed, however far off it is.
+    """Return which slots no scan will reach. Their messages must be armed, however far off they are.
 
-    They were walked (a record of Apache's may be due behind its slot), or have no place in the wheel.
+    Such a slot has no place in the wheel, or it was already scanned. In a scanned slot, a record of Apache may still
+    be due later than its slot.
     """
     return (slots_ms <= walked_ms) | ~wheel.holds(slots_ms)

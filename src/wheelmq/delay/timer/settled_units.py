@@ -1,9 +1,10 @@
-"""Units of settled messages, hidden from Apache RocketMQ (TimerMessageStore) at a clean stop.
+"""Hide the units of settled messages from Apache RocketMQ (TimerMessageStore) at a clean stop.
 
-Apache passes over a unit with the magic of a delete whose record names no message to delete. A bit of our own in the
-magic marks such a unit, so that the next start of WheelMQ restores it (TimerLog.rebuild). The functions here
-read no record: the units of the timer queue are in log order, so the log position in a unit of the timer log leads to
-the queue offset of its message, and that to the done bit.
+Apache skips a unit with the magic of a delete whose record names no message to delete. A bit of our own in the magic
+marks such a unit, so that the next start of WheelMQ restores it (TimerLog.rebuild).
+
+The functions here read no record. The units of the timer queue are in log order. So the log position in a unit of the
+timer log yields the queue offset of its message, and the offset yields the done bit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Positions = npt.NDArray[np.int64]
 def hide_settled(timer: Timer, after_ms: int, stop_s: float) -> int:
     """Hide the units of settled messages in all slots later than `after_ms`, and write them to disk.
 
-    Returns how many units were not looked at when the monotonic time came to `stop_s`. Raises OSError.
+    Stops at the monotonic time `stop_s`. Returns the number of units that were not checked by then. Raises OSError.
     """
     log = timer.log
     first_hidden: int | None = None
@@ -58,7 +59,7 @@ def hide_settled(timer: Timer, after_ms: int, stop_s: float) -> int:
 
 
 def _are_settled(timer: Timer, positions: Positions) -> npt.NDArray[np.bool_]:
-    """Return which of the log positions are those of settled messages of the timer queue."""
+    """Return which of the log positions belong to settled messages of the timer queue."""
     queue, done = timer.queue, timer.done.of(TIMER_STREAM)
     order = np.argsort(positions, kind="stable")
     wanted = positions[order]
@@ -69,7 +70,7 @@ def _are_settled(timer: Timer, positions: Positions) -> npt.NDArray[np.bool_]:
         if offset >= queue.end:
             break
         units = queue.read(offset, UNITS_AT_ONCE)
-        messages = np.flatnonzero(units["size"] != BLANK_SIZE)  # the first unit is one
+        messages = np.flatnonzero(units["size"] != BLANK_SIZE)  # the first unit is a message
         there = units["position"][messages].astype(np.int64)
         stop = int(np.searchsorted(wanted, there[-1], "right"))
         places = np.searchsorted(there, wanted[at:stop])
@@ -81,7 +82,7 @@ def _are_settled(timer: Timer, positions: Positions) -> npt.NDArray[np.bool_]:
 
 
 def _first_at(timer: Timer, position: int) -> QueueOffset:
-    """Return the queue offset of the first message at or after a log position; the queue's end without one."""
+    """Return the queue offset of the first message at or after a log position, or the queue's end."""
     queue = timer.queue
 
     def is_there(offset: int) -> bool:

@@ -1,7 +1,7 @@
-"""Slots that the broker could not read and skipped, so that later slots are in time.
+"""Slots that the broker could not read. It skips them, so that later slots are in time.
 
-Their messages are still pending. So each slot counts as overdue and is retried until it can be read. The next start of
-the broker reads all pending messages again, and begins with no skipped slot.
+Their messages are still pending. So each slot counts as overdue, and is retried until the broker can read it. The
+next start reads all pending messages again, and begins with no skipped slot.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 RETRY_MS: Final = 10_000
-"""A skipped slot is retried this long after its last try."""
+"""Time from one try of a skipped slot to the next."""
 PAUSE_MS: Final = 1000
-"""Minimum time between tries of any skipped slots."""
+"""Minimum time between two tries, whichever slots they are for."""
 
 
 class SkippedSlot(NamedTuple):
-    """A slot, and how many pending messages it had."""
+    """A slot, and the number of its units and pending messages."""
 
     slot_ms: int
     units: int
     """Units of its chain."""
     messages: int
-    """Messages without those that a unit of the slot cancels."""
+    """Messages, except those that a unit of the slot cancels."""
 
 
 class SkippedSlots:
-    """Skipped slots by their time. `monotonic_ms` is the clock of retries."""
+    """Skipped slots by their time. `monotonic_ms` is the clock of the retries."""
 
     def __init__(self) -> None:
         self._slots: dict[int, SkippedSlot] = {}
@@ -40,7 +40,6 @@ class SkippedSlots:
         return slot_ms in self._slots
 
     def add(self, slot: SkippedSlot, monotonic_ms: int) -> None:
-        """Add a slot."""
         self._slots[slot.slot_ms] = slot
         self.postpone(slot.slot_ms, monotonic_ms)
 
@@ -72,5 +71,5 @@ class SkippedSlots:
         return min(self._slots, default=None)
 
     def messages_through(self, slot_ms: int) -> int:
-        """Return how many messages the skipped slots up to `slot_ms` have."""
+        """Return the number of messages in the skipped slots up to `slot_ms`."""
         return sum(slot.messages for slot in self._slots.values() if slot.slot_ms <= slot_ms)

@@ -1,8 +1,8 @@
-"""The snapshot of done bits: what was settled when a store of Apache RocketMQ was adopted.
+"""The snapshot of done bits: the messages that were settled when a store of Apache RocketMQ was adopted.
 
-What Apache delivered has left no origin in the log, so a walk over the log cannot tell it again, and timercheck is ours
-from then on. Everything that we settle stands in the log: so it is written when a store is adopted, and again when
-Apache had it in between.
+Apache's deliveries leave no origin in the log, so a scan of the log cannot find them. Timercheck is ours from the
+adoption on. All messages that WheelMQ settles are in the log. So the snapshot is written when a store is adopted, and
+again when Apache had the store in between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wheelmq.system.disk import Disk
 
 
 def load_done(disk: Disk, paths: StorePaths) -> tuple[LogPosition, tuple[StreamBits, ...]]:
-    """The log position of the snapshot and what is settled in it; 0 and nothing without one. Raises OSError."""
+    """Return the snapshot's log position and its settled messages; 0 and nothing without one. Raises OSError."""
     raw = disk.read(paths.timer_done)
     if raw is None:
         return LogPosition(0), ()
@@ -39,7 +39,7 @@ def load_done(disk: Disk, paths: StorePaths) -> tuple[LogPosition, tuple[StreamB
 
 
 def save_done(disk: Disk, paths: StorePaths, done: DoneBits, ends: Mapping[Stream, int], position: LogPosition) -> None:
-    """Write the bits of the streams in `ends`, each to its end, which hold for the log up to `position`."""
+    """Write the done bits of the streams in `ends`, each to its end. They hold for the log up to `position`."""
     streams = done.packed(ends)
     bits = pack_streams(streams)
     body = TIMER_DONE.pack(0, 0, position, len(streams))[TIMER_DONE.position_of("log_position") :] + bits

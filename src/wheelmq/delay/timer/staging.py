@@ -1,11 +1,12 @@
-"""Staging: what the tasks of a turn compute, over a read-only view of the store (view.ReadView).
+"""Staging: compute the rows of a turn from a read-only view of the store (view.ReadView).
 
     index   queue offsets [E, E') -> a row for each, read from its record
     walk    slots (S, S'] -> a row for each unit of their chains, with the due time of its detail or of its record
-    queue   queue offsets of a level -> a row for each, due when its unit says
-    decide  which slot a row belongs in; whether it rolls; when it fires
+    queue   queue offsets of a level -> a row for each, with the due time of its unit
+    decide  the slot of a row; whether it rolls; when it fires
 
-Pure of Spark. The pipeline runs `decide` as DataFrame operations; the one here is its twin, and the oracle of tests.
+This module does not use Spark. The pipeline runs `decide` as DataFrame operations. The function here is its twin, and
+the oracle of tests.
 """
 
 from __future__ import annotations
@@ -47,32 +48,32 @@ BLOCKS: Final = KINDS.index(KIND_BLOCKS)
 
 STAGED_ROW: Final = np.dtype(
     [
-        ("kind", "<i4"),  # its place in KINDS
+        ("kind", "<i4"),  # index in KINDS
         ("origin", "<i8"),  # of the parked message
         ("due_ms", "<i8"),  # exact
-        ("out_ms", "<i8"),  # TIMER_OUT_MS; of a walked row the time of its slot
+        ("out_ms", "<i8"),  # TIMER_OUT_MS; in a walk row, the time of its slot
         ("store_ms", "<i8"),
         ("position", "<i8"),  # log position of the record
         ("size", "<i4"),
         ("topic_hash", "<i4"),  # Java hash of the real topic
-        ("magic", "<i4"),  # 1, 4 deletes; of a walked row as its unit has it
-        ("write_ms", "<i8"),  # the turn's
+        ("magic", "<i4"),  # 1, plus 4 for a delete; in a walk row, the unit's
+        ("write_ms", "<i8"),  # of the turn
         ("turn", "<i8"),
     ]
 )
-"""What the source of the pipeline yields. No body: bodies stay where they are."""
+"""A row of the pipeline's source. It has no body: bodies stay in the store."""
 
 StagedRows = npt.NDArray[Any]
 
 RECORDS_AT_ONCE: Final = 10_000
-"""Records that are needed at once: what bounds a view's memory where they are fetched."""
+"""Maximum number of records per `need`. It limits the memory of a view that fetches them."""
 
 Piece = tuple[int, int, int]
 """Part of a queue: stream, first queue offset, end."""
 
 
 def read_index(view: ReadView, first: int, end: int, *, write_ms: int, turn: int) -> StagedRows:
-    """Rows for the queue offsets from `first` to `end`."""
+    """Return the rows for the queue offsets from `first` to `end`."""
     rows, _ = _rows_of(view, TIMER_QUEUE, timer_origin(first), end - first)
     rows["write_ms"] = write_ms
     rows["turn"] = turn
@@ -81,7 +82,7 @@ def read_index(view: ReadView, first: int, end: int, *, write_ms: int, turn: int
 
 
 def read_units(view: ReadView, queue: str, first: int, end: int) -> npt.NDArray[Any]:
-    """The units of the consume queue TOPIC/ID from queue offset `first` to `end`."""
+    """Return the units of the consume queue TOPIC/ID from queue offset `first` to `end`."""
     start, stop = first * QUEUE_UNIT.size, end * QUEUE_UNIT.size
     view.need(FileKind.QUEUE, np.array([start]), np.array([stop - start]), queue)
     files = view.queue(queue)
@@ -97,9 +98,10 @@ def read_units(view: ReadView, queue: str, first: int, end: int) -> npt.NDArray[
 def read_queues(
     view: ReadView, ranges: Iterable[Piece], *, now_ms: int, levels_ms: Sequence[int], turn: int
 ) -> StagedRows:
-    """Rows for the queue offsets of level queues, which `ranges` name.
+    """Return the rows for the queue offsets of level queues that `ranges` name.
 
-    `now_ms` is the time of the plan: what is due later than its level allows after that is due then.
+    `now_ms` is the time of the plan. A message that is due later than `now_ms` plus its level's delay is due at
+    `now_ms`.
     """
     parts = [np.zeros(0, STAGED_ROW)]
     for number, first, end in ranges:
@@ -119,7 +121,10 @@ def read_queues(
 
 
 def pieces(queues: Sequence[Sequence[int]], first: int, end: int) -> list[Piece]:
-    """Of the messages of a plan's queues, one behind the other, those from the `first`th to before the `end`th."""
+    """Return the part of a plan's queues that holds its messages from number `first` to before number `end`.
+
+    The messages are numbered through all queues, one queue after another.
+    """
     found, at = [], 0
     for stream, start, stop in queues:
         piece = (stream, max(start, start + first - at), min(stop, start + end - at))
@@ -130,7 +135,7 @@ def pieces(queues: Sequence[Sequence[int]], first: int, end: int) -> list[Piece]
 
 
 def _rows_of(view: ReadView, queue: str, first: Origin, count: int) -> tuple[StagedRows, npt.NDArray[np.int64]]:
-    """Rows for `count` units of a queue from that of `first` on, with where their records stand, and the tag codes."""
+    """Return rows with origin, position and size for `count` units of a queue from `first` on, and the tag codes."""
     index = origin_index(first)
     units = read_units(view, queue, index, index + count)
     rows = np.zeros(count, STAGED_ROW)
@@ -151,10 +156,10 @@ def read_walk(
     turn: int,
     damaged: list[int] | None = None,
 ) -> StagedRows:
-    """Return a row for each unit, below timer log position `log_end`, of the slots after `after_ms` up to `through_ms`.
+    """Return a row for each unit, below position `log_end`, of the slots after `after_ms` up to `through_ms`.
 
-    Reads a record only for a unit without a detail. Adds the log positions of records that it cannot read to
-    `damaged`. Their rows have no origin. Without that list, the first such record raises StoreUnreadable.
+    Reads a record only for a unit without a detail. Adds the log positions of unreadable records to `damaged`, and
+    leaves their rows without an origin. Without that list, the first such record raises StoreUnreadable.
     """
     positions = units_of_slots(view, after_ms // precision_ms, through_ms // precision_ms, log_end)
     rows = np.zeros(len(positions), STAGED_ROW)
@@ -201,11 +206,11 @@ def _read_intact(view: ReadView, rows: StagedRows) -> list[int]:
 
 
 def _take_details(rows: StagedRows, units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Fill in the rows of `units` that have a detail. Returns which rows are complete."""
+    """Fill in the rows of `units` that have a detail. Return which rows are complete."""
     details = read_details(units)
     rolls = (units["magic"] & MAGIC_ROLL) != 0
     is_complete: npt.NDArray[np.bool_] = details.is_known & (rolls | (details.due_ms > 0))
-    due_ms = np.where(rolls, rows["out_ms"] + 1, details.due_ms)  # a roll fires then, whenever its message is due
+    due_ms = np.where(rolls, rows["out_ms"] + 1, details.due_ms)  # a roll fires at its slot, not at the due time
     taken = rows[is_complete]
     taken["origin"] = timer_origin(0) + details.queue_offsets[is_complete]
     taken["due_ms"] = due_ms[is_complete]
@@ -216,7 +221,7 @@ def _take_details(rows: StagedRows, units: npt.NDArray[Any]) -> npt.NDArray[np.b
 
 
 def units_of_slots(view: ReadView, after: int, through: int, log_end: int) -> npt.NDArray[np.int64]:
-    """Timer log positions of the units, below `log_end`, of the slots later than time `after` up to `through`."""
+    """Return the positions of the units below `log_end` in the slots later than time `after` up to `through`."""
     newest = _newest_units(view, after, through)
     view.need(FileKind.CHAIN, newest, np.zeros(len(newest), np.int64))
     chains = [chain(view.timer_log, position, log_end)[0] for position in newest.tolist()]
@@ -224,7 +229,7 @@ def units_of_slots(view: ReadView, after: int, through: int, log_end: int) -> np
 
 
 def _newest_units(view: ReadView, after: int, through: int) -> npt.NDArray[np.int64]:
-    """Timer log positions of the newest unit of each slot later than time `after` up to `through` that has any."""
+    """Return the position of the newest unit of each non-empty slot later than time `after` up to `through`."""
     times = np.arange(after + 1, through + 1)
     places = times % len(view.slots)
     view.need(FileKind.WHEEL, places * TIMER_SLOT.size, np.full(len(places), TIMER_SLOT.size))
@@ -234,7 +239,7 @@ def _newest_units(view: ReadView, after: int, through: int) -> npt.NDArray[np.in
 
 
 def read_records(view: ReadView, rows: StagedRows) -> None:
-    """Fill in the fields that come from the records, which `rows` name in log order."""
+    """Fill in the fields that come from the records. `rows` name the records in log order."""
     done = _pass_over_gone(view, rows)
     ready = done
     while done < len(rows):
@@ -254,9 +259,10 @@ def read_records(view: ReadView, rows: StagedRows) -> None:
 
 
 def _pass_over_gone(view: ReadView, rows: StagedRows) -> int:
-    """Fill in the rows at the front whose records have expired; how many that are.
+    """Fill in the rows at the front whose records have expired, and return their number.
 
-    A walk may meet such units, of messages that were settled long ago: they get no origin, which is done.
+    A scan may find such units of messages that were settled long ago. Their rows get NO_ORIGIN, so they count as
+    settled.
     """
     count = int(np.searchsorted(rows["position"], view.log.start))
     if not (rows["kind"][:count] == WALK).all():
@@ -270,7 +276,7 @@ def _pass_over_gone(view: ReadView, rows: StagedRows) -> int:
 
 
 def _read_some(view: ReadView, rows: StagedRows) -> int:
-    """Fill in some rows at the front; how many, at least one."""
+    """Fill in some rows at the front, at least one, and return their number."""
     count = _read_many(view, rows) if jit.available() else 0
     if count == 0:
         _read_one(view, rows[0])
@@ -279,7 +285,7 @@ def _read_some(view: ReadView, rows: StagedRows) -> int:
 
 
 def _read_many(view: ReadView, rows: StagedRows) -> int:
-    """Fill in the rows at the front whose records stand in one log file; how many that are."""
+    """Fill in the rows at the front whose records are in one log file, and return their number."""
     file_bytes = view.log.file_bytes
     base = int(rows["position"][0]) // file_bytes * file_bytes
     if not view.log.start <= base < view.log.end:
@@ -292,7 +298,7 @@ def _read_many(view: ReadView, rows: StagedRows) -> int:
     done = int(scan.read_parked(view.log.file_at(base).array, base, positions, sizes, *read.values()))
     kept = rows["kind"][:done] != INDEX
     for name, values in read.items():
-        if name in ("out_ms", "magic"):  # other rows have the time of their slot, and the magic of their unit
+        if name in ("out_ms", "magic"):  # other rows keep the slot's time and the unit's magic
             rows[name][:done] = np.where(kept, rows[name][:done], values[:done])
         else:
             rows[name][:done] = values[:done]
@@ -300,7 +306,7 @@ def _read_many(view: ReadView, rows: StagedRows) -> int:
 
 
 _READ: Final = ("due_ms", "out_ms", "store_ms", "origin", "topic_hash", "magic")
-"""What `read_parked` reads, in the order of its arrays."""
+"""The fields that `read_parked` reads, in the order of its arrays."""
 
 
 def _read_one(view: ReadView, row: Any) -> None:
@@ -319,7 +325,7 @@ def _read_one(view: ReadView, row: Any) -> None:
     row["store_ms"] = record.store_ms
     if row["kind"] != QUEUE:
         row["due_ms"] = due_of(properties, record.store_ms)
-    if not record.offset_is_possible:  # it is set aside, under the origin that its queue gives it
+    if not record.offset_is_possible:  # the message is set aside under its queue's origin
         row["origin"] = NO_ORIGIN if row["kind"] == WALK else row["origin"]
     elif row["kind"] == QUEUE:
         row["origin"] = level_origin(record.message.queue_id + 1, record.queue_offset)
@@ -333,7 +339,7 @@ def _read_one(view: ReadView, row: Any) -> None:
 
 
 def decide(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDArray[Any]:
-    """Turn rows, sorted by fire time and origin, for staged rows (RocketMQ: TimerMessageStore.doEnqueue)."""
+    """Return turn rows for staged rows, sorted by fire time and origin (RocketMQ: TimerMessageStore.doEnqueue)."""
     made = place(rows, roll_window_ms, precision_ms)
     made = made[np.lexsort((made["origin"], made["fire_ms"]))]
     made["order"] = np.argsort(made["origin"], kind="stable")
@@ -341,7 +347,7 @@ def decide(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDAr
 
 
 def place(rows: StagedRows, roll_window_ms: int, precision_ms: int) -> npt.NDArray[Any]:
-    """Return the turn rows of staged rows, in the same order."""
+    """Return turn rows for staged rows, in the same order."""
     third_ms = roll_window_ms // precision_ms // 3 * precision_ms
     half_ms = roll_window_ms // precision_ms // 2 * precision_ms
     beyond = rows["out_ms"] - rows["write_ms"] - roll_window_ms

@@ -1,8 +1,8 @@
-"""The timer: everything the broker knows of parked messages, in one place.
+"""The timer: the broker's state of parked messages.
 
-Names of the protocol, as in docs/formats/timer.md: E (`indexed_to`), T (`log.synced` between turns), S
-(`walked_through_ms`). What settles a message is the done bit; what stages it is `armed`; what finds it again after a
-stop is the timer queue from E on, and the units of the timer log below T.
+docs/formats/timer.md defines the names of the protocol: E (`indexed_to`), T (`log.synced` between turns), S
+(`walked_through_ms`). `done` says which messages are settled, and `armed` holds those that are ready for release.
+After a stop, recovery finds a message in the timer queue from E on, or by its unit in the timer log below T.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ log = logging.getLogger(__name__)
 INDEX_ROWS_MAX = 100_000
 WALK_ROWS_MAX = 200_000
 LEVEL_ROWS_MAX = 50_000
-"""Messages of a level that one turn stages."""
+"""Maximum number of messages of a level in one turn."""
 NEAR_ROWS_MAX = 50_000
-"""Messages of a level that one tick arms."""
+"""Maximum number of messages of a level that one tick arms."""
 FAR_MS = 1 << 61
-"""No message is due so late."""
+"""Later than the due time of any message."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerSettings:
-    """How fine, how far ahead, how large."""
+    """Precision, windows and sizes of the timer."""
 
     precision_ms: int = 1000
     roll_window_slots: int = 2 * 24 * 3600
@@ -76,9 +76,9 @@ class TimerSettings:
     lead_ms: int = 30_000
     congest_num_each_slot: int = NO_LIMIT
     stops_enqueue: bool = False
-    """Messages in the timer queue are neither indexed nor staged."""
+    """Whether messages in the timer queue are neither indexed nor staged."""
     holds_dequeue: bool = False
-    """Nothing of the timer queue is released before `armed.release_held` is called."""
+    """Whether messages of the timer queue are not released before a call of `armed.release_held`."""
 
 
 class Timer:
@@ -104,47 +104,47 @@ class Timer:
         self.indexed_to = 0
         self.walked_through_ms = 0
         self.scanned_through_ms = 0
-        """A: the broker armed all units of the slots up to this time itself (`wheel_lane`). In memory only."""
+        """A: the broker itself armed all units of the slots up to this time (`wheel_lane`). In memory only."""
         self.scanning_through_ms = 0
         """A, or the last slot of the scan that runs now. A commit arms each new unit of a slot up to this time."""
         self.skipped = SkippedSlots()
         """Slots up to A that the broker could not read. In memory only."""
         self.counts: npt.NDArray[np.int64] = np.zeros((64, intake.COUNTS), np.int64)
-        """By the row of the real queue, columns as `intake` names them."""
+        """Counts by the row of the real queue, with the columns of `intake`."""
         self.record_elsewhere: Callable[[Origin], Record | None] = lambda origin: None
-        """The record of a parked message that is not in the commit log; the blocks put their own here."""
+        """Returns the record of a parked message that is not in the commit log. The blocks set this function."""
         self.armed_by: Counter[str] = Counter()
-        """References armed, by who armed them; those of a long delay counted again under `<who>_long`."""
+        """Number of armed references by cause. Those with a long delay are counted again under `<cause>_long`."""
 
     @property
     def pending_by_queue(self) -> npt.NDArray[np.int64]:
-        """Parked messages not settled, by the row of their real queue."""
+        """Number of pending messages, by the row of their real queue."""
         return self.counts[:, intake.PENDING]
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        """The end of each stream."""
+        """Return the end of each stream."""
         return {TIMER_STREAM: self.queue.end, **{level.stream: level.queue.end for level in self.levels}}
 
     def queue_of(self, stream: Stream) -> ConsumeQueue:
-        """Where the messages of a stream are parked, each at the index of its origin."""
+        """Return the queue of a stream. Each message is at the index of its origin."""
         return self.queue if stream == TIMER_STREAM else self.levels.of(stream).queue
 
     def level_offsets(self) -> dict[int, int]:
-        """By level the queue offset of the first message that is not settled."""
+        """Return the queue offset of the first message that is not settled, by level."""
         return {level: first for level, first, _ in self.level_spans()}
 
     def level_spans(self) -> list[tuple[int, int, int]]:
-        """For each level the queue offset of the first message that is not settled, and the end of its queue."""
+        """Return for each level the queue offset of its first message that is not settled, and its end."""
         found = []
         for level in self.levels:
             first = self.done.of(level.stream).first_unset(level.queue.end)
             found.append((stream_number(level.stream), max(first, int(level.queue.start)), int(level.queue.end)))
         return sorted(found)
 
-    # What the tick tells -----------------------------------------------------------------------------------------
+    # Calls of the tick ---------------------------------------------------------------------------------------------
 
     def take_journal(self, rows: Rows) -> bool:
-        """Take what was appended: messages that are parked, origins that are settled; whether any are settled."""
+        """Process the appended rows, which park and settle messages. Return whether any message is settled."""
         self._make_room(len(self.store.queues))
         taken = intake.take(rows, self.counts)
         if taken.settled:
@@ -158,19 +158,19 @@ class Timer:
         return taken.settled > 0
 
     def _make_room(self, queues: int) -> None:
-        """Have counts for each of so many queues."""
+        """Grow `counts` to at least `queues` rows."""
         if queues > len(self.counts):
             more = np.zeros((max(queues, 2 * len(self.counts)) - len(self.counts), intake.COUNTS), np.int64)
             self.counts = np.concatenate((self.counts, more))
 
     def arm_near(self, now_ms: Millis) -> None:
-        """The near lane: arm what is due within a second and not indexed yet."""
+        """Arm messages that are due within a second and not indexed yet. This is the near lane."""
         self.levels.follow_clock(now_ms, self.armed)
         self._arm_taken(self.levels.take_due(now_ms, now_ms + NEAR_MS, NEAR_ROWS_MAX), now_ms)
         self._arm_taken(self.notes.take_near(now_ms), now_ms)
 
     def _arm_taken(self, refs: Refs | None, now_ms: Millis) -> None:
-        """Arm references that have no other place any more. After an error, note them for the next tick."""
+        """Arm references that were taken from their only place. After an error, note them for the next tick."""
         if refs is None:
             return
         try:
@@ -180,12 +180,12 @@ class Timer:
             raise
 
     def next_near_ms(self) -> int | None:
-        """Wall time at which the next message comes into the near lane; None when none waits for it."""
+        """Return the wall time at which the next message enters the near lane; None without one."""
         next_ms = min(self.levels.next_ms(), self.notes.next_near_ms)
         return next_ms - NEAR_MS if next_ms < FAR_MS else None
 
     def arm(self, refs: Refs, *, enqueue_ms: int, by: str) -> None:
-        """Stage `refs`, sorted by fire time, but for what is settled."""
+        """Arm `refs`, which are sorted by fire time, except settled ones."""
         settled = self.done.get(refs[:, ref.ORIGIN])
         if settled.any():
             refs = refs[~settled]
@@ -195,30 +195,30 @@ class Timer:
         self.armed_by[f"{by}_long"] += int(np.count_nonzero(fresh[:, ref.FLAGS] & ref.FLAG_LONG))
 
     def note_parked(self, origin: Origin, key_hash: int, real_queue: int) -> None:
-        """A message waits that is not in the commit log: it is counted, and found by the hash of its delete key."""
+        """Count a parked message that is not in the commit log, and add the hash of its delete key."""
         self._make_room(len(self.store.queues))
         if real_queue >= 0:
             self.counts[real_queue, [intake.PENDING, intake.PARKED]] += 1
         self.keys.add_elsewhere(np.array([key_hash]), np.array([origin]), self.done)
 
     def count_pending(self, queue_rows: npt.NDArray[np.int64]) -> None:
-        """Count messages that recovery found pending, by the rows of their real queues."""
+        """Count the messages that recovery found pending, by the rows of their real queues."""
         self._make_room(len(self.store.queues))
         np.add.at(self.pending_by_queue, queue_rows[queue_rows >= 0], 1)
 
     def count_waiting(self, counts: npt.NDArray[np.int64]) -> None:
-        """Count messages that recovery found pending, so many by the row of the real queue."""
+        """Add numbers of pending messages that recovery found, by the row of the real queue."""
         self._make_room(len(counts))
         self.pending_by_queue[: len(counts)] += counts
 
     def correct_pending(self, change: npt.NDArray[np.int64]) -> None:
-        """Change what is known to wait, by the row of the real queue, but to no less than nothing."""
+        """Correct the numbers of pending messages, by the row of the real queue. No number falls below 0."""
         self._make_room(len(change))
         pending = self.pending_by_queue[: len(change)]
         np.maximum(pending + change, 0, out=pending)
 
     def arm_recovered(self, refs: Refs) -> None:
-        """Arm what recovery found within the lead."""
+        """Arm the messages that recovery found within the lead."""
         self.arm(refs, enqueue_ms=ref.NO_ENQUEUE_MS, by="recovery")
 
     # Settling and state ---------------------------------------------------------------------------------------------
@@ -237,25 +237,25 @@ class Timer:
         return self.store.log.record_at(LogPosition(int(queue.read(index, 1)["position"][0])))
 
     def settle(self, origin: Origin) -> None:
-        """A record that carries `origin` is being appended in this tick."""
+        """Set the done bit of `origin`. This tick appends the record that carries it."""
         fresh = self.done.add(origin)
         assert fresh, f"{origin:#x} is settled twice"
 
     def state_of(self, origin: Origin) -> State:
-        """How far a pending message has come."""
+        """Return the state of a pending message."""
         if self.armed.was_armed(np.array([origin]))[0]:
             return State.ARMED
         return self.place_of(origin)
 
     def place_of(self, origin: Origin) -> State:
-        """Where a message that is not armed waits."""
+        """Return the state of a pending message that is not armed."""
         stream, index = origin_stream(origin), origin_index(origin)
         if stream != TIMER_STREAM:
             return State.LEVEL if is_level(stream) else State.BLOCK
         return State.INDEXED if index < self.indexed_to else State.PARKED
 
     def due_of(self, origin: Origin) -> Millis | None:
-        """When a message of a level is due, as its unit says; None of any other, or when it has expired."""
+        """Return the due time that a level's unit says. Returns None for other and expired messages."""
         stream, offset = origin_stream(origin), QueueOffset(origin_index(origin))
         if not is_level(stream):
             return None
@@ -265,7 +265,7 @@ class Timer:
         return level.due_of(offset, self.store.clock.now_ms())
 
     def stop_enqueue(self, stops: bool) -> None:
-        """Begin or cease to leave the messages of the timer queue neither indexed nor staged."""
+        """Set whether the messages of the timer queue are neither indexed nor staged."""
         self.settings = replace(self.settings, stops_enqueue=stops)
         self.notes.hold(TIMER_STREAM if stops else None)
 
@@ -277,14 +277,14 @@ class Timer:
         return max(self.walked_through_ms, self.scanned_through_ms)
 
     def is_short(self, walked_ms: int, now_ms: Millis) -> bool:
-        """Return whether a walk that came to `walked_ms` is less than two thirds of the lead ahead."""
+        """Return whether a scan that came to `walked_ms` is less than two thirds of the lead ahead."""
         return walked_ms - now_ms < self.settings.lead_ms * 2 // 3
 
     def floor_slot(self, time_ms: int) -> int:
         return time_ms // self.settings.precision_ms * self.settings.precision_ms
 
     def advance_over_empty_slots(self, now_ms: Millis) -> None:
-        """Move S over slots that hold nothing, so that an idle pipeline runs no turn for them."""
+        """Move S over empty slots, so that an idle pipeline runs no turn for them."""
         if self.turns.plan is not None:
             return
         goal = self.floor_slot(now_ms + self.settings.lead_ms)
@@ -294,29 +294,29 @@ class Timer:
         self.walked_through_ms = goal if filled_ms is None else filled_ms - self.settings.precision_ms
 
     def has_units_to_walk(self, now_ms: Millis) -> bool:
-        """Whether a slot within the lead that was not walked has units."""
+        """Return whether a slot within the lead that was not scanned has units."""
         goal = self.floor_slot(now_ms + self.settings.lead_ms)
         return self.wheel.first_filled(self.walked_through_ms, goal) is not None
 
     def _window_end(self, now_ms: Millis) -> int:
-        """Up to when levels are staged: their messages due by then."""
+        """Return the time up to which the messages of levels are staged."""
         return self.floor_slot(now_ms + self.settings.lead_ms)
 
     def levels_wait(self, now_ms: Millis) -> bool:
-        """Whether a message of a level is due within the lead and not staged."""
+        """Return whether a message of a level is due within the lead and not staged."""
         return any(level.has_due(now_ms, self._window_end(now_ms)) for level in self.levels)
 
     def level_rows(self, now_ms: Millis) -> int:
-        """How many messages of levels a turn would stage now."""
+        """Return the number of messages of levels that a turn would stage now."""
         ranges = self.levels.ranges(now_ms, self._window_end(now_ms), LEVEL_ROWS_MAX)
         return sum(end - first for _, first, end in ranges)
 
     def make_plan(
         self, broker: str, now_ms: Millis, durable: LogPosition, blocks: BlockWindow | None = None
     ) -> TurnPlan | None:
-        """Make the plan of the next turn over the part of the log up to `durable`, which is on disk.
+        """Create the plan of the next turn over the part of the log up to `durable`, which is on disk.
 
-        The walk begins where the broker's own scan ended, if that is later than S. Returns None for an empty plan.
+        The scan begins where the broker's own scan ended, if that is later than S. Returns None for an empty plan.
         """
         self.walked_through_ms = self.covered_through_ms
         indexes = self.wheel_has_room(now_ms) and not self.settings.stops_enqueue
@@ -352,13 +352,15 @@ class Timer:
         return plan
 
     def wheel_has_room(self, now_ms: Millis) -> bool:
-        """Whether no slot that was not walked can lose its place to one of a message indexed now."""
+        """Return whether a message indexed now cannot take the place of a slot that was not scanned."""
         last_ms = self.floor_slot(now_ms) + self.settings.roll_window_slots * self.settings.precision_ms
         return last_ms - self.wheel.slots * self.settings.precision_ms <= self.covered_through_ms
 
     def durable_queue_end(self, durable: LogPosition) -> int:
-        """How far the timer queue can be indexed: to the first message that does not lie wholly below `durable`, or the
-        first blank."""
+        """Return the queue offset up to which the timer queue can be indexed.
+
+        It is that of the first blank, or of the first message that does not lie completely below `durable`.
+        """
         assert self.store.log.files.synced(durable)
         end = self.indexed_to
         stop = min(self.queue.end, self.indexed_to + INDEX_ROWS_MAX)
@@ -372,11 +374,11 @@ class Timer:
         return end
 
     def walk_units(self, plan: TurnPlan) -> npt.NDArray[np.int32]:
-        """Units in each slot that `plan` walks."""
+        """Return the number of units in each slot that `plan` scans."""
         return self.wheel.units_between(plan.walk_after_ms, plan.walk_through_ms)
 
     def apply(self, proposal: Proposal, *, by: str = "pipeline") -> None:
-        """Commit a checked turn: units and slots, then arm, then E, S, levels and turn. One tick, nothing half.
+        """Commit a checked turn in one tick: units and slots first, then arm, then E, S, levels and turn.
 
         `by` names the counter of the armed messages. Raises DiskFull with nothing changed.
         """
@@ -400,20 +402,23 @@ class Timer:
         reach("commit.armed")
 
     def needed_from(self) -> LogPosition:
-        """Where the first record stands that the timer may still read: one not settled, or not indexed."""
+        """Return the position of the first record that the timer may still read: one not settled, or not indexed."""
         firsts = {stream: self.done.of(stream).first_unset(end) for stream, end in self.ends().items()}
         firsts[TIMER_STREAM] = min(firsts[TIMER_STREAM], self.indexed_to)
         return min(self._position_from(self.queue_of(stream), first) for stream, first in firsts.items())
 
     def _position_from(self, queue: ConsumeQueue, index: int) -> LogPosition:
-        """Where the first record stands that `queue` has at or behind `index`."""
+        """Return the position of the first record that `queue` has at or after `index`."""
         offset = queue.skip_blanks(QueueOffset(max(index, queue.start)))
         if offset >= queue.end:
             return self.store.dispatched_to
         return LogPosition(int(queue.read(offset, 1)["position"][0]))
 
     def drop_log(self) -> Callable[[], None] | None:
-        """Give up the files of the timer log that no walk and no recovery needs; what removes them, None for none."""
+        """Drop the files of the timer log that no scan and no recovery needs.
+
+        Returns the job that removes them, or None.
+        """
         if self.log.end - self.log.files.start <= self.log.files.file_bytes:
             return None
         needed_ms = self.covered_through_ms if self.turns.plan is None else self.walked_through_ms
@@ -424,13 +429,14 @@ class Timer:
         return self.log.drop_before(self.log.end if first is None else first, self.needed_from())
 
     def mark(self) -> Mark:
-        """What may be written once the timer log is on disk."""
+        """Return the mark to write once the timer log is on disk."""
         return Mark(self.indexed_to, self.log.end, self.turns.epoch, self.turns.turn, self.done_position)
 
     def check(self, earliest_in_hand_ms: int | None) -> TimerCheck:
-        """Apache's view of how far the timer is: all slots before R, the least time of what is not settled, are out.
+        """Return the timercheck for Apache: it has delivered all slots before R, the least time of a pending message.
 
-        `earliest_in_hand_ms` is that of the references which were taken to be released and are not out.
+        `earliest_in_hand_ms` is the least time of the references that were taken for release and are not released
+        yet.
         """
         times = [self.store.clock.now_ms(), self.covered_through_ms, self.armed.earliest_ms(), earliest_in_hand_ms]
         if self.notes.count:

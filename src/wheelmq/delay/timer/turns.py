@@ -1,7 +1,8 @@
-"""The turn protocol, broker's side: lease, plan, upload, commit (design 7.2; docs/formats/turns.md).
+"""The broker's side of the turn protocol: lease, plan, upload, commit (docs/formats/turns.md).
 
-A turn is a proposal of the pipeline; nothing of it counts until the broker has checked it whole. The state here is
-small and volatile but for the mark: a pipeline that dies leaves nothing behind, a broker that restarts answers STALE.
+A turn is a proposal of the pipeline. It has no effect until the broker has checked all of it. The state here is
+small, and only in memory, except the mark. A pipeline that dies leaves nothing to clean up, and a restarted broker
+answers STALE.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Holder(NamedTuple):
 
 
 class LeaseHeld(Exception):
-    """Another pipeline holds the lease and renews it; the text names it."""
+    """Another pipeline holds the lease and renews it. The text names it."""
 
 
 class Stale(Exception):
@@ -41,49 +42,49 @@ class Stale(Exception):
 
 
 class TurnRejected(Exception):
-    """The proposal does not agree with its plan; nothing was changed."""
+    """The proposal does not agree with its plan. Nothing was changed."""
 
 
 class BlockWindow(msgspec.Struct, frozen=True):
-    """What one turn walks of the blocks."""
+    """The part of one turn that scans blocks."""
 
     after_ms: int
-    """What is due later than this,"""
+    """Start of the scanned due times, exclusive."""
     through_ms: int
-    """up to this."""
+    """End of the scanned due times, inclusive."""
     rows: int
-    """How many messages that are."""
+    """Number of these messages."""
     blocks: list[tuple[int, str, int]]
-    """Number, folder, and how many units are looked at: their records are on disk."""
+    """Number, folder, and number of units to scan. The records of these units are on disk."""
 
 
 class TurnPlan(msgspec.Struct, frozen=True):
-    """What one turn is to do. Integers and strings only: it travels as the end offset of a micro-batch."""
+    """The work of one turn. It has only integers and strings, because it is also the end offset of a micro-batch."""
 
     broker: str
     epoch: int
     turn: int
     write_ms: int
-    """What units tell as their write time: the plan's, floored to the precision."""
+    """Write time of the units: the time of the plan, floored to the precision."""
     index_from: int
     """E: the first queue offset to index."""
     index_to: int
     walk_after_ms: int
-    """S: the last slot that was walked."""
+    """S: the last slot that was scanned."""
     walk_through_ms: int
     walk_rows: int
-    """Units in the slots to walk."""
+    """Number of units in the slots to scan."""
     timer_log_end: int
-    """T: units below it are whole and on disk."""
+    """T: all units below it are complete and on disk."""
     now_ms: int = 0
-    """When the plan was made, by the broker's clock."""
+    """Time of the plan by the broker's clock."""
     queues: list[tuple[int, int, int]] = []
-    """What is staged from queues that are in the order of due times, by stream: stream, first queue offset, end."""
+    """Ranges to stage from queues that are in order of due times: stream, first queue offset, end."""
     blocks: BlockWindow | None = None
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One upload that the driver declares the winner among the attempts of a task."""
+    """An upload that the driver names as the winner among the attempts of a task."""
 
     kind: str
     part: int
@@ -94,7 +95,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct):
-    """A checked turn: rows in queue order per part for the units, and rows to arm."""
+    """A checked turn: rows per part, in queue order for the units, and rows to arm."""
 
     plan: TurnPlan
     index_parts: list[TurnRows]
@@ -120,12 +121,15 @@ class _Upload:
 
 
 class Turns:
-    """Lease, outstanding plan, uploads. Times are monotonic milliseconds except those named otherwise."""
+    """The lease, the plan under way and its uploads.
+
+    Times are monotonic milliseconds unless their name says otherwise.
+    """
 
     def __init__(self, epoch: int, turn: int) -> None:
         self.epoch = epoch
         self.turn = turn
-        """Turns committed in all."""
+        """Number of committed turns since the store was created."""
         self._holder: Holder | None = None
         self._renewed_ms = 0
         self.plan: TurnPlan | None = None
@@ -134,14 +138,14 @@ class Turns:
 
     @property
     def holder(self) -> str | None:
-        """Name of the pipeline that has the lease, or had the last one."""
+        """Name of the pipeline that holds the lease, or held the last one."""
         return None if self._holder is None else self._holder.name
 
     def open(self, holder: Holder, now_ms: int) -> int:
-        """Give the lease to `holder`.
+        """Give the lease to `holder`, and return the epoch.
 
         The id decides, not the name: a holder opens its own lease again at once. A holder without an id waits until
-        the last lease lapses. Returns the epoch. Raises LeaseHeld while another holder renews.
+        the last lease lapses. Raises LeaseHeld while another holder renews.
         """
         known = self._holder
         if known is not None and self.is_held(now_ms) and (not holder.id or known.id != holder.id):
@@ -156,39 +160,39 @@ class Turns:
         return self.epoch
 
     def take_back(self) -> None:
-        """End the lease: the broker itself does what is left to do."""
+        """End the lease, because the broker itself does the rest of the work."""
         self._holder = None
         self.epoch += 1
         self._drop()
 
     def renew(self, epoch: int, now_ms: int) -> None:
-        """Keep the lease. Raises Stale."""
+        """Renew the lease. Raises Stale."""
         if epoch != self.epoch or self._holder is None:
             raise Stale(f"epoch {epoch} is over, {self.epoch} is the last that was given")
         self._renewed_ms = now_ms
 
     def is_held(self, now_ms: int) -> bool:
-        """Whether a pipeline is there and renews."""
+        """Return whether a pipeline holds the lease and renews it."""
         return self._holder is not None and self.silent_ms(now_ms) < LEASE_MS
 
     def silent_ms(self, now_ms: int) -> int:
-        """Milliseconds since the lease was last renewed."""
+        """Return the milliseconds since the last renewal."""
         return now_ms - self._renewed_ms
 
     def begin(self, plan: TurnPlan) -> None:
-        """`plan` is the one to work on now; it is given again, verbatim, until it is committed."""
+        """Set `plan` as the plan under way. It is returned unchanged until it is committed."""
         assert plan.epoch == self.epoch and plan.turn == self.turn + 1
         self._drop()
         self.plan = plan
 
     def under_way(self, epoch: int, turn: int) -> TurnPlan:
-        """The plan of this turn. Raises Stale when it is not the one under way."""
+        """Return the plan of this turn. Raises Stale when it is not the one under way."""
         if self.plan is None or (epoch, turn) != (self.plan.epoch, self.plan.turn):
             raise Stale(f"turn {turn} of epoch {epoch} is not the one under way")
         return self.plan
 
     def upload(self, epoch: int, turn: int, key: tuple[str, int, int], chunk: int, rows: bytes) -> None:
-        """Take one chunk of the attempt `key` (kind, part, attempt). Raises Stale, TurnRejected."""
+        """Store one chunk of the attempt `key` (kind, part, attempt). Raises Stale, TurnRejected."""
         self.under_way(epoch, turn)
         if len(rows) % TURN_ROW.itemsize:
             raise TurnRejected(f"{len(rows)} bytes are no whole rows of {TURN_ROW.itemsize}")
@@ -203,11 +207,14 @@ class Turns:
     def check(
         self, epoch: int, turn: int, winners: list[Part], walk_units: npt.NDArray[np.int32], precision_ms: int
     ) -> Proposal:
-        """The proposal of the winners, checked against the plan. Raises Stale, TurnRejected; changes nothing.
+        """Return the proposal of the winners, checked against the plan. Changes nothing. Raises Stale, TurnRejected.
 
-        Checked are: each queue offset of the plan exactly once, in order; for each slot of the plan as many rows as
-        its chain has units; each row in the slot range it claims; each message of the plan's queues exactly once, in
-        order.
+        Checks these conditions:
+
+        - Each queue offset of the plan is there exactly once, in order.
+        - Each slot of the plan has as many rows as its chain has units.
+        - Each row is in the slot range that it claims.
+        - Each message of the plan's queues is there exactly once, in order.
         """
         plan = self.under_way(epoch, turn)
         parts: dict[str, list[TurnRows]] = {kind: [] for kind in KINDS}
@@ -225,7 +232,7 @@ class Turns:
         return Proposal(plan, parts[KIND_INDEX], parts[KIND_WALK], parts[KIND_BLOCKS], parts[KIND_QUEUE])
 
     def finish(self) -> None:
-        """The plan is committed."""
+        """Note that the plan is committed."""
         assert self.plan is not None
         self.turn = self.plan.turn
         self._drop()
@@ -260,7 +267,7 @@ def _check_walk(plan: TurnPlan, parts: list[TurnRows], units: npt.NDArray[np.int
 
 
 def _check_queues(plan: TurnPlan, parts: list[TurnRows]) -> None:
-    """The rows of all parts, one after another, are those of the plan's messages, each once, in order."""
+    """Check that the rows of all parts, in sequence, are the plan's messages, each once, in order."""
     ranges = [
         np.arange(origin_of(Stream(stream), first), origin_of(Stream(stream), end))
         for stream, first, end in plan.queues

@@ -1,4 +1,4 @@
-"""What a start need not read: pending messages whose units of the timer log are known to be whole.
+"""Find the pending messages whose records a start need not read, because their timer log units are intact.
 
 The snapshot names E, up to where the timer queue is indexed, and T, the end of those units in the timer log. It has a
 checksum of each file of the timer log. A start does not read the record of a message below E under three conditions:
@@ -7,8 +7,8 @@ checksum of each file of the timer log. A start does not read the record of a me
 - the unit in the timer log has a detail with the queue offset, or else the record begins at that position,
 - the key of the message is in the message index.
 
-The snapshot counts such a message for its real queue, and the unit says its slot. The broker reads the record when the
-due time is near. A start reads every other record.
+The snapshot counts such a message for its real queue, and the unit says its slot. The broker reads the record when
+the due time is near. A start reads every other record.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ RECORD_HEAD: Final = Layout(
     Field("position", "int64", "log position of the record"),
 )
 STEP_RECORDS: Final = 1 << 16
-"""Records whose beginnings are looked at in one step."""
+"""Number of records whose heads are read in one step."""
 
 NONE = NO_UNITS
-"""Messages that a start does not read have the columns of `queued.pending_units`."""
+"""The messages that a start does not read, with the columns of `pending_units`: none of them."""
 
 
 class RecordUnits(NamedTuple):
-    """What a start asks of the units of the timer log, sorted by the position of their record.
+    """Fields of timer log units, sorted by the position of their record.
 
-    The first is none, so that there is one at or before any position.
+    The first row stands for no unit. So every position has a row at or before it.
     """
 
     positions: Integers
@@ -65,7 +65,7 @@ class RecordUnits(NamedTuple):
 
     @classmethod
     def of(cls, timer_log: TimerLog, wanted: Integers, end: int) -> RecordUnits:
-        """The units before timer log position `end` of the records at the positions `wanted`, which are sorted."""
+        """Return the units before `end` whose records are at the positions `wanted`, which are sorted."""
         chosen = [(np.array([-1]), np.array([0]), np.array([0]), np.array([False]))]
         for _, units in timer_log.chunks(timer_log.files.start, end) if len(wanted) else ():
             positions = units["record_position"].astype(np.int64)
@@ -83,20 +83,22 @@ class RecordUnits(NamedTuple):
         return cls(positions, sizes, slots_ms, rolls)
 
     def newest_of(self, positions: Integers) -> tuple[npt.NDArray[np.intp], Flags]:
-        """For each record position the row of its newest unit, and whether it has one."""
+        """Return for each record position the row of its newest unit, and whether it has one."""
         rows = np.searchsorted(self.positions, positions, "right") - 1
         return rows, self.positions[rows] == positions
 
 
 def is_of_use(timer: Timer, snapshot: Snapshot) -> bool:
-    """Whether the snapshot says what is needed. Where the messages of each slot are limited, and so counted, it is not:
-    when they are due is in their records alone."""
+    """Return whether the snapshot has what is needed.
+
+    It does not help when the messages of each slot are limited, and so counted: only their records say when they are
+    due.
+    """
     return snapshot.timers is not None and snapshot.message_index is not None and not timer.congestion.is_limited
 
 
 def disagreement(timer: Timer, snapshot: Snapshot, pending: int) -> str | None:
-    """Why the timer log is not the one that a snapshot of use knows, or `pending` not how many waited then; None when
-    they are."""
+    """Return why the snapshot does not fit the timer log or the number of pending messages; None when it fits."""
     timers, mark = snapshot.timers, timer.mark_file.load()
     assert timers is not None
     if sum(snapshot.waiting.values()) != pending or min(snapshot.waiting.values(), default=0) < 0:
@@ -111,8 +113,10 @@ def disagreement(timer: Timer, snapshot: Snapshot, pending: int) -> str | None:
 
 
 def not_to_be_read(timer: Timer, snapshot: Snapshot, pending: Integers) -> tuple[Integers, Flags]:
-    """Of the rows of `pending`, which are in the order of the log, those that are taken as they stand, with their slot;
-    and which these are."""
+    """Return the rows of `pending` that need not be read, with their slots, and a flag for each row.
+
+    `pending` is in the order of the log.
+    """
     assert snapshot.timers is not None and snapshot.message_index is not None
     log_end = snapshot.timers.log_position
     first, end = timer_origin(0), timer_origin(snapshot.timers.queue_offset)
@@ -130,7 +134,7 @@ def not_to_be_read(timer: Timer, snapshot: Snapshot, pending: Integers) -> tuple
 
 
 def _slots_by_details(timer_log: TimerLog, end: int, pending: Integers) -> Integers:
-    """Return the slot of each message, by the details of the units before timer log position `end`.
+    """Return the slot of each message, from the details of the units before timer log position `end`.
 
     The slot is 0 when no unit with a detail names the message, and -1 when one names it with another record.
     """
@@ -152,7 +156,7 @@ def _slots_by_details(timer_log: TimerLog, end: int, pending: Integers) -> Integ
 def _slots_by_records(timer: Timer, end: int, pending: Integers) -> Integers:
     """Return the slot of each message whose unit has no detail; 0 when unit and record do not agree.
 
-    Reads the first bytes of each record, because such a unit does not name its message.
+    Reads the head of each record, because such a unit does not name its message.
     """
     units = RecordUnits.of(timer.log, pending[:, POSITION], end)
     newest, found = units.newest_of(pending[:, POSITION])
@@ -162,7 +166,10 @@ def _slots_by_records(timer: Timer, end: int, pending: Integers) -> Integers:
 
 
 def _begin_records(files: MappedSequence, pending: Integers) -> Flags:
-    """At which positions of `pending`, in the order of the log, the record begins that has that size and origin."""
+    """Return which rows of `pending` have a record of their size and origin at their position.
+
+    The rows are in the order of the log.
+    """
     is_one = np.zeros(len(pending), np.bool_)
     positions = pending[:, POSITION]
     for first in range(0, len(positions), STEP_RECORDS):

@@ -1,7 +1,7 @@
-"""What a task sees of a store: files that it maps, or the same bytes fetched over the wire (wire_view).
+"""A task's view of a store: files that it maps, or the same bytes fetched over the wire (wire_view).
 
-Staging runs over either. It says what it will read before it reads it (`need`): a mapped file has it all, the other
-kind fetches it.
+Staging runs over both kinds. It names the ranges before it reads them (`need`). A view of mapped files has them all;
+the other kind fetches them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TIMER_QUEUE: Final = f"{TIMER_TOPIC}/0"
 
 
 def level_queue(level: int) -> str:
-    """Name of the queue of `level` among consume queues."""
+    """Return the name of the queue of `level` among consume queues."""
     return f"{SCHEDULE_TOPIC}/{level - 1}"
 
 
 class StoreUnreadable(RuntimeError):
-    """What the plan names is not in the files: the view is not the broker's store, or the files are damaged."""
+    """The files do not have the data that the plan names: the view is of another store, or the files are damaged."""
 
 
 class File(Protocol):
@@ -49,7 +49,7 @@ class File(Protocol):
 
 
 class Files(Protocol):
-    """A sequence of files of one size that reads as one array of bytes; it begins at `start`, not at 0."""
+    """A sequence of files of one size that reads as one array of bytes. It begins at `start`, not at 0."""
 
     @property
     def file_bytes(self) -> int: ...
@@ -62,7 +62,7 @@ class Files(Protocol):
 
 
 class ReadView(Protocol):
-    """A store, for reading."""
+    """A read-only view of a store."""
 
     @property
     def log(self) -> Files: ...
@@ -72,27 +72,27 @@ class ReadView(Protocol):
     def slots(self) -> npt.NDArray[Any]: ...
 
     def queue(self, name: str) -> Files:
-        """The consume queue TOPIC/ID."""
+        """Return the consume queue TOPIC/ID."""
         ...
 
     def block_queue(self, name: str) -> Files:
-        """The queue of the block in folder NAME."""
+        """Return the queue of the block in folder NAME."""
         ...
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
-        """See to it that these ranges can be read; of records, those that were needed before may go.
+        """Make these ranges readable. Records of earlier calls may become unreadable.
 
-        Raises FileNotFoundError for records that have expired, StoreUnreadable, and what the way to the store raises.
+        Raises FileNotFoundError for expired records, StoreUnreadable, and the errors of the connection to the store.
         """
         ...
 
     def refresh(self) -> None:
-        """See which files of the log are still there."""
+        """Update the list of log files that still exist."""
         ...
 
 
 class StoreSizes(msgspec.Struct, frozen=True):
-    """Sizes that a store was made with; the terms of a lease tell them."""
+    """Sizes with which a store was created. They are part of the terms of a lease."""
 
     log_file_bytes: int
     queue_file_bytes: int
@@ -102,7 +102,7 @@ class StoreSizes(msgspec.Struct, frozen=True):
 
 
 class StoreView:
-    """The files of a store, mapped. Made anew for each task: files come and go."""
+    """The files of a store, mapped. Each task creates its own view, because files come and go."""
 
     def __init__(self, root: Path, sizes: StoreSizes) -> None:
         disk = ReadOnlyDisk()
@@ -117,31 +117,31 @@ class StoreView:
         self.slots = self.wheel.array.view(TIMER_SLOT.dtype)
 
     def queue(self, name: str) -> MappedSequence:
-        """The consume queue TOPIC/ID."""
+        """Return the consume queue TOPIC/ID."""
         if name not in self._queues:
             topic, _, queue_id = name.rpartition("/")
             self._queues[name] = self._list_queue(self._paths.consume_queue(topic, int(queue_id)))
         return self._queues[name]
 
     def block_queue(self, name: str) -> MappedSequence:
-        """The queue of the block in folder NAME."""
+        """Return the queue of the block in folder NAME."""
         return self._list_block_queue(BlockPaths(self._paths.blocks / name).queue)
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
-        """All of it is here."""
+        """Do nothing, because mapped files have all ranges."""
 
     def refresh(self) -> None:
-        """See which files of the log are still there."""
+        """Update the list of log files that still exist."""
         self.log = self._list_log()
 
 
 def sees_store(root: Path, identity: str) -> bool:
-    """Whether the folder `root`, as this process sees it, is the store that a broker told the identity of."""
+    """Return whether the folder `root`, as this process sees it, is the store that a broker identifies."""
     return identity != "" and ReadOnlyDisk().identity(StorePaths(root).lock) == identity
 
 
 def chain(files: Files, position: int, log_end: int, most: int = CHAIN_UNITS_MAX) -> tuple[Positions, int]:
-    """Return timer log positions of the units of a chain from `position` on, newest first, and the next position.
+    """Return the timer log positions of a chain's units from `position` on, newest first, and the next position.
 
     Leaves out units at `log_end` or later. Stops when it has found about `most` units. The next position is -1 at the
     end of the chain. Each unit must link to an older one, so damaged links form no cycle. Raises StoreUnreadable.
@@ -171,7 +171,7 @@ def chain(files: Files, position: int, log_end: int, most: int = CHAIN_UNITS_MAX
 
 
 def units_at(files: Files, positions: Positions) -> npt.NDArray[Any]:
-    """The timer log units at `positions`, in their order."""
+    """Return the timer log units at `positions`, in their order."""
     units = np.zeros(len(positions), TIMER_UNIT.dtype)
     raw = units.view(np.uint8).reshape(-1, TIMER_UNIT.size)
     for base in np.unique(positions - positions % files.file_bytes).tolist():

@@ -15,7 +15,10 @@ from wheelmq.system.disk import Disk
 
 
 class TimerWheel:
-    """The slots, mapped. `units` counts the units in each slot's chain (the file's own count is less by deletes)."""
+    """The slots, mapped.
+
+    `units` counts the units in each slot's chain. The file's own count is lower because of deletes.
+    """
 
     def __init__(self, disk: Disk, path: Path, precision_ms: int, slots: int = SLOTS) -> None:
         self.precision_ms = precision_ms
@@ -36,31 +39,33 @@ class TimerWheel:
         self.units: npt.NDArray[np.int32] = np.zeros(self.slots, np.int32)
 
     def index(self, slot_ms: int) -> int:
-        """Place of the slot of time `slot_ms`."""
+        """Return the index of the slot of time `slot_ms`."""
         return slot_ms // self.precision_ms % self.slots
 
     def last_position(self, slot_ms: int) -> int:
-        """Timer log position of the newest unit of a slot; -1 when it has none."""
+        """Return the timer log position of the newest unit of a slot; -1 when it has none."""
         slot = self.table[self.index(slot_ms)]
         return int(slot["last_position"]) if slot["time"] == slot_ms // self.precision_ms else -1
 
     def units_between(self, after_ms: int, through_ms: int) -> npt.NDArray[np.int32]:
-        """Units in each slot later than `after_ms` up to `through_ms`."""
+        """Return the number of units in each slot later than `after_ms` up to `through_ms`."""
         times = np.arange(after_ms // self.precision_ms + 1, through_ms // self.precision_ms + 1)
         places = times % self.slots
         return np.where(self.table["time"][places] == times, self.units[places], 0).astype(np.int32)
 
     def messages_in(self, first_ms: int, slots: int) -> npt.NDArray[np.int32]:
-        """Messages in each of so many slots from that of `first_ms` on, as the file counts them (RocketMQ: Slot.num): a
-        unit that cancels takes one away."""
+        """Return the number of messages in each of `slots` slots from `first_ms` on (RocketMQ: Slot.num).
+
+        The file has these numbers. A unit that cancels subtracts one.
+        """
         times = first_ms // self.precision_ms + np.arange(slots)
         held = self.table[times % self.slots]
         return np.where(held["time"] == times, held["count"], 0).astype(np.int32)
 
     def first_filled(self, after_ms: int, through_ms: int) -> int | None:
-        """The time of the first slot later than `after_ms` up to `through_ms` that has units; None when none has.
+        """Return the time of the first slot with units later than `after_ms` up to `through_ms`; None without one.
 
-        What it costs goes by how far off that is: it is asked for often, and the span may be days.
+        The cost grows with the distance to that slot, because callers ask often and the span may be days.
         """
         count = 64
         while after_ms < through_ms:
@@ -73,21 +78,21 @@ class TimerWheel:
         return None
 
     def first_position_after(self, slot_ms: Millis) -> int | None:
-        """Timer log position of the oldest unit in any slot later than `slot_ms`; None when those are empty."""
+        """Return the timer log position of the oldest unit in any slot later than `slot_ms`; None without one."""
         later = self.table["first_position"][self.table["time"] > slot_ms // self.precision_ms]
         return int(later.min()) if len(later) else None
 
     def holds(self, slots_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether each of these slots has its place. One that has not will be met by no walk."""
+        """Return which of these slots have a place in the wheel. No scan reads a slot without one."""
         times = slots_ms // self.precision_ms
         held: npt.NDArray[np.bool_] = self.table["time"][times % self.slots] == times
         return held
 
     def put(self, slot_ms: int, position: int, *, deletes: bool) -> int:
-        """Hang the unit at `position` into its slot; the position of the unit it hangs before, -1 for none.
+        """Link the unit at `position` into its slot. Return the position of the previous unit; -1 for none.
 
-        A place goes to the later of two times, so that what waits is not lost to a walk. A unit of the earlier one is
-        left out of the wheel.
+        When two times share a place, the later one has it, so that no scan misses its pending messages. A unit of the
+        earlier time is left out of the wheel.
         """
         place = self.index(slot_ms)
         time = slot_ms // self.precision_ms
@@ -105,10 +110,9 @@ class TimerWheel:
         return -1
 
     def clear(self) -> None:
-        """Empty every slot."""
         self._file.array[:] = 0
         self.units[:] = 0
 
     def sync(self) -> None:
-        """Bring the wheel to disk. Safe off the loop."""
+        """Sync the wheel. Safe off the loop."""
         self._file.sync(self._file.size)

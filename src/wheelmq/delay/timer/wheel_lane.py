@@ -1,8 +1,8 @@
-"""The wheel lane: the broker arms indexed messages itself when no turn of the pipeline has walked their slots in time.
+"""The wheel lane: the broker arms indexed messages itself when no turn has scanned their slots in time.
 
-A job off the loop reads the slots with the code of the pipeline's tasks (`staging`). Its rows are armed in a tick.
-Lease, mark, index mark E, walk mark S and a plan that is under way stay as they are. A turn that comes late proposes
-the same messages once more. That is harmless, because `armed` takes each origin once.
+A job off the loop reads the slots with the code of the pipeline's tasks (`staging`), and a tick arms its rows. Lease,
+mark, E, S and a plan under way stay as they are. A late turn proposes the same messages again. That is harmless,
+because `armed` takes each origin once.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from wheelmq.system.workers import Worker
 log = logging.getLogger(__name__)
 
 GUARD_MS: Final = 5000
-"""The broker scans slots itself when they are as near as this and no turn has walked them."""
+"""The broker scans slots itself when they are as near as this and no turn has scanned them."""
 GUARD_SHARE: Final = 3
 """With a short lead, the guard is at most the lead divided by this."""
 ROWS_MAX: Final = 200_000
-"""Units per job, unless a single slot has more."""
+"""Maximum number of units per job, unless a single slot has more."""
 SLOTS_MAX: Final = 3600
-"""Slots per job."""
+"""Maximum number of slots per job."""
 DAMAGED_LOGGED_MAX: Final = 10
-"""Log positions of damaged records in one line of the log."""
+"""Maximum number of log positions of damaged records in one log line."""
 RETRY_MS: Final = 1000
 TRIES: Final = 3
-"""A slot that cannot be read is skipped after this number of tries, so that later slots are in time."""
+"""Tries before an unreadable slot is skipped, so that later slots are in time."""
 DISK_TRIES: Final = 10
 """The same for errors of the operating system, which often end by themselves."""
 
@@ -56,7 +56,7 @@ class _Scan(NamedTuple):
 
 
 class WheelLane:
-    """Scans slots that no turn has walked in time. One job at a time."""
+    """Scans slots that no turn has scanned in time. One job at a time."""
 
     def __init__(self, timer: Timer, worker: Worker) -> None:
         self._timer = timer
@@ -73,7 +73,7 @@ class WheelLane:
         """Slots with units that this lane scanned since the start."""
 
     def poll(self, now_ms: Millis, monotonic_ms: int) -> bool:
-        """Arm the rows of the last job, and start the next job if slots are near that no turn has walked.
+        """Arm the rows of the last job, and start the next job if slots are near that no turn has scanned.
 
         Retries skipped slots when no other slots are near. Returns whether a job for other slots was started.
         """
@@ -89,7 +89,7 @@ class WheelLane:
         return started
 
     def next_ms(self, now_ms: Millis, monotonic_ms: int) -> int | None:
-        """Return the wall time at which `look` has work, or None while a job runs."""
+        """Return the wall time at which `poll` has work, or None while a job runs."""
         if self._result is not None:
             return now_ms
         if self._scan is not None:
@@ -107,7 +107,7 @@ class WheelLane:
     def _next_scan(self, now_ms: Millis) -> _Scan | None:
         """Choose the next slots to scan, and move A over empty ones. Returns None when none are due.
 
-        A scan reaches twice the guard ahead: so each slot is armed a whole guard before its time.
+        A scan reaches twice the guard ahead, so each slot is armed a whole guard before its time.
         """
         if not self.is_behind(now_ms):
             return None
@@ -128,14 +128,14 @@ class WheelLane:
         return _Scan(covered_ms, through_ms, int(np.count_nonzero(units)), int(units.sum()), write_ms)
 
     def _next_retry(self, now_ms: Millis, monotonic_ms: int) -> _Scan | None:
-        """Choose a skipped slot to try again. Returns None when none is due."""
+        """Choose a skipped slot to retry. Returns None when none is due."""
         timer = self._timer
         slot = timer.skipped.to_retry(monotonic_ms)
         if slot is None:
             return None
         after_ms = slot.slot_ms - timer.settings.precision_ms
         units = int(timer.wheel.units_between(after_ms, slot.slot_ms).sum())
-        if units < slot.units:  # a later slot has taken its place in the wheel: the next start reads its messages
+        if units < slot.units:  # a later slot has its place in the wheel: the next start reads its messages
             timer.skipped.postpone(slot.slot_ms, monotonic_ms)
             return None
         return _Scan(after_ms, slot.slot_ms, 1, units, timer.floor_slot(now_ms), is_retry=True)
@@ -203,7 +203,7 @@ class WheelLane:
         reach("lane.armed")
 
     def _failed(self, scan: _Scan, error: BaseException, monotonic_ms: int) -> None:
-        """Log the error, and try again after a pause with a single slot. Skip a slot that fails again and again."""
+        """Log the error, and retry after a pause with a single slot. Skip a slot that fails repeatedly."""
         timer = self._timer
         if scan.is_retry:
             timer.skipped.postpone(scan.through_ms, monotonic_ms)

@@ -1,8 +1,8 @@
-"""A store seen over the wire: the bytes that staging needs are asked of the broker, and lie where its files have them.
+"""A view of a store over the wire. It fetches the bytes that staging needs from the broker.
 
-A file here is memory as large as the broker's file, of which only what was fetched takes room; so staging runs over it
-as over a mapped file, kernels and all. What was not fetched is zeros, which are neither a unit nor a record: to read
-them fails, and gives no wrong row.
+A file of the view is memory of the size of the broker's file. Only fetched bytes occupy memory, and they are at the
+positions of the broker's file. So staging and its kernels run as over a mapped file. Bytes that were not fetched are
+zeros, which are neither a unit nor a record. A read of them fails, and returns no wrong row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wheelmq.formats.wire.portions import (
 from wheelmq.system.sparse import SparseFile
 
 WHOLE_BYTES_MAX: Final = 256 << 10
-"""A range of plain bytes is asked for in pieces of this size: several fit an answer."""
+"""A range of plain bytes is requested in pieces of this size, so that an answer holds several."""
 assert WHOLE_BYTES_MAX <= PORTION_BYTES_MAX
 
 
@@ -42,25 +42,28 @@ class Segment(NamedTuple):
 
     body: bytes
     covered: int
-    """Ranges that are answered, from the front."""
+    """Number of answered ranges, from the front."""
     crc: int
     log_start: int
-    """The broker's log begins here,"""
+    """Start of the broker's log."""
     log_end: int
-    """and its last file ends here."""
+    """End of the last file of the broker's log."""
 
 
 Ask = Callable[[FileKind, str, Ranges], Segment]
-"""Asks the broker for ranges. Raises FileNotFoundError for records that have expired, StoreUnreadable, and whatever
-says that the broker was not reached or wants no more of this turn."""
+"""Requests ranges from the broker.
+
+Raises FileNotFoundError for expired records, and StoreUnreadable. Also raises errors that mean that the broker was
+not reached or has ended this turn.
+"""
 
 
 UNREADABLE: Final = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.ILLEGAL_OPERATION)
-"""Answers that say that a portion cannot be had; others say that the lease is over, or that the broker is in need."""
+"""Answers that refuse one portion. Other errors mean that the lease is over, or that the broker is overloaded."""
 
 
 def segment_of(answer: Command) -> Segment:
-    """What an answer of success, or one of UNREADABLE, says. Raises FileNotFoundError, StoreUnreadable."""
+    """Return the contents of an answer of success or of UNREADABLE. Raises FileNotFoundError, StoreUnreadable."""
     match answer.code:
         case ResponseCode.SUCCESS:
             try:
@@ -74,7 +77,7 @@ def segment_of(answer: Command) -> Segment:
 
 
 class FetchedFiles:
-    """A sequence of files of which some bytes were fetched."""
+    """A sequence of files with the bytes that were fetched."""
 
     def __init__(self, file_bytes: int) -> None:
         self.file_bytes = file_bytes
@@ -83,32 +86,32 @@ class FetchedFiles:
         self._files: dict[int, SparseFile] = {}
 
     def file_at(self, position: int) -> SparseFile:
-        """The file that holds byte `position`."""
+        """Return the file that holds byte `position`."""
         start = position - position % self.file_bytes
         if start not in self._files:
             self._files[start] = SparseFile(self.file_bytes)
         return self._files[start]
 
     def read(self, position: int, size: int) -> memoryview:
-        """`size` bytes from `position` on; they must lie in one file."""
+        """Return `size` bytes from `position` on. They must lie in one file."""
         at = position % self.file_bytes
         assert at + size <= self.file_bytes, (position, size)
         return self.file_at(position).view[at : at + size]
 
     def put(self, position: int, data: memoryview) -> None:
-        """Bytes that were fetched; they lie in one file."""
+        """Store fetched bytes, which lie in one file."""
         at = position % self.file_bytes
         self.file_at(position).view[at : at + len(data)] = data
 
     def forget(self) -> None:
-        """Drop what was fetched."""
+        """Drop all fetched bytes."""
         for file in self._files.values():
             file.forget()
         self._files.clear()
 
 
 class WireView:
-    """A store as a task sees it that asks the broker for each range."""
+    """A view of a store that requests each range from the broker."""
 
     def __init__(self, ask: Ask, sizes: StoreSizes) -> None:
         self._ask = ask
@@ -122,22 +125,22 @@ class WireView:
         self.refresh()
 
     def queue(self, name: str) -> FetchedFiles:
-        """The consume queue TOPIC/ID, as far as it was needed."""
+        """Return the consume queue TOPIC/ID, with the bytes that were needed."""
         return self._queues.setdefault(name, FetchedFiles(self._sizes.queue_file_bytes))
 
     def block_queue(self, name: str) -> FetchedFiles:
-        """The queue of the block in folder NAME, as far as it was needed."""
+        """Return the queue of the block in folder NAME, with the bytes that were needed."""
         return self._block_queues.setdefault(name, FetchedFiles(self._sizes.block_queue_file_bytes))
 
     def refresh(self) -> None:
-        """Ask where the log begins and ends by now."""
+        """Update the start and the end of the log."""
         segment = self._ask(FileKind.RECORD, "", ranges_of(np.empty(0, np.int64), np.empty(0, np.int64)))
         self.log.start, self.log.end = segment.log_start, segment.log_end
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
-        """Fetch these ranges; of records, those that were fetched before are dropped.
+        """Fetch these ranges. Records that were fetched before are dropped when new ones are fetched.
 
-        Raises FileNotFoundError for records that have expired, StoreUnreadable, and what `ask` raises.
+        Raises FileNotFoundError for expired records, StoreUnreadable, and the errors of `ask`.
         """
         match kind:
             case FileKind.QUEUE:
@@ -212,7 +215,7 @@ class WireView:
                 wanted["position"][0] = next_position
 
     def _fetch(self, kind: FileKind, name: str, wanted: Ranges, least: int = 1) -> Segment:
-        """The broker's answer, once it has been checked. Raises StoreUnreadable, and what `ask` raises."""
+        """Return the broker's checked answer. Raises StoreUnreadable, and the errors of `ask`."""
         segment = self._ask(kind, name, wanted)
         if zlib.crc32(segment.body) != segment.crc:
             raise StoreUnreadable(f"{len(segment.body)} bytes of {kind} came with another crc than they were sent with")
@@ -222,7 +225,7 @@ class WireView:
 
 
 def _pieces(positions: Positions, sizes: Positions, file_bytes: int) -> tuple[Positions, Positions]:
-    """The same bytes in ranges that lie in one file each, none larger than WHOLE_BYTES_MAX; neighbours are joined."""
+    """Split ranges at file ends and to at most WHOLE_BYTES_MAX bytes each. Joins neighbouring ranges first."""
     starts: list[int] = []
     stops: list[int] = []
     for start, size in zip(positions.tolist(), sizes.tolist(), strict=True):
