@@ -1,1 +1,1 @@
-"""The delay pipeline: a Spark Structured Streaming application that indexes and stages what is parked."""
+"""The delay pipeline: a Spark Structured Streaming application that indexes and stages parked messages."""

@@ -3,9 +3,9 @@
     python -m wheelmq.pipeline.app --broker HOST:PORT [--broker ...] [--namesrv HOST:PORT ...] [--master MASTER]
                                    [--name NAME] [--over-the-wire] [--log-dir DIR]
 
-It says what happens as JSON lines on standard output. A query that ends is started anew under a new lease; when the
-JVM is gone the process ends, and whoever watches it (pipeline.supervisor) starts it again. Nothing that it holds is
-needed to go on: the broker has the truth.
+It prints its events as JSON lines on standard output. A query that ends is started again under a new lease. When the
+JVM is gone, the process ends, and its supervisor (pipeline.supervisor) starts it again. A restart needs no state of
+the process, because the broker has all of it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from wheelmq.pipeline.supervisor import HOLDER_VARIABLE
 
 PRELOAD: Final = "wheelmq.pipeline.preload"
 BROKERS_EXPECTED: Final = 4
-"""Brokers for which there are tasks enough where a name server says who is there."""
+"""Minimum number of brokers that local Spark has tasks for, when a name server lists the brokers."""
 
 _saying = threading.Lock()
 
 
 def say(event: str, **fields: object) -> None:
-    """One JSON line for whoever reads the standard output."""
+    """Print an event as one JSON line on standard output."""
     with _saying:
         print(json.dumps({"event": event, **fields}), flush=True)
 
 
 class _QuietStop(logging.Filter):
-    """Tells in one line, without stacks of Python's and Java's, what a stop has cut off: that is no error."""
+    """Logs a call that a stop cut off in one INFO line, without stack traces, because it is not an error."""
 
     def __init__(self, stopping: Callable[[], bool]) -> None:
         super().__init__()
@@ -66,9 +66,9 @@ class _QuietStop(logging.Filter):
 
 
 def default_master(brokers: int, *, may_grow: bool) -> str:
-    """Spark on this machine, with room for all tasks of all brokers at once.
+    """Return a local Spark master with room for all tasks of all brokers at once.
 
-    A task may wait for its broker; with fewer places, the tasks of a slow one would take those of the others.
+    A task may wait for its broker. With less room, the tasks of a slow broker would block those of the others.
     """
     if brokers == 1 and not may_grow:
         return "local[2,4]"
@@ -80,7 +80,7 @@ def _jvm_pid() -> int | None:
 
 
 def run(options: argparse.Namespace, stopping: Callable[[], bool]) -> None:
-    """Turn until `stopping`. Raises what ended the JVM."""
+    """Run turns until `stopping` returns True. Raises the error that ended the JVM."""
     os.environ[PRELOAD_VARIABLE] = PRELOAD
     holder_id = os.environ.pop(HOLDER_VARIABLE, None) or secrets.token_hex(16)  # workers must not inherit it
     master = options.master or default_master(len(options.broker), may_grow=bool(options.namesrv))

@@ -1,12 +1,12 @@
-"""One broker of the application: the lease there, and the query that works under it.
+"""One broker of the application: its lease, and the query that runs under it.
 
-Each broker has a thread of its own. One that is down, or slow, or whose turn hangs holds up that thread and its query,
-and nobody else's.
+Each broker has its own thread. A broker that is down or slow, or whose turn hangs, blocks only its own thread and
+query.
 
-A turn may hang: a task that does not end, a planner that does not ask. The broker says with each renewal for how long
-it has heard nothing of the lease's turns; past a deadline the query is given up, and another one starts under a new
-lease. What the old one still sends is STALE. It is given up too when a renewal is refused, for then the lease is over,
-and when the broker has not answered one for that long.
+A turn may hang: a task does not end, or the planner asks for no plan. With each renewal, the broker reports for how
+long it has received no request for the lease's turns. After a deadline, the thread stops the query and starts another
+one under a new lease. Later requests of the old query are STALE. The thread also stops a query when the broker
+rejects a renewal, because the lease is over, and when the broker has not answered a renewal for that long.
 """
 
 from __future__ import annotations
@@ -42,21 +42,24 @@ POLL_S: Final = 0.2
 RENEW_S: Final = 1.5
 RETRY_S: Final = 0.5
 QUIET_S: Final = 10.0
-"""A turn that is not heard of for so long is given up. Turns are two thirds of a lead (20 s) ahead at least."""
+"""A turn without a request for this time is stopped. Turns are at least two thirds of a lead (20 s) ahead."""
 QUIET_NEW_S: Final = 30.0
-"""The same for a query that has not committed a turn yet: Spark has to plan it."""
+"""The same for a query that has not committed a turn yet, because Spark has to plan it."""
 QUIET_FIRST_S: Final = 180.0
-"""The same for the first query of all: workers have to be started, and maybe kernels compiled."""
+"""The same for the first query of all, because workers must start, and kernels may have to be compiled."""
 QUIET_DOUBLINGS_MAX: Final = 4
-"""Turns given up one after another have ever more time: a machine may be that slow."""
+"""Maximum number of doublings of the limit: one for each turn stopped in a row, because a machine may be slow."""
 LEFT_BEHIND_MAX: Final = 3
-"""Queries that did not stop when told to; then it takes a new JVM."""
+"""Maximum number of queries that did not stop. One more requires a new JVM."""
 
 Say = Callable[..., None]
 
 
 class BrokerTurns:
-    """Keeps a query turning for one broker. `failure` is what ended its thread: then the whole driver must end."""
+    """Keeps a query running for one broker.
+
+    `failure` is the error that ended its thread. The whole driver must then end.
+    """
 
     def __init__(
         self,
@@ -73,14 +76,14 @@ class BrokerTurns:
         self.has_turned = False
         self.failure: BaseException | None = None
         self.answered_s = time.monotonic()
-        """When the broker last answered."""
+        """Time of the broker's last answer."""
         self._session = session
         self._name = name
         self._holder_id = holder_id
-        """Secret: a holder with this id opens the lease again before it lapses."""
+        """Secret: a holder with this id may open the lease again before it lapses."""
         self._say = say
         self._source = source
-        """Name of the data source that is registered for this broker."""
+        """Name of the data source registered for this broker."""
         self._over_the_wire = over_the_wire
         self._link = SyncConnection(broker)
         self._query: StreamingQuery | None = None
@@ -88,12 +91,12 @@ class BrokerTurns:
         self._query_has_turned = False
         self._epoch = 0
         self._renewed_s = 0.0
-        """When the lease was last renewed, or opened."""
+        """Time when the lease was last renewed or opened."""
         self._next_try_s = 0.0
         self._next_renewal_s = 0.0
         self._last_problem = ""
         self._given_up = 0
-        """Turns given up for their silence since the last one that was committed."""
+        """Turns stopped for their silence since the last committed turn."""
         self._left_behind = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"turns of {broker}", daemon=True)
@@ -102,11 +105,11 @@ class BrokerTurns:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end its query and itself."""
+        """Make the thread end its query and itself."""
         self._stopping.set()
 
     def join(self, deadline_s: float) -> None:
-        """Wait until it has."""
+        """Wait for the end of the thread, for at most `deadline_s` seconds."""
         self._thread.join(deadline_s)
 
     def _run(self) -> None:
@@ -121,7 +124,7 @@ class BrokerTurns:
             self._link.close()
 
     def _step(self) -> None:
-        """Start the query if there is none, renew the lease, see whether the query has ended or hangs."""
+        """Start the query if there is none, renew the lease, and check whether the query has ended or hangs."""
         now_s = time.monotonic()
         if self._query is None:
             if now_s >= self._next_try_s:
@@ -137,7 +140,7 @@ class BrokerTurns:
             answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self._name, holderId=self._holder_id)
         except (CallError, Refused) as problem:
             self._next_try_s = now_s + RETRY_S
-            kind = re.sub(r"\d+", "", str(problem))  # how long ago the holder renewed changes with each rejection
+            kind = re.sub(r"\d+", "", str(problem))  # the time since the holder's renewal changes with each rejection
             if kind != self._last_problem:
                 self._last_problem = kind
                 self._say("waiting", broker=self.broker, why=str(problem))
@@ -165,7 +168,7 @@ class BrokerTurns:
         self._say("turning", broker=self.broker, epoch=self._epoch)
 
     def _renew(self, query: StreamingQuery, now_s: float) -> None:
-        """Keep the lease; give the query up when it is over, or when nothing is heard of its turns."""
+        """Renew the lease. Stop the query when the lease is over, or when its turns are silent for too long."""
         try:
             answer = self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self._epoch)
         except Refused as problem:
@@ -186,7 +189,10 @@ class BrokerTurns:
         return least_s * (1 << min(self._given_up, QUIET_DOUBLINGS_MAX))
 
     def _give_up(self, query: StreamingQuery, why: str) -> None:
-        """Stop a query that may hang; tasks are killed with their workers. Raises RuntimeError for one too many."""
+        """Stop a query that may hang. Its tasks are killed with their workers.
+
+        Raises RuntimeError when more than LEFT_BEHIND_MAX queries do not stop.
+        """
         try:
             query.stop()
         except Py4JError as problem:
@@ -199,7 +205,7 @@ class BrokerTurns:
     def _ended(self, query: StreamingQuery, why: str) -> None:
         self._query = None
         if self._checkpoint is not None:
-            shutil.rmtree(self._checkpoint, ignore_errors=True)  # it is never read again
+            shutil.rmtree(self._checkpoint, ignore_errors=True)  # no query reads it again
         self._say("query ended", broker=self.broker, epoch=self._epoch, why=why)
 
     def _turned(self, text: str) -> None:

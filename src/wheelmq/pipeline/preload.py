@@ -1,4 +1,4 @@
-"""What a Spark worker of the pipeline needs, imported and compiled before the first worker is forked."""
+"""Import and compile the code of a Spark worker before the first worker is forked."""
 
 from __future__ import annotations
 

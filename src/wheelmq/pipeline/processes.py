@@ -1,4 +1,4 @@
-"""A process and what came of it: found, and ended."""
+"""Find and kill a process with all its children, or lower their priority."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GONE_DEADLINE_S = 15.0
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and all that came of it."""
+    """Return a process and all its descendants."""
     try:
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]
@@ -27,12 +27,12 @@ def kill(processes: list[psutil.Process]) -> None:
 
 
 def stand_back(processes: list[psutil.Process], niceness: int) -> None:
-    """Give way to others by `niceness` more than this process does; what they start from now on does the same."""
+    """Lower the priority of processes to `niceness` below that of this process. Their later children inherit it."""
     goal = min(19, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
     groups = set()
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             groups.add(os.getpgid(process.pid))
-    for group in groups:  # by group: a priority given by process would miss every thread but the first
+    for group in groups:  # by group: a priority set by process would miss every thread except the first
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PGRP, group, goal)

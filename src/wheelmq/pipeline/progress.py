@@ -1,8 +1,8 @@
-"""Whether the driver makes progress, as its brokers see it.
+"""Judge whether the driver makes progress, from the answers of its brokers.
 
-A process that hangs still exists: a JVM that is stopped, a driver in an endless wait. The brokers notice it, because
-their leases are not renewed. The supervisor asks them, `Progress` judges their answers, and the supervisor ends a
-driver that hangs.
+A process that hangs still exists: a JVM is stopped, or a driver waits forever. The brokers notice it, because their
+leases are not renewed. The supervisor asks them, `Progress` judges their answers, and the supervisor ends a driver
+that hangs.
 
 The driver itself handles a hanging turn (`broker_turns`). So the limits here are longer than the driver's own.
 """
@@ -13,14 +13,15 @@ from collections.abc import Mapping, Set
 from typing import Any, Final, NamedTuple
 
 LOOK_S: Final = 2.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 GAP_S: Final = 5 * LOOK_S
-"""A longer pause between two looks means that this process, or the machine, was suspended. The times begin again."""
+"""A longer pause between two checks means that this process, or the machine, was suspended. The times begin again."""
 LAPSED_S: Final = 15.0
 """Seconds without a lease after which a driver hangs that has said that it turns. The lease lapsed 5 s before.
 
-A healthy driver can need 12 s after a broker restarts. Its next renewal, after up to RENEW_S (1.5 s), is rejected. The
-stop of its query then blocks for up to Spark's stopTimeout (10 s). Only then does the driver say that the query ended.
+A healthy driver can need 12 s after a broker restarts. Its next renewal, after up to RENEW_S (1.5 s), is rejected.
+The stop of its query then blocks for up to Spark's stopTimeout (10 s). Only then does the driver say that the query
+ended.
 """
 OPENING_S: Final = 120.0
 """The same for a driver that starts a query: the driver does not renew while Spark plans it."""
@@ -37,7 +38,7 @@ DOUBLINGS_MAX: Final = 4
 
 
 class TurnProgress(NamedTuple):
-    """The state of the pipeline, as a broker answers it."""
+    """The state of the pipeline, as a broker reports it."""
 
     is_held: bool
     """Whether any pipeline renews the lease."""
@@ -54,20 +55,20 @@ def answer_of(metrics: Mapping[str, Any]) -> TurnProgress:
 
 
 class Progress:
-    """Judges one driver after another. Times are monotonic seconds."""
+    """Judges successive drivers. Times are monotonic seconds."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._looked_s: float | None = None
         self._began_s: float | None = None
-        """When the driver started, or when a suspended supervisor looked again."""
+        """Time when the driver started, or when a suspended supervisor checked again."""
         self._lapsed_s: dict[str, float] = {}
-        """The time since when no pipeline renews the lease, by broker."""
+        """Time since when no pipeline renews the lease, by broker."""
         self._turning: frozenset[str] = frozenset()
-        """Brokers of which the driver had said that it turns, at the last look."""
+        """Brokers of which the driver had said that it turns, at the last check."""
         self._turns: dict[str, int] = {}
         self._hung = 0
-        """Drivers that hung since the last committed turn."""
+        """Number of drivers that hung since the last committed turn."""
 
     def begin(self) -> None:
         """Begin with another driver."""
@@ -76,14 +77,14 @@ class Progress:
         self._turning = frozenset()
 
     def note_hung(self) -> None:
-        """Note that the driver was ended since it hung: the next one has twice the time."""
+        """Note that the driver hung and was ended. The next driver has twice the time."""
         self._hung = min(self._hung + 1, DOUBLINGS_MAX)
         self.begin()
 
     def problem(
         self, now_s: float, answers: Mapping[str, TurnProgress | None], *, turning: Set[str], has_session: bool
     ) -> str | None:
-        """Judge the answers of the brokers. Returns why the driver hangs, or None while it does not.
+        """Judge the answers of the brokers. Returns why the driver hangs, or None if it does not.
 
         `answers` has None for a broker that does not answer. `turning` are the brokers of which the driver has said
         that it turns.
@@ -98,7 +99,7 @@ class Progress:
             waited_s = now_s - self._began_s
             return f"Spark is not up after {waited_s:.0f} s" if waited_s > factor * START_S else None
         for broker in turning - self._turning:
-            self._lapsed_s.pop(broker, None)  # its query has just started, and it renews from now on
+            self._lapsed_s.pop(broker, None)  # its query has just started and renews from now on
         self._turning = frozenset(turning)
         for broker, answer in answers.items():
             self._note(now_s, broker, answer)

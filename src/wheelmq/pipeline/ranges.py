@@ -1,4 +1,4 @@
-"""From a plan to the partitions of its micro-batch. Pure."""
+"""Compute the partitions of a micro-batch from its plan. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from wheelmq.delay.timer.staging import Piece, pieces
 from wheelmq.formats.disk.turn_row import KIND_BLOCKS, KIND_INDEX, KIND_QUEUE, KIND_WALK
 
 ROWS_PER_PARTITION = 20_000
-"""Fewer rows than this are read by one task: a second one costs more than it saves."""
+"""Minimum number of rows per task. With fewer rows, a second task costs more than it saves."""
 
 PARALLELISM = 2
 TASKS_MAX = PARALLELISM + 2
-"""Tasks of one turn that have room at once: so many index, one walks slots, one walks blocks. Those that stage levels
-are short, and take the room that is left."""
+"""Tasks of one turn that run at once: PARALLELISM tasks index, one scans slots, one scans blocks.
+
+Tasks that stage levels are short, and use the remaining room.
+"""
 
 
 class Range(InputPartition):  # type: ignore[misc]
-    """What one task reads, by its kind: queue offsets to index from `first` to `end`, slots to walk, pieces of
-    the plan's queues, or its blocks."""
+    """The work of one task: queue offsets to index, slots to scan, parts of the plan's queues, or its blocks.
+
+    `first` and `end` are queue offsets, or the times of slots.
+    """
 
     def __init__(
         self, kind: str, plan: dict[str, Any], *, first: int = 0, end: int = 0, queues: Sequence[Piece] = ()
@@ -35,7 +39,7 @@ class Range(InputPartition):  # type: ignore[misc]
 
 
 def ranges(plan: dict[str, Any], parallelism: int = PARALLELISM) -> list[Range]:
-    """The tasks of a plan; together they cover it, in its order, and none is empty."""
+    """Return the tasks of a plan. Together they cover the plan in its order, and none is empty."""
     found = []
     for first, end in _shares(plan["index_from"], plan["index_to"], parallelism):
         found.append(Range(KIND_INDEX, plan, first=first, end=end))
@@ -50,7 +54,7 @@ def ranges(plan: dict[str, Any], parallelism: int = PARALLELISM) -> list[Range]:
 
 
 def _shares(first: int, end: int, parallelism: int) -> Iterator[tuple[int, int]]:
-    """[first, end) in as many shares as are worth a task of their own; none without rows."""
+    """Split [first, end) into shares that are large enough for a task. Yields nothing for an empty range."""
     rows = end - first
     parts = max(1, min(parallelism, rows // ROWS_PER_PARTITION)) if rows else 0
     for i in range(parts):

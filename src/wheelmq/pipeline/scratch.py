@@ -1,7 +1,7 @@
-"""Scratch folders of this process: nothing in them outlives it.
+"""Scratch folders of this process. They do not outlive it.
 
-What a killed process left is removed by the next one. A scratch folder is held by a lock on the file beside it,
-which the kernel drops when the process dies, in whatever way.
+The next process removes the folders of a killed one. A lock on a file next to a folder protects it. The kernel
+releases the lock when the process dies, for any reason.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_FREE_MIN = 64 << 20
-"""A checkpoint of the pipeline holds some hundred small files at most."""
+"""Minimum free space. A checkpoint of the pipeline has at most some hundred small files."""
 
 
 def memory() -> Path:
-    """Shared memory if this machine has some to spare, else the folder for temporary files."""
+    """Return the folder of shared memory if it has enough space, else the one for temporary files."""
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(SHARED_MEMORY).free
         if free >= SHARED_MEMORY_FREE_MIN and os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
@@ -29,11 +29,11 @@ def memory() -> Path:
 
 
 _held: dict[Path, tuple[Path, int]] = {}
-"""By base folder: this process's own folder in it, and the open lock that says that it is in use."""
+"""For each base folder, this process's folder in it, and the open lock that protects it."""
 
 
 def folder(kind: str, base: Path | None = None) -> Path:
-    """A new folder inside this process's scratch folder in `base`."""
+    """Create a folder inside this process's scratch folder in `base`."""
     base = base or Path(tempfile.gettempdir())
     if base not in _held:
         _held[base] = _hold(base)
@@ -42,7 +42,7 @@ def folder(kind: str, base: Path | None = None) -> Path:
 
 
 def _hold(base: Path) -> tuple[Path, int]:
-    """Make this process's folder and lock it; remove the folders whose lock nobody holds any more."""
+    """Create and lock this process's folder, and remove the folders that no process locks any more."""
     root = base / f"wheelmq-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
     status = root.lstat()
@@ -50,7 +50,7 @@ def _hold(base: Path) -> tuple[Path, int]:
         raise PermissionError(f"{root} is not yours: remove it, or point TMPDIR at a folder of your own")
     turnstile = _open_lock(root / ".lock")
     try:
-        fcntl.flock(turnstile, fcntl.LOCK_EX)  # nobody sweeps between the making of a lock and its taking
+        fcntl.flock(turnstile, fcntl.LOCK_EX)  # no process sweeps between the creation of a lock file and its lock
         for path in root.glob("*.lock"):
             if path.name != ".lock":
                 _sweep(path)
@@ -63,7 +63,7 @@ def _hold(base: Path) -> tuple[Path, int]:
 
 
 def _sweep(lock_path: Path) -> None:
-    """Remove a scratch folder if the process that made it is gone."""
+    """Remove a scratch folder if the process that created it is gone."""
     lock = _open_lock(lock_path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Which brokers the application serves: those that were named, and those that a name server knows at the moment.
+"""The brokers that the application serves: those of the command line, and those that a name server knows now.
 
-A broker that registers is served from then on. One that has left the name server is let go once it does not answer
-either: a name server that was started anew knows nobody for a while.
+A broker is served from its registration on. A broker that has left the name server is served until it does not answer
+either, because a restarted name server knows no broker for a while.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 2.0
 GONE_S: Final = 10.0
-"""A broker that does not answer for so long, and is not registered, has left."""
+"""A broker that is not registered and does not answer for this time has left."""
 JOIN_S: Final = 20.0
 
 
 class Serving:
-    """The brokers that are served. `begin` makes what serves one; `say` hears of each change."""
+    """The brokers that are served. `begin` starts to serve a broker, and `say` reports each change."""
 
     def __init__(
         self,
@@ -46,7 +46,10 @@ class Serving:
         self.turns: dict[str, BrokerTurns] = {}
 
     def step(self) -> None:
-        """See who has come or gone. Raises what ended the thread of a broker."""
+        """Start to serve new brokers, and stop those that have left.
+
+        Raises the error that ended a broker's thread.
+        """
         for one in self.turns.values():
             if one.failure is not None:
                 raise one.failure
@@ -66,7 +69,7 @@ class Serving:
             self._say("serving", brokers=sorted(self.turns))
 
     def stop(self) -> None:
-        """End all queries; returns when they have ended, or hang."""
+        """Stop all queries. Returns when they have ended, or after JOIN_S."""
         for one in self.turns.values():
             one.stop()
         deadline_s = time.monotonic() + JOIN_S
@@ -76,7 +79,7 @@ class Serving:
             link.close()
 
     def _registered(self) -> set[str] | None:
-        """Addresses of the masters that are registered; None when no name server tells."""
+        """Return the addresses of the registered masters; None when no name server answers."""
         problem = ""
         for link in self._links:
             try:
@@ -91,7 +94,7 @@ class Serving:
         return None
 
     def _report(self, problem: str) -> None:
-        """Say when the name servers answer no more, and when one does again."""
+        """Report when no name server answers any more, and when one answers again."""
         if bool(problem) != bool(self._last_problem):
             if problem:
                 log.warning("no name server tells which brokers there are: %s", problem)

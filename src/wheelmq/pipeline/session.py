@@ -1,10 +1,9 @@
-"""A Spark session fit for many small turns, opened and really closed.
+"""A Spark session for many small turns.
 
-One session per process, since PySpark holds its gateway in a class. `open_session` starts the JVM
-(gateway.py) with settings that make a small turn cheap; `close_session` ends the JVM and every worker, and
-only then returns.
+A process has one session, because PySpark holds its gateway in a class. `open_session` starts the JVM (gateway.py)
+with settings that make a small turn cheap. `close_session` ends the JVM and every worker before it returns.
 
-Everything that Spark writes lies in scratch folders of this process (scratch.py).
+Spark writes all its files into scratch folders of this process (scratch.py).
 """
 
 from __future__ import annotations
@@ -44,56 +43,59 @@ from wheelmq.pipeline.java import JavaRuntime, find_java
 _log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "WHEELMQ_JAVA_CACHE"
-"""auto (or unset): use a start-up cache, make one beside the first run; use: make none; off: use none."""
+"""Name of the environment variable for the start-up cache.
+
+auto or unset: use a cache, or create one during the first run. use: create none. off: use none.
+"""
 
 TRAINING_MEMORY_FREE_MIN = 1536 << 20
-"""Making a start-up cache takes a second JVM with its workers; it does not compete for the last memory."""
+"""Minimum free memory to create a start-up cache, which needs a second JVM with its workers."""
 
 TRAINING_DISK_FREE_MIN = 1 << 30
 SOCKET_PATH_BYTES_MAX = 103
-"""What fits in a socket's address on every system (Linux takes a few more)."""
+"""Maximum length of a socket's path on every system. Linux allows a few bytes more."""
 
 NICENESS = 10
-"""By how much JVM and workers stand back behind the driver."""
+"""Niceness of JVM and workers above that of the driver."""
 
 STOP_GRACE_S = 15.0
 
 SETTINGS: Mapping[str, str] = {
-    # What a session is.
+    # Basic properties of a session.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.scheduler.mode": "FAIR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Python workers: forked warm (daemon.py), kept between tasks.
+    # Python workers: forked from a prepared process (daemon.py), and kept between tasks.
     "spark.python.daemon.module": "wheelmq.pipeline.daemon",
     "spark.python.worker.reuse": "true",
-    # A turn is small and its plan is known: two partitions, nothing to adapt, batches that need no cutting.
+    # A turn is small and its plan is known: two partitions, no adaptive execution, no batches to split.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.locality.wait": "0s",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-    # The checkpoint is scratch and no operator keeps state.
+    # The checkpoint is scratch, and no operator keeps state.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.ui.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.streaming.stopTimeout": "10s",
-    # Nobody looks back further, and what the listeners keep is memory that grows for hours.
+    # No user needs older data, and the listeners' memory would grow for hours.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",
     "spark.sql.ui.retainedExecutions": "20",
 }
-"""Settings of every session; the caller's win over them."""
+"""Settings of every session. The caller's settings override them."""
 
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""Settings of a session whose tasks run on this machine: nothing listens beyond it."""
+"""Settings of a session whose tasks run on this machine. It listens only on this machine."""
 
 POOL = "spark.scheduler.pool"
 PROGRESS_IN_MEMORY: Mapping[str, str] = {
@@ -105,7 +107,7 @@ PROGRESS_IN_MEMORY: Mapping[str, str] = {
 
 @dataclass
 class _Opened:
-    """The one open session of this process and what must end with it."""
+    """The open session of this process, and the processes that end with it."""
 
     session: SparkSession
     gateway: Gateway
@@ -123,7 +125,7 @@ def open_session(
     log_dir: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark and return its session; the JVM's log goes to `log_dir`, or to scratch if none is named."""
+    """Start Spark and return its session. The JVM's log goes to `log_dir`, or to a scratch folder without one."""
     java = find_java()
     if java.remark:
         _log.warning("%s. Spark runs on Java %d (%s).", java.remark, java.version, java.home)
@@ -138,24 +140,24 @@ def open_session(
 
 
 def close_session(session: SparkSession) -> None:
-    """Stop the session's queries, end its JVM and all Python workers; returns when the last one is gone."""
+    """Stop the session's queries, its JVM and all Python workers. Returns when the last one is gone."""
     assert _opened is not None and _opened.session is session, "this session is not open"
     close_jvm(_opened, STOP_GRACE_S)
 
 
 def stand_back(session: SparkSession) -> None:
-    """From now on JVM and workers give way to the driver and to a broker beside it.
+    """Lower the priority of JVM and workers below that of the driver and of a broker on this machine.
 
-    Right once the first turns are made: until then the JVM starts, which is to be over soon.
+    Call it after the first turns. Until then the JVM starts, which should not take long.
     """
     assert _opened is not None and _opened.session is session, "this session is not open"
     processes.stand_back(processes.family(_opened.gateway.process.pid), NICENESS)
 
 
 def scratch_checkpoint() -> Path:
-    """A new, empty folder for a query's checkpoint, in memory if there is room; it goes with this process.
+    """Create an empty folder for a query's checkpoint, in memory if there is room. It ends with this process.
 
-    Who starts queries again and again removes the folder of each one that ended.
+    A caller that starts queries repeatedly removes the folder of each query that ended.
     """
     return scratch.folder("checkpoint", scratch.memory())
 
@@ -163,17 +165,17 @@ def scratch_checkpoint() -> Path:
 def start_turns(
     rows: DataFrame, turn: Callable[[DataFrame, int], None], checkpoint: Path, name: str | None = None
 ) -> StreamingQuery:
-    """Start a query that hands every batch to `turn`: progress kept in memory, a FAIR pool of its own.
+    """Start a query that passes every batch to `turn`. Its progress stays in memory, and it has its own FAIR pool.
 
-    Right only for a query that never starts again from its checkpoint: each start takes a new, empty one.
-    (With progress in files, Hadoop's local file system forks a `chmod` for each of a batch's four files.)
-    Spark does not call the source's `commit`.
+    The query must never start again from its checkpoint: each start needs a new, empty one. With progress in files,
+    Hadoop's local file system would fork a `chmod` for each of a batch's four files. Spark does not call the source's
+    `commit`.
     """
     context = rows.sparkSession.sparkContext
     writer = rows.writeStream.foreachBatch(turn).option("checkpointLocation", str(checkpoint))
     writer = writer if name is None else writer.queryName(name)
     pool = context.getLocalProperty(POOL)
-    context.setLocalProperty(POOL, name or checkpoint.name)  # the query's thread takes over what it finds
+    context.setLocalProperty(POOL, name or checkpoint.name)  # the query's thread inherits it
     try:
         return writer.options(**PROGRESS_IN_MEMORY).start()
     finally:
@@ -183,7 +185,7 @@ def start_turns(
 def map_in_arrow(
     rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
 ) -> DataFrame:
-    """`DataFrame.mapInArrow` without pandas, which PySpark demands of the driver and then never uses."""
+    """Run `DataFrame.mapInArrow` without pandas, which PySpark requires in the driver but never uses."""
     from pyspark.sql.udf import UserDefinedFunction
     from pyspark.util import PythonEvalType
 
@@ -205,9 +207,9 @@ def spark_settings(app_name: str, master: str, conf: Mapping[str, str]) -> dict[
 
 
 def _socket_settings(folder: Path) -> dict[str, str]:
-    """Unix sockets between the JVM and its workers, unless the folder's path is too long for the kernel.
+    """Return settings for Unix sockets between the JVM and its workers, unless the path is too long for the kernel.
 
-    Over TCP, exchanges wait for delayed acknowledgements: a small turn takes 85 ms in place of 50.
+    Over TCP, messages wait for delayed acknowledgements: a small turn takes 85 ms instead of 50.
     """
     path_bytes = len(os.fsencode(folder / f".{uuid.uuid4()}.sock"))
     return {
@@ -243,7 +245,7 @@ def open_jvm(
 
 
 def _connect(gateway: Gateway) -> SparkSession:
-    """A session over the gateway. PySpark puts a SIGINT handler of its own in place, which is undone here."""
+    """Return a session over the gateway. Restores the SIGINT handler that PySpark replaces."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if main else None
     try:
@@ -266,15 +268,15 @@ def close_jvm(opened: _Opened, grace_s: float) -> None:
         stopping.start()
         stopping.join(STOP_GRACE_S)
     opened.gateway.close(0 if stopping.is_alive() else grace_s)
-    _forget()  # only now: py4j waits for ever if it closes a connection on which the JVM may still call back
+    _forget()  # only now: py4j waits forever if it closes a connection on which the JVM may still call back
     _, left = psutil.wait_procs(members, timeout=STOP_GRACE_S)
     processes.kill(left)
 
 
 def _stop_spark(session: SparkSession) -> None:
-    """Stop in good order what still answers; whatever fails here ends with the JVM a moment later.
+    """Stop queries and session cleanly, as far as they answer. Any failure here ends with the JVM soon.
 
-    Each call waits for the JVM, which may hang: so this runs in a thread that nobody needs to wait for.
+    Each call waits for the JVM, which may hang. So this runs in a thread that the caller need not wait for.
     """
     with contextlib.suppress(Exception):
         for query in session.streams.active:
@@ -303,12 +305,12 @@ def _leave() -> None:
 
 
 def _train_beside(cache: StartupCache) -> subprocess.Popen[bytes] | None:
-    """Make the start-up cache in another process, which takes only idle processor and ends with this one."""
+    """Create the start-up cache in another process, which uses only idle processor time and ends with this one."""
     try:
         cache.folder.parent.mkdir(parents=True, exist_ok=True)
         disk_free = shutil.disk_usage(cache.folder.parent).free
     except OSError:
-        return None  # a home that takes no files
+        return None  # no files can be created in this home
     if disk_free < TRAINING_DISK_FREE_MIN or psutil.virtual_memory().available < TRAINING_MEMORY_FREE_MIN:
         return None
     command = [sys.executable, "-m", "wheelmq.pipeline.training"]

@@ -1,8 +1,8 @@
 """The streaming source of the pipeline: a micro-batch is a turn, and its end offset is the broker's plan.
 
-`latestOffset` is a long poll at the broker; when there is nothing to do it gives the start back, and Spark runs no
-batch. `partitions` computes ranges from the plan alone. `read` runs in tasks, over the mapped store where a task sees
-the broker's own folder, else over the wire.
+`latestOffset` is a long poll at the broker. Without work it returns the start offset, and Spark runs no batch.
+`partitions` computes ranges from the plan alone. `read` runs in tasks. It maps the store if the task sees the
+broker's own folder, and otherwise reads over the wire.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from wheelmq.system.failpoint import bend, reach
 FORMAT = "wheelmq.timer"
 BATCH_ROWS = 50_000
 VIEW = "view"
-"""Name of an option; Spark hands them on in small letters."""
+"""Name of an option. Spark passes option names in lower case."""
 AUTO = "auto"
 WIRE = "wire"
 
 
 class TimerSource(DataSource):  # type: ignore[misc]
-    """What is parked and to be indexed, and what is due to be walked, as rows without bodies."""
+    """Parked messages to index, and messages in due slots and queues, as rows without bodies."""
 
     @classmethod
     def name(cls) -> str:
@@ -54,11 +54,11 @@ class TimerSource(DataSource):  # type: ignore[misc]
 
 
 def timer_source(number: int) -> type[TimerSource]:
-    """A source of its own name, for the queries of one broker.
+    """Create a source with its own name, for the queries of one broker.
 
     Each stream that starts writes into the map of environment variables of its registered source, without a lock
-    (Spark: PythonStreamingSourceRunner.init). Streams of one source that start at the same moment leave a map that no
-    task can read any more (OptionalDataException), until the application ends.
+    (Spark: PythonStreamingSourceRunner.init). If two streams of one source start at the same moment, no task can read
+    the map any more (OptionalDataException), until the application ends.
     """
 
     def name(cls: type[TimerSource]) -> str:
@@ -68,8 +68,11 @@ def timer_source(number: int) -> type[TimerSource]:
 
 
 class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """Options: `broker` (host:port), `terms` (JSON: what the broker answered when it gave the lease), `view` (`wire`:
-    no task maps the store)."""
+    """Plans and reads the micro-batches of one lease.
+
+    Options: `broker` is HOST:PORT, and `terms` is the broker's JSON answer that gave the lease. With `view` = `wire`,
+    no task maps the store.
+    """
 
     def __init__(self, options: dict[str, str]) -> None:
         self._broker = options["broker"]
@@ -81,7 +84,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return {"epoch": self._terms["epoch"], "turn": -1}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        """The broker's plan, or `start` verbatim when there is nothing to do. Raises when the lease is over."""
+        """Return the broker's plan, or `start` unchanged without work. Raises when the lease is over."""
         if self._link is None:
             self._link = SyncConnection(self._broker)
         ext = headers.texts(epoch=self._terms["epoch"], timeoutMs=1000)
@@ -134,7 +137,7 @@ class TimerStreamReader(DataSourceStreamReader):  # type: ignore[misc]
             )
 
     def _view(self, link: SyncConnection, turn: int) -> ReadView:
-        """The store: its files where this process sees the broker's own folder, else over the wire."""
+        """Return a view of the store: its files if this process sees the broker's own folder, else over the wire."""
         sizes = msgspec.convert(self._terms, StoreSizes)
         root = Path(self._terms["store_path"])
         if not self._over_the_wire and sees_store(root, self._terms["store_identity"]):

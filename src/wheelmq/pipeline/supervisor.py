@@ -1,10 +1,10 @@
-"""The supervisor of the pipeline: it starts a driver that died again, at once and with the same holder id.
+"""The supervisor of the pipeline. It starts a driver that died again, at once and with the same holder id.
 
 A lease belongs to a random holder id. The new driver opens the lease with the same id, so it does not wait until the
-lease of the dead driver lapses. The broker's armed references bridge the seconds that Spark takes to start.
+lease of the dead driver lapses. The broker's armed references cover the seconds that Spark needs to start.
 
 A driver that hangs does not die. The supervisor asks the brokers every two seconds whether the driver makes progress
-(`progress`). It kills a driver that does not, with its JVM and workers, and starts another one.
+(`progress`). It kills a driver that makes none, with its JVM and workers, and starts another one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ HOLDER_VARIABLE: Final = "WHEELMQ_HOLDER_ID"
 """Name of the environment variable with the driver's holder id, which other users of the machine cannot read."""
 ANSWER_S: Final = 1.0
 STOP_DEADLINE_S: Final = 30.0
-"""A driver stops its queries, Spark, the JVM and the workers; on a busy machine that takes some seconds."""
+"""Time limit to stop a driver with its queries, Spark, the JVM and the workers. A busy machine needs some seconds."""
 
 
 class PipelineState(StrEnum):
-    """How far the driver has come, as it tells."""
+    """The state of the driver, as it reports it."""
 
     STARTING = "starting"
-    """Spark's JVM is coming up."""
+    """Spark's JVM starts."""
     WAITING = "waiting"
     """Spark is up, and a broker does not give the lease."""
     TURNING = "turning"
@@ -50,9 +50,9 @@ class PipelineState(StrEnum):
 
 
 class PipelineSupervisor:
-    """Keeps one driver running. `on_change` is called when its state has changed, with what there is to say.
+    """Keeps one driver running. Calls `on_change` with a text when the driver's state has changed.
 
-    It serves `brokers`, and those that are registered at the name servers `namesrv`, whenever they come and go.
+    The driver serves `brokers`, and those that are registered at the name servers `namesrv` at the moment.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class PipelineSupervisor:
         self._progress = Progress(self.name)
         self._callers: dict[str, RpcClient] = {}
         self._hung: str | None = None
-        """Why the driver was just killed; None for one that died by itself."""
+        """Reason to kill the last driver; None for a driver that died by itself."""
         self._problems: dict[str, str] = {}
-        """Problems of the last look, by broker, and "look" for an unexpected error."""
+        """Problems of the last check, by broker, and "look" for an unexpected error."""
         self._watching: asyncio.Task[None] | None = None
         command = driver_command(
             brokers, namesrv, name=self.name, master=master, log_dir=log_dir, over_the_wire=over_the_wire
@@ -100,7 +100,7 @@ class PipelineSupervisor:
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> bool:
-        """Stop the driver, and with it Spark; False when it took force."""
+        """Stop the driver and Spark. Returns False if they had to be killed."""
         if self._watching is not None:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -111,12 +111,12 @@ class PipelineSupervisor:
         return stopped
 
     async def _watch(self) -> None:
-        """Ask the brokers from time to time, and end a driver that hangs."""
+        """Ask the brokers regularly, and end a driver that hangs."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
                 await self._check_progress()
-            except Exception as error:  # the next look may find a driver that hangs
+            except Exception as error:  # the next check may find a driver that hangs
                 self._note_problem("look", f"a check of the pipeline failed: {_error_text(error)}")
             else:
                 self._problems.pop("look", None)
@@ -135,7 +135,7 @@ class PipelineSupervisor:
             await self._end_hung(pid, why)
 
     async def _ask(self, broker: str) -> TurnProgress | None:
-        """Ask a broker about its pipeline. Returns None when it does not answer."""
+        """Ask a broker about its pipeline. Returns None without an answer."""
         caller = self._callers.get(broker)
         if caller is None:
             caller = self._callers[broker] = RpcClient(broker)
@@ -152,7 +152,7 @@ class PipelineSupervisor:
         return found
 
     def _note_problem(self, key: str, text: str) -> None:
-        """Log why a driver that hangs may not be found. The same text is logged once."""
+        """Log why a driver that hangs may not be found. Logs the same text once."""
         if self._problems.get(key) == text:
             return
         self._problems[key] = text
@@ -162,7 +162,7 @@ class PipelineSupervisor:
             self._on_change(f"WARNING: {text}")
 
     async def _end_hung(self, pid: int, why: str) -> None:
-        """Kill the driver with all processes that it started, stopped ones too."""
+        """Kill the driver with all processes that it started, including stopped ones."""
         self._hung = why
         rest = [process for process in family(pid) if process.pid != pid]
         self.child.end_process(f"the pipeline hangs: {why}; driver {pid}, JVM {self.jvm_pid} and workers are killed")
@@ -227,7 +227,7 @@ def driver_command(
     log_dir: Path,
     over_the_wire: bool = False,
 ) -> list[str]:
-    """The command of a driver that ends with us."""
+    """Return the command of a driver that ends with this process."""
     command = [sys.executable, "-P", "-m", "wheelmq", "pipeline", "--driver", "--ends-with-stdin", "--name", name]
     for broker in brokers:
         command += ["--broker", broker]

@@ -1,6 +1,6 @@
-"""Makes the JVM's start-up cache: runs Spark as the pipeline does, so that the JVM learns which classes that takes.
+"""Create the JVM's start-up cache. It runs Spark as the pipeline does, so that the JVM records the needed classes.
 
-`python -m wheelmq.pipeline.training` is the process that a first session starts beside itself (session.py).
+A first session starts `python -m wheelmq.pipeline.training` as a process of its own (session.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wheelmq.pipeline.session import (
 )
 
 DELAY_S = 20.0
-"""By then the first run has had its start; a shorter run leaves the making of a cache to a longer one."""
+"""Pause before the training, for the start of the first run. A shorter run leaves the cache to a later one."""
 
 TURNS = 10
 DEADLINE_S = 300.0
@@ -38,22 +38,22 @@ POLL_S = 0.02
 
 
 def make_startup_cache() -> bool:
-    """Make the start-up cache now, in this process, which must have no session open; some 30 s.
+    """Create the start-up cache now, in this process, which must have no open session. Takes some 30 s.
 
-    For images and installers. False if there is one already, if another process is making it, or if this Java
-    can have none.
+    This is for images and installers. Returns False if there is a cache already, if another process creates it, or if
+    this Java supports none.
     """
     cache = startup_cache(find_java())
     return cache is not None and cache.make(_exercise)
 
 
 def _exercise(options: tuple[str, ...]) -> None:
-    """Run Spark as the pipeline does, so that the JVM learns which classes that takes."""
+    """Run Spark as the pipeline does, so that the JVM records the needed classes."""
     opened = open_jvm(find_java(), spark_settings("wheelmq-training", "local[2,4]", {}), None, options=options)
     try:
         _run_turns(opened.session)
     finally:
-        close_jvm(opened, DEADLINE_S)  # the JVM writes down what it learned as it ends
+        close_jvm(opened, DEADLINE_S)  # the JVM writes its record when it ends
 
 
 def _run_turns(session: SparkSession) -> None:
@@ -78,7 +78,7 @@ def _run_turns(session: SparkSession) -> None:
 
 
 class TrainingSource(DataSource):  # type: ignore[misc]
-    """A stream of a few rows, as wide as the pipeline's own."""
+    """A stream of a few rows, as wide as those of the pipeline."""
 
     @classmethod
     def name(cls) -> str:
@@ -115,7 +115,7 @@ def count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def train() -> None:
-    """The life of the process that `_train_beside` starts."""
+    """Run the process that `_train_beside` starts."""
     if select.select([sys.stdin], [], [], DELAY_S)[0]:
         return  # the parent was a short run
     if hasattr(os, "SCHED_IDLE"):
@@ -127,7 +127,7 @@ def train() -> None:
 def _leave_with_parent() -> None:
     """Wait for the end of stdin, which comes when the parent is gone, and end at once.
 
-    Our JVM would notice the same of us, but first write down what it learned.
+    The JVM would notice the end of this process too, but would first write its record.
     """
     os.read(sys.stdin.fileno(), 1)
     kill(family(os.getpid())[1:])

@@ -1,6 +1,6 @@
-"""One turn, in the driver: DataFrame operations decide where each row belongs, tasks upload, the broker commits.
+"""One turn, in the driver: DataFrame operations decide slot and fire time, tasks upload rows, the broker commits.
 
-The operations are the twin of `delay.timer.staging.decide`, and a test holds the two equal.
+The operations are the twin of `delay.timer.staging.decide`, and a test proves that the two are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame:
-    """Slot, roll and fire time of each staged row (RocketMQ: TimerMessageStore.doEnqueue), as turn rows."""
+    """Compute slot, roll and fire time of each staged row, as turn rows (RocketMQ: TimerMessageStore.doEnqueue)."""
     third_ms = roll_window_ms // precision_ms // 3 * precision_ms
     half_ms = roll_window_ms // precision_ms // 2 * precision_ms
     beyond = F.col("out_ms") - F.col("write_ms") - F.lit(roll_window_ms)
@@ -55,14 +55,14 @@ def decide(rows: DataFrame, roll_window_ms: int, precision_ms: int) -> DataFrame
 
 
 def uploaded(rows: DataFrame, broker: str, terms: dict[str, Any]) -> DataFrame:
-    """The rows of the source decided and handed to the broker: what is left is a summary row for each task."""
+    """Decide the rows of the source and upload them to the broker. Returns a summary row for each task."""
     precision_ms = int(terms["precision_ms"])
     turn_rows = decide(rows, int(terms["roll_window_slots"]) * precision_ms, precision_ms)
     return map_in_arrow(turn_rows, uploader(broker, int(terms["epoch"])), SUMMARY)
 
 
 class Turn:
-    """The function for foreachBatch: runs the one action of the turn, and has the broker commit it."""
+    """The function for foreachBatch. It runs the one action of the turn, and requests the commit from the broker."""
 
     def __init__(self, broker: str, epoch: int, on_uploaded: Callable[[str], None]) -> None:
         self._link = SyncConnection(broker)
@@ -70,11 +70,11 @@ class Turn:
         self._on_uploaded = on_uploaded
 
     def __call__(self, summaries: DataFrame, batch_id: int) -> None:
-        """Run one turn. Raises what ends the query: Refused when the broker wants no more of this lease."""
+        """Run one turn. Raises the error that ends the query: Refused when the broker rejects the lease."""
         winners = summaries.collect()
         reach("driver.collected")
         if not winners:
-            return  # a query's first batch is empty when there was no plan yet; a plan is never empty
+            return  # a query's first batch is empty without a plan; a plan is never empty
         turn = winners[0].turn
         assert all(winner.turn == turn for winner in winners)
         body = msgspec.json.encode([winner.asDict() for winner in winners])

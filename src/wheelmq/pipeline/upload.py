@@ -1,4 +1,4 @@
-"""The last step of a task: hand its rows to the broker, and tell the driver what was handed over."""
+"""The last step of a task: upload its rows to the broker, and report the upload to the driver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SUMMARY_ARROW = pa.schema(
 
 
 def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: uploads the rows of its partition, yields one summary row (none without rows)."""
+    """Return the function for mapInArrow. It uploads its partition, and yields one summary row if there are rows."""
 
     def upload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts = [batch for batch in batches if batch.num_rows]
@@ -60,7 +60,7 @@ def uploader(broker: str, epoch: int) -> Callable[[Iterator[pa.RecordBatch]], It
 
 
 def to_rows(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:
-    """Turn rows for the columns of a partition, sorted by fire time and origin."""
+    """Return turn rows for the columns of a partition, sorted by fire time and origin."""
     rows = np.zeros(table.num_rows, TURN_ROW)
     for name in TURN_ROW.names or ():
         if name != "order":
@@ -71,7 +71,7 @@ def to_rows(table: pa.Table) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def send_chunks(link: SyncConnection, raw: bytes, *, epoch: int, turn: int, kind: str, part: int, attempt: int) -> int:
-    """Upload packed turn rows in chunks that fit a frame; how many chunks. Raises CallError, Refused."""
+    """Upload packed turn rows in chunks that fit a frame. Return the number of chunks. Raises CallError, Refused."""
     size = CHUNK_ROWS * TURN_ROW.itemsize
     chunks = range(0, len(raw), size)
     for chunk, at in enumerate(chunks):
