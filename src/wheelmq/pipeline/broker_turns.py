@@ -56,10 +56,7 @@ Say = Callable[..., None]
 
 
 class BrokerTurns:
-    """Keeps a query running for one broker.
-
-    `failure` is the error that ended its thread. The whole driver must then end.
-    """
+    """Keeps a query running for one broker. After a `failure`, which ends its thread, the whole driver must end."""
 
     def __init__(
         self,
@@ -109,7 +106,6 @@ class BrokerTurns:
         self._stopping.set()
 
     def join(self, deadline_s: float) -> None:
-        """Wait for the end of the thread, for at most `deadline_s` seconds."""
         self._thread.join(deadline_s)
 
     def _run(self) -> None:

@@ -337,7 +337,6 @@ class StartupCache:
 
     @property
     def use_options(self) -> tuple[str, ...]:
-        """Options with which a JVM uses the cache."""
         if self._ahead_of_time:
             return (f"-XX:AOTCache={self.file}",)
         return (f"-XX:SharedArchiveFile={self.file}",)
@@ -433,10 +432,7 @@ class StartupCache:
 
 
 def startup_cache(java: JavaRuntime, environ: Mapping[str, str] | None = None) -> StartupCache | None:
-    """Return the cache for this Java and the installed PySpark. Returns None if this Java supports none.
-
-    The cache may not exist yet.
-    """
+    """Return the cache for this Java and PySpark, which may not exist yet; None if this Java supports none."""
     environ = os.environ if environ is None else environ
     if java.version < 24 and not (java.home / "lib" / "server" / "classes.jsa").exists():
         return None  # the archive extends the JDK's own, which jlinked JREs lack

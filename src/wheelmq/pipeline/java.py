@@ -104,10 +104,7 @@ def _release_version(home: Path) -> int | None:
 
 
 def _asked_version(java: Path) -> int:
-    """Return the version from `java -version`, for a home without the file `release`.
-
-    Some distributions remove it.
-    """
+    """Return the version from `java -version`, if the file `release` is missing (some distributions remove it)."""
     try:
         answer = subprocess.run(
             [java, "-version"],

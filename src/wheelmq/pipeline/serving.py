@@ -46,10 +46,7 @@ class Serving:
         self.turns: dict[str, BrokerTurns] = {}
 
     def step(self) -> None:
-        """Start to serve new brokers, and stop those that have left.
-
-        Raises the error that ended a broker's thread.
-        """
+        """Begin with new brokers, and stop those that have left. Raises the error that ended a broker's thread."""
         for one in self.turns.values():
             if one.failure is not None:
                 raise one.failure

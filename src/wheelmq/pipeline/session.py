@@ -227,7 +227,6 @@ def open_jvm(
     log_dir: Path | None = None,
     options: tuple[str, ...] = (),
 ) -> _Opened:
-    """Start the JVM and connect PySpark to it."""
     global _opened
     if _opened is not None or SparkContext._gateway is not None:
         raise RuntimeError("A process has one Spark session: close the one that is open first")

@@ -26,7 +26,7 @@ COUNTS: Final = kernel.COUNTS
 
 
 class Intake(NamedTuple):
-    """The result of one tick's journal."""
+    """The delayed messages in one tick's journal."""
 
     refs: Refs
     """Parked messages, those of one stream in queue order."""

@@ -68,7 +68,6 @@ class LiveView:
         return cls(HeldFiles(log.files, oldest, newest), _none_of(timer), _NO_SLOTS, files)
 
     def queue(self, name: str) -> Files:
-        """Return the timer queue. Callers ask for no other queue."""
         assert name == TIMER_QUEUE, name
         return self._timer_queue
 

@@ -32,9 +32,6 @@ def index_rows(view: ReadView, plan: TurnPlan, roll_window_ms: int, precision_ms
 
 
 def apply_index(timer: Timer, plan: TurnPlan, rows: TurnRows, *, by: str = "pipeline") -> None:
-    """Commit the rows of an index plan as a turn. `by` names the counter of armed messages.
-
-    Raises DiskFull with nothing changed.
-    """
+    """Commit the rows as a turn. `by` names the counter of armed messages. Raises DiskFull with nothing changed."""
     timer.turns.begin(plan)
     timer.apply(Proposal(plan, [rows], []), by=by)

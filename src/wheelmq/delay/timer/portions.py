@@ -220,10 +220,7 @@ def _chains(files: Files, ranges: Ranges, on_disk: OnDisk) -> Portion:
 
 
 def _that_fit(sizes: npt.NDArray[Any]) -> int:
-    """Return the number of ranges that fit into an answer, from the front.
-
-    Raises PortionError if the first one is too large.
-    """
+    """Return the number of first ranges that fit into an answer. Raises PortionError if not even one fits."""
     count = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), PORTION_BYTES_MAX, "right"))
     if not count:
         raise PortionError(f"{sizes[0]} bytes are more than the {PORTION_BYTES_MAX} of a portion")

@@ -313,8 +313,7 @@ class TimerRecovery:
             timer.done.update(pending_units.origins_of_none(timer, stream))
 
     def _start_from(self, mark: Mark | None, *, is_adopted: bool) -> Mark:
-        """Return the mark if it is ours and its positions exist; else one from which all messages are indexed
-        again."""
+        """Return the mark if it is ours and its positions exist; else one from which all are indexed again."""
         timer = self._timer
         first = timer.queue.skip_blanks(timer.queue.start)
         anew = Mark(queue_offset=first, timer_log_position=timer.log.files.start)

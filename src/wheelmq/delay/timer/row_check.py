@@ -53,8 +53,6 @@ Units = npt.NDArray[Any]
 
 
 class _TimerUnits(NamedTuple):
-    """Fields of timer log units."""
-
     positions: Positions
     sizes: Positions
     slots_ms: Positions
@@ -66,8 +64,6 @@ class _TimerUnits(NamedTuple):
 
 
 class RowCheck:
-    """Checks the rows of a proposal against the state of one timer."""
-
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._log = timer.store.log.files
@@ -150,7 +146,6 @@ class RowCheck:
         self._compare_with_records(rows[~is_known], KIND_WALK, plan)
 
     def _units_of_slots(self, plan: TurnPlan) -> _TimerUnits:
-        """Return the units of the slots that `plan` scans."""
         wheel, files = self._timer.wheel, self._timer.log.files
         times = np.arange(plan.walk_after_ms // self._precision_ms + 1, plan.walk_through_ms // self._precision_ms + 1)
         slots = wheel.table[times % wheel.slots]
@@ -237,7 +232,6 @@ _NO_UNITS: Final = np.dtype([("position", np.int64), ("size", np.int32), ("tag_c
 
 
 def _range_of(queue: ConsumeQueue, first: int, count: int) -> Units:
-    """Return `count` units of a queue from offset `first` on."""
     return gather(lambda index, most: queue.read(QueueOffset(index), most), np.arange(first, first + count))
 
 

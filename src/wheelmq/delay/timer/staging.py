@@ -73,7 +73,6 @@ Piece = tuple[int, int, int]
 
 
 def read_index(view: ReadView, first: int, end: int, *, write_ms: int, turn: int) -> StagedRows:
-    """Return the rows for the queue offsets from `first` to `end`."""
     rows, _ = _rows_of(view, TIMER_QUEUE, timer_origin(first), end - first)
     rows["write_ms"] = write_ms
     rows["turn"] = turn
@@ -121,9 +120,9 @@ def read_queues(
 
 
 def pieces(queues: Sequence[Sequence[int]], first: int, end: int) -> list[Piece]:
-    """Return the part of a plan's queues that holds its messages from number `first` to before number `end`.
+    """Return the part of a plan's queues with its messages from number `first` to before number `end`.
 
-    The messages are numbered through all queues, one queue after another.
+    The numbers run through all queues, one queue after another.
     """
     found, at = [], 0
     for stream, start, stop in queues:

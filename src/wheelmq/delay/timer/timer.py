@@ -122,7 +122,6 @@ class Timer:
         return self.counts[:, intake.PENDING]
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        """Return the end of each stream."""
         return {TIMER_STREAM: self.queue.end, **{level.stream: level.queue.end for level in self.levels}}
 
     def queue_of(self, stream: Stream) -> ConsumeQueue:
@@ -158,7 +157,6 @@ class Timer:
         return taken.settled > 0
 
     def _make_room(self, queues: int) -> None:
-        """Grow `counts` to at least `queues` rows."""
         if queues > len(self.counts):
             more = np.zeros((max(queues, 2 * len(self.counts)) - len(self.counts), intake.COUNTS), np.int64)
             self.counts = np.concatenate((self.counts, more))
@@ -224,10 +222,7 @@ class Timer:
     # Settling and state ---------------------------------------------------------------------------------------------
 
     def record_of(self, origin: Origin) -> Record | None:
-        """Read the record of a parked message.
-
-        Returns None when the record has expired or is damaged.
-        """
+        """Return the record of a parked message; None when it has expired or is damaged."""
         stream = origin_stream(origin)
         if stream_kind(stream) == KIND_BLOCK:
             return self.record_elsewhere(origin)
@@ -242,7 +237,6 @@ class Timer:
         assert fresh, f"{origin:#x} is settled twice"
 
     def state_of(self, origin: Origin) -> State:
-        """Return the state of a pending message."""
         if self.armed.was_armed(np.array([origin]))[0]:
             return State.ARMED
         return self.place_of(origin)
@@ -415,10 +409,7 @@ class Timer:
         return LogPosition(int(queue.read(offset, 1)["position"][0]))
 
     def drop_log(self) -> Callable[[], None] | None:
-        """Drop the files of the timer log that no scan and no recovery needs.
-
-        Returns the job that removes them, or None.
-        """
+        """Drop timer log files that no scan and no recovery needs. Return the job that removes them, or None."""
         if self.log.end - self.log.files.start <= self.log.files.file_bytes:
             return None
         needed_ms = self.covered_through_ms if self.turns.plan is None else self.walked_through_ms

@@ -121,10 +121,7 @@ class _Upload:
 
 
 class Turns:
-    """The lease, the plan under way and its uploads.
-
-    Times are monotonic milliseconds unless their name says otherwise.
-    """
+    """The lease, the plan under way and its uploads. Times are monotonic milliseconds unless named otherwise."""
 
     def __init__(self, epoch: int, turn: int) -> None:
         self.epoch = epoch
@@ -232,7 +229,6 @@ class Turns:
         return Proposal(plan, parts[KIND_INDEX], parts[KIND_WALK], parts[KIND_BLOCKS], parts[KIND_QUEUE])
 
     def finish(self) -> None:
-        """Note that the plan is committed."""
         assert self.plan is not None
         self.turn = self.plan.turn
         self._drop()

@@ -113,10 +113,7 @@ def disagreement(timer: Timer, snapshot: Snapshot, pending: int) -> str | None:
 
 
 def not_to_be_read(timer: Timer, snapshot: Snapshot, pending: Integers) -> tuple[Integers, Flags]:
-    """Return the rows of `pending` that need not be read, with their slots, and a flag for each row.
-
-    `pending` is in the order of the log.
-    """
+    """Return the rows of `pending` that need not be read, with slots, and a flag per row. All are in log order."""
     assert snapshot.timers is not None and snapshot.message_index is not None
     log_end = snapshot.timers.log_position
     first, end = timer_origin(0), timer_origin(snapshot.timers.queue_offset)
@@ -166,10 +163,7 @@ def _slots_by_records(timer: Timer, end: int, pending: Integers) -> Integers:
 
 
 def _begin_records(files: MappedSequence, pending: Integers) -> Flags:
-    """Return which rows of `pending` have a record of their size and origin at their position.
-
-    The rows are in the order of the log.
-    """
+    """Return which rows of `pending`, in log order, have a record of their size and origin at their position."""
     is_one = np.zeros(len(pending), np.bool_)
     positions = pending[:, POSITION]
     for first in range(0, len(positions), STEP_RECORDS):

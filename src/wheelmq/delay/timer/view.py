@@ -117,21 +117,18 @@ class StoreView:
         self.slots = self.wheel.array.view(TIMER_SLOT.dtype)
 
     def queue(self, name: str) -> MappedSequence:
-        """Return the consume queue TOPIC/ID."""
         if name not in self._queues:
             topic, _, queue_id = name.rpartition("/")
             self._queues[name] = self._list_queue(self._paths.consume_queue(topic, int(queue_id)))
         return self._queues[name]
 
     def block_queue(self, name: str) -> MappedSequence:
-        """Return the queue of the block in folder NAME."""
         return self._list_block_queue(BlockPaths(self._paths.blocks / name).queue)
 
     def need(self, kind: FileKind, positions: Positions, sizes: Positions, name: str = "") -> None:
         """Do nothing, because mapped files have all ranges."""
 
     def refresh(self) -> None:
-        """Update the list of log files that still exist."""
         self.log = self._list_log()
 
 

@@ -15,10 +15,7 @@ from wheelmq.system.disk import Disk
 
 
 class TimerWheel:
-    """The slots, mapped.
-
-    `units` counts the units in each slot's chain. The file's own count is lower because of deletes.
-    """
+    """The slots, mapped. `units` counts the units of each slot. The count in the file is lower because of deletes."""
 
     def __init__(self, disk: Disk, path: Path, precision_ms: int, slots: int = SLOTS) -> None:
         self.precision_ms = precision_ms
@@ -39,7 +36,6 @@ class TimerWheel:
         self.units: npt.NDArray[np.int32] = np.zeros(self.slots, np.int32)
 
     def index(self, slot_ms: int) -> int:
-        """Return the index of the slot of time `slot_ms`."""
         return slot_ms // self.precision_ms % self.slots
 
     def last_position(self, slot_ms: int) -> int:
@@ -65,7 +61,7 @@ class TimerWheel:
     def first_filled(self, after_ms: int, through_ms: int) -> int | None:
         """Return the time of the first slot with units later than `after_ms` up to `through_ms`; None without one.
 
-        The cost grows with the distance to that slot, because callers ask often and the span may be days.
+        Callers ask often, and the span may be days. So the cost grows only with the distance to that slot.
         """
         count = 64
         while after_ms < through_ms:

@@ -59,7 +59,7 @@ not reached or has ended this turn.
 
 
 UNREADABLE: Final = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.ILLEGAL_OPERATION)
-"""Answers that refuse one portion. Other errors mean that the lease is over, or that the broker is overloaded."""
+"""Answers that reject one portion. Other errors mean that the lease is over, or that the broker is overloaded."""
 
 
 def segment_of(answer: Command) -> Segment:
@@ -86,7 +86,6 @@ class FetchedFiles:
         self._files: dict[int, SparseFile] = {}
 
     def file_at(self, position: int) -> SparseFile:
-        """Return the file that holds byte `position`."""
         start = position - position % self.file_bytes
         if start not in self._files:
             self._files[start] = SparseFile(self.file_bytes)
@@ -104,7 +103,6 @@ class FetchedFiles:
         self.file_at(position).view[at : at + len(data)] = data
 
     def forget(self) -> None:
-        """Drop all fetched bytes."""
         for file in self._files.values():
             file.forget()
         self._files.clear()
