@@ -126,7 +126,7 @@ class Turns:
     def __init__(self, epoch: int, turn: int) -> None:
         self.epoch = epoch
         self.turn = turn
-        """Number of committed turns since the store was created."""
+        """Total number of committed turns."""
         self._holder: Holder | None = None
         self._renewed_ms = 0
         self.plan: TurnPlan | None = None
