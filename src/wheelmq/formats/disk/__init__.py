@@ -1,1 +1,1 @@
-"""The files of a store: Apache RocketMQ 5.3's bytes, and the few of our own beside them."""
+"""The files of a store: Apache RocketMQ 5.3's formats, and a few of our own."""

@@ -1,12 +1,17 @@
-"""Blocks: delayed messages by the hour in which they fall due (ours; no Apache release has them).
+"""Blocks: delayed messages by the hour of their due time (ours; no Apache release has them).
 
     scheduledtempdata/<date and time>/log/<20 digits>     records, as in the commit log
                                      /queue/<20 digits>   units of 24 bytes
                                      /checkpoint
 
-A block is named by the time at which it begins, UTC: the date, and as many of hour, minute and second as are needed.
-Its records are parked ones: their topic is BLOCK_TOPIC, their queue id the number of the block, their queue offset the
-index of their unit, their log position the byte of the block's own log, `__WMQ_DUE` the time at which they are due.
+The name of a block is its start time in UTC: the date, then hour, minute and second as far as needed.
+Its records are parked. Their fields have these meanings:
+
+    topic          BLOCK_TOPIC
+    queue id       number of the block
+    queue offset   index of the record's unit
+    log position   byte in the block's own log
+    `__WMQ_DUE`    due time
 
 Version rule: a change of a layout takes another magic of the checkpoint.
 """
@@ -56,7 +61,8 @@ BLOCK_CHECKPOINT: Final = Layout(
 )
 BLOCK_CHECKPOINT_MAGIC: Final = 0x574D5142
 BLOCK_CHECKPOINT_SLOT_BYTES: Final = 4096
-"""Two slots, each a disk block of its own, written in turn: a torn one leaves the other."""
+"""Bytes of one of the two slots of the file. Each slot is a disk block of its own. Writes alternate, so a torn write
+leaves the other slot whole."""
 REMOVED: Final = -1
 
 _NAME = re.compile(r"(\d{8})(\d\d(\d\d(\d\d)?)?)?")
@@ -64,7 +70,7 @@ _FORMATS: Final = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%
 
 
 class BlockCheckpoint(NamedTuple):
-    """What is known of a block: where it lies in time, and how far its files are on disk."""
+    """The checkpoint of a block: its span of time, and the part of its files that is on disk."""
 
     number: int
     start_ms: Millis
@@ -73,13 +79,13 @@ class BlockCheckpoint(NamedTuple):
     units: int = 0
 
     def pack(self, sequence: int) -> bytes:
-        """The bytes of one slot."""
+        """Return the bytes of one slot."""
         head = BLOCK_CHECKPOINT.pack(BLOCK_CHECKPOINT_MAGIC, 0, sequence, *self)
         return head[:4] + zlib.crc32(head[_CHECKED_FROM:]).to_bytes(4, "big") + head[_CHECKED_FROM:]
 
     @classmethod
     def unpack(cls, slot: Buffer) -> tuple[int, Self] | None:
-        """Sequence and checkpoint in the bytes of a slot; None when they are none."""
+        """Return the sequence and the checkpoint in the bytes of a slot, or None if the slot is not valid."""
         fields = BLOCK_CHECKPOINT.unpack(slot)
         if fields["magic"] != BLOCK_CHECKPOINT_MAGIC:
             return None
@@ -93,7 +99,7 @@ _CHECKED_FROM: Final = BLOCK_CHECKPOINT.position_of("sequence")
 
 
 def block_name(start_ms: Millis, length_ms: int) -> str:
-    """The folder of the block that begins at `start_ms`, which blocks of `length_ms` mostly do."""
+    """Return the folder name of the block that begins at `start_ms`. Blocks have a usual length of `length_ms`."""
     digits = next((digits for digits, unit_ms in _UNITS_MS if not start_ms % unit_ms and not length_ms % unit_ms), 14)
     return time.strftime(_FORMATS[digits], time.gmtime(start_ms // 1000))
 
@@ -102,7 +108,7 @@ _UNITS_MS: Final = ((8, 86_400_000), (10, 3_600_000), (12, 60_000))
 
 
 def block_start_ms(name: str) -> Millis | None:
-    """When the block of folder `name` begins; None when it is no such name."""
+    """Return the start time of the block in folder `name`, or None if `name` is not valid."""
     if not _NAME.fullmatch(name):
         return None
     try:

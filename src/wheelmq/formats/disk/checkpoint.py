@@ -1,4 +1,4 @@
-"""`checkpoint`: how far log, queues and index are known to be on disk (RocketMQ: StoreCheckpoint)."""
+"""`checkpoint`: the parts of log, queues and index that are known to be on disk (RocketMQ: StoreCheckpoint)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Done bits on disk: for each stream of origins a head, then a bit for each index, the lowest of a byte first."""
+"""Done bits on disk: for each stream a head, then one bit per index. The lowest bit of a byte is the first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class StreamBits(NamedTuple):
 
 
 def pack_streams(streams: Iterable[StreamBits]) -> bytes:
-    """The bytes of the done bits of `streams`."""
     parts: list[bytes] = []
     for one in streams:
         assert len(one.bits) == bits_bytes(one.first_index, one.end_index), one
@@ -35,7 +34,7 @@ def pack_streams(streams: Iterable[StreamBits]) -> bytes:
 
 
 def unpack_streams(raw: bytes, at: int, count: int) -> tuple[tuple[StreamBits, ...], int]:
-    """The done bits of `count` streams from byte `at` on, and the byte behind them. `raw` is known to be whole."""
+    """Return the done bits of `count` streams from byte `at`, and the byte after them. `raw` must be complete."""
     found = []
     for _ in range(count):
         head = DONE_STREAM.unpack(raw, at)
@@ -47,5 +46,5 @@ def unpack_streams(raw: bytes, at: int, count: int) -> tuple[tuple[StreamBits, .
 
 
 def bits_bytes(first_index: int, end_index: int) -> int:
-    """The bytes that the bits from `first_index` to `end_index` take."""
+    """Return the number of bytes for the bits from `first_index` to `end_index`."""
     return max(0, -(-(end_index - first_index) // 8))

@@ -1,4 +1,4 @@
-"""Any file of a store as rows that a person can read: where each thing stands, and what it says."""
+"""Any file of a store as readable rows, each with its position and its values."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from wheelmq.formats.field import Layout
 from wheelmq.formats.wire import bodies
 
 Row = dict[str, Any]
-"""What stands at byte `at`: a byte of the sequence of files for logs and queues, a byte of the file for all others.
-A row with `problem` is the last one of a file that goes on with what is none of its kind."""
+"""The values at byte `at`, which counts from the start of the sequence for logs and queues, else from the start of
+the file. A row with `problem` is the last row of a file: the bytes at `at` are not valid."""
 
 Reader = Callable[[memoryview, int], Iterator[Row]]
-"""Gives the rows of a file whose first byte is that byte of its sequence."""
+"""Yields the rows of a file. The second argument is the first byte of the file in its sequence."""
 
 
 class UnknownFile(ValueError):
-    """The path is none of a store's files; the text names those that are."""
+    """The path is no file of a store. The message names the files that are."""
 
 
 def dump(path: Path, view: memoryview) -> Iterator[Row]:
-    """The rows of the file at `path`, whose bytes are `view`. Raises UnknownFile."""
+    """Return the rows of the file at `path` with the bytes `view`. Raises UnknownFile."""
     folders = [folder.name for folder in path.parents]
     base = file_start(path.name)
     if base is not None:
@@ -107,7 +107,7 @@ def _records(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _units(layout: Layout, start: int, end: Callable[[Row], bool]) -> Reader:
-    """A reader of values of `layout` from byte `start` on, up to the first for which `end` says so."""
+    """Return a reader of values of `layout` from byte `start`. The first value with a true `end` stops it."""
 
     def read(view: memoryview, base: int) -> Iterator[Row]:
         for at in range(start, len(view) - layout.size + 1, layout.size):
@@ -125,7 +125,10 @@ def _queue(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _timer_log(view: memoryview, base: int) -> Iterator[Row]:
-    """Units, with queue offset and due time when they have a valid detail. A due time of None is not in the detail."""
+    """Yield the units, with queue offset and due time if the unit has a valid detail.
+
+    The due time is None if the detail does not hold it.
+    """
     for row in _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size)(view, base):
         details = read_details(np.frombuffer(view, TIMER_UNIT.dtype, 1, row["at"] - base))
         if details.is_known[0]:
@@ -139,7 +142,10 @@ def _timer_log(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _index(view: memoryview, base: int) -> Iterator[Row]:
-    """Header and units; the slots are told by the units' chains. A file has four units to a slot, as Apache's do."""
+    """Yield the header and the units. The chains of the units give the slots.
+
+    The file must have four units per slot, like Apache's files.
+    """
     header = INDEX_HEADER.unpack(view)
     yield {"at": 0, **header}
     units = max(header["count"], 1)
@@ -154,7 +160,7 @@ def _index(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _holds(view: memoryview, slots: int, units: int) -> bool:
-    """Whether the units that `slots` lead to are the ones that the slots name."""
+    """Return whether the head unit of each used slot has a hash of this slot, in a file of `slots` slots."""
     start = INDEX_HEADER.size + slots * SLOT_BYTES
     if start + units * INDEX_UNIT.size > len(view):
         return False
@@ -196,7 +202,7 @@ def _done(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _snapshot(view: memoryview, base: int) -> Iterator[Row]:
-    """Head, then queues, then blocks that are gone."""
+    """Yield the head, the queues, then the deleted blocks."""
     yield {"at": 0, **SNAPSHOT.unpack(view)}
     try:
         found = Snapshot.decode(bytes(view))
@@ -214,7 +220,7 @@ def _snapshot(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _metrics(view: memoryview, base: int) -> Iterator[Row]:
-    """The file is JSON: one row."""
+    """Yield one row: the file is JSON."""
     yield {"at": 0, **msgspec.to_builtins(bodies.read(bytes(view), bodies.TimerMetrics))}
 
 
@@ -238,7 +244,7 @@ _SEQUENCES: Final[tuple[tuple[int, str, Reader], ...]] = (
     (0, "log", _records),
     (0, "queue", _block_queue),
 )
-"""How many folders below it the files stand, the folder, and how they read."""
+"""For each sequence of files: the number of folders between it and its files, its folder, and the reader."""
 _SINGLE: Final[dict[str, Reader]] = {
     "timerwheel": _wheel,
     "checkpoint": _one(CHECKPOINT),

@@ -1,8 +1,11 @@
-"""The message index: a hash table on disk from topic and key to records of the log (RocketMQ: IndexFile, IndexHeader).
+"""The message index: a hash table on disk from topic and key to records of the log.
 
-A file is a header, `slots` numbers of 4 bytes, and room for `units` units. A slot holds the number of the newest unit
-whose hash falls into it, 0 for none; each unit holds the number of the one before it in its slot. Unit 0 is never used,
-so `count`, the number of the next unit, begins at 1. Only the hash of a key is kept: whoever looks up compares keys.
+RocketMQ's classes are IndexFile and IndexHeader.
+
+A file is a header, `slots` numbers of 4 bytes, and room for `units` units. A slot holds the number of its newest
+unit, or 0 for none. Each unit holds the number of the previous unit of its slot. Unit 0 is never used, so `count`,
+the number of the next unit, begins at 1. The file stores only the hash of a key, so a look-up must compare the keys
+themselves.
 """
 
 from __future__ import annotations
@@ -43,16 +46,16 @@ UNITS: Final = 20_000_000
 
 SECONDS_MAX: Final = 0x7FFF_FFFF
 STEPS_MAX: Final = 20_000
-"""Units of a chain that one look-up in a file follows."""
+"""The largest number of units that one look-up follows in a file."""
 KEY_SEPARATOR: Final = " "
-"""Between the keys in the property KEYS."""
+"""The separator of the keys in the property KEYS."""
 
 _INT32_MIN: Final = -(1 << 31)
 _CHUNK_UNITS: Final = 1 << 20
 
 
 class IndexDamaged(ValueError):
-    """What stands in an index file cannot have been written there."""
+    """The bytes in an index file are not valid."""
 
 
 class ChainTooLong(LookupError):
@@ -60,14 +63,14 @@ class ChainTooLong(LookupError):
 
 
 class IndexSize(NamedTuple):
-    """How large a file is."""
+    """The numbers of slots and units of a file."""
 
     slots: int = SLOTS
     units: int = UNITS
 
     @property
     def units_at(self) -> int:
-        """Byte of unit 0."""
+        """The byte of unit 0."""
         return INDEX_HEADER.size + self.slots * SLOT_BYTES
 
     @property
@@ -76,34 +79,34 @@ class IndexSize(NamedTuple):
 
 
 class IndexMark(NamedTuple):
-    """What of the index is known to be on disk: its last file then, and all before it."""
+    """The part of the index that is known to be on disk: its last file at that time, and all earlier files."""
 
     name: str
     next_unit: int
-    """The number of its next unit: those before are on disk."""
+    """The number of the next unit of that file. All earlier units are on disk."""
     position: LogPosition
-    """Records before this log position are in it, or in those before it."""
+    """All records before this log position are in that file or in earlier ones."""
 
 
 def index_hash(topic: str, key: str) -> int:
-    """What stands for a key (RocketMQ: indexKeyHashMethod)."""
+    """Return the hash of a key (RocketMQ: indexKeyHashMethod)."""
     code = java_hash(f"{topic}#{key}")
     return 0 if code == _INT32_MIN else abs(code)
 
 
 def index_keys(properties: dict[str, str]) -> list[str]:
-    """The keys under which a message can be found: its unique one, then those its sender chose."""
+    """Return the keys that find a message: its unique key, then the keys that its sender chose."""
     keys = [properties[props.UNIQ_KEY]] if props.UNIQ_KEY in properties else []
     return keys + [key for key in properties.get(props.KEYS, "").split(KEY_SEPARATOR) if key]
 
 
 def seconds_since(begin_ms: Millis, store_ms: Millis) -> int:
-    """What a unit says of its record's time."""
+    """Return the time of a record in its unit: seconds since `begin_ms`, from 0 to SECONDS_MAX."""
     return 0 if begin_ms <= 0 else min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
 
 
 def put_key(file: memoryview, size: IndexSize, code: int, position: LogPosition, store_ms: Millis) -> bool:
-    """Add a unit; False when the file is full."""
+    """Add a unit. Returns False if the file is full."""
     header = INDEX_HEADER.unpack(file)
     count = max(header["count"], 1)
     if count >= size.units:
@@ -127,10 +130,10 @@ def put_key(file: memoryview, size: IndexSize, code: int, position: LogPosition,
 def find_key(
     file: memoryview, size: IndexSize, code: int, begin_ms: Millis, end_ms: Millis, most: int
 ) -> list[LogPosition]:
-    """Positions of the records with a hash, stored from `begin_ms` to `end_ms`, the newest first; at most `most`.
+    """Return the positions of at most `most` records with this hash and a time from `begin_ms` to `end_ms`.
 
-    Times are those of units: whole seconds from the file's first record. Of a chain only the newest STEPS_MAX are
-    looked at, so that a key that everybody has holds nobody up.
+    The newest record comes first. The unit gives the time, in whole seconds since the file's first record. The
+    search reads only the newest STEPS_MAX units of a chain, so that a very common key costs a bounded time.
     """
     header = INDEX_HEADER.unpack(file)
     count = header["count"]
@@ -155,10 +158,10 @@ def find_key(
 
 
 def all_with_hash(file: memoryview, size: IndexSize, code: int) -> list[LogPosition]:
-    """Positions of all records with a hash, the newest first.
+    """Return the positions of all records with this hash, newest first.
 
-    Each unit that is met must belong there. Raises IndexDamaged where one does not, ChainTooLong behind STEPS_MAX of
-    them: what is found is all there is.
+    Raises IndexDamaged if a unit does not belong to the chain. Raises ChainTooLong after STEPS_MAX units, so a
+    result is always complete.
     """
     header = INDEX_HEADER.unpack(file)
     count, positions = max(header["count"], 1), range(header["begin_position"], header["end_position"] + 1)
@@ -180,10 +183,11 @@ def all_with_hash(file: memoryview, size: IndexSize, code: int) -> list[LogPosit
 
 
 def roll_back(file: memoryview, size: IndexSize, count: int, before: LogPosition, end_ms: Millis) -> bool:
-    """Make the file what it was when `count` was the number of its next unit; False with nothing changed when those
-    units are not in the order of records before log position `before`.
+    """Return the file to the state in which `count` was the number of its next unit.
 
-    Those units count as they are; slots and header are made of them. `end_ms` is the store time of the last of them.
+    Keeps the units before `count`, and computes the slots and the header from them. `end_ms` is the store time of
+    the last of them. Returns False and changes nothing if `count`, a hash or the order of the units is not valid, or
+    if the last unit is not before log position `before`.
     """
     units: npt.NDArray[Any] = np.frombuffer(file, INDEX_UNIT.dtype, count, size.units_at)[1:]
     positions = units["position"].astype(np.int64)
@@ -194,7 +198,7 @@ def roll_back(file: memoryview, size: IndexSize, count: int, before: LogPosition
         hashes = units["hash"][first : first + _CHUNK_UNITS].astype(np.int64)
         if (hashes < 0).any():
             return False
-        slots[hashes % size.slots] = first + 1 + np.arange(len(hashes))  # of those in one slot the last one stays
+        slots[hashes % size.slots] = first + 1 + np.arange(len(hashes))  # the last unit of a slot wins
     begin = INDEX_HEADER.unpack(file)
     times, ends = (begin["begin_ms"], end_ms), (begin["begin_position"], int(positions[-1]))
     file[INDEX_HEADER.size : size.units_at] = slots.tobytes()
@@ -203,12 +207,15 @@ def roll_back(file: memoryview, size: IndexSize, count: int, before: LogPosition
 
 
 def is_time_matched(header: dict[str, int], begin_ms: Millis, end_ms: Millis) -> bool:
-    """Whether a file may have records of a span of time (RocketMQ: isTimeMatched)."""
+    """Return whether a file can have records of a span of time (RocketMQ: isTimeMatched)."""
     return begin_ms <= header["end_ms"] and end_ms >= header["begin_ms"]
 
 
 def index_file_name(now_ms: Millis) -> str:
-    """Name of a file made now: local time to the millisecond, 17 digits (RocketMQ: timeMillisToHumanString)."""
+    """Return the name of a file created now: local time to the millisecond, in 17 digits.
+
+    RocketMQ's method is timeMillisToHumanString.
+    """
     return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
 
 

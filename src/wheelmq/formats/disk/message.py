@@ -8,10 +8,10 @@
  ... | topic length 1 (V2: 2) | topic | properties length 2 | properties |
 ```
 
-A host is 4 + 4 bytes; 16 + 4 when sysFlag says IPv6 (bit 0x10 born, 0x20 store), and all behind it moves.
+A host has 4 + 4 bytes. It has 16 + 4 if sysFlag says IPv6 (bit 0x10 born, 0x20 store), and all later fields move.
 A file ends with a blank: its size in bytes and BLANK_MAGIC, written where a record did not fit.
 
-Version rule: the layout is Apache's; we never add a field, only properties.
+Version rule: the layout is Apache's. We never add a field, only properties.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 MAGIC_PREFIX: Final = b"\xda\xa3\x20"
-"""With which both begin."""
+"""The first bytes of both magics."""
 MAGIC_AT: Final = 4
 SEARCHED_BYTES: Final = 1 << 20
-"""Of a log file, searched for a record at once."""
+"""Number of bytes of a log file that one step searches for a record."""
 BLANK_MAGIC: Final = 0xCBD43194
 BLANK_BYTES: Final = 8
-"""What must stay free behind a record in its file, for the blank."""
+"""Bytes that must stay free after a record in its file, for the blank."""
 
 TOPIC_BYTES_MAX: Final = 127
 """A longer topic (only retry and dead-letter topics may be) needs V2's two length bytes."""
 
 SECTOR_BYTES: Final = 512
-"""The least that a disk writes whole."""
+"""The smallest unit that a disk writes whole."""
 
 SYS_COMPRESSED: Final = 0x1
 SYS_MULTI_TAGS: Final = 0x2
@@ -52,14 +52,14 @@ SYS_BORN_HOST_V6: Final = 0x10
 SYS_STORE_HOST_V6: Final = 0x20
 
 FIXED_BYTES_V4: Final = 88
-"""Bytes before the body when both hosts are IPv4: by far the usual record."""
+"""Bytes before the body if both hosts are IPv4, as in nearly all records."""
 
 RECORD_BYTES_MIN: Final = FIXED_BYTES_V4 + 3
-"""No record is smaller: so many bytes of log for each message of a queue, at least."""
+"""No record is smaller, so each message of a queue takes at least this number of bytes of the log."""
 
 OFFSETS_LOST_MAX: Final = 1 << 24
-"""So many messages of a block, that were out before they were on disk, a power cut may take from its log; their indexes
-are not given again."""
+"""The most messages of a block that a power cut can remove from its log after their release, because they were not
+yet on disk. No later message gets their indexes."""
 
 _BEFORE_HOSTS = struct.Struct(">IIIiiqqiq")  # size .. born ms
 _BETWEEN_HOSTS = struct.Struct(">iq")  # born port, store ms
@@ -73,11 +73,11 @@ BLANK = struct.Struct(">II")
 
 
 class RecordError(ValueError):
-    """The bytes are no commit log record; the message says which rule they break."""
+    """The bytes are no commit log record. The message names the rule that they break."""
 
 
 class Host(NamedTuple):
-    """An address as a record holds it: 4 or 16 packed bytes, and the port."""
+    """An address in a record: 4 or 16 packed bytes, and the port."""
 
     address: bytes
     port: int
@@ -89,7 +89,7 @@ class Host(NamedTuple):
 
 
 class Message(msgspec.Struct):
-    """A message on its way into the log."""
+    """A message to append to the log."""
 
     topic: str
     queue_id: int
@@ -103,7 +103,7 @@ class Message(msgspec.Struct):
     prepared_position: LogPosition = LogPosition(0)
 
     def again(self, topic: str, queue_id: int, properties: dict[str, str]) -> Message:
-        """This stored message as it goes into the log once more, elsewhere, from this broker."""
+        """Return this stored message for a new record of this broker in another queue."""
         return msgspec.structs.replace(
             self,
             topic=topic,
@@ -115,7 +115,7 @@ class Message(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """A message as it stands in the log."""
+    """A message in the log."""
 
     message: Message
     size: int
@@ -127,17 +127,18 @@ class Record(msgspec.Struct):
 
     @property
     def offset_is_possible(self) -> bool:
-        """Whether the log before the record is long enough for the messages of its queue that it says are before it."""
+        """Whether the log before the record has room for `queue_offset` messages, less OFFSETS_LOST_MAX lost
+        ones."""
         return 0 <= self.queue_offset <= self.position // RECORD_BYTES_MIN + OFFSETS_LOST_MAX
 
     @property
     def body_is_intact(self) -> bool:
-        """Whether the body still has the checksum it was stored with."""
+        """Whether the body matches its stored checksum."""
         return zlib.crc32(self.message.body) & 0x7FFF_FFFF == self.body_crc
 
 
 def record_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int, *, hosts_bytes: int = 8) -> int:
-    """Size of the record of a message; `hosts_bytes` counts both addresses without their ports."""
+    """Return the size of a message's record. `hosts_bytes` counts both addresses without their ports."""
     topic_length_bytes = 1 if topic_bytes <= TOPIC_BYTES_MAX else 2
     return 80 + hosts_bytes + body_bytes + topic_length_bytes + topic_bytes + 2 + properties_bytes
 
@@ -151,7 +152,7 @@ def encode_record(
     store_ms: Millis,
     store_host: Host,
 ) -> bytes:
-    """The record of `message` at `position`; `properties` is the encoded block that it shall carry."""
+    """Return the record of `message` at `position`. `properties` is the encoded block of the record."""
     topic = message.topic.encode()
     assert len(properties) <= props.PROPERTIES_BYTES_MAX
     sys_flag = message.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
@@ -187,7 +188,7 @@ def encode_record(
 
 
 def decode_record(buffer: Buffer, at: int = 0) -> Record:
-    """The record at byte `at` of `buffer`. Raises RecordError when the bytes there are none."""
+    """Return the record at byte `at` of `buffer`. Raises RecordError if the bytes there are no record."""
     view = memoryview(buffer)
     try:
         size, magic, body_crc, queue_id, flag, queue_offset, position, sys_flag, born_ms = _BEFORE_HOSTS.unpack_from(
@@ -241,17 +242,17 @@ def decode_record(buffer: Buffer, at: int = 0) -> Record:
 
 
 class _Layout(NamedTuple):
-    """Where the parts of what may be a record stand in a buffer, by the lengths in it."""
+    """The positions of the parts of a possible record in a buffer, from the lengths in it."""
 
     size: int
-    """Bytes that it says to have."""
+    """The size in its first field."""
     topic_at: int
     properties_at: int
     end: int
 
 
 def _layout(buffer: Buffer, at: int) -> _Layout | None:
-    """The layout of what stands at byte `at`; None without a record's magic, or when its lengths leave the buffer."""
+    """Return the layout at byte `at`. Returns None without a record's magic, or if its lengths leave the buffer."""
     if at + RECORD_BYTES_MIN > len(buffer):
         return None
     size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
@@ -278,9 +279,9 @@ def _number(buffer: Buffer, start: int, stop: int) -> int:
 
 
 def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
-    """Whether what stands at byte `at` has the form of the record of `size` bytes at log position `position`.
+    """Return whether the bytes at `at` have the form of the record of `size` bytes at log position `position`.
 
-    That is all that can be told without a look at the body: it names both, and the lengths inside agree.
+    They must name that size and position, and the lengths inside must agree. The body is not read.
     """
     found = _layout(buffer, at)
     if found is None or found.size != size or found.end != at + size:
@@ -289,7 +290,10 @@ def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
 
 
 def find_record(view: memoryview, start: int, base: int) -> int | None:
-    """The first byte from `start` on where a record has its form, in a log file that begins at log position `base`."""
+    """Return the first byte from `start` with the form of a record, in a log file that begins at log position `base`.
+
+    Returns None if there is none.
+    """
     for piece in range(start, len(view), SEARCHED_BYTES):
         raw = bytes(view[piece : piece + SEARCHED_BYTES + RECORD_BYTES_MIN])
         found = raw.find(MAGIC_PREFIX, MAGIC_AT)
@@ -303,7 +307,7 @@ def find_record(view: memoryview, start: int, base: int) -> int | None:
 
 
 def stored_properties(buffer: Buffer, at: int = 0) -> props.StoredProperties:
-    """The properties of the record at byte `at`, and nothing else of it. Raises RecordError."""
+    """Return the properties of the record at byte `at`, without decoding the rest. Raises RecordError."""
     view = memoryview(buffer)
     found = _layout(view, at)
     if found is None or found.end != at + found.size:
@@ -312,10 +316,11 @@ def stored_properties(buffer: Buffer, at: int = 0) -> props.StoredProperties:
 
 
 def is_written_out(buffer: Buffer, at: int, record: Record) -> bool:
-    """Whether topic and properties of `record`, decoded at byte `at` of its file, reached the disk.
+    """Return whether topic and properties of `record`, decoded at byte `at` of its file, reached the disk.
 
-    Only the body has a checksum. What a power cut leaves out of a file is zeros, from the start of a sector on, and no
-    topic or property holds a NUL. So one as the last byte, or as the first of a sector within the properties, tells.
+    Only the body has a checksum. Bytes that a power cut leaves out are zeros, from the start of a sector. No topic
+    or property holds a NUL. So a NUL shows a loss if it is the last byte, or the first byte of a sector in the
+    properties.
     """
     view = memoryview(buffer)
     found = _layout(view, at)

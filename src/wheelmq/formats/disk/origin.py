@@ -1,10 +1,14 @@
-"""Origins: the name of one parked message, for ever.
+"""Origins: the permanent number of one parked message.
 
-An origin is 64 bits: kind (4), stream (20), index (40). For the timer queue the stream is 0 and the index is the
-queue offset in rmq_sys_wheel_timer; for a level queue the stream is the level, and the index the queue offset in its
-queue of SCHEDULE_TOPIC_XXXX; for a block the stream is its number, and the index that of its unit. A record that
-settles a parked message (its release, roll, re-park, cancel) carries the origin as its very last property, so that a
-scan of the log finds it at a fixed distance from the end:
+An origin has 64 bits: kind (4), stream (20), index (40).
+
+    queue           stream            index
+    timer queue     0                 queue offset in rmq_sys_wheel_timer
+    level queue     level             queue offset in its queue of SCHEDULE_TOPIC_XXXX
+    block           its number        index of the unit
+
+A record that settles a parked message (its release, roll, re-park, cancel) carries the origin as its very last
+property. A scan of the log therefore finds the origin at a fixed distance from the end:
 
     ... | __WMQ_ORIGIN \\x01 <16 upper-case hex digits> \\x02 | end of record
 """
@@ -21,7 +25,7 @@ from wheelmq.formats.disk.properties import WMQ_ORIGIN
 
 Origin = NewType("Origin", int)
 Stream = NewType("Stream", int)
-"""Kind and stream together, the upper 24 bits of an origin: the messages of one stream lie in one queue."""
+"""Kind and stream together, the upper 24 bits of an origin. All messages of one stream are in one queue."""
 
 NO_ORIGIN: Final = Origin(0)
 
@@ -31,7 +35,7 @@ KIND_TIMER: Final = 3
 INDEX_BITS: Final = 40
 STREAM_BITS: Final = 20
 KIND_SHIFT: Final = INDEX_BITS + STREAM_BITS
-"""The kind stands from this bit on."""
+"""The first bit of the kind."""
 LEVELS_MAX: Final = (1 << STREAM_BITS) - 1
 INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 
@@ -41,60 +45,53 @@ ORIGIN_PROPERTY_BYTES: Final = len(WMQ_ORIGIN) + 1 + 16 + 1
 
 
 def level_stream(level: int) -> Stream:
-    """The stream of the queue of `level`."""
     assert 0 < level <= LEVELS_MAX
     return Stream(KIND_LEVEL << STREAM_BITS | level)
 
 
 def block_stream(number: int) -> Stream:
-    """The stream of the block of that number."""
     assert 0 < number < 1 << STREAM_BITS
     return Stream(KIND_BLOCK << STREAM_BITS | number)
 
 
 def origin_of(stream: Stream, index: int) -> Origin:
-    """The origin of the message at `index` of `stream`."""
     assert 0 <= index < 1 << INDEX_BITS
     return Origin(stream << INDEX_BITS | index)
 
 
 def timer_origin(queue_offset: int) -> Origin:
-    """The origin of the message at `queue_offset` of the timer queue."""
     return origin_of(TIMER_STREAM, queue_offset)
 
 
 def level_origin(level: int, queue_offset: int) -> Origin:
-    """The origin of the message at `queue_offset` of the queue of `level`."""
     return origin_of(level_stream(level), queue_offset)
 
 
 def origin_stream(origin: Origin) -> Stream:
-    """Kind and stream."""
+    """Return kind and stream together."""
     return Stream(origin >> INDEX_BITS)
 
 
 def origin_index(origin: Origin) -> int:
-    """The index part: for the timer queue, the queue offset."""
+    """Return the index part: for the timer queue, the queue offset."""
     return origin & INDEX_MASK
 
 
 def stream_kind(stream: Stream) -> int:
-    """The kind of a stream."""
     return stream >> STREAM_BITS
 
 
 def stream_number(stream: Stream) -> int:
-    """Which one it is of its kind: of a level queue the level, of a block its number."""
+    """Return the number of a stream within its kind: a level or the number of a block."""
     return stream & ((1 << STREAM_BITS) - 1)
 
 
 def is_level(stream: Stream) -> bool:
-    """Whether a stream is a level queue."""
     return stream_kind(stream) == KIND_LEVEL
 
 
 def by_stream(origins: npt.NDArray[np.int64]) -> Iterator[tuple[Stream, slice | npt.NDArray[np.intp]]]:
-    """The streams that `origins` are of, each with where its own stand."""
+    """Yield each stream in `origins` with the indexes of its rows, as a slice or an array."""
     if not len(origins):
         return
     streams = origins >> INDEX_BITS
@@ -106,12 +103,12 @@ def by_stream(origins: npt.NDArray[np.int64]) -> Iterator[tuple[Stream, slice | 
 
 
 def origin_text(origin: Origin) -> str:
-    """The value of the property."""
+    """Return the value of the property for `origin`."""
     return f"{origin:016X}"
 
 
 def parse_origin(text: str) -> Origin | None:
-    """The origin in a property's value; None when it is none."""
+    """Return the origin in a property's value, or None if the value is not valid."""
     if len(text) != 16 or not all(c in "0123456789ABCDEF" for c in text):
         return None
     origin = Origin(int(text, 16))

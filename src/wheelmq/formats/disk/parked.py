@@ -1,4 +1,4 @@
-"""What a record says about delay: when it is due, which key cancels it, which parked record it settles."""
+"""The facts of a record about delay: its due time, the key that cancels it, and the parked record that it settles."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ _FNV_PRIME: Final = 0x100000001B3
 
 
 class DelayFacts(NamedTuple):
-    """Zero stands for none in each field."""
+    """The facts about delay in one record. A zero means that the record has no such fact."""
 
     stream: Stream
-    """In which the record is a parked message; none of one in a block, whose log tells which block it is of."""
+    """The stream in which the record is parked. It is 0 for a record in a block, because the block's log names the
+    block."""
     due_ms: Millis
-    """Of a parked message. In a level queue 0 where the record does not say it: store time plus the level's delay."""
+    """The due time of a parked message. A 0 in a level queue means the store time plus the level's delay."""
     settles: Origin
     key_hash: int
     deletes: bool
-    """A parked record that cancels another one and is never delivered."""
+    """Whether the record cancels another parked message. Such a record is never delivered."""
     decided: bool
-    """Such a record that we wrote: it was acted on as it was appended. Apache's wait to be acted on."""
+    """Whether WheelMQ wrote this cancel and executed it with the append. A cancel that Apache wrote still waits for
+    that."""
 
 
 NOTHING: Final = DelayFacts(Stream(0), Millis(0), Origin(0), 0, False, False)
 
 
 def delay_facts(topic: str, queue_id: int, properties: dict[str, str], store_ms: Millis) -> DelayFacts:
-    """The facts in a stored record of a queue of `topic` with `properties`."""
+    """Return the facts in a stored record of a queue of `topic` with `properties`."""
     settles = _settles(properties)
     if topic == SCHEDULE_TOPIC and 0 <= queue_id < LEVELS_MAX:
         due_ms = _exact_due_time(properties) or Millis(0)
@@ -58,15 +60,15 @@ def delay_facts(topic: str, queue_id: int, properties: dict[str, str], store_ms:
 def _settles(properties: dict[str, str]) -> Origin:
     text = properties.get(props.WMQ_ORIGIN)
     if text is None or next(reversed(properties)) != props.WMQ_ORIGIN:
-        return Origin(0)  # only as the last property it is ours
+        return Origin(0)  # the property is ours only if it is the last one
     return parse_origin(text) or Origin(0)
 
 
 def due_of(properties: dict[str, str], store_ms: Millis) -> Millis:
-    """The exact due time of a parked record.
+    """Return the exact due time of a parked record.
 
-    A record that Apache RocketMQ wrote has no exact one of its own: there it is TIMER_DELIVER_MS, else the store time
-    plus the delay if it was never rolled, else the time of its slot. What cannot be read is due when it was stored.
+    A record of Apache RocketMQ has no `__WMQ_DUE`. The first of these counts instead: TIMER_DELIVER_MS; the store
+    time plus the delay, if the message never rolled; the time of its slot; the store time.
     """
     exact_ms = _exact_due_time(properties)
     if exact_ms is not None:
@@ -86,19 +88,19 @@ def due_of(properties: dict[str, str], store_ms: Millis) -> Millis:
 
 
 def _exact_due_time(properties: dict[str, str]) -> Millis | None:
-    """What `__WMQ_DUE` says."""
+    """Return the due time in `__WMQ_DUE`, or None."""
     exact = properties.get(props.WMQ_DUE, "")
     return Millis(int(exact)) if len(exact) == DUE_DIGITS and exact.isascii() and exact.isdigit() else None
 
 
 def level_due_time(properties: dict[str, str], store_ms: Millis, delay_ms: int) -> Millis:
-    """When a message of a level queue is due whose level has a delay of `delay_ms`: what its queue unit says."""
+    """Return the due time of a message in the queue of a level with a delay of `delay_ms`, as in its queue unit."""
     exact_ms = _exact_due_time(properties)
     return Millis(store_ms + delay_ms) if exact_ms is None else exact_ms
 
 
 def due_text(due_ms: Millis) -> str:
-    """The value of `__WMQ_DUE`."""
+    """Return the value of `__WMQ_DUE`."""
     return f"{due_ms:0{DUE_DIGITS}d}"
 
 
@@ -111,8 +113,8 @@ def delete_keys(properties: dict[str, str]) -> list[str]:
     """Return the delete keys, in the long form, that the TIMER_DEL_UNIQKEY of a parked cancel can mean.
 
     Apache RocketMQ 5.3.3 writes the long form. Since 5.4.0 it writes the unique key alone. The topic is then the
-    cancel's own, so that no cancel reaches a message of another topic by chance. A value with a `+` is read as the long
-    form first, since a unique key may contain a `+` too, and a topic may not.
+    cancel's own, so no cancel can reach a message of another topic by chance. A value with a `+` is read as the long
+    form first, because a unique key may contain a `+` too, and a topic may not.
     """
     value = properties[props.TIMER_DEL_UNIQKEY]
     short = delete_key(properties.get(props.REAL_TOPIC, ""), value)
@@ -126,7 +128,8 @@ def unique_key_of(key: str) -> str:
 
 
 def key_hash(text: str) -> int:
-    """FNV-1a over the UTF-8 bytes of a delete key: 64 bits with a sign, never 0 (0 says "no key")."""
+    """Return FNV-1a over the UTF-8 bytes of a delete key: 64 bits with a sign. 0 means "no key" and is never
+    returned."""
     code = _FNV_START
     for byte in text.encode("utf-8", "replace"):
         code = (code ^ byte) * _FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF

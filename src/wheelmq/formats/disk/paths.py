@@ -1,4 +1,4 @@
-"""Every path of a store, built here and nowhere else."""
+"""All paths of a store. No other module builds one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def file_name(start: int) -> str:
-    """Name of the mapped file that starts at byte `start` of its sequence."""
+    """Return the name of the mapped file that starts at byte `start` of its sequence."""
     return f"{start:020d}"
 
 
 def file_start(name: str) -> int | None:
-    """Byte at which the mapped file `name` starts; None when it is no such name."""
+    """Return the byte at which the mapped file `name` starts, or None if the name is not valid."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
 
 
@@ -24,7 +24,7 @@ class StorePaths:
 
     @property
     def abort(self) -> Path:
-        """Exists while a broker runs on the store; so at start it says that the last stop was none."""
+        """Exists while a broker runs on the store. At a start it shows that the last stop was not clean."""
         return self.root / "abort"
 
     @property
@@ -45,7 +45,7 @@ class StorePaths:
 
     @property
     def consume_queues_ext(self) -> Path:
-        """What Apache RocketMQ keeps beside its queue units with enableConsumeQueueExt."""
+        """The extension of the queue units that Apache RocketMQ writes with enableConsumeQueueExt."""
         return self.root / "consumequeue_ext"
 
     def consume_queue(self, topic: str, queue_id: int) -> Path:
@@ -65,7 +65,7 @@ class StorePaths:
 
     @property
     def abort_scheduled(self) -> Path:
-        """Ours: exists while no broker runs on the blocks, if the last one stopped cleanly (unlike `abort`)."""
+        """Ours: exists while no broker runs on the blocks, if the last broker stopped cleanly (unlike `abort`)."""
         return self.root / "abort.scheduled"
 
     @property
@@ -78,7 +78,7 @@ class StorePaths:
         return self.root / "config"
 
     def config_file(self, name: str) -> Path:
-        """A file of the config folder: topics.json, timercheck, ..."""
+        """Return a file of the config folder: topics.json, timercheck, ..."""
         return self.config / name
 
     @property
@@ -88,12 +88,12 @@ class StorePaths:
 
     @property
     def timer_done(self) -> Path:
-        """Ours: what was settled when the store was adopted (see formats.disk.timer.TIMER_DONE)."""
+        """Ours: the messages settled before the store was adopted (see formats.disk.timer.TIMER_DONE)."""
         return self.config / "timerdone"
 
     @property
     def snapshot(self) -> Path:
-        """Ours: what is known of the log so far (see formats.disk.snapshot)."""
+        """Ours: the state of the log at one position (see formats.disk.snapshot)."""
         return self.config / "snapshot"
 
 

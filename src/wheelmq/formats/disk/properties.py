@@ -1,7 +1,7 @@
 """Message properties: `name \\x01 value \\x02`, repeated (RocketMQ: MessageDecoder).
 
-The writer ends each pair with \\x02. The reader takes what Apache's takes: a pair counts when its name and its
-value are not empty; anything else between two \\x02 is dropped; of one name the last value wins.
+The writer ends each pair with \\x02. The reader accepts the same bytes as Apache's reader. It keeps a pair if neither
+the name nor the value is empty, and drops anything else between two \\x02. The last value of a name wins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
 
 PROPERTIES_BYTES_MAX: Final = 32_767
-"""The length stands in a signed 16-bit field."""
+"""A signed 16-bit field holds the length."""
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -49,36 +49,37 @@ TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
-"""DELAY, while its message is parked: as DELAY it would have Apache RocketMQ delay what leaves its timer once more."""
+"""The property DELAY of a parked message. As DELAY, it would cause Apache RocketMQ to delay the released message
+again."""
 
 DELAY_IN_SECONDS: Final = "delayInSeconds"
-"""Ours, and any client can set it: deliver so many seconds from the broker's receipt on, by way of a block."""
+"""Ours, and any client can set it: deliver this number of seconds after the broker's receipt, through a block."""
 
 WMQ_DUE: Final = "__WMQ_DUE"
 """Ours, on a parked record: the exact due time, 13 decimal digits of milliseconds."""
 WMQ_ORIGIN: Final = "__WMQ_ORIGIN"
-"""Ours, the last property of a record that settles a parked one: that one's origin, 16 hex digits."""
+"""Ours, the last property of a record that settles a parked one: the origin of the parked one, 16 hex digits."""
 
 TIMER_REQUESTS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""The properties that ask for a timer; the first that is present counts (RocketMQ: HookUtils)."""
+"""The properties that request a timer. The first one present counts (RocketMQ: HookUtils)."""
 
 OWN: Final = (WMQ_DUE, WMQ_ORIGIN)
-"""Properties that only the broker writes; taken off whatever a client sends."""
+"""Properties that only the broker writes. It removes them from a client's message."""
 
 
 def parse(text: str) -> dict[str, str]:
-    """The properties in `text`, as Apache's reader takes them. Never raises."""
+    """Return the properties in `text`, with the rules of Apache's reader. Never raises."""
     found: dict[str, str] = {}
     for pair in text.split(PAIR_END):
         name, _, value = pair.partition(NAME_END)
         if name and value:
-            found.pop(name, None)  # the last one wins and stands last
+            found.pop(name, None)  # the last value wins and moves to the end
             found[name] = value
     return found
 
 
 class StoredProperties:
-    """Properties as they stand in a record: each is looked for when it is asked for."""
+    """The properties of a record as text. Each `get` searches the text."""
 
     __slots__ = ("_text",)
 
@@ -86,7 +87,7 @@ class StoredProperties:
         self._text = PAIR_END + text
 
     def get(self, name: str) -> str | None:
-        """What `parse` would give for `name`, which is neither empty nor holds a separator."""
+        """Return the value that `parse` gives for `name`. `name` is not empty and holds no separator."""
         head = f"{PAIR_END}{name}{NAME_END}"
         end = len(self._text)
         while (at := self._text.rfind(head, 0, end)) >= 0:
@@ -100,12 +101,15 @@ class StoredProperties:
 
 
 def without_origin(properties: Mapping[str, str]) -> dict[str, str]:
-    """`properties` of a stored message for another record, which gets its origin, if it has one, as it is appended."""
+    """Return the `properties` of a stored message for another record.
+
+    The append adds the origin of the other record, if it has one.
+    """
     return {name: value for name, value in properties.items() if name != WMQ_ORIGIN}
 
 
 def fitting(properties: Mapping[str, str], bytes_max: int = PROPERTIES_BYTES_MAX) -> dict[str, str]:
-    """`properties` without those at the end for which `bytes_max` encoded bytes leave no room."""
+    """Return `properties` without the last ones that do not fit into `bytes_max` encoded bytes."""
     kept = dict(properties)
     while kept and len(encode(kept)) > bytes_max:
         kept.popitem()
@@ -113,7 +117,7 @@ def fitting(properties: Mapping[str, str], bytes_max: int = PROPERTIES_BYTES_MAX
 
 
 def encode(properties: Mapping[str, str]) -> bytes:
-    """The stored form of `properties`, in their order."""
+    """Return the stored form of `properties`, in their order."""
     return "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items()).encode(
         "utf-8", "replace"
     )

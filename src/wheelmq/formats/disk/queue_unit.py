@@ -1,4 +1,4 @@
-"""The consume queue: fixed units of 20 bytes that name records of the log (RocketMQ: ConsumeQueue)."""
+"""The consume queue: fixed units of 20 bytes that locate records of the log (RocketMQ: ConsumeQueue)."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ QUEUE_UNIT: Final = Layout(
 UNITS_PER_FILE: Final = 300_000
 
 BLANK_SIZE: Final = 0x7FFF_FFFF
-"""Size in a unit that fills the gap before a queue's first message."""
+"""The size in a unit that fills the gap before a queue's first message."""

@@ -1,12 +1,13 @@
-"""`snapshot`: what a walk over the log up to a position finds, so that a start need not walk that far (ours).
+"""`snapshot`: the result of a scan of the log up to a position, so that a start scans only the rest (ours).
 
     +------+----------------------+------------------+--------------------+------------------+------------------+
     | head | for each stream of   | 8 bytes for each | for each queue: 24 | 12 bytes for     | 12 bytes for     |
     |      | origins its done     | damaged record   | bytes and its      | each file of the | each block that  |
-    |      | bits                 |                  | topic              | timer log        | is gone          |
+    |      | bits                 |                  | topic              | timer log        | is deleted       |
     +------+----------------------+------------------+--------------------+------------------+------------------+
 
-Nothing is in it that the log does not say. A change of the format takes another magic: what does not read is made anew.
+The log holds all of these facts too. A change of the format takes another magic. A start ignores a snapshot that it
+cannot read, and a new one replaces it.
 """
 
 from __future__ import annotations
@@ -60,47 +61,47 @@ SNAPSHOT_BLOCK: Final = Layout(
 )
 SNAPSHOT_MAGIC: Final = 0x574D5158
 SHORT_SUMS_MAGIC: Final = 0x574D5157
-"""WMQW, of an older WheelMQ. Its sums of the timer log cover bytes 16 to 39 of a unit, so a start does not use them."""
+"""WMQW, of an older WheelMQ. A start does not use its sums of the timer log: they cover bytes 16 to 39 of a unit."""
 
 
 class SnapshotDamaged(ValueError):
-    """The bytes are no snapshot, or not all of one."""
+    """The bytes are no snapshot, or only part of one."""
 
 
 class IndexedTimers(NamedTuple):
-    """Which part of the timer queue stands in which part of the timer log, both on disk."""
+    """The part of the timer queue that is in a part of the timer log. Both are on disk."""
 
     queue_offset: QueueOffset
-    """E: each queue offset below has its unit below T."""
+    """E: all lower queue offsets have their units before T."""
     log_position: int
     """T."""
     sums: dict[int, int]
-    """By the timer log position of a file's first byte the checksum of its units before T."""
+    """The checksum of each file's units before T. The key is the timer log position of the file's first byte."""
 
 
 class Snapshot(NamedTuple):
-    """What is known of the log before `position`."""
+    """The state of the log before `position`."""
 
     position: LogPosition
     record_position: LogPosition
     record_crc: int
     store_ms: Millis
     damaged: tuple[LogPosition, ...]
-    """Positions of records whose bodies have changed."""
+    """Positions of records with a damaged body."""
     queue_ends: dict[tuple[str, int], QueueOffset]
-    """Of every queue that has units, by topic and queue id."""
+    """The end of every queue that has units, by topic and queue id."""
     done: tuple[StreamBits, ...]
     message_index: IndexMark | None = None
-    """What of the message index is on disk; None when nothing is known of it."""
+    """The part of the message index that is on disk, or None if it is unknown."""
     waiting: dict[tuple[str, int], int] = {}
-    """Messages of the timer queue and of level queues that wait, by topic and queue id of their real queue."""
+    """Number of pending messages of the timer queue and of level queues, by topic and queue id of the real queue."""
     timers: IndexedTimers | None = None
-    """None when it is not known."""
+    """None if it is unknown."""
     blocks_gone: dict[int, LogPosition] = {}
-    """By the number of a block that is gone, the log position before which the log may name its messages."""
+    """The log position before which the log may name messages of a deleted block, by the number of the block."""
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         parts = [pack_streams(self.done), np.array(self.damaged, ">i8").tobytes()]
         queues = dict.fromkeys((*self.queue_ends, *self.waiting))
         for topic, queue_id in queues:
@@ -120,7 +121,7 @@ class Snapshot(NamedTuple):
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """The snapshot in `raw`. Raises SnapshotDamaged."""
+        """Return the snapshot in `raw`. Raises SnapshotDamaged."""
         if len(raw) < SNAPSHOT.size:
             raise SnapshotDamaged(f"{len(raw)} bytes are no snapshot")
         head = SNAPSHOT.unpack(raw)

@@ -1,11 +1,12 @@
-"""The timer's files: wheel, log, checkpoint as Apache RocketMQ writes them, and our mark (RocketMQ: TimerWheel,
-TimerLog, TimerCheckpoint).
+"""The timer's files: Apache RocketMQ's wheel, log and checkpoint, and our mark.
 
-A message that is due at D waits in the slot of TIMER_OUT_MS: D floored to the precision, and one precision less
-when D is an exact multiple. So the slot of time s holds the due times in (s, s + precision].
+RocketMQ's classes are TimerWheel, TimerLog and TimerCheckpoint.
 
-The wheel has twice as many slots as the longest wait; the index of a slot is (time / precision) mod slots, and a
-slot counts only when the time in it is the time asked for. Units of one slot are chained newest to oldest.
+A message with due time D waits in the slot of TIMER_OUT_MS. That is D rounded down to the precision, and one
+precision less if D is an exact multiple. So the slot of time s holds the due times in (s, s + precision].
+
+The wheel has twice as many slots as the longest delay needs. The index of a slot is (time / precision) mod slots. A
+slot is valid only if it holds the requested time. The units of a slot form a chain from the newest to the oldest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TIMER_SLOT: Final = Layout(
     Field("magic", "int32", "not used"),
 )
 SLOTS: Final = 7 * 24 * 3600
-"""Slots for the longest wait (7 days of 1 s); the file has twice as many."""
+"""Number of slots for the longest delay (7 days of 1 s). The file has twice as many."""
 
 TIMER_UNIT: Final = Layout(
     "timer log unit",
@@ -63,7 +64,8 @@ TIMER_CHECK: Final = Layout(
 )
 TIMER_CHECK_FILE_BYTES: Final = 4096
 TIMER_CHECK_COPY_AT: Final = 512
-"""Where we write the fields once more; Apache leaves that as it is, so a difference tells that it wrote them last."""
+"""The byte at which WheelMQ writes a copy of the fields. Apache never writes the copy, so a difference shows that
+Apache wrote the fields last."""
 
 TIMER_MARK: Final = Layout(
     "timer mark",
@@ -86,9 +88,10 @@ TIMER_DONE: Final = Layout(
 TIMER_DONE_MAGIC: Final = 0x574D5145
 TIMER_MARK_MAGIC: Final = 0x574D5131
 TIMER_MARK_SLOT_BYTES: Final = 4096
-"""Two slots, each a disk block of its own, written in turn: a torn one leaves the other."""
+"""Bytes of one of the two slots of the file. Each slot is a disk block of its own. Writes alternate, so a torn write
+leaves the other slot whole."""
 
 
 def slot_time(due_ms: Millis, precision_ms: int) -> Millis:
-    """TIMER_OUT_MS of a message due at `due_ms`: the time of the slot it waits in."""
+    """Return the TIMER_OUT_MS of a message: the time of the slot in which it waits."""
     return Millis((due_ms - 1) // precision_ms * precision_ms)

@@ -7,8 +7,8 @@ WheelMQ writes the detail into the last 8 bytes of a unit. Apache RocketMQ write
     |  check   |  tag  | long |  due_ms - slot - 1 |        queue offset        |
     +----------+-------+------+-------------------+----------------------------+
 
-The check makes the bytes of all checked words, xored together, 0. Any single changed bit breaks it.
-A unit without a valid detail is as good as before: a reader then reads the record of the message.
+The check sets the xor of the bytes of all checked words to 0. Any single changed bit breaks it.
+For a unit without a valid detail, a reader reads the record of the message.
 
 Twin: `formats.kernels.timer_detail`.
 """
@@ -45,15 +45,15 @@ class Details(NamedTuple):
     """The details of units, one row per unit."""
 
     is_known: Flags
-    """Whether the unit has a valid detail. The other columns mean nothing when it has none."""
+    """Whether the unit has a valid detail. If not, the other columns mean nothing."""
     queue_offsets: Integers
     due_ms: Integers
-    """The exact due time. 0 when the detail does not say it."""
+    """The exact due time, or 0 if the detail does not hold it."""
     is_long: Flags
 
 
 def write_details(units: Units, queue_offsets: Integers, due_ms: Integers, is_long: Flags) -> None:
-    """Write the detail of each unit, whose other fields are complete but for `previous_position`."""
+    """Write the detail of each unit. Its other fields must be complete, except `previous_position`."""
     after_slot = due_ms - _slots_ms(units) - 1
     is_told = (after_slot >= 0) & (after_slot < NO_DUE) & (units["magic"] & MAGIC_ROLL == 0)
     details = (
