@@ -1,4 +1,4 @@
-"""What the codecs read from."""
+"""The types of bytes that the codecs read."""
 
 from __future__ import annotations
 

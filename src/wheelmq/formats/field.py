@@ -1,7 +1,7 @@
 """One declaration for each fixed-size format.
 
-A `Layout` lists the fields of a big-endian format once and gives three views of it: a `struct.Struct` for one
-value, a NumPy dtype for many, and a table for the documents. That the first two agree is a property test.
+A `Layout` lists the fields of a big-endian format once. It gives a `struct.Struct` for one value, a NumPy dtype for
+many values, and a table for the documents. A property test checks that the struct and the dtype agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DTYPES = {"int64": ">i8", "int32": ">i4", "int16": ">i2", "uint32": ">u4", "byt
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its name, its type (a key of the tables above) and what it means."""
+    """One field: its name, its type (a key of the tables above) and its meaning."""
 
     name: str
     type: str
@@ -28,7 +28,7 @@ class Field:
 
 
 class Layout:
-    """A fixed-size big-endian format: `name`, `fields` in order, and what follows from them."""
+    """A fixed-size big-endian format: its name, its fields in order, and the views derived from them."""
 
     def __init__(self, name: str, *fields: Field) -> None:
         self.name = name
@@ -39,20 +39,20 @@ class Layout:
         assert self.dtype.itemsize == self.size, name
 
     def pack(self, *values: Any) -> bytes:
-        """The bytes of one value, its fields in the declared order."""
+        """Return the bytes of one value. The fields are in the declared order."""
         return self.struct.pack(*values)
 
     def unpack(self, buffer: Buffer, at: int = 0) -> dict[str, Any]:
-        """One value at byte `at` of `buffer`, by field name."""
+        """Return the value at byte `at` of `buffer`, by field name."""
         values = self.struct.unpack_from(buffer, at)
         return {field.name: value for field, value in zip(self.fields, values, strict=True)}
 
     def position_of(self, name: str) -> int:
-        """Bytes from the start of a value to field `name`."""
+        """Return the number of bytes from the start of a value to the field `name`."""
         return int(self.dtype.fields[name][1])  # type: ignore[index]
 
     def table(self) -> str:
-        """The format as a Markdown table: byte, size, field, meaning."""
+        """Return the format as a Markdown table: byte, size, field, meaning."""
         lines = ["| byte | size | field | meaning |", "|---|---|---|---|"]
         for field in self.fields:
             size = np.dtype(_DTYPES[field.type]).itemsize

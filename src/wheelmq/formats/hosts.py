@@ -1,4 +1,4 @@
-"""Hosts in settings: which of them are of this machine alone."""
+"""The hosts in settings that only this machine can reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Java does with texts, where RocketMQ's bytes and answers depend on it."""
+"""Java's treatment of texts, where RocketMQ's bytes and answers depend on it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import lru_cache
 
 _INTEGER = re.compile(r"([+-]?)0*(\d+)")
 CACHED_CHARS_MAX = 128
-"""Longer texts are hashed each time: clients choose them, and what is kept of them must have a bound."""
+"""The cache leaves out longer texts. Clients choose the texts, so the cache needs a bound."""
 _DIGITS_MAX = 20
-"""A 64-bit number has fewer."""
+"""A 64-bit number has fewer digits."""
 _SPACES = "".join(map(chr, range(0x21)))
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
@@ -18,7 +18,7 @@ _NAMED = {sign + name: float(sign + name) for sign in ("", "+", "-") for name in
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode`: h = 31 h + unit over the UTF-16 units of `text`, wrapped to 32 bits with a sign."""
+    """Return `String.hashCode`: h = 31 h + unit over the UTF-16 units of `text`, wrapped to 32 bits with a sign."""
     return _cached_hash(text) if len(text) <= CACHED_CHARS_MAX else _hash(text)
 
 
@@ -36,17 +36,18 @@ def _hash(text: str) -> int:
 
 
 def tag_code(tag: str | None) -> int:
-    """The code of a message's TAGS in its queue unit; 0 without a tag (RocketMQ: tagsString2tagsCode)."""
+    """Return the code of a message's TAGS in its queue unit, 0 without a tag (RocketMQ: tagsString2tagsCode)."""
     return java_hash(tag) if tag else 0
 
 
 def java_long(text: str) -> int | None:
-    """`Long.parseLong`: a sign and decimal digits of any script, in 64 bits; None where Java throws."""
+    """Return `Long.parseLong`: a sign and decimal digits of any script, in 64 bits. Returns None where Java
+    throws."""
     return _parse(text, 64)
 
 
 def java_int(text: str) -> int | None:
-    """`Integer.parseInt`: the same in 32 bits."""
+    """Return `Integer.parseInt`: the same as `java_long` in 32 bits."""
     return _parse(text, 32)
 
 
@@ -59,7 +60,10 @@ def _parse(text: str, bits: int) -> int | None:
 
 
 def java_double(text: str) -> float | None:
-    """`Double.parseDouble`: decimal or hexadecimal, spaces around, a letter of type behind; None where Java throws."""
+    """Return `Double.parseDouble`: decimal or hexadecimal, with spaces around it and a type letter at the end.
+
+    Returns None where Java throws.
+    """
     trimmed = java_trim(text)
     if found := _DECIMAL.fullmatch(trimmed):
         return float(found[1])
@@ -72,10 +76,10 @@ def java_double(text: str) -> float | None:
 
 
 def java_trim(text: str) -> str:
-    """`String.trim`: without the spaces and control characters at both ends."""
+    """Return `String.trim`: `text` without the spaces and control characters at both ends."""
     return text.strip(_SPACES)
 
 
 def java_boolean(text: str | None) -> bool:
-    """`Boolean.parseBoolean`."""
+    """Return `Boolean.parseBoolean`."""
     return text is not None and text.lower() == "true"

@@ -17,14 +17,14 @@ AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 BLOCK_TOPIC: Final = "rmq_sys_wheelmq_block"
-"""Of the records in a block's own log; the commit log has none of it."""
+"""The topic of the records in a block's own log. The commit log holds no record of it."""
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group under whose name it is kept how far the queues of transactions are done with."""
+"""The group under which the broker stores its offsets in the transaction queues."""
 _PULL_ALWAYS: Final = frozenset(
     (
         "DEFAULT_CONSUMER",
@@ -69,12 +69,14 @@ NOT_FOR_SENDING: Final = frozenset(
         OFFSET_MOVED_EVENT,
     )
 )
-"""As with Apache RocketMQ, and the timer queue, and that of blocks: what a client put there itself would be taken for
-what the broker parked."""
+"""Topics that clients may not send to: those of Apache RocketMQ, the timer topic and the block topic.
+
+The broker would take a client's message in the last two for a message that it parked itself.
+"""
 
 
 def topic_problem(topic: str) -> str | None:
-    """What is wrong with `topic` as a name, in RocketMQ's words; None when it is one."""
+    """Return the error in the topic name `topic`, in RocketMQ's words. Returns None if the name is valid."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _NAME.fullmatch(topic):
@@ -86,7 +88,10 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """What is wrong with `group` as a name, in RocketMQ's words (Validators.checkGroup); None when it is one."""
+    """Return the error in the group name `group`, in RocketMQ's words, or None if it is valid.
+
+    RocketMQ's method is Validators.checkGroup.
+    """
     if not group.strip():
         return "the specified group is blank"
     if len(group) > GROUP_CHARS_MAX:
@@ -97,25 +102,28 @@ def group_problem(group: str) -> str | None:
 
 
 def may_always_pull(group: str) -> bool:
-    """Whether a group is one of tools, which may pull where others have to push (isSysConsumerGroupPullMessage)."""
+    """Return whether `group` belongs to a tool (RocketMQ: isSysConsumerGroupPullMessage).
+
+    A tool may pull where other groups must push.
+    """
     return group in _PULL_ALWAYS or group.startswith("CID_RMQ_SYS_")
 
 
 def reply_topic(cluster: str) -> str:
-    """Where a cluster keeps the replies to requests (RocketMQ: MixAll.getReplyTopic)."""
+    """Return the topic that stores a cluster's replies to requests (RocketMQ: MixAll.getReplyTopic)."""
     return f"{cluster}_REPLY_TOPIC"
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether only the broker makes and removes the topic."""
+    """Return whether only the broker creates and deletes the topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """Where a group's messages wait for another try."""
+    """Return the topic in which a group's messages wait for another delivery."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where a group's messages end that were tried too often."""
+    """Return the topic that stores a group's messages after too many deliveries."""
     return DEAD_LETTER_PREFIX + group

@@ -1,6 +1,6 @@
 """The three integers of a broker, which never mix.
 
-A bare "offset" is none of them, so the word stands alone nowhere in this package.
+This package never uses the bare word "offset", because it names none of them.
 """
 
 from __future__ import annotations
@@ -17,4 +17,4 @@ Millis = NewType("Millis", int)
 """Milliseconds since 1970 UTC."""
 
 NEVER_MS: Final = Millis(1 << 62)
-"""A time that does not come: where none is known, and the end of a span that has none."""
+"""A time that never comes: an unknown time, or the end of a span without an end."""
