@@ -1,4 +1,4 @@
-"""Headers and bodies of administration, as an administrator's client sends and reads them (RocketMQ: MQAdminExt)."""
+"""Headers and bodies that an administrator's client sends and reads (RocketMQ: MQAdminExt)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wheelmq.formats.wire.bodies import Body
 
 
 class NameTable(Body):
-    """Texts by name: GET_BROKER_RUNTIME_INFO."""
+    """GET_BROKER_RUNTIME_INFO: texts by name."""
 
     table: dict[str, str] = {}
 
@@ -20,45 +20,45 @@ class TopicList(Body):
 
 
 class QueueSpan(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """What a queue holds: from one queue offset to before another (RocketMQ: TopicOffset)."""
+    """The range of queue offsets in a queue. `max_offset` itself is not in it (RocketMQ: TopicOffset)."""
 
     min_offset: int = 0
     max_offset: int = 0
     last_update_timestamp: int = 0
-    """When the last message was stored, in milliseconds since 1970; 0 for a queue without one."""
+    """Store time of the last message, in milliseconds since 1970. It is 0 for a queue without messages."""
 
 
 class TopicStats(Body):
-    """GET_TOPIC_STATS_INFO; keys are queues as texts (queue_tables.by_queue)."""
+    """GET_TOPIC_STATS_INFO. The keys are queues as texts (queue_tables.by_queue)."""
 
     offset_table: dict[str, QueueSpan] = {}
 
 
 class GroupQueueOffsets(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """How far a group is in a queue (RocketMQ: OffsetWrapper)."""
+    """The progress of a group in a queue (RocketMQ: OffsetWrapper)."""
 
     broker_offset: int = 0
-    """Where the queue ends."""
+    """The end of the queue."""
     consumer_offset: int = 0
     pull_offset: int = 0
     last_timestamp: int = 0
-    """When the last consumed message was stored, in milliseconds since 1970."""
+    """Store time of the last consumed message, in milliseconds since 1970."""
 
     @property
     def behind(self) -> int:
-        """Messages that are stored and not consumed."""
+        """Number of messages that are stored and not consumed."""
         return self.broker_offset - self.consumer_offset
 
 
 class ConsumeStats(Body):
-    """GET_CONSUME_STATS; keys are queues as texts."""
+    """GET_CONSUME_STATS. The keys are queues as texts."""
 
     offset_table: dict[str, GroupQueueOffsets] = {}
     consume_tps: float = 0.0
 
 
 class Connected(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """A client that is connected (RocketMQ: Connection)."""
+    """A connected client (RocketMQ: Connection)."""
 
     client_id: str = ""
     client_addr: str = ""
@@ -76,16 +76,16 @@ class GroupConnections(Body):
 
 
 class QueueOffsets(Body):
-    """Queue offsets by queue as text: the answer to INVOKE_BROKER_TO_RESET_OFFSET, a request
-    RESET_CONSUMER_CLIENT_OFFSET, and Apache's file of a broadcast consumer's offsets.
+    """Queue offsets by queue as text.
 
-    To clients in C++ a request has a list of pairs in place of the table.
+    Used in the answer to INVOKE_BROKER_TO_RESET_OFFSET, in the request RESET_CONSUMER_CLIENT_OFFSET, and in Apache's
+    file of a broadcast consumer's offsets. A request to a C++ client has a list of pairs instead of the table.
     """
 
     offset_table: dict[str, int] | list[tuple[dict[str, str | int], int]] = {}
 
     def texts(self) -> dict[str, int]:
-        """By queue as text, in whichever form it came."""
+        """Return the offsets by queue as text, from either form."""
         if isinstance(self.offset_table, dict):
             return self.offset_table
         return {msgspec.json.encode(queue).decode(): offset for queue, offset in self.offset_table}

@@ -1,4 +1,5 @@
-"""Headers of what a broker asks of a client, on the client's own connection (RocketMQ: ClientRemotingProcessor)."""
+"""Headers of requests from a broker to a client, on the client's own connection (RocketMQ:
+ClientRemotingProcessor)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from wheelmq.formats.wire.headers import Header, Int32, Int64
 
 
 class CheckTransactionHeader(Header):
-    """CHECK_TRANSACTION_STATE, of the half message at a log position and a queue offset."""
+    """CHECK_TRANSACTION_STATE, for the half message at a log position and a queue offset."""
 
     position: Int64 = msgspec.field(name="commitLogOffset")
     queue_offset: Int64 = msgspec.field(name="tranStateTableOffset")
@@ -23,8 +24,11 @@ class CheckTransactionHeader(Header):
 
 
 class ResetOffsetHeader(Header):
-    """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET: to the first message stored at or after a time,
-    with a negative time to the end; or of one queue to a queue offset. Without `is_force` nothing goes forward."""
+    """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET.
+
+    They reset to the first message stored at or after a time, or to the end if the time is negative. They can also
+    reset one queue to a queue offset. Without `is_force`, no offset moves forward.
+    """
 
     topic: str
     group: str
@@ -35,8 +39,10 @@ class ResetOffsetHeader(Header):
 
 
 class ConsumerStatusHeader(Header):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and GET_CONSUMER_STATUS_FROM_CLIENT; `client_addr` is the id of a client,
-    none asks all of the group."""
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS and GET_CONSUMER_STATUS_FROM_CLIENT.
+
+    `client_addr` is the id of a client. None means all clients of the group.
+    """
 
     topic: str
     group: str
@@ -52,7 +58,8 @@ class RunningInfoHeader(Header):
 
 
 class ConsumeDirectlyHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY; from an administrator it names a message, to a client the body is its record."""
+    """CONSUME_MESSAGE_DIRECTLY. An administrator's request names a message. A request to a client holds its record
+    as body."""
 
     consumer_group: str
     client_id: str | None = None
@@ -77,13 +84,13 @@ class PushReplyHeader(Header):
 
 
 class ConsumerStatus(Body):
-    """What a client answers to GET_CONSUMER_STATUS_FROM_CLIENT: queue offsets by queue as text."""
+    """A client's answer to GET_CONSUMER_STATUS_FROM_CLIENT: queue offsets by queue as text."""
 
     message_queue_table: dict[str, int] = {}
 
 
 class DirectlyConsumed(Body):
-    """What became of CONSUME_MESSAGE_DIRECTLY (RocketMQ: ConsumeMessageDirectlyResult)."""
+    """The result of CONSUME_MESSAGE_DIRECTLY (RocketMQ: ConsumeMessageDirectlyResult)."""
 
     order: bool = False
     auto_commit: bool = True
@@ -93,7 +100,7 @@ class DirectlyConsumed(Body):
 
 
 class ConsumerQueue(Body):
-    """One queue of a consumer, in its running information (RocketMQ: ProcessQueueInfo)."""
+    """One queue of a consumer in its running information (RocketMQ: ProcessQueueInfo)."""
 
     commit_offset: int
     cached_msg_min_offset: int = 0
@@ -108,7 +115,7 @@ class ConsumerQueue(Body):
 
 
 class RunningInfo(Body):
-    """What an administrator reads of GET_CONSUMER_RUNNING_INFO (RocketMQ: ConsumerRunningInfo)."""
+    """The answer to GET_CONSUMER_RUNNING_INFO, as an administrator reads it (RocketMQ: ConsumerRunningInfo)."""
 
     properties: dict[str, Any] = {}
     subscription_set: list[Any] = []

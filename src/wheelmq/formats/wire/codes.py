@@ -1,4 +1,4 @@
-"""Request and response codes of RocketMQ 5.3.3 (RequestCode, ResponseCode), and our own from 9100 on."""
+"""Request and response codes of RocketMQ 5.3.3 (RequestCode, ResponseCode). Our own codes begin at 9100."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. Which are served, and why the others are not: broker.unsupported_codes."""
+    """The operation of a request. broker.unsupported_codes lists the codes that are not served, with the reasons."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -175,7 +175,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went."""
+    """The outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -1,4 +1,4 @@
-"""Requests and answers as text for a log line: header fields are shortened, and bodies and secrets are left out."""
+"""Requests and answers as text for a log line. Header fields are shortened; bodies and secrets are left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 def command_text(command: Command) -> str:
-    """Return code, opaque, flag, version, language, fields, remark and size of the body of a command."""
+    """Return the code, opaque, flag, version, language, fields, remark and body size of a command."""
     pairs = list(command.ext.items())
     fields = [f"{_short(name)}={_value(name, value)}" for name, value in pairs[:FIELDS_MAX]]
     if len(pairs) > FIELDS_MAX:

@@ -1,6 +1,6 @@
-"""Names the protocol of a peer that does not speak RocketMQ's remoting protocol, from its first four bytes.
+"""Detection of a peer that does not speak RocketMQ's remoting protocol, from its first four bytes.
 
-Read as the length of a frame, those bytes make a number that explains nothing: HTTP/2 begins with 1347569952.
+As the length of a frame, these bytes give a number that explains nothing: HTTP/2 begins with 1347569952.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 _HTTP_1: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"HTTP")
-"""The first bytes of a request or of an answer."""
+"""The first bytes of a request or an answer."""
 _TLS_RECORDS: Final = (b"\x16\x03", b"\x15\x03")
 """A handshake or an alert, and the major version."""
 
 
 def foreign_text(head: bytes) -> str | None:
-    """Return a text that names the protocol of a peer and the remedy; None if `head` is not of a known protocol."""
+    """Return a text that names the peer's protocol and the remedy, or None if the protocol of `head` is unknown."""
     if head == b"PRI ":
         return (
             "the peer speaks HTTP/2, as gRPC clients do; this port speaks RocketMQ's remoting protocol: use a remoting "

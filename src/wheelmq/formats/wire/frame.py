@@ -4,14 +4,14 @@
 | length 4 | serialize type 1, header length 3 | header | body |
 ```
 
-`length` counts what follows it. The header is JSON (type 0) or binary (type 1):
+`length` counts the bytes after it. The header is JSON (type 0) or binary (type 1):
 
 ```
 | code 2 | language 1 | version 2 | opaque 4 | flag 4 | remark length 4, remark | ext length 4, pairs |
 pair: | key length 2, key | value length 4, value |
 ```
 
-Answers go out as JSON whatever the request was: every client decodes by the type byte.
+The broker always answers in JSON, because every client decodes by the type byte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wheelmq.formats.buffer import Buffer
 from wheelmq.formats.wire.foreign import foreign_text
 
 FRAME_BYTES_MAX: Final = 16_777_216
-"""The longest frame Apache's server takes, its length field not counted."""
+"""The longest frame that Apache's server accepts, without its length field."""
 
 TYPE_JSON: Final = 0
 TYPE_BINARY: Final = 1
@@ -34,13 +34,13 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
 VERSION: Final = 479
-"""V5_3_3: the version whose behaviour we show."""
+"""V5_3_3, the version whose behaviour WheelMQ implements."""
 LANGUAGE: Final = "PYTHON"
 LANGUAGES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY",
     "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
-"""By their code in the binary header."""
+"""Index: the code in the binary header."""
 
 _PREFIX = struct.Struct(">ii")
 _BINARY_FIXED = struct.Struct(">hbhii")
@@ -48,7 +48,7 @@ _INT32 = struct.Struct(">i")
 
 
 class FrameError(ValueError):
-    """The bytes are no frame. There is no telling where the next one begins, so the connection is closed."""
+    """The bytes are no frame. The start of the next frame is unknown, so the connection is closed."""
 
 
 class Command(msgspec.Struct):
@@ -73,7 +73,7 @@ class Command(msgspec.Struct):
 
 
 class _JavaHeader(msgspec.Struct):
-    """The JSON header as the Java client writes it, and most others do; what is missing is 0, as in Java."""
+    """The JSON header as the Java client and most others write it. A missing field is 0, as in Java."""
 
     code: int = 0
     language: str | None = None
@@ -86,7 +86,7 @@ class _JavaHeader(msgspec.Struct):
 
 
 class _AnyHeader(msgspec.Struct):
-    """The JSON header as Java would read it too: numbers may come as strings, and in extFields strings as numbers."""
+    """The JSON header in all forms that Java accepts: strings for numbers, and in extFields numbers for strings."""
 
     code: int = 0
     language: str | int | None = None
@@ -104,9 +104,9 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def frame_end(buffer: Buffer, at: int, end: int) -> int | None:
-    """Where the frame that begins at byte `at` ends; None while its bytes up to `end` are not all there.
+    """Return the end of the frame that begins at byte `at`, or None if `end` comes before it.
 
-    Raises FrameError as soon as its length shows that it can be none.
+    Raises FrameError as soon as the length is not valid.
     """
     if end - at < 4:
         return None
@@ -121,7 +121,7 @@ def frame_end(buffer: Buffer, at: int, end: int) -> int | None:
 
 
 def decode(buffer: Buffer, at: int, end: int) -> Command:
-    """The command in the frame from byte `at` to `end`; its body is a copy. Raises FrameError."""
+    """Return the command in the frame from byte `at` to `end`. Its body is a copy. Raises FrameError."""
     view = memoryview(buffer)
     _, word = _PREFIX.unpack_from(view, at)
     header_start = at + _PREFIX.size
@@ -141,7 +141,7 @@ def decode(buffer: Buffer, at: int, end: int) -> Command:
 
 
 def encode(command: Command) -> bytes:
-    """The frame of `command`, with a JSON header."""
+    """Return the frame of `command`, with a JSON header."""
     header = _encode_json(
         {
             "code": command.code,
@@ -158,7 +158,7 @@ def encode(command: Command) -> bytes:
 
 
 def encode_binary(command: Command) -> bytes:
-    """The frame of `command`, with a binary header. Its code must fit 16 bits."""
+    """Return the frame of `command`, with a binary header. Its code must fit 16 bits."""
     remark = (command.remark or "").encode()
     pairs = b"".join(
         len(key := name.encode()).to_bytes(2, "big") + key + len(text := value.encode()).to_bytes(4, "big") + text
@@ -205,7 +205,7 @@ def _any_json(header: memoryview) -> _AnyHeader:
 
 
 def _text(value: Any) -> str:
-    """A value of extFields as the string Java would have sent (ali-ons sends numbers and booleans)."""
+    """Return a value of extFields as the string that Java would send (ali-ons sends numbers and booleans)."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -1,15 +1,15 @@
-"""Portions: pieces of a store's files, as a task asks for them that cannot map the files (docs/formats/turns.md).
+"""Portions: pieces of a store's files for a task that cannot map the files (docs/formats/turns.md).
 
 A request names a kind of file and, in its body, ranges (RANGE). The answer's body depends on the kind:
 
-    queue    units of a consume queue, the bytes of each range one after another; the request names TOPIC/ID
-    block    units of the queue of a block, likewise; the request names its folder
-    wheel    slots, likewise
-    record   records of the log without their bodies: a HOLE for each range, then what is left of each
-    chain    timer log units from each range's position on towards older ones: CHAIN_HEAD, then CHAINED rows
+    queue    units of a consume queue, the ranges one after another; the request names TOPIC/ID
+    block    units of the queue of a block, in the same form; the request names its folder
+    wheel    slots, in the same form
+    record   records of the log without their bodies: a HOLE for each range, then the rest of each range
+    chain    timer log units from each range's position to older ones: CHAIN_HEAD, then CHAINED rows
 
-and has its count of ranges and its crc32 in the header. Little-endian but for the bytes of files, as both ends are
-this package on machines of one kind.
+The header of the answer has the number of ranges and the crc32. Values are little-endian, because both ends are this
+package on machines of one kind. Bytes of files stay as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wheelmq.formats.disk.timer import TIMER_UNIT
 
 
 class FileKind(StrEnum):
-    """What a portion is of."""
+    """The kind of file that a portion is from."""
 
     QUEUE = "queue"
     WHEEL = "wheel"
@@ -35,36 +35,35 @@ class FileKind(StrEnum):
 
 
 PORTION_BYTES_MAX: Final = 1 << 20
-"""Of an answer's body."""
+"""Limit of an answer's body."""
 RANGES_MAX: Final = 4096
-"""Of one request."""
+"""Limit of one request."""
 
 RANGE: Final = np.dtype([("position", "<i8"), ("size", "<i4")])
-"""Bytes of a sequence of files; a range lies in one file. Of a chain the size says nothing."""
+"""Bytes of a sequence of files. A range lies in one file. The size has no meaning for a chain."""
 HOLE: Final = np.dtype([("at", "<i4"), ("size", "<i4")])
-"""What was left out of a range: from byte `at` on so many."""
+"""The part left out of a range: its first byte within the range, and its size."""
 CHAIN_HEAD: Final = np.dtype([("whole", "<i8"), ("next", "<i8")])
-"""How many chains were followed to their ends, and where the one after them goes on; -1 when none does."""
+"""The number of chains that are complete, and the position at which the next one continues, or -1 if none does."""
 CHAINED: Final = np.dtype([("position", "<i8"), ("unit", f"V{TIMER_UNIT.size}")])
-"""A timer log unit and where it stands."""
+"""A timer log unit and its position."""
 
 Ranges = npt.NDArray[Any]
 """An array of RANGE."""
 
 
 class PortionError(ValueError):
-    """A request for a portion, or an answer to one, is not as it must be; the text says in what."""
+    """A request for a portion, or an answer to one, is not valid. The message names the error."""
 
 
 def ranges_of(positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Ranges:
-    """Ranges to ask for."""
     ranges = np.zeros(len(positions), RANGE)
     ranges["position"], ranges["size"] = positions, sizes
     return ranges
 
 
 def read_ranges(body: Buffer) -> Ranges:
-    """The ranges of a request's body. Raises PortionError."""
+    """Return the ranges in a request's body. Raises PortionError."""
     raw = bytes(body)
     if len(raw) % RANGE.itemsize or len(raw) > RANGES_MAX * RANGE.itemsize:
         raise PortionError(f"{len(raw)} bytes are not up to {RANGES_MAX} ranges of {RANGE.itemsize}")

@@ -1,11 +1,11 @@
-"""Maps by queue, as Java writes them: the key is an object without quotes round it, which is no JSON.
+"""Maps by queue in Java's form. A key is an object without quotes around it, so the text is not JSON.
 
 ```
 {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}
 ```
 
-Clients of 5.4.0 take no other form (docs: the codes 202, 208, 220 to 223, 307, 317), so the writer keeps to it; the
-reader takes keys that are quoted too.
+Clients of 5.4.0 accept no other form (docs: the codes 202, 208, 220 to 223, 307, 317), so the writer uses it. The
+reader also accepts quoted keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ V = TypeVar("V")
 
 
 def by_queue(table: Mapping[str, V]) -> dict[QueueName, V]:
-    """A map that `bodies.read` gave with the texts of its keys, by queue. Raises BodyError."""
+    """Return a map by queue from a map that `bodies.read` returned with keys as texts. Raises BodyError."""
     try:
         return {msgspec.json.decode(key, type=QueueName, strict=False): value for key, value in table.items()}
     except msgspec.DecodeError as error:
@@ -30,13 +30,13 @@ def by_queue(table: Mapping[str, V]) -> dict[QueueName, V]:
 
 
 def write(**fields: Any) -> bytes:
-    """A body of `fields`, those that are maps by queue in Java's form and all others as JSON."""
+    """Return a body of `fields`: maps by queue in Java's form, all others as JSON."""
     parts = (b"%b:%b" % (bodies.write(name), _field(value)) for name, value in fields.items() if value is not None)
     return b"{%b}" % b",".join(parts)
 
 
 def table(by_queue: Mapping[QueueName, Any]) -> msgspec.Raw:
-    """A map by queue in Java's form, that can stand as a value in what msgspec encodes."""
+    """Return a map by queue in Java's form, for use as a value in msgspec's encoders."""
     rows = (b"%b:%b" % (bodies.write(queue), bodies.write(value)) for queue, value in by_queue.items())
     return msgspec.Raw(b"{%b}" % b",".join(rows))
 

@@ -1,6 +1,6 @@
-"""Headers: the typed view of a request's extFields (RocketMQ: remoting.protocol.header), by what requests are about.
+"""Headers: the typed view of a request's extFields, one module per subject (RocketMQ: remoting.protocol.header).
 
-What a broker asks of its clients has its headers in formats/wire/client_calls.py.
+formats/wire/client_calls.py has the headers of requests from a broker to its clients.
 """
 
 from wheelmq.formats.wire.headers.base import (

@@ -1,6 +1,6 @@
-"""What every header is, and how it is read and written.
+"""The base of all headers, and the functions that read and write them.
 
-Unknown fields are ignored. A field without a default must be there; numbers and booleans travel as strings.
+Readers ignore unknown fields. A field without a default is required. Numbers and booleans are sent as strings.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ H = TypeVar("H", bound="Header")
 
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""Numbers as Java's headers have them: what does not fit is refused before anything is done."""
+"""Numbers with the ranges of Java's headers. A number out of range is rejected before the request has any effect."""
 
 
 class HeaderError(ValueError):
-    """A request's header lacks a field or holds what does not fit; the message names it."""
+    """A request's header lacks a field or holds a value that is not valid. The message names it."""
 
 
 class Header(msgspec.Struct, rename="camel", kw_only=True):
@@ -29,9 +29,9 @@ class Header(msgspec.Struct, rename="camel", kw_only=True):
 
 
 def read(ext: dict[str, str], header: type[H]) -> H:
-    """The header in a request's extFields. Raises HeaderError.
+    """Return the header in a request's extFields. Raises HeaderError.
 
-    What is no number is refused; of a truth value all but `true` is false, as in Java: the C++ client writes 1.
+    Rejects a text that is no number. Any boolean text but `true` is false, as in Java: the C++ client writes 1.
     """
     truth_values = _truth_values(header)
     if truth_values and (odd := [name for name in truth_values if ext.get(name, "false") not in ("true", "false")]):
@@ -44,17 +44,17 @@ def read(ext: dict[str, str], header: type[H]) -> H:
 
 @lru_cache(None)
 def _truth_values(header: type[Header]) -> tuple[str, ...]:
-    """The fields of a header that hold one, by their names on the wire."""
+    """Return the names on the wire of a header's boolean fields."""
     return tuple(one.encode_name for one in msgspec.structs.fields(header) if one.type in (bool, bool | None))
 
 
 def write(header: Header) -> dict[str, str]:
-    """The extFields that say `header`; a field that is None is left out."""
+    """Return the extFields of `header`, without the fields that are None."""
     return texts(**msgspec.to_builtins(header))
 
 
 def texts(**fields: Any) -> dict[str, str]:
-    """Answer header fields as strings, the only form every client reads; None is left out."""
+    """Return answer header fields as strings, the only form that every client reads. Leaves out None."""
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
         for name, value in fields.items()

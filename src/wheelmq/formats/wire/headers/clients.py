@@ -1,4 +1,4 @@
-"""Headers that name the groups of clients, or a client: who is there, how far they are, what they may."""
+"""Headers of requests about groups and their clients: connections, progress and permissions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ProducerGroupHeader(Header):
 
 
 class ConsumeStatsHeader(Header):
-    """GET_CONSUME_STATS: of a topic, of several between semicolons, or of all that the group consumes."""
+    """GET_CONSUME_STATS for one topic, several topics between semicolons, or all topics that the group consumes."""
 
     consumer_group: str
     topic: str | None = None
@@ -66,7 +66,7 @@ class ConsumeStatsHeader(Header):
 
 
 class BrokerConsumeStatsHeader(Header):
-    """GET_BROKER_CONSUME_STATS: of all topics, or of those in order."""
+    """GET_BROKER_CONSUME_STATS for all topics, or for ordered ones only."""
 
     is_order: bool = False
 
@@ -79,7 +79,7 @@ class TopicAndGroupHeader(Header):
 
 
 class CorrectionHeader(Header):
-    """QUERY_CORRECTION_OFFSET; `filter_groups` has commas between groups that do not count."""
+    """QUERY_CORRECTION_OFFSET. `filter_groups` lists the groups to ignore, with commas between them."""
 
     topic: str
     compare_group: str

@@ -1,4 +1,4 @@
-"""Headers of pulling, of finding messages, and of the offsets of queues and groups."""
+"""Headers of requests that pull or find messages, or read and set the offsets of queues and groups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PULL_LITE: Final = 0x10
 
 
 class QueryMessageHeader(Header):
-    """QUERY_MESSAGE; the times are store times."""
+    """QUERY_MESSAGE. The times are store times."""
 
     topic: str
     key: str
@@ -41,11 +41,11 @@ class QueryMessageHeader(Header):
 
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""Beside its fields: `true` when the key is a unique one (RocketMQ: MixAll.UNIQUE_MSG_QUERY_FLAG)."""
+"""Name of an extra field: `true` if the key is a unique one (RocketMQ: MixAll.UNIQUE_MSG_QUERY_FLAG)."""
 
 
 class ViewMessageHeader(Header):
-    """VIEW_MESSAGE_BY_ID; `offset` is a log position."""
+    """VIEW_MESSAGE_BY_ID. `offset` is a log position."""
 
     offset: Int64
 

@@ -1,4 +1,4 @@
-"""Headers of the name server: brokers that register, and what it keeps of them."""
+"""Headers of requests to the name server."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 from wheelmq.formats.wire.headers.base import Header, Int32, Int64
 
 REPLACED_ADDRESS: Final = "replacedBrokerAddr"
-"""Field of the answer to REGISTER_BROKER, ours: the live broker of the same name and id that had the place in the
-routes. Other brokers ignore it."""
+"""Field of the answer to REGISTER_BROKER, ours: the live broker of the same name and id that this one replaces in
+the routes. Other brokers ignore it."""
 
 
 class RegisterBrokerHeader(Header):
-    """REGISTER_BROKER, at the name server."""
+    """REGISTER_BROKER, sent to the name server."""
 
     broker_name: str
     broker_addr: str
@@ -26,7 +26,7 @@ class RegisterBrokerHeader(Header):
 
 
 class UnregisterBrokerHeader(Header):
-    """UNREGISTER_BROKER, at the name server."""
+    """UNREGISTER_BROKER, sent to the name server."""
 
     broker_name: str
     broker_addr: str

@@ -6,14 +6,14 @@ from wheelmq.formats.wire.headers.base import Header, Int32, Int64
 
 
 class PipelineHeader(Header):
-    """WMQ_PIPELINE_OPEN: who asks for the lease."""
+    """WMQ_PIPELINE_OPEN: the name and the id of the pipeline that requests the lease."""
 
     name: str
     holder_id: str = ""
 
 
 class TurnHeader(Header):
-    """WMQ_PIPELINE_PLAN, _RENEW, _COMMIT: which lease, and which turn."""
+    """WMQ_PIPELINE_PLAN, _RENEW, _COMMIT: the lease and the turn."""
 
     epoch: Int64
     turn: Int64 = 0
@@ -32,7 +32,7 @@ class UploadHeader(Header):
 
 
 class ReadHeader(Header):
-    """WMQ_PIPELINE_READ: which portion of the store a task of this turn asks for; its ranges are the body."""
+    """WMQ_PIPELINE_READ: the portion of the store that a task of this turn needs. The body holds its ranges."""
 
     epoch: Int64
     turn: Int64
@@ -41,7 +41,8 @@ class ReadHeader(Header):
 
 
 class PortionHeader(Header):
-    """What answers WMQ_PIPELINE_READ: ranges that the body covers, its crc32, and where log files begin and end."""
+    """The answer to WMQ_PIPELINE_READ: the number of ranges in the body, its crc32, and the start and the end of the
+    log."""
 
     count: Int64
     crc: Int64

@@ -1,4 +1,4 @@
-"""Headers of sending, of taking back, and of ending a transaction."""
+"""Headers of requests that send, return or recall a message, or end a transaction."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import msgspec
 from wheelmq.formats.wire.headers.base import Header, Int32, Int64, read, texts
 
 VERSION_WITH_MAX_TIMES: Final = 121
-"""V3_4_9: older clients send no maxReconsumeTimes that counts."""
+"""V3_4_9. The maxReconsumeTimes of an older client is ignored."""
 
 
 class SendHeader(Header, kw_only=True):
-    """SEND_MESSAGE; SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE say the same in letters. Apache's broker does not miss the
-    group, though it has it as one that must be there."""
+    """SEND_MESSAGE. SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE name the same fields by letters.
+
+    The group is optional: Apache declares it as required, but its broker accepts a request without it.
+    """
 
     producer_group: str = ""
     topic: str
@@ -44,18 +46,18 @@ _SEND_LETTERS: Final = dict(
 
 
 def read_send_v2(ext: dict[str, str]) -> SendHeader:
-    """The send header of a request that names its fields by letters. Raises HeaderError."""
+    """Return the send header of a request that names its fields by letters. Raises HeaderError."""
     return read({_SEND_LETTERS[name]: value for name, value in ext.items() if name in _SEND_LETTERS}, SendHeader)
 
 
 def write_send_v2(header: SendHeader) -> dict[str, str]:
-    """The extFields of a request that names its fields by letters."""
+    """Return the extFields of a request that names its fields by letters."""
     fields = msgspec.to_builtins(header)
     return texts(**{letter: fields[name] for letter, name in _SEND_LETTERS.items()})
 
 
 class SendBackHeader(Header):
-    """CONSUMER_SEND_MSG_BACK; `offset` is a log position."""
+    """CONSUMER_SEND_MSG_BACK. `offset` is a log position."""
 
     offset: Int64
     group: str
@@ -75,8 +77,10 @@ class RecallHeader(Header):
 
 
 class EndTransactionHeader(Header):
-    """END_TRANSACTION, of the half message at a log position and a queue offset; what becomes of it is 8 to commit,
-    12 to roll back, 0 not known yet."""
+    """END_TRANSACTION, for the half message at a log position and a queue offset.
+
+    `commit_or_rollback` is 8 to commit, 12 to roll back, 0 if the outcome is not known yet.
+    """
 
     position: Int64 = msgspec.field(name="commitLogOffset")
     queue_offset: Int64 = msgspec.field(name="tranStateTableOffset")

@@ -1,4 +1,4 @@
-"""Headers of requests for what is delayed (WMQ_..._TIMERS)."""
+"""Headers of requests about delayed messages (WMQ_..._TIMERS)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from wheelmq.formats.wire.headers.base import Header, Int32, Int64
 
 
 class ListTimersHeader(Header):
-    """WMQ_LIST_TIMERS: pending messages from a place on, which is an origin; 0 is the first.
+    """WMQ_LIST_TIMERS: pending messages from a place, which is an origin. Place 0 is the first.
 
-    With `soonest` an answer has at most `count` messages of its places, the soonest ones due before `listed_before_ms`.
+    With `soonest`, the answer has at most `count` messages of its places: those that are due soonest and before
+    `listed_before_ms`.
     """
 
     place: Int64 = 0
@@ -22,7 +23,7 @@ class ListTimersHeader(Header):
 
 
 class CountTimersHeader(Header):
-    """WMQ_COUNT_TIMERS: how many are due in each `step_ms`."""
+    """WMQ_COUNT_TIMERS: the number of messages due in each `step_ms`."""
 
     step_ms: Int64
     place: Int64 = 0
@@ -32,7 +33,7 @@ class CountTimersHeader(Header):
 
 
 class FindTimersHeader(Header):
-    """WMQ_FIND_TIMERS: delayed messages by unique key, or by one of their keys; from a place on, as WMQ_LIST_TIMERS."""
+    """WMQ_FIND_TIMERS: delayed messages with a unique key or another key, from a place as in WMQ_LIST_TIMERS."""
 
     topic: str
     key: str

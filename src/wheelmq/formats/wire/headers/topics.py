@@ -1,4 +1,4 @@
-"""Headers that name a topic, a queue's index, or a figure that a broker counts."""
+"""Headers of requests about topics, units of a queue, or figures of a broker."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class StatsHeader(Header):
 
 
 class MetricsHeader(Header):
-    """WMQ_METRICS: with an overview, if it is to tell of so many topics."""
+    """WMQ_METRICS, with an overview of `topics` topics if it is above 0."""
 
     topics: Int32 = 0
 
 
 class ConsumeQueueHeader(Header):
-    """QUERY_CONSUME_QUEUE: units of a queue, and whether they pass the filter of a group."""
+    """QUERY_CONSUME_QUEUE: units of a queue, and whether they match the filter of a group."""
 
     topic: str
     queue_id: Int32
