@@ -41,8 +41,7 @@ def tag_code(tag: str | None) -> int:
 
 
 def java_long(text: str) -> int | None:
-    """Return `Long.parseLong`: a sign and decimal digits of any script, in 64 bits. Returns None where Java
-    throws."""
+    """Return `Long.parseLong`: a sign and decimal digits of any script, in 64 bits. None where Java throws."""
     return _parse(text, 64)
 
 

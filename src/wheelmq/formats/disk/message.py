@@ -127,8 +127,8 @@ class Record(msgspec.Struct):
 
     @property
     def offset_is_possible(self) -> bool:
-        """Whether the log before the record has room for `queue_offset` messages, less OFFSETS_LOST_MAX lost
-        ones."""
+        """Whether the log before the record has room for `queue_offset` messages, of which OFFSETS_LOST_MAX may be
+        lost."""
         return 0 <= self.queue_offset <= self.position // RECORD_BYTES_MIN + OFFSETS_LOST_MAX
 
     @property

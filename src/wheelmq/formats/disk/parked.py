@@ -20,8 +20,7 @@ class DelayFacts(NamedTuple):
     """The facts about delay in one record. A zero means that the record has no such fact."""
 
     stream: Stream
-    """The stream in which the record is parked. It is 0 for a record in a block, because the block's log names the
-    block."""
+    """The stream in which the record is parked, or 0 for a record in a block. The block's log names the block."""
     due_ms: Millis
     """The due time of a parked message. A 0 in a level queue means the store time plus the level's delay."""
     settles: Origin
@@ -29,8 +28,7 @@ class DelayFacts(NamedTuple):
     deletes: bool
     """Whether the record cancels another parked message. Such a record is never delivered."""
     decided: bool
-    """Whether WheelMQ wrote this cancel and executed it with the append. A cancel that Apache wrote still waits for
-    that."""
+    """Whether WheelMQ wrote this cancel and executed it with the append. Apache's cancels are executed later."""
 
 
 NOTHING: Final = DelayFacts(Stream(0), Millis(0), Origin(0), 0, False, False)
@@ -128,8 +126,7 @@ def unique_key_of(key: str) -> str:
 
 
 def key_hash(text: str) -> int:
-    """Return FNV-1a over the UTF-8 bytes of a delete key: 64 bits with a sign. 0 means "no key" and is never
-    returned."""
+    """Return FNV-1a over the UTF-8 bytes of a delete key: 64 bits with a sign, never 0, which means "no key"."""
     code = _FNV_START
     for byte in text.encode("utf-8", "replace"):
         code = (code ^ byte) * _FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF

@@ -49,8 +49,7 @@ TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
-"""The property DELAY of a parked message. As DELAY, it would cause Apache RocketMQ to delay the released message
-again."""
+"""The property DELAY of a parked message. As DELAY, it would cause Apache RocketMQ to delay a released message."""
 
 DELAY_IN_SECONDS: Final = "delayInSeconds"
 """Ours, and any client can set it: deliver this number of seconds after the broker's receipt, through a block."""

@@ -1,8 +1,8 @@
-"""The hot loops over bytes, compiled by Numba, each with a plain twin that defines it.
+"""The hot loops over bytes, compiled by Numba. Each kernel has a plain twin that defines its behaviour.
 
-A kernel takes arrays, indexes them, checks lengths before it trusts them, and returns codes; it never raises. It may
-answer "not mine" for whatever it does not know, and then the plain code does the work, on the same state. Tests hold
-kernel and twin equal on random and hostile bytes.
+A kernel takes arrays, checks lengths before it uses them, and returns codes. It never raises. It may return "not
+mine" for any case that it does not know. Then the plain code does the work, on the same state. Tests compare kernel
+and twin on random and hostile bytes.
 
-`kernels.jit.available()` says whether kernels run; WHEELMQ_KERNELS=plain turns them off.
+`kernels.jit.available()` is true if kernels run. WHEELMQ_KERNELS=plain disables them.
 """

@@ -5,9 +5,12 @@
 pair: | key length 2, key | value length 4, value |
 ```
 
-Twin: `formats.wire.frame.decode`. The kernel takes what the JSON kernel takes of the same request, and leaves all else
-to the twin: no remark, pairs that fill the header to its end, ASCII without quotes, backslashes and controls (but for
-those that separate properties), no one-letter field twice.
+Twin: `formats.wire.frame.decode`. The kernel accepts the requests that the JSON kernel accepts, and leaves all
+others to the twin. It requires:
+
+- no remark, and pairs that fill the header to its end;
+- ASCII without quotes, backslashes and control characters, except the separators of properties;
+- no one-letter field twice.
 """
 
 from __future__ import annotations
@@ -32,14 +35,17 @@ from wheelmq.formats.kernels.json_header import (
 from wheelmq.formats.kernels.numbers import Bytes, get32
 
 _FIXED_BYTES: Final = 21
-"""Code to flag, and the lengths of a remark that is empty and of the pairs."""
+"""Bytes from code to flag, and the lengths of an empty remark and of the pairs."""
 _INT32_MAX: Final = 2147483647
 
 
 @part
 def _is_plain(a: Bytes, start: int, end: int, separators: bool) -> bool:
-    """Whether a[start:end] holds no byte at which the JSON kernel stops; `separators` of properties are none."""
-    p = np.uint64(start)  # an unsigned index spares the check for a negative one
+    """Return whether a[start:end] holds no byte at which the JSON kernel stops.
+
+    With `separators`, those of properties are allowed.
+    """
+    p = np.uint64(start)  # an unsigned index needs no check for a negative one
     stop = np.uint64(end)
     while p < stop:
         if STOPS[a[p]] != 0 and not (separators and (a[p] == 1 or a[p] == 2)):
@@ -50,7 +56,7 @@ def _is_plain(a: Bytes, start: int, end: int, separators: bool) -> bool:
 
 @part
 def read_binary_header(a: Bytes, p: int, end: int, h: npt.NDArray[np.int64]) -> bool:
-    """Fill `h` from the header a[p:end]; False when it has another shape."""
+    """Fill `h` from the header a[p:end]. Returns False if the header has another form."""
     for i in range(LETTERS):
         h[FIELDS + 2 * i] = -1
         h[ESCAPED + i] = 0

@@ -1,6 +1,6 @@
-"""Bits by index, one segment of them at a time.
+"""Bits by index, in one segment at a time.
 
-Twin: `delay.done.IndexBits`, and with origins for indices `delay.done.DoneBits`.
+Twin: `delay.done.IndexBits`, and for origins as indexes `delay.done.DoneBits`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from wheelmq.formats.kernels.topics import Integers
 
 @kernel
 def get(segment: Bytes, base: int, floor: int, first: int, indices: Integers, found: npt.NDArray[np.bool_]) -> bool:
-    """Read the bits of `indices`, which are counted from `first`, into `found`: 1 below `floor`, else from `segment`,
-    which begins at index `base`.
+    """Read the bits of `indices`, each less `first`, into `found`.
 
-    False when one of them belongs to another segment, or is less than `first`.
+    A bit below `floor` is 1. The others come from `segment`, which begins at index `base`. Returns False if an index
+    is below `first` or in another segment.
     """
     bits = segment.shape[0] << 3
     for i in range(indices.shape[0]):
@@ -37,8 +37,11 @@ def get(segment: Bytes, base: int, floor: int, first: int, indices: Integers, fo
 
 @kernel
 def put(segment: Bytes, base: int, floor: int, first: int, indices: Integers) -> int:
-    """Set the bits of `indices`, which are counted from `first`, that are not below `floor`; how many were 0, or -1
-    with nothing changed when one of them belongs to another segment, or is less than `first`."""
+    """Set the bits of `indices`, each less `first`, unless they are below `floor`.
+
+    Returns the number of bits that were 0. Returns -1 and changes nothing if an index is below `first` or in another
+    segment.
+    """
     bits = segment.shape[0] << 3
     for i in range(indices.shape[0]):
         index = indices[i] - first

@@ -1,4 +1,4 @@
-"""How many messages wait in each slot, counted as sends are served.
+"""Number of messages in each slot, counted as sends are served.
 
 Twin: `delay.timer.congestion.Congestion`.
 """
@@ -10,18 +10,18 @@ from typing import Final
 from wheelmq.formats.kernels.jit import part
 from wheelmq.formats.kernels.topics import Integers
 
-# Columns of the table, which has a row for each place of the wheel.
+# Columns of the table. It has a row for each place of the wheel.
 TIME: Final = 0
-"""Time of the slot divided by the precision; a place of another time counts nothing."""
+"""Time of the slot divided by the precision. The count of a place with another time is 0."""
 WAITING: Final = 1
 COLUMNS: Final = 2
 
 
 @part
 def take(table: Integers, time: int, now: int, limit: int) -> bool:
-    """Count one more message in the slot of `time`; False with nothing counted when it may have to be refused.
+    """Count one more message in the slot of `time`. Returns False and counts nothing if the send may be rejected.
 
-    Both times are divided by the precision. A slot that is a round of the wheel or more away is not counted.
+    Both times are divided by the precision. A slot at least one revolution of the wheel ahead is not counted.
     """
     if time - now >= table.shape[0]:
         return True

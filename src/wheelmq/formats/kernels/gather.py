@@ -1,4 +1,4 @@
-"""The records that units of a consume queue name, end to end, as a pull's answer has them.
+"""Copy the records of consume queue units one after another, as a pull's answer holds them.
 
 Twin: `store.commit_log.CommitLog.gather`, and the loop of `broker.handlers.pull` before it.
 """
@@ -14,7 +14,7 @@ from wheelmq.formats.kernels.record import has_form
 from wheelmq.formats.kernels.topics import Integers
 
 TAKEN: Final = 0
-"""Units whose records were copied."""
+"""Number of units whose records were copied."""
 COPIED_BYTES: Final = 1
 FOUND: Final = 2
 
@@ -25,10 +25,10 @@ _SIZE_AT: Final = QUEUE_UNIT.position_of("size")
 
 @kernel
 def gather(log: Bytes, base: int, end: int, units: Bytes, count_max: int, out: Bytes, found: Integers) -> None:
-    """Copy the records of `units` from the log file that begins at `base`, of the log up to `end`, into `out`.
+    """Copy the records of `units` into `out`, from the log file that begins at `base`, of the log up to `end`.
 
-    What is copied is counted in `found`. It stops, perhaps at once, before the first unit that wants another file,
-    names no record, or does not fit.
+    `found` gets the numbers of units and bytes copied. The copy stops before the first unit that names another file
+    or no record, or whose record does not fit. That can be the first unit of all.
     """
     taken = copied = 0
     stop = min(log.shape[0], end - base)

@@ -1,7 +1,7 @@
-"""Add the records of a log file to an index file; runs off the loop, without the interpreter's lock.
+"""Add the records of a log file to an index file, on a worker thread and without the interpreter's lock.
 
-Twin: `formats.disk.index.put_key` for each of `index_keys`. A record that is not of the usual kind, and one whose keys
-may not all fit, is left to it.
+Twin: `formats.disk.index.put_key` for each of `index_keys`. The twin takes each record that is not of the usual
+kind, or whose keys may not all fit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from wheelmq.formats.kernels.topics import Integers
 DONE: Final = 0
 """Every record before the stop is in the index."""
 FILE_END: Final = 1
-"""The log file ends in a blank here."""
+"""The log file ends in a blank at AT."""
 NOT_MINE: Final = 2
 """The record at AT is for the plain code."""
 WANTED: Final = 3
-"""Somebody else wants the index file; the record at AT is next."""
+"""Another thread needs the index file. The record at AT is next."""
 UNASKED_BYTES: Final = 16 << 10
-"""So much of the log is added before it is asked: some 20 us, and whoever asks again and again does not hold it up."""
+"""Bytes of the log that are added before the first check of `wanted`. They take some 20 us. So a thread that needs
+the file again and again does not stop the work."""
 
 AT: Final = 0
 STATE: Final = 1
@@ -47,7 +48,7 @@ _HASH_SIGN: Final = 35
 
 @part
 def _hash_on(h: int, a: Bytes, start: int, end: int) -> int:
-    """String.hashCode, unsigned, continued from `h` over an ASCII text; -1 when there is a byte that is not ASCII."""
+    """Return String.hashCode, unsigned, continued from `h` over an ASCII text. Returns -1 if a byte is not ASCII."""
     for p in range(start, end):
         if a[p] >= 128:
             return np.int64(-1)
@@ -57,9 +58,9 @@ def _hash_on(h: int, a: Bytes, start: int, end: int) -> int:
 
 @part
 def _put(file: Bytes, slots: int, hashed: int, position: int, store_ms: int) -> None:
-    """Add a unit for an unsigned hash; there is room."""
+    """Add a unit for an unsigned hash. The file must have room."""
     code = abs(signed32(hashed))
-    if code > SECONDS_MAX:  # of the least integer, which has no absolute value in Java
+    if code > SECONDS_MAX:  # the least integer, which has no absolute value in Java
         code = np.int64(0)
     count = max(get32(file, _COUNT), 1)
     slot = _HEADER + code % slots * SLOT_BYTES
@@ -88,7 +89,7 @@ def _put(file: Bytes, slots: int, hashed: int, position: int, store_ms: int) -> 
 
 @part
 def _key_end(a: Bytes, start: int, end: int) -> int:
-    """Where the key that begins at `start` ends."""
+    """Return the end of the key that begins at `start`."""
     p = start
     while p < end and a[p] != _SPACE:
         p += 1
@@ -97,7 +98,7 @@ def _key_end(a: Bytes, start: int, end: int) -> int:
 
 @part
 def _put_keys(a: Bytes, spans: Integers, topic_hash: int, file: Bytes, slots: int, position: int, store_ms: int) -> int:
-    """Add the units of one record; there is room for as many as `_count_keys` says."""
+    """Add the units of one record. The file must have room for the number of keys that `_count_keys` returns."""
     prefix = (topic_hash * 31 + _HASH_SIGN) & 0xFFFFFFFF
     start, end = spans[2 * prop.UNIQ_KEY], spans[2 * prop.UNIQ_KEY + 1]
     if start >= 0:
@@ -113,7 +114,7 @@ def _put_keys(a: Bytes, spans: Integers, topic_hash: int, file: Bytes, slots: in
 
 @part
 def _count_keys(a: Bytes, spans: Integers) -> int:
-    """An upper bound of the keys of a record."""
+    """Return an upper bound of the number of a record's keys."""
     found = np.int64(spans[2 * prop.UNIQ_KEY] >= 0)
     start, end = spans[2 * prop.KEYS], spans[2 * prop.KEYS + 1]
     if start >= 0:
@@ -127,10 +128,10 @@ def _count_keys(a: Bytes, spans: Integers) -> int:
 def index_log(
     a: Bytes, base: int, stop: int, file: Bytes, slots: int, units: int, state: Integers, wanted: Integers
 ) -> int:
-    """Add the records of the log file `a` that begin from AT on and before `stop` to the index `file`: what came of it.
+    """Add the records of the log file `a` from AT to before `stop` to the index `file`. Returns the outcome.
 
-    The log file begins at log position `base`; at least the blank's 8 bytes stand behind AT. Another thread that wants
-    the index file sets `wanted`[0], and has it behind `UNASKED_BYTES` at the latest.
+    The log file begins at log position `base`. At least the 8 bytes of a blank must follow AT. Another thread that
+    needs the index file sets `wanted`[0], and gets it after `UNASKED_BYTES` at the latest.
     """
     begun = state[AT]
     r = np.empty(rec.RECORD, np.int64)
@@ -151,7 +152,7 @@ def index_log(
                 return NOT_MINE
             _put_keys(a, spans, topic_hash, file, slots, r[rec.POSITION], r[rec.STORE_MS])
         state[AT] = at + r[rec.SIZE]
-        # Read anew for each record, since the store before may have been to it: nothing says that arrays are apart.
+        # Loaded again for each record: for the compiler, the store above may change it, since the arrays may overlap.
         if wanted[0] != 0 and begun + UNASKED_BYTES <= state[AT] < stop:
             return WANTED
     return DONE

@@ -1,8 +1,8 @@
-"""How kernels are compiled and where the compiled code is kept.
+"""Compilation of kernels, and the cache of compiled code.
 
-The cache is a folder of the user's own, named by a hash of all kernel sources and of what the machine code depends
-on: Numba's own cache looks at one file at a time and would miss a change in a kernel that another one calls.
-One process compiles at a time; others that start meanwhile wait for it and then load.
+The cache is a folder of the user. Its name is a hash of all kernel sources and of everything that the machine code
+depends on. Numba's own cache looks at one file at a time, and would miss a change in a kernel that another one
+calls. One process compiles at a time. Processes that start meanwhile wait for it, and then load the code.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FOLDER = Path(__file__).parent
 
 
 def available() -> bool:
-    """Whether kernels are to be used."""
+    """Return whether kernels are in use."""
     return MODE != "plain"
 
 
 def cache_folder() -> Path:
-    """Where the compiled code of these sources on this machine is kept."""
+    """Return the folder with the compiled code of these sources on this machine."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "wheelmq" / "kernels" / _key()
 
@@ -51,7 +51,7 @@ def _key() -> str:
 
 
 def _cpu() -> str:
-    """The processor's model and features: machine code is made for exactly this one."""
+    """Return the processor's model or features. Machine code is made for exactly this processor."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("model name", "flags", "Features")):
@@ -60,7 +60,7 @@ def _cpu() -> str:
 
 
 def _use_cache() -> None:
-    """Point Numba at our folder; must run before the first kernel is defined."""
+    """Set Numba's cache to our folder. This must run before the first kernel is defined."""
     import numba
 
     folder = cache_folder()
@@ -69,7 +69,7 @@ def _use_cache() -> None:
 
 
 def kernel(function: F) -> F:
-    """Compile `function` when it is first called, or load it from the cache."""
+    """Compile `function` at its first call, or load it from the cache."""
     from numba import njit
 
     compiled: F = njit(cache=True, nogil=False, boundscheck=None, error_model="numpy")(function)
@@ -77,7 +77,10 @@ def kernel(function: F) -> F:
 
 
 def free_kernel(function: F) -> F:
-    """A kernel that other threads run beside: for work off the loop, on bytes that nobody writes meanwhile."""
+    """Compile a kernel that releases the interpreter's lock, for work off the loop.
+
+    No other thread may write its bytes meanwhile.
+    """
     from numba import njit
 
     compiled: F = njit(cache=True, nogil=True, boundscheck=None, error_model="numpy")(function)
@@ -85,7 +88,7 @@ def free_kernel(function: F) -> F:
 
 
 def inline(function: F) -> F:
-    """A piece of kernels, compiled into its callers."""
+    """Compile a function into the kernels that call it."""
     from numba import njit
 
     compiled: F = njit(inline="always", boundscheck=None, error_model="numpy")(function)
@@ -93,8 +96,10 @@ def inline(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """A piece of kernels, called by them. It makes no arrays, and counts no references to those it is given: whoever
-    calls it holds them, and counting is two atomic operations for each array in each call."""
+    """Compile a function that kernels call. It creates no arrays and counts no references to its arguments.
+
+    Its caller holds the arguments. Counting would cost two atomic operations per array and call.
+    """
     from numba import njit
 
     compiled: F = njit(cache=True, boundscheck=None, error_model="numpy", _nrt=False)(function)
@@ -102,9 +107,9 @@ def part(function: F) -> F:
 
 
 def external(name: str, result: str, arguments: Sequence[str]) -> Any:
-    """A function of the C library that kernels call, by the names of Numba's types.
+    """Return a function of the C library that kernels can call. The types are names of Numba's types.
 
-    Numba means `ExternalFunction` for itself; it is what has a call compiled that can be kept in the cache.
+    `ExternalFunction` is internal to Numba, but a kernel that calls one can be kept in the cache.
     """
     from numba import types
 
@@ -113,7 +118,7 @@ def external(name: str, result: str, arguments: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def compiling(say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the right to compile; `say` is told when that takes long enough to be noticed."""
+    """Hold the right to compile. If the cache is not complete, `say` gets a message before and after."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     marker = folder / "complete"

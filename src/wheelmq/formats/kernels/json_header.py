@@ -1,8 +1,11 @@
-"""Read the JSON header of SEND_MESSAGE_V2 (and, over the same scan, tell other requests apart).
+"""Read the JSON header of SEND_MESSAGE_V2, and recognize other requests in the same scan.
 
-Twin: `formats.wire.frame.decode` and `formats.wire.headers.read_send_v2`. The kernel takes one strict shape and leaves
-all else to them: no white space, ASCII only, integers without sign, one-letter fields whose values are strings, no
-field twice; an escape only as \\u0001 or \\u0002 inside the properties.
+Twin: `formats.wire.frame.decode` and `formats.wire.headers.read_send_v2`. The kernel accepts one strict form and
+leaves all others to the twin:
+
+- no white space, ASCII only, integers without sign;
+- one-letter fields with strings as values, no field twice;
+- escapes only as \\u0001 or \\u0002 inside the properties.
 """
 
 from __future__ import annotations
@@ -20,14 +23,15 @@ FLAG: Final = 1
 OPAQUE: Final = 2
 VERSION: Final = 3
 FIELDS: Final = 4
-"""From here on: start and end of the value of each one-letter field `a` .. `n`, start -1 when it is absent."""
+"""First of 28 entries: start and end of the value of each one-letter field `a` .. `n`. An absent field starts at
+-1."""
 LETTERS: Final = 14
 ESCAPED: Final = FIELDS + 2 * LETTERS
-"""From here on: 1 when the value of the letter holds an escape."""
+"""First entry of the escapes: 1 if the value of the letter holds an escape."""
 HEADER: Final = ESCAPED + LETTERS
 """Entries of the array that `read_header` fills."""
 PROPERTIES_LETTER: Final = 8
-"""`i`, whose value may hold the separators of properties."""
+"""`i`. Its value may hold the separators of properties."""
 
 _CODE = literal("code")
 _FLAG = literal("flag")
@@ -46,7 +50,7 @@ _CLOSE: Final = 125
 
 
 STOPS = np.zeros(256, np.uint8)
-"""1 for the bytes at which the scan of a string stops: the quote, the backslash, controls, and what is not ASCII."""
+"""1 for the bytes that stop the scan of a string: quote, backslash, control characters, bytes above ASCII."""
 STOPS[:32] = 1
 STOPS[128:] = 1
 STOPS[[_QUOTE, _BACKSLASH]] = 1
@@ -54,12 +58,12 @@ STOPS[[_QUOTE, _BACKSLASH]] = 1
 
 @part
 def _string_end(a: Bytes, start: int, end: int) -> int:
-    """The closing quote of the string whose text begins at `start`; -1 for one that is not ASCII or does not end.
+    """Return the closing quote of the string that begins at `start`.
 
-    Negative beyond that: -(closing quote) - 2 for a string with an escape.
+    Returns -(closing quote) - 2 if the string holds an escape. Returns -1 if it is not ASCII or does not end.
     """
     escaped = False
-    p = np.uint64(start)  # an unsigned index spares the check for a negative one
+    p = np.uint64(start)  # an unsigned index needs no check for a negative one
     stop = np.uint64(end)
     while True:
         while p < stop and STOPS[a[p]] == 0:
@@ -83,7 +87,7 @@ def _number_end(a: Bytes, p: int, end: int) -> int:
 
 @part
 def read_header(a: Bytes, p: int, end: int, h: npt.NDArray[np.int64]) -> bool:
-    """Fill `h` from the header a[p:end]; False when it has another shape."""
+    """Fill `h` from the header a[p:end]. Returns False if the header has another form."""
     for i in range(FIELDS):
         h[i] = -1
     for i in range(LETTERS):
@@ -158,7 +162,7 @@ def read_header(a: Bytes, p: int, end: int, h: npt.NDArray[np.int64]) -> bool:
                 return False
             h[which] = value
             p = number_end
-        # behind a value
+        # after a value
         while p < end and a[p] == _CLOSE:
             if not inside:
                 return p + 1 == end

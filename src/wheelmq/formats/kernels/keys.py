@@ -1,4 +1,4 @@
-"""Put pairs into the key index.
+"""Insert pairs into the key index.
 
 Twin: the loop in `delay.keys.KeyIndex`.
 """
@@ -11,7 +11,7 @@ from wheelmq.formats.kernels.topics import Integers
 
 @kernel
 def insert(table_hashes: Integers, table_origins: Integers, hashes: Integers, origins: Integers) -> int:
-    """Put each pair whose hash is not 0 at the first free place from that of its hash on; how many these are."""
+    """Insert each pair with a hash other than 0 at the first free place from its hash. Returns their number."""
     mask = table_hashes.shape[0] - 1
     count = 0
     for i in range(hashes.shape[0]):

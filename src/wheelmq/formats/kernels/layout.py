@@ -1,7 +1,8 @@
-"""Scan property blocks that look alike: in those of one producer's messages only the values differ.
+"""Scan property blocks with one layout. One producer's messages often differ only in the values of properties.
 
-What two blocks of one layout have in common is their length, their names and where each value begins and ends. Once two
-blocks of one length came one after another, the layout of the second is known; a block that has it needs no scan.
+Two blocks have one layout if they have the same length, the same names, and each value begins and ends at the same
+place. After two blocks of one length in a row, the kernel learns the layout of the second. A block with the known
+layout needs no scan.
 
 Twin: `properties.scan`.
 """
@@ -20,28 +21,29 @@ from wheelmq.formats.kernels.numbers import Bytes
 BLOCK_BYTES_MAX: Final = 1024
 """A longer block is scanned each time."""
 LEARNT_MAX: Final = 16
-"""So many layouts are learnt with one array of facts. Where they change all the time, knowing them is no help."""
+"""Number of layouts that the kernel learns with one array of facts. Layouts that change all the time are no help."""
 
 TEXTS: Final = 2 * BLOCK_BYTES_MAX
-"""Entries of an array of texts: what the bytes of names and signs are, 0 for those of values; then a mask of these."""
+"""Entries of an array of texts: first the bytes of names and separators, with 0 for each byte of a value; then a
+mask of these bytes."""
 _MASK: Final = BLOCK_BYTES_MAX
 
 LAST_BYTES: Final = 0
-"""Length of the block before."""
+"""Length of the previous block."""
 KNOWN_BYTES: Final = 1
-"""Length of the blocks whose layout is known; 0 while none is."""
+"""Length of the blocks with the known layout, or 0 if none is known."""
 LEARNT: Final = 2
 _SPANS: Final = 3
-"""The spans, counted from the start of a block."""
+"""The spans, relative to the start of a block."""
 FACTS: Final = _SPANS + prop.SPANS
-"""Entries of an array of facts; all zero at first."""
+"""Entries of an array of facts. All are zero at first."""
 
 Integers = npt.NDArray[np.int64]
 
 
 @part
 def scan(a: Bytes, start: int, end: int, spans: Integers, seen: Integers, texts: Bytes, facts: Integers) -> int:
-    """What `properties.scan` gives, with a layout that is remembered in `texts` and `facts`."""
+    """Return the result of `properties.scan`, with the layout remembered in `texts` and `facts`."""
     n = end - start
     if n > 0 and n == facts[KNOWN_BYTES] and _is_alike(a, start, n, texts):
         for i in range(prop.SPANS):
@@ -57,17 +59,17 @@ def scan(a: Bytes, start: int, end: int, spans: Integers, seen: Integers, texts:
 
 @part
 def _is_alike(a: Bytes, start: int, n: int, texts: Bytes) -> bool:
-    """Whether the block of `n` bytes at `start` has the known layout: the same names and signs, in values none of the
-    bytes at which `properties.scan` stops.
+    """Return whether the block of `n` bytes at `start` has the known layout.
 
-    Bytes stay bytes and there is one way through, so that the loop is compiled to vectors.
+    Its names and separators must be the same, and no byte of a value may be a stop of `properties.scan`. The loop
+    has only byte operations and no branch, so that it is compiled to vectors.
     """
     p = np.uint64(start)
     different = np.uint8(0)
     for i in range(np.uint64(n)):
         c = a[p + i]
         mask = texts[i + np.uint64(_MASK)]
-        stops = np.uint8(np.uint8(c - np.uint8(3)) | c)  # its highest bit is 1 for those below 3 and above 127
+        stops = np.uint8(np.uint8(c - np.uint8(3)) | c)  # its highest bit is 1 for bytes below 3 and above 127
         wrong = np.uint8(np.uint8(c & mask) ^ texts[i]) | np.uint8(stops & np.uint8(~mask & np.uint8(128)))
         different = np.uint8(different | wrong)
     return different == 0
@@ -75,7 +77,7 @@ def _is_alike(a: Bytes, start: int, n: int, texts: Bytes) -> bool:
 
 @part
 def _learn(a: Bytes, start: int, end: int, spans: Integers, texts: Bytes, facts: Integers) -> int:
-    """Take the layout of a regular block, if none of its values holds the sign that ends a name."""
+    """Learn the layout of a regular block, unless a value holds the byte that ends a name."""
     facts[KNOWN_BYTES] = 0
     facts[LEARNT] += 1
     for i in range(end - start):

@@ -1,4 +1,4 @@
-"""Integers in bytes, texts of integers, checksums and hashes: the pieces that kernels are made of.
+"""Integers in bytes, texts of integers, checksums and hashes: the building blocks of kernels.
 
 Twins: `int.to_bytes`, `str(int)`, `zlib.crc32`, `formats.java.java_hash`, `formats.disk.parked.key_hash`.
 """
@@ -14,7 +14,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def _crc_table() -> npt.NDArray[np.uint32]:
-    """Eight tables of 256 for slicing-by-8 over the reflected polynomial 0xEDB88320."""
+    """Return eight tables of 256 entries, for slicing-by-8 over the reflected polynomial 0xEDB88320."""
     table = np.zeros((8, 256), np.uint32)
     for i in range(256):
         value = i
@@ -33,25 +33,25 @@ CRC_TABLE = _crc_table()
 
 
 def literal(text: str) -> Bytes:
-    """A text as the array that kernels compare with or copy from."""
+    """Return a text as the array that kernels compare with or copy from."""
     return np.frombuffer(text.encode(), np.uint8).copy()
 
 
 @inline
 def get32(a: Bytes, p: int) -> int:
-    """Big-endian, unsigned."""
+    """Return 32 bits, big-endian and unsigned."""
     return (np.int64(a[p]) << 24) | (np.int64(a[p + 1]) << 16) | (np.int64(a[p + 2]) << 8) | np.int64(a[p + 3])
 
 
 @inline
 def signed32(value: int) -> int:
-    """An unsigned 32-bit value as the signed one with the same bits."""
+    """Return the signed value with the same bits as an unsigned 32-bit value."""
     return value - 4294967296 if value >= 2147483648 else value
 
 
 @inline
 def get64(a: Bytes, p: int) -> int:
-    """Big-endian, signed."""
+    """Return 64 bits, big-endian and signed."""
     return (get32(a, p) << 32) | get32(a, p + 4)
 
 
@@ -71,11 +71,11 @@ def put64(a: Bytes, p: int, value: int) -> None:
 
 @part
 def crc32(a: Bytes, start: int, end: int) -> int:
-    """The checksum of a[start:end], unsigned."""
+    """Return the checksum of a[start:end], unsigned."""
     c = np.uint32(0xFFFFFFFF)
     low = np.uint32(255)
     one = np.uint64(1)
-    p = np.uint64(start)  # an unsigned index spares the check for a negative one
+    p = np.uint64(start)  # an unsigned index needs no check for a negative one
     stop = np.uint64(end)
     while stop - p >= np.uint64(8):
         x = (
@@ -109,7 +109,7 @@ def crc32(a: Bytes, start: int, end: int) -> int:
 
 @inline
 def equals(a: Bytes, start: int, end: int, text: Bytes) -> bool:
-    """Whether a[start:end] is `text`."""
+    """Return whether a[start:end] is `text`."""
     if end - start != text.shape[0]:
         return False
     for i in range(text.shape[0]):
@@ -120,23 +120,23 @@ def equals(a: Bytes, start: int, end: int, text: Bytes) -> bool:
 
 @inline
 def copy(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
-    """Copy source[start:end] to target[at:]; the byte behind it there."""
+    """Copy source[start:end] to target[at:]. Returns the byte after the copy."""
     p = np.uint64(start)
     q = np.uint64(at)
-    for i in range(np.uint64(end - start)):  # a plain loop: for short texts it beats an assignment of slices
+    for i in range(np.uint64(end - start)):  # a plain loop is faster for short texts than an assignment of slices
         target[q + i] = source[p + i]
     return at + end - start
 
 
 @inline
 def put_text(target: Bytes, at: int, text: Bytes) -> int:
-    """Write a text; the byte behind it."""
+    """Write a text. Returns the byte after it."""
     return copy(text, 0, text.shape[0], target, at)
 
 
 @part
 def put_decimal(target: Bytes, at: int, value: int) -> int:
-    """Write a number that is not negative in decimal digits; the byte behind them."""
+    """Write a number that is not negative in decimal digits. Returns the byte after them."""
     digits = 1
     rest = value
     while rest >= 10:
@@ -152,7 +152,7 @@ def put_decimal(target: Bytes, at: int, value: int) -> int:
 
 @inline
 def put_digits(target: Bytes, at: int, value: int, count: int) -> int:
-    """Write a number that is not negative in exactly `count` digits; the byte behind them."""
+    """Write a number that is not negative in exactly `count` digits. Returns the byte after them."""
     u = np.uint64(value)
     for i in range(count):
         q = u // np.uint64(10)
@@ -166,7 +166,7 @@ HEX = literal("0123456789ABCDEF")
 
 @inline
 def put_hex(target: Bytes, at: int, value: int) -> int:
-    """Write 64 bits as 16 upper-case hex digits; the byte behind them."""
+    """Write 64 bits as 16 upper-case hex digits. Returns the byte after them."""
     u = np.uint64(value)
     for i in range(16):
         target[at + i] = HEX[np.int64((u >> np.uint64(60 - 4 * i)) & np.uint64(15))]
@@ -175,7 +175,7 @@ def put_hex(target: Bytes, at: int, value: int) -> int:
 
 @part
 def decimal(a: Bytes, start: int, end: int) -> int:
-    """The number that a[start:end] writes in 1 to 18 digits without a needless zero; -1 when it writes none."""
+    """Return the number in a[start:end], with 1 to 18 digits and no leading zero. Returns -1 if there is none."""
     n = end - start
     if n < 1 or n > 18 or (n > 1 and a[start] == 48):
         return -1
@@ -190,7 +190,7 @@ def decimal(a: Bytes, start: int, end: int) -> int:
 
 @part
 def hex_value(a: Bytes, start: int) -> int:
-    """The 64 bits that 16 upper-case hex digits at `start` write; 0 when they are none (0 is no origin)."""
+    """Return the 64 bits in 16 upper-case hex digits at `start`, or 0, which is no origin."""
     value = np.int64(0)
     for p in range(start, start + 16):
         c = np.int64(a[p])
@@ -206,7 +206,7 @@ def hex_value(a: Bytes, start: int) -> int:
 
 @part
 def java_hash_ascii(a: Bytes, start: int, end: int) -> int:
-    """String.hashCode of an ASCII text, signed; 2**40 when there is a byte that is not ASCII."""
+    """Return String.hashCode of an ASCII text, signed. Returns 2**40 if a byte is not ASCII."""
     h = np.int64(0)
     for p in range(start, end):
         if a[p] >= 128:
@@ -221,7 +221,7 @@ FNV_PRIME = np.uint64(0x100000001B3)
 
 @inline
 def fnv(h: np.uint64, a: Bytes, start: int, end: int) -> np.uint64:
-    """FNV-1a, 64 bits, continued from `h`."""
+    """Return FNV-1a with 64 bits, continued from `h`."""
     for p in range(start, end):
         h = (h ^ np.uint64(a[p])) * FNV_PRIME
     return h

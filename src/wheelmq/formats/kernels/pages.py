@@ -1,7 +1,7 @@
-"""Advise the system of a part of a mapping, piece by piece, without the interpreter's lock between the pieces.
+"""Advise the system about a part of a mapping, piece by piece, without the interpreter's lock between the pieces.
 
-A call made from Python has to take the lock back behind it, which takes up to 5 ms while the loop is busy, and the loop
-has to take it back in its turn: for pieces that take half a millisecond each that is most of the time.
+A call from Python must take the lock again after each piece. That takes up to 5 ms while the event loop is busy, and
+then the loop must take the lock back. A piece itself takes about 0.5 ms, so the lock would cost most of the time.
 
 Twin: `system.disk.MappedFile.populate`.
 """
@@ -17,9 +17,9 @@ _madvise: Final[Any] = external("madvise", "int32", ("int64", "int64", "int32"))
 
 @free_kernel
 def advise_by_pieces(address: int, start: int, stop: int, piece_bytes: int, advice: int) -> int:
-    """madvise(2) for bytes `start` to `stop` of the mapping at `address`: how many pieces the system refused.
+    """Call madvise(2) for bytes `start` to `stop` of the mapping at `address`. Returns the number of rejections.
 
-    `start` and `piece_bytes` are whole pages. Whoever calls it holds the mapping.
+    `start` and `piece_bytes` are whole pages. The caller must keep the mapping open.
     """
     refused = 0
     for at in range(start, stop, piece_bytes):

@@ -1,4 +1,4 @@
-"""What the timer takes from the rows of a tick: references of what was parked, counts of what waits.
+"""The timer's share of the rows of a tick: references of parked messages, and counts by queue.
 
 Twin: `delay.timer.intake`.
 """
@@ -15,11 +15,11 @@ from wheelmq.formats.kernels.jit import kernel
 from wheelmq.formats.kernels.topics import Integers
 
 PARKED: Final = 0
-"""How many references were written."""
+"""Number of references written."""
 DELETES: Final = 1
-"""How many records cancel others and are themselves never delivered."""
+"""Number of records that cancel others. They are never delivered."""
 SETTLED: Final = 2
-"""How many settle a parked message."""
+"""Number of records that settle a parked message."""
 FOUND: Final = 3
 
 # Columns of the counts by queue.
@@ -31,7 +31,7 @@ COUNTS: Final = 3
 
 @kernel
 def is_any_delayed(rows: Integers) -> bool:
-    """Whether a row parks a message, or settles one."""
+    """Return whether any row parks or settles a message."""
     for i in range(rows.shape[0]):
         if rows[i, row.SETTLES] != 0 or rows[i, row.PARKS] != 0:
             return True
@@ -48,9 +48,9 @@ def take(
     long_delay_ms: int,
     found: Integers,
 ) -> None:
-    """Write references and key hashes of parked messages and the origins of deletes; count in `counts`, by queue.
+    """Write references and key hashes of parked messages and the origins of deletes. Count in `counts`, by queue.
 
-    `found` tells how many of each there are. `refs` holds zeros.
+    `found` gets the number of each. `refs` must hold zeros.
     """
     found[:FOUND] = 0
     for i in range(rows.shape[0]):

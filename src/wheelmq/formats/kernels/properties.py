@@ -1,7 +1,7 @@
-"""Scan a property block for the names that the broker acts on.
+"""Scan a property block for the names that the broker uses.
 
-Twin: `formats.disk.properties.parse`. What the two may differ in is reported, and left to the plain code: a pair
-without name or value, a name twice, a byte that is NUL or not ASCII.
+Twin: `formats.disk.properties.parse`. The kernel reports any block in which the two can differ, and leaves it to the
+plain code: a pair without name or value, a name twice, a byte that is NUL or not ASCII.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES: Final = tuple(
         key=lambda name: (len(name), name),
     )
 )  # fmt: skip
-"""The names, by length."""
+"""The names, shortest first."""
 
 TAGS: Final = NAMES.index(props.TAGS)
 KEYS: Final = NAMES.index(props.KEYS)
@@ -58,7 +58,7 @@ POP_CK: Final = NAMES.index(props.POP_CK)
 DELAY_IN_SECONDS: Final = NAMES.index(props.DELAY_IN_SECONDS)
 
 SPANS: Final = 2 * len(NAMES)
-"""Entries of the array that `scan` fills: start and end of the value of each name, start -1 when it is absent."""
+"""Entries of the array that `scan` fills: start and end of the value of each name. An absent name starts at -1."""
 
 PAIRS_MAX: Final = 64
 """A block with more pairs is left to the plain code."""
@@ -72,19 +72,20 @@ _LENGTH_MAX: Final = max(map(len, NAMES))
 _FIRST = np.array(
     [next((i for i, name in enumerate(NAMES) if len(name) >= n), len(NAMES)) for n in range(_LENGTH_MAX + 2)], np.int64
 )
-"""By length: the first name that is that long or longer."""
+"""The first name with at least this length, by length."""
 
 
 STOPS = np.zeros(256, np.uint8)
-"""1 for the bytes at which a name or value ends or is left to the plain code: the two separators, NUL, and no ASCII."""
+"""1 for the bytes at which a name or a value ends: the two separators. Also 1 for NUL and bytes above ASCII, which
+are for the plain code."""
 STOPS[[0, 1, 2]] = 1
 STOPS[128:] = 1
 
 
 @inline
 def text_end(a: Bytes, start: int, end: int) -> int:
-    """The first of the stops from `start` on, or `end`."""
-    p = np.uint64(start)  # an unsigned index spares the check for a negative one
+    """Return the first stop from `start` on, or `end`."""
+    p = np.uint64(start)  # an unsigned index needs no check for a negative one
     stop = np.uint64(end)
     while p < stop and STOPS[a[p]] == 0:
         p += np.uint64(1)
@@ -93,7 +94,7 @@ def text_end(a: Bytes, start: int, end: int) -> int:
 
 @part
 def _known(a: Bytes, start: int, end: int) -> int:
-    """The place of a[start:end] in NAMES; -1 when it is none of them."""
+    """Return the index of a[start:end] in NAMES, or -1 if it is not one of them."""
     n = end - start
     if n > _LENGTH_MAX:
         return -1
@@ -111,9 +112,9 @@ def _known(a: Bytes, start: int, end: int) -> int:
 
 @part
 def scan(a: Bytes, start: int, end: int, spans: npt.NDArray[np.int64], seen: npt.NDArray[np.int64]) -> int:
-    """Find the known names in the block a[start:end]: REGULAR, or IRREGULAR when the plain code must look.
+    """Find the known names in the block a[start:end]. Returns REGULAR, or IRREGULAR for the plain code.
 
-    `seen` is scratch for 2 * PAIRS_MAX entries: the names that are not known. A last pair without its end sign is
+    `seen` is scratch space of 2 * PAIRS_MAX entries for the unknown names. A last pair without its end separator is
     regular.
     """
     for i in range(SPANS):
@@ -127,7 +128,7 @@ def scan(a: Bytes, start: int, end: int, spans: npt.NDArray[np.int64], seen: npt
             return IRREGULAR
         value = name_end + 1
         p = text_end(a, value, end)
-        while p < end and a[p] == 1:  # a value may hold the sign that ends a name
+        while p < end and a[p] == 1:  # a value may hold the byte that ends a name
             p = text_end(a, p + 1, end)
         if p == value or pairs == PAIRS_MAX or (p < end and a[p] != 2):
             return IRREGULAR

@@ -39,7 +39,7 @@ RECONSUME: Final = 11
 PREPARED: Final = 12
 CRC: Final = 13
 HEAD: Final = 14
-"""Entries of the array that stands for a record's fixed part."""
+"""Entries of the array for a record's fixed part."""
 
 SIZE: Final = 14
 BODY_AT: Final = 15
@@ -49,12 +49,12 @@ TOPIC_BYTES: Final = 18
 PROPERTIES_AT: Final = 19
 PROPERTIES_BYTES: Final = 20
 RECORD: Final = 21
-"""Entries of the array that `read_record` fills: the fixed part, then where the rest stands."""
+"""Entries of the array that `read_record` fills: the fixed part, then the positions of the rest."""
 
 
 @inline
 def write_head(log: Bytes, at: int, size: int, body_bytes: int, head: npt.NDArray[np.int64]) -> None:
-    """Write the fixed part of the record of `size` bytes at `at`; its magic last but for the size."""
+    """Write the fixed part of the record of `size` bytes at `at`: the magic after all other fields but the size."""
     put32(log, at + 8, head[CRC])
     put32(log, at + 12, head[QUEUE_ID])
     put32(log, at + 16, head[FLAG])
@@ -76,7 +76,7 @@ def write_head(log: Bytes, at: int, size: int, body_bytes: int, head: npt.NDArra
 
 @part
 def has_form(log: Bytes, at: int, size: int, position: int) -> bool:
-    """Twin of `formats.disk.message.has_form`; `at + size` is within the log."""
+    """Twin of `formats.disk.message.has_form`. `at + size` must be within the log."""
     if size < RECORD_BYTES_MIN or get32(log, at) != size or get64(log, at + 28) != position:
         return False
     magic, sys_flag, body_at, end = get32(log, at + 4), get32(log, at + 36), at + FIXED, at + size
@@ -104,7 +104,7 @@ def has_form(log: Bytes, at: int, size: int, position: int) -> bool:
 
 @part
 def read_record(log: Bytes, at: int, end: int, r: npt.NDArray[np.int64]) -> bool:
-    """Fill `r` from the record at `at`, which must end by `end`; False when it is none of the usual kind."""
+    """Fill `r` from the record at `at`, which must end by `end`. Returns False for any record but the usual kind."""
     if end - at < FIXED + 3:
         return False
     size = signed32(get32(log, at))

@@ -1,7 +1,7 @@
-"""Release parked messages: read the record, rebuild it for its own topic, append it, many in one call.
+"""Release parked messages, many in one call: read each record, rebuild it for its real topic, append it.
 
-Twin: `delay.release.rebuild` with `store.Store.append`. What is no plain case (an IPv6 host, a message that rolls, one
-that was rolled or has a level, a topic that is gone, a due time that still lies ahead) is left to it.
+Twin: `delay.release.rebuild` with `store.Store.append`. The twin takes all other cases: an IPv6 host, a message that
+rolls, one with DELAY and TIMER_DELAY_LEVEL, a deleted topic, a due time in the future.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from wheelmq.formats.kernels.topics import FIRST_QUEUE, QUEUES, Integers, find_t
 from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
 
 DONE: Final = 0
-"""Every reference that was handed in is released."""
+"""All references are released."""
 NOT_MINE: Final = 1
 """The reference at NEXT is for the plain code."""
 NO_ROOM: Final = 2
-"""The log file may not hold the next record, or the journal is full: the plain code takes the reference at NEXT."""
+"""The log file may be too short for the next record, or the journal is full. The plain code continues at NEXT."""
 
 # State, read and written.
 NEXT: Final = 0
@@ -74,14 +74,14 @@ _LEVEL = literal("DELAY\x01")
 _PARKED_LEVEL = literal(TIMER_DELAY_LEVEL)
 _ORIGIN = literal("__WMQ_ORIGIN\x01")
 _ADDED_BYTES_MAX: Final = 128
-"""Property bytes that a release adds at most: a new time in place of an old one is never longer than its whole pair."""
+"""Most property bytes that a release adds. A new time in place of an old one is never longer than its whole pair."""
 
 assert ORIGIN_PROPERTY_BYTES < _ADDED_BYTES_MAX
 
 
 @part
 def _is_plain(source: Bytes, spans: Integers, now_ms: int) -> bool:
-    """Return whether the parked properties are those of a message that is due, and no cancel."""
+    """Return whether the parked properties belong to a message that is due and is no cancel."""
     if spans[2 * prop.TIMER_DEL_UNIQKEY] >= 0:
         return False
     if spans[2 * prop.TIMER_DELAY_LEVEL] >= 0 and spans[2 * prop.DELAY] >= 0:
@@ -95,7 +95,7 @@ def _is_plain(source: Bytes, spans: Integers, now_ms: int) -> bool:
 
 @part
 def _is_parked_in(source: Bytes, stream: int, r: Integers) -> bool:
-    """Whether the record is one of the level, the block or the timer queue of `stream`."""
+    """Return whether the record is in the level, the block or the timer queue of `stream`."""
     topic, topic_end = r[rec.TOPIC_AT], r[rec.TOPIC_AT] + r[rec.TOPIC_BYTES]
     number = stream & ((1 << STREAM_BITS) - 1)
     if stream >> STREAM_BITS == KIND_BLOCK:
@@ -107,7 +107,7 @@ def _is_parked_in(source: Bytes, stream: int, r: Integers) -> bool:
 
 @part
 def _is_due(source: Bytes, spans: Integers, due_ms: int, now_ms: int) -> bool:
-    """Whether a message of a level is due, which it is at `due_ms` if it does not say another time."""
+    """Return whether a message of a level is due. Its due time is in its properties, else it is `due_ms`."""
     due, due_end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
     if due >= 0:
         if due_end - due != DUE_DIGITS or source[due] == 48:
@@ -120,7 +120,7 @@ def _is_due(source: Bytes, spans: Integers, due_ms: int, now_ms: int) -> bool:
 def _real_queue(
     source: Bytes, spans: Integers, slots: Integers, topics: Integers, names: Bytes, queue_rows: Integers
 ) -> int:
-    """The row of the queue that the message is meant for; -1 for the plain code."""
+    """Return the row of the message's real queue, or -1 for the plain code."""
     topic = spans[2 * prop.REAL_TOPIC]
     if topic < 0 or spans[2 * prop.REAL_QID] < 0:
         return np.int64(-1)
@@ -135,11 +135,11 @@ def _real_queue(
 def _copy_edited(
     source: Bytes, start: int, stop: int, log: Bytes, at: int, enqueue_ms: int, now_ms: int, spans: Integers
 ) -> int:
-    """Copy the properties source[start:stop] to log[at:] as the released record has them.
+    """Copy the properties source[start:stop] to log[at:] in their released form. Returns the byte after the copy.
 
-    An old origin is left out, because the record gets its own. In a record of the timer queue or of a block, the level
-    is left out too, and the times of an earlier enqueue and dequeue are replaced where they are.
-    A record of a level queue has an `enqueue_ms` of -1. Returns the byte after the copy.
+    An old origin is left out, because the record gets its own. In a record of the timer queue or of a block, the
+    level is left out too, and the times of an earlier enqueue and dequeue are replaced in place. A record of a level
+    queue has an `enqueue_ms` of -1.
     """
     p = start
     while True:
@@ -166,9 +166,9 @@ def _copy_edited(
 def _write(
     source: Bytes, log: Bytes, at: int, origin: int, enqueue_ms: int, now_ms: int, spans: Integers, r: Integers
 ) -> int:
-    """Write the released record at `at`; its size, or 0 when its properties would be too long.
+    """Write the released record at `at`. Returns its size, or 0 if its properties would be too long.
 
-    One from a level queue has an `enqueue_ms` of -1, and keeps its properties but for an earlier origin.
+    A record of a level queue has an `enqueue_ms` of -1. It keeps its properties, except an earlier origin.
     """
     topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
     p = copy(source, r[rec.BODY_AT], r[rec.BODY_AT] + r[rec.BODY_BYTES], log, at + rec.FIXED)
@@ -221,8 +221,10 @@ def _read_due(
     texts: Bytes,
     facts: Integers,
 ) -> bool:
-    """Read the parked record of the reference refs[i] into `r`, where its properties stand into `spans`; whether it is
-    there, and due, and a plain case. `texts` and `facts` are those of `layout`."""
+    """Read the parked record of refs[i] into `r`, and the positions of its properties into `spans`.
+
+    Returns whether the record exists, is due, and is a plain case. `texts` and `facts` are those of `layout`.
+    """
     origin = refs[i, ref.ORIGIN]
     stream = origin >> INDEX_BITS
     if refs[i, ref.FLAGS] & ref.FLAG_ROLL:
@@ -260,7 +262,7 @@ def release(
     parameters: Integers,
     state: Integers,
 ) -> int:
-    """Release refs[NEXT:], all of them in the log file `source`, in order: DONE, NOT_MINE or NO_ROOM."""
+    """Release refs[NEXT:] in order. All are in the log file `source`. Returns DONE, NOT_MINE or NO_ROOM."""
     r = np.empty(rec.RECORD, np.int64)
     spans = np.empty(prop.SPANS, np.int64)
     seen = np.empty(2 * prop.PAIRS_MAX, np.int64)

@@ -1,7 +1,7 @@
-"""Walk the records of a log file, and read what they say of delay: recovery's loop, and that of the pipeline's tasks.
+"""Scan the records of a log file and read their facts about delay, for recovery and for the pipeline's tasks.
 
-Twin: `store.recovery.scan` with `formats.disk.parked.delay_facts`; for `read_parked`, `delay.timer.staging`. A record
-that is not of the usual kind is handed to them.
+Twin: `store.recovery.scan` with `formats.disk.parked.delay_facts`; for `read_parked`, `delay.timer.staging`. The
+twins take each record that is not of the usual kind.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from wheelmq.formats.kernels.numbers import (
 from wheelmq.formats.kernels.topics import Integers, intern_topic
 from wheelmq.formats.names import BLOCK_TOPIC, SCHEDULE_TOPIC
 
-# What may come of a scan.
+# Results of a scan.
 FULL: Final = 0
-"""The rows are full; go on from AT."""
+"""The rows are full. The scan continues at AT."""
 NOT_MINE: Final = 1
-"""The bytes at AT are for the plain code: another kind of record, or none."""
+"""The bytes at AT are for the plain code: a record of another kind, or no record."""
 FILE_END: Final = 2
-"""The file ends in a blank, or with its last byte."""
+"""The file ends, in a blank or at its last byte."""
 NAMES_FULL: Final = 3
-"""There is no room for another topic's name; go on from AT with more of it."""
+"""There is no room for another topic's name. The scan continues at AT with more room."""
 
 AT: Final = 0
 ROWS: Final = 1
@@ -63,24 +63,24 @@ QUEUE_ID: Final = 3
 QUEUE_OFFSET: Final = 4
 TAG_CODE: Final = 5
 TOPIC: Final = 6
-"""Row of the topic's name among the interned ones (kernels.topics)."""
+"""Row of the topic's name among the interned names (kernels.topics)."""
 DUE_MS: Final = 7
-"""Of a parked message; 0 of one in a level queue that does not say it (formats.disk.parked)."""
+"""Due time of a parked message. It is 0 in a level queue if the record does not hold it (formats.disk.parked)."""
 SETTLES: Final = 8
 KEY_HASH: Final = 9
 FLAGS: Final = 10
 REAL_TOPIC: Final = 11
-"""Of a parked record: row of its real topic's name; -1 for every other record, and where it names none."""
+"""Row of the real topic's name of a parked record. It is -1 for all other records, and if there is no real topic."""
 REAL_QUEUE_ID: Final = 12
 PARKS: Final = 13
-"""Origin of a parked message; 0 for every other record, and in the log of a block, where queue id and offset say it."""
+"""Origin of a parked message, else 0. It is 0 in the log of a block, where queue id and queue offset give it."""
 COLUMNS: Final = 14
 
 FLAG_DISPATCHED: Final = 1
 FLAG_DECIDED: Final = 2
-"""A cancel that we wrote: it was acted on as it was appended."""
+"""A cancel that WheelMQ wrote. It was executed with the append."""
 FLAG_DELETES: Final = 4
-"""A cancel, whoever wrote it."""
+"""A cancel from any broker."""
 
 _TIMER_TOPIC = literal(TIMER_TOPIC)
 _SCHEDULE_TOPIC = literal(SCHEDULE_TOPIC)
@@ -98,7 +98,7 @@ def _offset_is_possible(r: Integers) -> bool:
 
 @part
 def _settles(a: Bytes, block: int, end: int) -> int:
-    """The origin in the last property of the block a[block:end]; 0 when that is none."""
+    """Return the origin in the last property of the block a[block:end], or 0 if there is none."""
     start = end - ORIGIN_PROPERTY_BYTES
     if start < block or (start > block and a[start - 1] != 2) or a[end - 1] != 2:
         return np.int64(0)
@@ -111,7 +111,7 @@ def _settles(a: Bytes, block: int, end: int) -> int:
 
 @part
 def _due(a: Bytes, spans: Integers) -> int:
-    """The exact due time that we wrote into a parked record; 0 when there is none."""
+    """Return the exact due time that WheelMQ wrote into a parked record, or 0."""
     due, end = spans[2 * prop.WMQ_DUE], spans[2 * prop.WMQ_DUE + 1]
     if due < 0 or end - due != DUE_DIGITS or a[due] == 48:
         return np.int64(0)
@@ -120,7 +120,7 @@ def _due(a: Bytes, spans: Integers) -> int:
 
 @part
 def _fill_parked(a: Bytes, spans: Integers, in_level: bool, in_timer: bool, row: Integers) -> bool:
-    """Fill in what a parked record says of its message; False for the plain code."""
+    """Fill in the facts of a parked record about its message. Returns False for the plain code."""
     due_ms = _due(a, spans)
     topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
     if topic < 0 or spans[2 * prop.REAL_QID] < 0:
@@ -164,9 +164,9 @@ def scan_log(
     rows: Integers,
     state: Integers,
 ) -> int:
-    """Fill `rows` from the records at AT and behind, in the log file that begins at log position `base`.
+    """Fill `rows` from the records from AT on, in the log file that begins at log position `base`.
 
-    Those stored before `whole_before_ms` are known to have reached the disk.
+    Records stored before `whole_before_ms` are known to be on disk.
     """
     r = np.empty(rec.RECORD, np.int64)
     spans = np.empty(prop.SPANS, np.int64)
@@ -240,11 +240,10 @@ def read_parked(
     topic_hash: Integers,
     magic: Integers,
 ) -> int:
-    """Read the parked records at `positions`, all in the log file `a` that begins at `base`, into the other arrays.
+    """Read the parked records at `positions` in the log file `a`, which begins at `base`, into the other arrays.
 
-    Due time and slot of what is in a level queue are left as they are.
-
-    The count of records read from the front; less than all of them when the next one is for the plain code.
+    Leaves due time and slot of messages in level queues unchanged. Returns the number of records read from the
+    front. It is less than their total if the next record is for the plain code.
     """
     r = np.empty(rec.RECORD, np.int64)
     spans = np.empty(prop.SPANS, np.int64)
@@ -264,7 +263,7 @@ def read_parked(
         if prop.scan(a, block, block_end, spans, seen) != prop.REGULAR:
             return i
         topic, topic_end = spans[2 * prop.REAL_TOPIC], spans[2 * prop.REAL_TOPIC + 1]
-        if in_level:  # its unit says when it is due
+        if in_level:  # the queue unit holds the due time
             if topic < 0 or r[rec.QUEUE_ID] < 0 or r[rec.QUEUE_ID] >= LEVELS_MAX:
                 return i
             store_ms[i] = r[rec.STORE_MS]

@@ -1,7 +1,7 @@
-"""Serve the sends and batches at the front of what a connection has received: check, write the records, answer.
+"""Serve the sends and batches at the front of a connection's input: check them, write the records, answer.
 
-Twin: the plain way through `formats.wire.frame`, `broker.handlers.send`, `delay.park` and `store.Store.append`. What
-this kernel serves, it serves to the same bytes of log, journal and answer; the rest it leaves to them.
+Twin: `formats.wire.frame`, `broker.handlers.send`, `delay.park` and `store.Store.append`. The kernel writes the same
+bytes of log, journal and answer as the twin. It leaves all other requests to the twin.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _TIMER_FIRST: Final = timer_origin(0)
 def _find_queue(
     a: Bytes, slots: Integers, topics: Integers, names: Bytes, queue_rows: Integers, body_max: int, f: Integers
 ) -> bool:
-    """Find the row of the queue that is asked for; False when it cannot be sent to as it is."""
+    """Find the row of the requested queue. Returns False if the queue does not accept this send."""
     row = find_topic(slots, topics, names, a, f[TOPIC], f[TOPIC_END])
     if row < 0 or topics[row, SENDABLE] == 0 or f[QUEUE] >= topics[row, QUEUES]:
         return False
@@ -92,7 +92,7 @@ def accept_sends(
     parameters: Integers,
     state: Integers,
 ) -> int:
-    """Serve frames of a[:end] from AT on, until one is not whole or not mine: DONE, NOT_MINE or OUT_FULL."""
+    """Serve the complete frames of a[:end] from AT on. Returns DONE, NOT_MINE or OUT_FULL."""
     text = np.empty(batch.TEXT_BYTES, np.uint8)
     shared = np.empty(batch.SHARED, np.int64)
     h = np.empty(header.HEADER, np.int64)

@@ -1,4 +1,4 @@
-"""Write the answer to a send, or to a batch.
+"""Write the answer to a send or to a batch.
 
 Twin: `broker.handlers.send`, `broker.handlers.put.recall_handle`, `formats.wire.frame.encode`.
 """
@@ -40,7 +40,7 @@ _V1 = literal("v1 ")
 
 @part
 def _put_base64(out: Bytes, at: int, start: int, end: int) -> int:
-    """Write the URL-safe base64 of out[start:end] to out[at:], padded; the byte behind it."""
+    """Write the padded URL-safe base64 of out[start:end] to out[at:]. Returns the byte after it."""
     p = start
     while p < end:
         left = end - p
@@ -60,7 +60,10 @@ def _put_base64(out: Bytes, at: int, start: int, end: int) -> int:
 
 @part
 def _put_recall_handle(out: Bytes, at: int, a: Bytes, broker: Bytes, log: Bytes, spans: Integers, f: Integers) -> int:
-    """Write the recall handle of a timer; the byte behind it. Its text is built further on, in room that is there."""
+    """Write the recall handle of a timer. Returns the byte after it.
+
+    Its text is built further on in `out`, where the answer has room.
+    """
     text = at + ANSWER_BYTES_MAX // 2
     p = put_text(out, text, _V1)
     p = copy(a, f[TOPIC], f[TOPIC_END], out, p)
@@ -75,7 +78,7 @@ def _put_recall_handle(out: Bytes, at: int, a: Bytes, broker: Bytes, log: Bytes,
 
 @inline
 def _put_end(out: Bytes, at: int, p: int, opaque: int) -> int:
-    """End the frame that begins at `at`; the byte behind it."""
+    """End the frame that begins at `at`. Returns the byte after it."""
     p = put_text(out, p, _TAIL)
     p = put_decimal(out, p, opaque)
     p = put_text(out, p, _END)
@@ -98,8 +101,10 @@ def put_batch_answer(
     parameters: Integers,
     f: Integers,
 ) -> int:
-    """Write the answer's frame for the messages of journal[row:end]; the byte behind it. The key of the batch is
-    text[key:key_end]; without one `key` is negative."""
+    """Write the frame of the answer for the messages of journal[row:end]. Returns the byte after it.
+
+    The key of the batch is text[key:key_end]. Without a key, `key` is negative.
+    """
     p = put_text(out, at + 8, answer_head)
     for i in range(row, end):
         if i > row:
@@ -131,7 +136,7 @@ def put_answer(
     spans: Integers,
     f: Integers,
 ) -> int:
-    """Write the answer's frame; the byte behind it."""
+    """Write the frame of the answer. Returns the byte after it."""
     p = put_text(out, at + 8, answer_head)
     p = put_hex(out, p, (parameters[STORE_IP] << 32) | parameters[STORE_PORT])
     p = put_hex(out, p, position)

@@ -1,7 +1,7 @@
-"""Append the messages of a batch: a record for each, in their order.
+"""Append the messages of a batch in their order, with one record each.
 
-Twin: `broker.handlers.send` with `split_batch`, and `store.Store.append`. All messages are looked at before the first
-is written: the log holds nothing of a batch that is left to the plain code.
+Twin: `broker.handlers.send` with `split_batch`, and `store.Store.append`. The kernel checks all messages before it
+writes the first. So the log holds nothing of a batch that is left to the plain code.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from wheelmq.formats.kernels.send_write import finish_record, is_for_the_plain_c
 from wheelmq.formats.kernels.topics import Integers
 
 HEAD_BYTES: Final = 20
-"""Of a message: size, magic, body crc, flag, body size."""
+"""Bytes before the body of a message: size, magic, body crc, flag, body size."""
 ID_BYTES: Final = 33
-"""Of a message in the answer: its id, and a comma."""
+"""Bytes of a message in the answer: its id and a comma."""
 SHARED_BYTES_MAX: Final = 510
-"""The properties of the whole batch, as they stand in its header; a longer text is for the plain code."""
+"""Limit of the properties of the whole batch, as the header holds them. A longer text is for the plain code."""
 TEXT_BYTES: Final = SHARED_BYTES_MAX + 2
 
-# A property of the whole batch, which counts in the place of a message's own.
+# A property of the whole batch. It replaces a message's own property.
 NAME: Final = 0
-"""Its place in `properties.NAMES`; -1 for none."""
+"""Its index in `properties.NAMES`, or -1 for none."""
 PAIR: Final = 1
-"""Where it begins."""
+"""The first byte of the pair."""
 VALUE: Final = 2
 VALUE_END: Final = 3
-"""What ends the pair stands there."""
+"""The byte that ends the pair."""
 PAIR_FIELDS: Final = 4
 PAIRS: Final = 2
-"""A batch may have a key and say whether it waits."""
+"""A batch may have a key, and a property that says whether it waits."""
 SHARED: Final = PAIRS * PAIR_FIELDS
 
 _TRUE = literal("true")
@@ -72,8 +72,10 @@ _TRUE = literal("true")
 
 @part
 def _read_shared(a: Bytes, text: Bytes, shared: Integers, spans: Integers, seen: Integers, f: Integers) -> bool:
-    """Fill `shared` with the properties of the batch, in their order, which are written to `text`; False when they are
-    for the plain code."""
+    """Write the properties of the batch to `text` and fill `shared` with them, in their order.
+
+    Returns False if they are for the plain code.
+    """
     if f[PROPERTIES_END] - f[PROPERTIES] > SHARED_BYTES_MAX:
         return False
     if f[RAW] != 0:
@@ -109,7 +111,7 @@ def _read_shared(a: Bytes, text: Bytes, shared: Integers, spans: Integers, seen:
 
 @inline
 def _row_of(shared: Integers, name: int) -> int:
-    """Where the row of a property begins; -1 when the batch does not have it."""
+    """Return the first entry of a property in `shared`, or -1 if the batch does not have it."""
     found = -1
     for i in range(PAIRS):
         if shared[i * PAIR_FIELDS + NAME] == name:
@@ -119,7 +121,10 @@ def _row_of(shared: Integers, name: int) -> int:
 
 @part
 def _read(a: Bytes, p: int, end: int, spans: Integers, seen: Integers, f: Integers) -> int:
-    """Find the body of the message at `p` and its properties, in `spans`; the byte behind it, -1 for the plain code."""
+    """Find the body of the message at `p`, and its properties in `spans`.
+
+    Returns the byte after the message, or -1 for the plain code.
+    """
     if end - p < HEAD_BYTES + 2:
         return np.int64(-1)
     f[USER_FLAG] = get32(a, p + 12)
@@ -142,7 +147,7 @@ def _read(a: Bytes, p: int, end: int, spans: Integers, seen: Integers, f: Intege
 
 @part
 def _block_bytes(a: Bytes, start: int, stop: int, shared: Integers, spans: Integers, suffix: Bytes) -> int:
-    """How long the stored properties will be."""
+    """Return the length of the stored properties."""
     count = stop - start + suffix.shape[0]
     if stop > start and a[stop - 1] != 2:
         count += 1
@@ -170,7 +175,10 @@ def _put_block(
     log: Bytes,
     at: int,
 ) -> int:
-    """Write the stored properties: the message's, in them the batch's, the batch's others, ours; the byte behind."""
+    """Write the stored properties. Returns the byte after them.
+
+    The order is: the message's own with the batch's values in place, the batch's others, then the broker's.
+    """
     p = start
     while p < stop:
         next_value = stop
@@ -201,7 +209,7 @@ def _put_block(
 def _measure(
     a: Bytes, end: int, suffix: Bytes, shared: Integers, spans: Integers, seen: Integers, fixed: int, f: Integers
 ) -> tuple[int, int]:
-    """How many messages a[f[BODY]:end] holds and how many bytes their records take; no messages for the plain code."""
+    """Return the number of messages in a[f[BODY]:end] and the bytes of their records. It is 0 for the plain code."""
     has_key = _row_of(shared, prop.UNIQ_KEY) >= 0
     p, count, size = f[BODY], np.int64(0), np.int64(0)
     while p < end:
@@ -235,7 +243,7 @@ def append_batch(
     f: Integers,
     state: Integers,
 ) -> int:
-    """Append the messages of the batch that `f` tells of, and answer: DONE, or NOT_MINE or OUT_FULL, and nothing is."""
+    """Append the messages of the batch in `f`, and answer. Returns DONE. NOT_MINE and OUT_FULL have no effect."""
     first, end, fixed = f[BODY], f[STOP], rec.FIXED + 1 + (f[TOPIC_END] - f[TOPIC]) + 2
     if not _read_shared(a, text, shared, spans, seen, f):
         return NOT_MINE

@@ -1,4 +1,4 @@
-"""What the parts of the send kernel hand to each other, by place in arrays of 64-bit integers."""
+"""The values that the parts of the send kernel pass to each other, by place in arrays of 64-bit integers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ DELAY_MS_MAX: Final = 8
 TIMER_ON: Final = 9
 SYNC: Final = 10
 LOG_BASE: Final = 11
-"""Log position at which the file begins."""
+"""Log position of the file's first byte."""
 TIMER_ROW: Final = 12
 SLOT_LIMIT: Final = 13
-"""Messages in a slot past which the plain code decides about the next; -1 for no limit."""
+"""Number of messages in a slot above which the plain code decides about the next one; -1 for no limit."""
 SERVED_MAX: Final = 14
-"""How many sends may have been served since the start; the plain code answers the next."""
+"""Number of sends since the start at which the plain code answers the next one."""
 PARAMETERS: Final = 15
 
-# Fields of one send: what is read from its frame, and what placing its properties adds.
+# Fields of one send: first those from its frame, then those from `place`.
 TOPIC: Final = 0
 TOPIC_END: Final = 1
 QUEUE: Final = 2
@@ -41,34 +41,34 @@ ONEWAY: Final = 11
 OPAQUE: Final = 12
 QUEUE_ROW: Final = 13
 BLOCK: Final = 14
-"""Where in the log file the stored properties begin."""
+"""First byte of the stored properties in the log file."""
 BLOCK_END: Final = 15
 DUE_MS: Final = 16
 OUT_MS: Final = 17
 TAG: Final = 18
 RAW: Final = 19
-"""1 when the header is binary, where nothing is escaped."""
+"""1 if the header is binary. It has no escapes."""
 BATCH: Final = 20
-"""1 when the body holds messages, each with properties of its own."""
+"""1 if the body holds messages with properties of their own."""
 FIELDS: Final = 21
 
-# What may come of a call.
+# Results of a call.
 DONE: Final = 0
-"""Every whole frame is served."""
+"""Every complete frame is served."""
 NOT_MINE: Final = 1
 """The frame at AT is for the plain code."""
 OUT_FULL: Final = 2
-"""The answers must be taken before the frame at AT can be served."""
+"""The answers must be taken out before the frame at AT can be served."""
 
 # State, read and written.
 AT: Final = 0
 """First byte of the buffer that is not served."""
 LOG_AT: Final = 1
-"""Where in its file the next record goes."""
+"""Byte of the next record in its file."""
 ROWS: Final = 2
-"""Filled rows of the journal."""
+"""Number of filled rows of the journal."""
 OUT: Final = 3
-"""Filled bytes of the answers."""
+"""Number of filled bytes of the answers."""
 SERVED: Final = 4
-"""Frames served since the start."""
+"""Number of frames served since the start."""
 STATE: Final = 5

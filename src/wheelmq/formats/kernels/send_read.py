@@ -1,4 +1,4 @@
-"""Read a send from its frame: the strict shape that the send kernel takes.
+"""Read a send from its frame, in the strict form that the send kernel accepts.
 
 Twin: `formats.wire.frame.decode`, `formats.wire.headers.read_send_v2`. The header may be JSON or binary.
 """
@@ -52,7 +52,7 @@ def _end(h: Integers, letter: int) -> int:
 
 @inline
 def _number(a: Bytes, h: Integers, letter: int, most: int) -> int:
-    """The number in a field, 0 to `most`; -1 when it is absent or none."""
+    """Return the number in a field, from 0 to `most`. Returns -1 if the field is absent or no such number."""
     if _start(h, letter) < 0:
         return np.int64(-1)
     value = decimal(a, _start(h, letter), _end(h, letter))
@@ -61,7 +61,7 @@ def _number(a: Bytes, h: Integers, letter: int, most: int) -> int:
 
 @inline
 def _optional_number(a: Bytes, h: Integers, letter: int) -> int:
-    """As `_number`, but 0 when the field is absent."""
+    """Return the same as `_number`, but 0 if the field is absent."""
     return np.int64(0) if _start(h, letter) < 0 else _number(a, h, letter, 2147483647)
 
 
@@ -72,7 +72,7 @@ def _absent_or_false(a: Bytes, h: Integers, letter: int) -> bool:
 
 @part
 def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
-    """Fill `f` from the frame a[p:stop]; False when it is no plain send, nor a batch, of the strict shape."""
+    """Fill `f` from the frame a[p:stop]. Returns False for all but a plain send or batch of the strict form."""
     word = get32(a, p + 4)
     body = p + 8 + (word & 0xFFFFFF)
     if body > stop:
@@ -103,11 +103,11 @@ def read_request(a: Bytes, p: int, stop: int, h: Integers, f: Integers) -> bool:
     f[RECONSUME] = _optional_number(a, h, _J)
     if f[QUEUE] < 0 or f[SYS_FLAG] < 0 or f[BORN_MS] < 0 or f[USER_FLAG] < 0 or f[RECONSUME] < 0:
         return False
-    if (f[SYS_FLAG] & 0x3C) != 0:  # a transaction's part, or an IPv6 host
+    if (f[SYS_FLAG] & 0x3C) != 0:  # part of a transaction, or an IPv6 host
         return False
     if _number(a, h, _D, 2147483647) < 0 or _optional_number(a, h, _L) < 0:
         return False
-    if body == stop:  # no body
+    if body == stop:
         return False
     f[BODY], f[STOP] = body, stop
     f[ONEWAY], f[OPAQUE] = flag == 2, h[header.OPAQUE]

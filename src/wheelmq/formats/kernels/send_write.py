@@ -1,4 +1,4 @@
-"""Write the record of a send: its properties, parked if it asks for that, and the rest around them.
+"""Write the record of a send: its properties, parked if requested, and the rest around them.
 
 Twin: `delay.park`, `formats.disk.properties`, `formats.disk.message.encode_record`.
 """
@@ -63,9 +63,9 @@ from wheelmq.formats.kernels.send_fields import (
 from wheelmq.formats.kernels.topics import Integers
 
 ROOM_BYTES: Final = 250
-"""As delay.park.ROOM_BYTES (a test compares them)."""
+"""The value of delay.park.ROOM_BYTES. A test compares them."""
 PARK_BYTES_MAX: Final = 512
-"""What parking adds to the properties at the most."""
+"""Most bytes that parking adds to the properties."""
 UNIQ_KEY_BYTES_MAX: Final = 128
 
 _TRUE = literal("true")
@@ -78,7 +78,10 @@ _DUE = literal("\x02__WMQ_DUE\x01")
 
 @part
 def unescape(a: Bytes, start: int, end: int, log: Bytes, at: int) -> int:
-    """Write the JSON text a[start:end] to log[at:]; the byte behind it, or -1 for another escape than two of them."""
+    """Write the JSON text a[start:end] to log[at:]. Returns the byte after it.
+
+    Returns -1 for any escape but \\u0001 and \\u0002.
+    """
     p = np.uint64(start)
     stop = np.uint64(end)
     q = np.uint64(at)
@@ -101,7 +104,7 @@ def unescape(a: Bytes, start: int, end: int, log: Bytes, at: int) -> int:
 
 @part
 def _due_ms(log: Bytes, spans: Integers, now_ms: int, timer_on: int) -> int:
-    """When the message asks to be delivered: 0 for at once, -1 for the plain code."""
+    """Return the requested due time, 0 for immediate delivery, or -1 for the plain code."""
     for name in (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS):
         if spans[2 * name] < 0:
             continue
@@ -121,7 +124,7 @@ def _due_ms(log: Bytes, spans: Integers, now_ms: int, timer_on: int) -> int:
 
 @inline
 def is_for_the_plain_code(spans: Integers) -> bool:
-    """Whether a property asks for what no kernel does."""
+    """Return whether a property requests something that no kernel does."""
     for name in (
         prop.DELAY,
         prop.TIMER_OUT_MS,
@@ -146,7 +149,7 @@ def is_for_the_plain_code(spans: Integers) -> bool:
 
 @part
 def must_be_escaped(text: Bytes, start: int, end: int) -> bool:
-    """Whether text[start:end] has what JSON escapes: the answers that kernels write have it as it stands."""
+    """Return whether text[start:end] holds a byte that JSON escapes. Kernels write answers without escapes."""
     for k in range(start, end):
         if text[k] < 32 or text[k] == 34 or text[k] == 92:
             return True
@@ -155,7 +158,7 @@ def must_be_escaped(text: Bytes, start: int, end: int) -> bool:
 
 @inline
 def _waits_or_has_no_key(log: Bytes, spans: Integers, sync: int) -> bool:
-    """Whether the answer cannot be as this kernel writes it."""
+    """Return whether the answer can differ from the one that this kernel writes."""
     if sync != 0 and spans[2 * prop.WAIT] >= 0:
         return not equals(log, spans[2 * prop.WAIT], spans[2 * prop.WAIT + 1], _TRUE)
     key = spans[2 * prop.UNIQ_KEY]
@@ -167,7 +170,7 @@ def _waits_or_has_no_key(log: Bytes, spans: Integers, sync: int) -> bool:
 
 @part
 def _put_parked(log: Bytes, at: int, out_ms: int, a: Bytes, topic: int, topic_end: int, queue: int, due_ms: int) -> int:
-    """Write what park adds to the properties; the byte behind it."""
+    """Write the properties that parking adds. Returns the byte after them."""
     at = put_text(log, at, _OUT_MS)
     at = put_decimal(log, at, out_ms)
     at = put_text(log, at, _REAL_TOPIC)
@@ -195,9 +198,10 @@ def _move(a: Bytes, start: int, end: int, by: int) -> None:
 def place(
     a: Bytes, log: Bytes, at: int, suffix: Bytes, parameters: Integers, spans: Integers, seen: Integers, f: Integers
 ) -> bool:
-    """Write the stored properties, parked if the message asks for that, where they belong in the record at `at`.
+    """Write the stored properties at their place in the record at `at`, parked if the message requests it.
 
-    False when a property is for the plain code; what was written lies behind the log's end and counts for nothing.
+    Returns False if a property is for the plain code. The bytes written then are after the log's end and have no
+    effect.
     """
     block = at + rec.FIXED + (f[STOP] - f[BODY]) + 1 + (f[TOPIC_END] - f[TOPIC]) + 2
     if f[RAW] != 0:
@@ -237,7 +241,7 @@ def place(
 def finish_record(
     a: Bytes, log: Bytes, at: int, parameters: Integers, queue_offset: int, head: Integers, f: Integers
 ) -> int:
-    """Write the rest of the record around its properties; its size."""
+    """Write the rest of the record around its properties. Returns its size."""
     block = f[BLOCK]
     if f[DUE_MS] > 0:
         topic_bytes = _TIMER_TOPIC.shape[0]
@@ -269,7 +273,7 @@ def finish_record(
 
 @part
 def delete_key_hash(a: Bytes, log: Bytes, spans: Integers, f: Integers) -> int:
-    """The hash of the delete key of a parked message."""
+    """Return the hash of the delete key of a parked message."""
     h = fnv_byte(fnv(FNV_START, a, f[TOPIC], f[TOPIC_END]), 43)
     found = np.int64(fnv(h, log, spans[2 * prop.UNIQ_KEY], spans[2 * prop.UNIQ_KEY + 1]))
     return found if found != 0 else np.int64(1)

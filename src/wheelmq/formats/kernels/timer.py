@@ -1,4 +1,4 @@
-"""The loops over timer log and wheel: hang units into slots, rebuild the wheel, walk a chain.
+"""The loops over timer log and wheel: link units into slots, rebuild the wheel, follow a chain.
 
 Twin: `delay.timer.wheel.TimerWheel.put`, `delay.timer.log.TimerLog`, `delay.timer.staging`.
 """
@@ -27,7 +27,7 @@ _DELAY_AT: Final = TIMER_UNIT.position_of("delay_ms")
 def hang(
     wheel: Bytes, units: npt.NDArray[np.int32], slot_ms: int, precision_ms: int, position: int, deletes: bool
 ) -> int:
-    """Hang the unit at timer log position `position` into its slot; the position it hangs before, -1 for none."""
+    """Link the unit at timer log position `position` into its slot. Returns the previous unit's position, or -1."""
     time = slot_ms // precision_ms
     place = time % units.shape[0]
     at = place * SLOT
@@ -60,7 +60,8 @@ def append_units(
     encoded: Bytes,
     slots_ms: Integers,
 ) -> None:
-    """Write encoded units end to end to the timer log file `log` from byte `at` on, each hung into its slot."""
+    """Write encoded units one after another to the timer log file `log` from byte `at` on, each linked into its
+    slot."""
     for i in range(slots_ms.shape[0]):
         start = i * UNIT
         target = at + start
@@ -74,7 +75,7 @@ def append_units(
 def rebuild(
     wheel: Bytes, units: npt.NDArray[np.int32], precision_ms: int, log: Bytes, at: int, count: int, base: int
 ) -> None:
-    """Hang `count` units from byte `at` of the timer log file `log` on into the wheel, and mend their chains."""
+    """Link `count` units from byte `at` of the timer log file `log` into the wheel, and repair their chains."""
     for i in range(count):
         p = at + i * UNIT
         slot_ms = get64(log, p + _WRITE_AT) + signed32(get32(log, p + _DELAY_AT))
@@ -90,11 +91,11 @@ BROKEN: Final = -2
 
 @free_kernel
 def chain_in_file(log: Bytes, base: int, position: int, log_end: int, found: Integers) -> int:
-    """Follow a chain from `position` to older units while they stand in the file `log` that begins at `base`.
+    """Follow a chain from `position` to older units within the file `log` that begins at `base`.
 
-    Positions below `log_end` go into `found`, their count into its last place. Returns the next position, which is in
-    another file, or in this one when `found` is full. Returns -1 at the end of the chain. Returns BROKEN for a position
-    that holds no unit, and for a unit that does not link to an older one.
+    Positions below `log_end` go into `found`, and their count into its last place. Returns the next position, which
+    is in another file, or in this one if `found` is full. Returns -1 at the end of the chain. Returns BROKEN for a
+    position that holds no unit, and for a unit that does not link to an older one.
     """
     room = found.shape[0] - 1
     count = 0

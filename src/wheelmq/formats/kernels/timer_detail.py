@@ -48,7 +48,7 @@ def _fold(log: Bytes, p: int, detail: int) -> int:
 
 @part
 def put_detail(log: Bytes, p: int, queue_offset: int, due_ms: int, is_long: bool) -> None:
-    """Write the detail of the unit at byte `p`, whose other fields are complete but for the previous position."""
+    """Write the detail of the unit at byte `p`. Its other fields must be complete, except the previous position."""
     after_slot = due_ms - get64(log, p + _WRITE_AT) - signed32(get32(log, p + _DELAY_AT)) - 1
     if after_slot < 0 or after_slot >= NO_DUE or get32(log, p + _MAGIC_AT) & MAGIC_ROLL:
         after_slot = NO_DUE
@@ -60,7 +60,7 @@ def put_detail(log: Bytes, p: int, queue_offset: int, due_ms: int, is_long: bool
 
 @part
 def get_detail(log: Bytes, p: int) -> int:
-    """Return the detail of the unit at byte `p`; 0 when it has no valid one."""
+    """Return the detail of the unit at byte `p`, or 0 if it is not valid."""
     detail = get64(log, p + _DETAIL_AT)
     if (detail >> TAG_SHIFT) & TAG_MASK != TAG or _fold(log, p, detail) != 0:
         return 0
@@ -69,9 +69,9 @@ def get_detail(log: Bytes, p: int) -> int:
 
 @free_kernel
 def due_times(log: Bytes, at: int, count: int, first: int, due_ms: Integers, topic_hashes: Integers) -> None:
-    """Fill in due times and topic hashes, by queue offset from `first` on, as `count` units from byte `at` on say them.
+    """Fill in due times and topic hashes by queue offset less `first`, from `count` units at byte `at`.
 
-    A unit counts when its detail is valid and says the due time, and when it is no delete.
+    Uses a unit if its detail is valid and holds the due time, and if it is no delete.
     """
     for i in range(count):
         p = at + i * UNIT
@@ -89,11 +89,11 @@ def due_times(log: Bytes, at: int, count: int, first: int, due_ms: Integers, top
 def slots_of(
     log: Bytes, at: int, count: int, offsets: Integers, positions: Integers, sizes: Integers, slots_ms: Integers
 ) -> None:
-    """Fill in the slot of each message that a unit with a valid detail names, of `count` units from byte `at` on.
+    """Fill in the slot of each message that a unit with a valid detail names, from `count` units at byte `at`.
 
-    Messages are given by their queue offsets, which are sorted, with the position and the size of their records. A
-    unit counts when it names all three and is no delete; a later unit replaces an earlier one. A unit that names the
-    queue offset with another record makes the slot -1.
+    `offsets` holds the messages' queue offsets in order, with the positions and sizes of their records. A unit
+    counts if it names all three and is no delete. A later unit replaces an earlier one. A unit with the queue offset
+    and another record sets the slot to -1.
     """
     last = offsets.shape[0]
     k = 0

@@ -1,7 +1,7 @@
-"""The topic table as kernels see it: arrays, looked up by the bytes of a name.
+"""The topic table in the form of kernels: arrays, with a look-up by the bytes of a name.
 
-slots       open addressing: hash of a name -> row, -1 for a free place; a power of two of places
-rows        for each topic: where its name stands in `names`, its length, its queues, where its queues' rows begin
+slots       open addressing: hash of a name -> row, or -1 for a free place; the number of places is a power of two
+rows        for each topic: position of its name in `names`, its length, its queues, position of its queues' rows
             in `queue_rows`, and whether clients may send to it
 queue_rows  row in the store's queue table of each queue of each topic; -1 for a queue never used
 """
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 @part
 def find_topic(slots: Integers, rows: npt.NDArray[np.int64], names: Bytes, a: Bytes, start: int, end: int) -> int:
-    """The row of the topic whose name is a[start:end]; -1 when there is none."""
+    """Return the row of the topic with the name a[start:end], or -1 if there is none."""
     mask = slots.shape[0] - 1
     at = np.int64(fnv(FNV_START, a, start, end) & np.uint64(mask))
     while True:
@@ -49,7 +49,7 @@ def find_topic(slots: Integers, rows: npt.NDArray[np.int64], names: Bytes, a: By
 
 @part
 def intern_topic(slots: Integers, rows: Integers, names: Bytes, used: Integers, a: Bytes, start: int, end: int) -> int:
-    """The row of the name a[start:end], given one if it has none; -1 when there is no room for another.
+    """Return the row of the name a[start:end], and add the name if it is new. Returns -1 if there is no room.
 
     `used` counts rows and bytes of names. Rows here have two columns: NAME_AT and NAME_BYTES.
     """

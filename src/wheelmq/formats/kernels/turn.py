@@ -1,7 +1,7 @@
-"""The loops over the rows of a turn: whether they are the ones asked for, their units, the references among them.
+"""The loops over the rows of a turn: check that they match the plan, encode units, select near references.
 
-Rows come as two views of the same bytes: 7 columns of 64 bits and 14 of 32 (`formats.disk.turn_row`).
-Twin: `delay.timer.rows`.
+Rows come as two views of the same bytes: 7 columns of 64 bits and 14 of 32 (`formats.disk.turn_row`). Twin:
+`delay.timer.rows`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int32]
 
 
 def _column(name: str, width: int) -> int:
-    """Place of a field among columns of `width` bytes."""
+    """Return the index of a field among columns of `width` bytes."""
     assert TURN_ROW.fields is not None
     return int(TURN_ROW.fields[name][1]) // width
 
@@ -51,7 +51,7 @@ _SLOT_BYTES: Final = TIMER_SLOT.size
 
 
 def views(rows: npt.NDArray[Any]) -> tuple[Integers, Ints]:
-    """Rows of a turn as kernels take them."""
+    """Return the rows of a turn as the two views that kernels take."""
     return (
         rows.view(np.int64).reshape(-1, TURN_ROW.itemsize // 8),
         rows.view(np.int32).reshape(-1, TURN_ROW.itemsize // 4),
@@ -60,7 +60,7 @@ def views(rows: npt.NDArray[Any]) -> tuple[Integers, Ints]:
 
 @kernel
 def in_queue_order(longs: Integers, ints: Ints, first: int) -> bool:
-    """Whether the rows, taken in their order, are those of the origins from `first` on, each once."""
+    """Return whether the rows in queue order have the origins from `first` on, each exactly once."""
     count = longs.shape[0]
     for i in range(count):
         row = np.int64(ints[i, _ORDER])
@@ -73,7 +73,7 @@ def in_queue_order(longs: Integers, ints: Ints, first: int) -> bool:
 def encode_units(
     longs: Integers, ints: Ints, write_ms: int, long_delay_ms: int, encoded: Bytes, slots_ms: Integers
 ) -> None:
-    """Write the unit of each row, in queue order, and its slot. `encoded` holds zeros."""
+    """Write the unit of each row and its slot, in queue order. `encoded` must hold zeros."""
     for i in range(longs.shape[0]):
         row = np.int64(ints[i, _ORDER])
         slot_ms = longs[row, _SLOT]
@@ -101,10 +101,10 @@ def near_references(
     long_delay_ms: int,
     refs: Integers,
 ) -> int:
-    """Write the references of what is to be armed now into `refs`, in the order of the rows; how many they are.
+    """Write the references of the rows to arm now into `refs`, in row order. Returns their number.
 
-    That is each message that fires by `horizon_ms`, or whose slot no walk will meet: it was walked, or has lost its
-    place in the wheel. ENQUEUE_MS is left to the caller.
+    A message is armed if it fires by `horizon_ms`, or if no later scan finds its slot. Such a slot was scanned
+    already, or has lost its place in the wheel. The caller fills in ENQUEUE_MS.
     """
     slots = wheel.shape[0] // _SLOT_BYTES
     count = 0

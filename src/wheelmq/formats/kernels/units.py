@@ -1,4 +1,4 @@
-"""Queue units of the records that a tick appended, put together by queue.
+"""Encode the queue units of a tick's records, grouped by queue.
 
 Twin: `store.queues.QueueTable.write`.
 """
@@ -18,7 +18,7 @@ GROUP_QUEUE: Final = 0
 GROUP_OFFSET: Final = 1
 """Queue offset of its first unit."""
 GROUP_END: Final = 2
-"""Where its units end in the encoded bytes; they begin where those of the group before it end."""
+"""End of its units in the encoded bytes. They begin at the end of the previous group's units."""
 GROUP_BYTES: Final = 3
 """Bytes of its records."""
 GROUP_COLUMNS: Final = 4
@@ -31,9 +31,9 @@ _TAG_CODE_AT: Final = QUEUE_UNIT.position_of("tag_code")
 
 @kernel
 def by_queue(rows: Integers, place: Integers, groups: Integers, encoded: Bytes) -> int:
-    """Encode the units of journal rows, those of one queue end to end in their order; how many queues that are.
+    """Encode the units of journal rows, queue by queue, in order within a queue. Returns the number of queues.
 
-    `place` has an element for each queue, all zero before and after.
+    `place` has an element for each queue. All are zero before and after.
     """
     count = 0
     for i in range(rows.shape[0]):

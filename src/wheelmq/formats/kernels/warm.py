@@ -1,8 +1,8 @@
-"""Have every kernel compiled, or loaded from the cache, for the types with which it is called.
+"""Compile every kernel for the types of its arguments, or load it from the cache.
 
-The broker does this before it listens, and a Spark worker before its first task; whoever comes first compiles, the
-others wait for it. A file that is mapped for reading only gives arrays of another type than one that is written, so
-the kernels that tasks use are there twice.
+The broker does this before it listens, and a Spark worker before its first task. The first process compiles, and the
+others wait for it. A file mapped for reading only gives arrays of another type than a writable one. So the kernels
+of tasks are compiled for both.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MODULES = (binary_header, json_header, properties, record)  # parts, compiled w
 
 
 def _arrays() -> dict[str, Any]:
-    """Arrays of each type and shape that kernels take, as small as can be."""
+    """Return arrays of each type and shape that kernels take, as small as possible."""
     written = np.zeros(16, np.uint8)
     read = np.zeros(16, np.uint8)
     read.setflags(write=False)
@@ -63,7 +63,7 @@ def _arrays() -> dict[str, Any]:
 
 
 def warm(say: Callable[[str], None]) -> None:
-    """Compile or load everything; `say` is told when that takes long enough to be noticed."""
+    """Compile or load all kernels. `say` gets a message if they must be compiled."""
     if not jit.available():
         return
     with jit.compiling(say):

@@ -25,8 +25,7 @@ PERM_READ = 4
 
 TOPIC_UNIT = 1
 TOPIC_UNIT_SUB = 2
-"""Bits of a topic's system flag: the topic is of a unit; a unit's consumers subscribe to it (RocketMQ:
-TopicSysFlag)."""
+"""Bits of a topic's system flag (RocketMQ: TopicSysFlag): the topic is of a unit; consumers of a unit subscribe."""
 
 
 class BodyError(ValueError):

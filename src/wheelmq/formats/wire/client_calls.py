@@ -1,5 +1,4 @@
-"""Headers of requests from a broker to a client, on the client's own connection (RocketMQ:
-ClientRemotingProcessor)."""
+"""Headers of requests that a broker sends to a client on its connection (RocketMQ: ClientRemotingProcessor)."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class RunningInfoHeader(Header):
 
 
 class ConsumeDirectlyHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY. An administrator's request names a message. A request to a client holds its record
-    as body."""
+    """CONSUME_MESSAGE_DIRECTLY. An administrator's request names a message. A client gets its record as the body."""
 
     consumer_group: str
     client_id: str | None = None

@@ -41,8 +41,7 @@ class ReadHeader(Header):
 
 
 class PortionHeader(Header):
-    """The answer to WMQ_PIPELINE_READ: the number of ranges in the body, its crc32, and the start and the end of the
-    log."""
+    """The answer to WMQ_PIPELINE_READ: the number of ranges in the body, its crc32, and the log's start and end."""
 
     count: Int64
     crc: Int64
