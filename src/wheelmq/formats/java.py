@@ -59,10 +59,7 @@ def _parse(text: str, bits: int) -> int | None:
 
 
 def java_double(text: str) -> float | None:
-    """Return `Double.parseDouble`: decimal or hexadecimal, with spaces around it and a type letter at the end.
-
-    Returns None where Java throws.
-    """
+    """Return `Double.parseDouble`: decimal or hexadecimal, with spaces and a type letter. None where Java throws."""
     trimmed = java_trim(text)
     if found := _DECIMAL.fullmatch(trimmed):
         return float(found[1])

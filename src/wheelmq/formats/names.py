@@ -76,7 +76,7 @@ The broker would take a client's message in the last two for a message that it p
 
 
 def topic_problem(topic: str) -> str | None:
-    """Return the error in the topic name `topic`, in RocketMQ's words. Returns None if the name is valid."""
+    """Return the error in the topic name `topic`, or None, in RocketMQ's words."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _NAME.fullmatch(topic):
@@ -88,10 +88,7 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Return the error in the group name `group`, in RocketMQ's words, or None if it is valid.
-
-    RocketMQ's method is Validators.checkGroup.
-    """
+    """Return the error in the group name `group`, or None, in RocketMQ's words (Validators.checkGroup)."""
     if not group.strip():
         return "the specified group is blank"
     if len(group) > GROUP_CHARS_MAX:

@@ -61,8 +61,8 @@ BLOCK_CHECKPOINT: Final = Layout(
 )
 BLOCK_CHECKPOINT_MAGIC: Final = 0x574D5142
 BLOCK_CHECKPOINT_SLOT_BYTES: Final = 4096
-"""Bytes of one of the two slots of the file. Each slot is a disk block of its own. Writes alternate, so a torn write
-leaves the other slot whole."""
+"""Bytes of one of the file's two slots, each a disk block. Writes alternate, so a torn write leaves the other
+whole."""
 REMOVED: Final = -1
 
 _NAME = re.compile(r"(\d{8})(\d\d(\d\d(\d\d)?)?)?")

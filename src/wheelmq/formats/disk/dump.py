@@ -125,10 +125,8 @@ def _queue(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _timer_log(view: memoryview, base: int) -> Iterator[Row]:
-    """Yield the units, with queue offset and due time if the unit has a valid detail.
-
-    The due time is None if the detail does not hold it.
-    """
+    """Yield the units. A unit with a valid detail has a queue offset and a due time, or None if it is not in the
+    detail."""
     for row in _units(TIMER_UNIT, 0, lambda unit: unit["size"] != TIMER_UNIT.size)(view, base):
         details = read_details(np.frombuffer(view, TIMER_UNIT.dtype, 1, row["at"] - base))
         if details.is_known[0]:
@@ -142,10 +140,7 @@ def _timer_log(view: memoryview, base: int) -> Iterator[Row]:
 
 
 def _index(view: memoryview, base: int) -> Iterator[Row]:
-    """Yield the header and the units. The chains of the units give the slots.
-
-    The file must have four units per slot, like Apache's files.
-    """
+    """Yield header and units; the units' chains give the slots. The file has four units per slot, like Apache's."""
     header = INDEX_HEADER.unpack(view)
     yield {"at": 0, **header}
     units = max(header["count"], 1)

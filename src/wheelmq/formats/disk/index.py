@@ -1,6 +1,4 @@
-"""The message index: a hash table on disk from topic and key to records of the log.
-
-RocketMQ's classes are IndexFile and IndexHeader.
+"""The message index: a hash table on disk from topic and key to records (RocketMQ: IndexFile, IndexHeader).
 
 A file is a header, `slots` numbers of 4 bytes, and room for `units` units. A slot holds the number of its newest
 unit, or 0 for none. Each unit holds the number of the previous unit of its slot. Unit 0 is never used, so `count`,
@@ -212,10 +210,7 @@ def is_time_matched(header: dict[str, int], begin_ms: Millis, end_ms: Millis) ->
 
 
 def index_file_name(now_ms: Millis) -> str:
-    """Return the name of a file created now: local time to the millisecond, in 17 digits.
-
-    RocketMQ's method is timeMillisToHumanString.
-    """
+    """Return a new file's name: local time to the millisecond, 17 digits (RocketMQ: timeMillisToHumanString)."""
     return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
 
 

@@ -55,11 +55,11 @@ FIXED_BYTES_V4: Final = 88
 """Bytes before the body if both hosts are IPv4, as in nearly all records."""
 
 RECORD_BYTES_MIN: Final = FIXED_BYTES_V4 + 3
-"""No record is smaller, so each message of a queue takes at least this number of bytes of the log."""
+"""The size of the smallest record, and so the least log space of each message of a queue."""
 
 OFFSETS_LOST_MAX: Final = 1 << 24
-"""The most messages of a block that a power cut can remove from its log after their release, because they were not
-yet on disk. No later message gets their indexes."""
+"""The largest number of released messages that a power cut can remove from a block's log, because they were not on
+disk. No later message gets their indexes."""
 
 _BEFORE_HOSTS = struct.Struct(">IIIiiqqiq")  # size .. born ms
 _BETWEEN_HOSTS = struct.Struct(">iq")  # born port, store ms
@@ -127,8 +127,7 @@ class Record(msgspec.Struct):
 
     @property
     def offset_is_possible(self) -> bool:
-        """Whether the log before the record has room for `queue_offset` messages, of which OFFSETS_LOST_MAX may be
-        lost."""
+        """Whether the log before the record is long enough for `queue_offset` messages, less OFFSETS_LOST_MAX."""
         return 0 <= self.queue_offset <= self.position // RECORD_BYTES_MIN + OFFSETS_LOST_MAX
 
     @property
@@ -290,10 +289,8 @@ def has_form(buffer: Buffer, at: int, size: int, position: int) -> bool:
 
 
 def find_record(view: memoryview, start: int, base: int) -> int | None:
-    """Return the first byte from `start` with the form of a record, in a log file that begins at log position `base`.
-
-    Returns None if there is none.
-    """
+    """Return the first byte from `start` with the form of a record, or None. The file begins at log position
+    `base`."""
     for piece in range(start, len(view), SEARCHED_BYTES):
         raw = bytes(view[piece : piece + SEARCHED_BYTES + RECORD_BYTES_MIN])
         found = raw.find(MAGIC_PREFIX, MAGIC_AT)

@@ -100,10 +100,8 @@ class StoredProperties:
 
 
 def without_origin(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the `properties` of a stored message for another record.
-
-    The append adds the origin of the other record, if it has one.
-    """
+    """Return a stored message's `properties` for another record. The append of that record adds its origin, if
+    any."""
     return {name: value for name, value in properties.items() if name != WMQ_ORIGIN}
 
 

@@ -1,6 +1,5 @@
-"""The timer's files: Apache RocketMQ's wheel, log and checkpoint, and our mark.
-
-RocketMQ's classes are TimerWheel, TimerLog and TimerCheckpoint.
+"""The timer's wheel, log, checkpoint and mark. The mark is ours (RocketMQ: TimerWheel, TimerLog,
+TimerCheckpoint).
 
 A message with due time D waits in the slot of TIMER_OUT_MS. That is D rounded down to the precision, and one
 precision less if D is an exact multiple. So the slot of time s holds the due times in (s, s + precision].
@@ -88,8 +87,8 @@ TIMER_DONE: Final = Layout(
 TIMER_DONE_MAGIC: Final = 0x574D5145
 TIMER_MARK_MAGIC: Final = 0x574D5131
 TIMER_MARK_SLOT_BYTES: Final = 4096
-"""Bytes of one of the two slots of the file. Each slot is a disk block of its own. Writes alternate, so a torn write
-leaves the other slot whole."""
+"""Bytes of one of the file's two slots, each a disk block. Writes alternate, so a torn write leaves the other
+whole."""
 
 
 def slot_time(due_ms: Millis, precision_ms: int) -> Millis:

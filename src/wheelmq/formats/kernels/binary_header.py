@@ -41,10 +41,7 @@ _INT32_MAX: Final = 2147483647
 
 @part
 def _is_plain(a: Bytes, start: int, end: int, separators: bool) -> bool:
-    """Return whether a[start:end] holds no byte at which the JSON kernel stops.
-
-    With `separators`, those of properties are allowed.
-    """
+    """Return whether a[start:end] has no stop byte of the JSON kernel. `separators` allows those of properties."""
     p = np.uint64(start)  # an unsigned index needs no check for a negative one
     stop = np.uint64(end)
     while p < stop:

@@ -77,10 +77,8 @@ def kernel(function: F) -> F:
 
 
 def free_kernel(function: F) -> F:
-    """Compile a kernel that releases the interpreter's lock, for work off the loop.
-
-    No other thread may write its bytes meanwhile.
-    """
+    """Compile a kernel that runs off the loop without the interpreter's lock, on bytes that no other thread
+    writes."""
     from numba import njit
 
     compiled: F = njit(cache=True, nogil=True, boundscheck=None, error_model="numpy")(function)

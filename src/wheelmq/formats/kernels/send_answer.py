@@ -60,10 +60,7 @@ def _put_base64(out: Bytes, at: int, start: int, end: int) -> int:
 
 @part
 def _put_recall_handle(out: Bytes, at: int, a: Bytes, broker: Bytes, log: Bytes, spans: Integers, f: Integers) -> int:
-    """Write the recall handle of a timer. Returns the byte after it.
-
-    Its text is built further on in `out`, where the answer has room.
-    """
+    """Write the recall handle of a timer, whose text is built in free room of `out`. Returns the byte after it."""
     text = at + ANSWER_BYTES_MAX // 2
     p = put_text(out, text, _V1)
     p = copy(a, f[TOPIC], f[TOPIC_END], out, p)

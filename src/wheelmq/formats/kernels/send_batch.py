@@ -72,10 +72,7 @@ _TRUE = literal("true")
 
 @part
 def _read_shared(a: Bytes, text: Bytes, shared: Integers, spans: Integers, seen: Integers, f: Integers) -> bool:
-    """Write the properties of the batch to `text` and fill `shared` with them, in their order.
-
-    Returns False if they are for the plain code.
-    """
+    """Write the batch's properties to `text`, and fill `shared` in their order. Returns False for the plain code."""
     if f[PROPERTIES_END] - f[PROPERTIES] > SHARED_BYTES_MAX:
         return False
     if f[RAW] != 0:
@@ -121,10 +118,7 @@ def _row_of(shared: Integers, name: int) -> int:
 
 @part
 def _read(a: Bytes, p: int, end: int, spans: Integers, seen: Integers, f: Integers) -> int:
-    """Find the body of the message at `p`, and its properties in `spans`.
-
-    Returns the byte after the message, or -1 for the plain code.
-    """
+    """Fill `f` and `spans` from the message at `p`. Returns the byte after it, or -1 for the plain code."""
     if end - p < HEAD_BYTES + 2:
         return np.int64(-1)
     f[USER_FLAG] = get32(a, p + 12)

@@ -78,10 +78,8 @@ _DUE = literal("\x02__WMQ_DUE\x01")
 
 @part
 def unescape(a: Bytes, start: int, end: int, log: Bytes, at: int) -> int:
-    """Write the JSON text a[start:end] to log[at:]. Returns the byte after it.
-
-    Returns -1 for any escape but \\u0001 and \\u0002.
-    """
+    """Write the JSON text a[start:end] to log[at:]. Returns the byte after it, or -1 for escapes but \\u0001 and
+    \\u0002."""
     p = np.uint64(start)
     stop = np.uint64(end)
     q = np.uint64(at)

@@ -104,10 +104,8 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def frame_end(buffer: Buffer, at: int, end: int) -> int | None:
-    """Return the end of the frame that begins at byte `at`, or None if `end` comes before it.
-
-    Raises FrameError as soon as the length is not valid.
-    """
+    """Return the end of the frame at byte `at`, or None while it is incomplete. Raises FrameError for a wrong
+    length."""
     if end - at < 4:
         return None
     (length,) = _INT32.unpack_from(buffer, at)
