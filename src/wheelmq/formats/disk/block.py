@@ -79,7 +79,6 @@ class BlockCheckpoint(NamedTuple):
     units: int = 0
 
     def pack(self, sequence: int) -> bytes:
-        """Return the bytes of one slot."""
         head = BLOCK_CHECKPOINT.pack(BLOCK_CHECKPOINT_MAGIC, 0, sequence, *self)
         return head[:4] + zlib.crc32(head[_CHECKED_FROM:]).to_bytes(4, "big") + head[_CHECKED_FROM:]
 

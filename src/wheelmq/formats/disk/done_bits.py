@@ -17,8 +17,6 @@ DONE_STREAM: Final = Layout(
 
 
 class StreamBits(NamedTuple):
-    """The done bits of one stream."""
-
     stream: Stream
     first_index: int
     end_index: int
@@ -46,5 +44,4 @@ def unpack_streams(raw: bytes, at: int, count: int) -> tuple[tuple[StreamBits, .
 
 
 def bits_bytes(first_index: int, end_index: int) -> int:
-    """Return the number of bytes for the bits from `first_index` to `end_index`."""
     return max(0, -(-(end_index - first_index) // 8))

@@ -61,8 +61,6 @@ class ChainTooLong(LookupError):
 
 
 class IndexSize(NamedTuple):
-    """The numbers of slots and units of a file."""
-
     slots: int = SLOTS
     units: int = UNITS
 

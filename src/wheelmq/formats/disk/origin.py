@@ -68,7 +68,6 @@ def level_origin(level: int, queue_offset: int) -> Origin:
 
 
 def origin_stream(origin: Origin) -> Stream:
-    """Return kind and stream together."""
     return Stream(origin >> INDEX_BITS)
 
 

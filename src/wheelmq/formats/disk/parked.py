@@ -121,7 +121,6 @@ def delete_keys(properties: dict[str, str]) -> list[str]:
 
 
 def unique_key_of(key: str) -> str:
-    """Return the unique key in the long form of a delete key."""
     return key.partition("+")[2]
 
 

@@ -101,7 +101,6 @@ class Snapshot(NamedTuple):
     """The log position before which the log may name messages of a deleted block, by the number of the block."""
 
     def encode(self) -> bytes:
-        """Return the bytes of the file."""
         parts = [pack_streams(self.done), np.array(self.damaged, ">i8").tobytes()]
         queues = dict.fromkeys((*self.queue_ends, *self.waiting))
         for topic, queue_id in queues:

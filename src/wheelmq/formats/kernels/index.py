@@ -89,7 +89,6 @@ def _put(file: Bytes, slots: int, hashed: int, position: int, store_ms: int) -> 
 
 @part
 def _key_end(a: Bytes, start: int, end: int) -> int:
-    """Return the end of the key that begins at `start`."""
     p = start
     while p < end and a[p] != _SPACE:
         p += 1

@@ -109,7 +109,6 @@ def crc32(a: Bytes, start: int, end: int) -> int:
 
 @inline
 def equals(a: Bytes, start: int, end: int, text: Bytes) -> bool:
-    """Return whether a[start:end] is `text`."""
     if end - start != text.shape[0]:
         return False
     for i in range(text.shape[0]):

@@ -31,7 +31,6 @@ COUNTS: Final = 3
 
 @kernel
 def is_any_delayed(rows: Integers) -> bool:
-    """Return whether any row parks or settles a message."""
     for i in range(rows.shape[0]):
         if rows[i, row.SETTLES] != 0 or rows[i, row.PARKS] != 0:
             return True

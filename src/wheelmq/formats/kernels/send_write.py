@@ -183,7 +183,6 @@ def _put_parked(log: Bytes, at: int, out_ms: int, a: Bytes, topic: int, topic_en
 
 @part
 def _move(a: Bytes, start: int, end: int, by: int) -> None:
-    """Move a[start:end] by `by` bytes, forward or back."""
     if by > 0:
         for p in range(end - 1, start - 1, -1):
             a[p + by] = a[p]
@@ -271,7 +270,6 @@ def finish_record(
 
 @part
 def delete_key_hash(a: Bytes, log: Bytes, spans: Integers, f: Integers) -> int:
-    """Return the hash of the delete key of a parked message."""
     h = fnv_byte(fnv(FNV_START, a, f[TOPIC], f[TOPIC_END]), 43)
     found = np.int64(fnv(h, log, spans[2 * prop.UNIQ_KEY], spans[2 * prop.UNIQ_KEY + 1]))
     return found if found != 0 else np.int64(1)

@@ -24,7 +24,6 @@ Ints = npt.NDArray[np.int32]
 
 
 def _column(name: str, width: int) -> int:
-    """Return the index of a field among columns of `width` bytes."""
     assert TURN_ROW.fields is not None
     return int(TURN_ROW.fields[name][1]) // width
 
