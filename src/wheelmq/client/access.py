@@ -1,4 +1,4 @@
-"""Requests are signed with an access key, so that a broker with access control knows whose they are (RocketMQ:
+"""Signs requests with an access key, so that a broker with access control can identify the sender (RocketMQ:
 AclClientRPCHook)."""
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ SIGNATURE: Final = "Signature"
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """Who sends requests: a name, and a secret that only the servers know beside its owner. Texts leave it out."""
+    """The name of a sender and its secret, which only the owner and the servers know.
+    `repr` leaves the secret out."""
 
     name: str
     secret: str
     token: str | None = None
-    """Of those that a third party has lent."""
+    """The security token of temporary credentials."""
 
     def __post_init__(self) -> None:
         if not self.name or not self.secret:
@@ -32,7 +33,7 @@ class AccessKey(msgspec.Struct, frozen=True):
         return f"AccessKey(name={self.name!r})"
 
     def sign(self, command: Command) -> None:
-        """Add the name, and the signature over all fields of the header and the body: HMAC of SHA-1, in base64."""
+        """Add the name and the signature: base64 of the HMAC-SHA1 over all header fields and the body."""
         fields = command.ext
         fields[ACCESS_KEY] = self.name
         if self.token is not None:

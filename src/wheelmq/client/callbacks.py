@@ -1,4 +1,4 @@
-"""Calling what the user gave: a coroutine function in the loop, a plain function in a thread of the client's."""
+"""Calls the functions of the user: a coroutine function on the event loop, a plain function in a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Callbacks:
-    """Threads for plain functions, made when the first one is called; as many as callbacks may run at once."""
+    """Runs callbacks. Creates its threads, at most `threads`, when the first plain function is called."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -25,14 +25,17 @@ class Callbacks:
         self._freed = asyncio.Event()
 
     async def room(self, function: Callable[..., object]) -> None:
-        """Wait until a thread is free for a plain function: one that was given up has its own until it returns."""
+        """Wait until a thread is free, if `function` is a plain one.
+        An abandoned callback occupies its thread until it returns."""
         while is_plain(function) and self._busy >= self._threads:
             self._freed.clear()
             await self._freed.wait()
 
     async def call(self, function: Callable[P, R | Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What `function` returns, awaited if that is to be. Raises what it raises; RuntimeError for SystemExit, which
-        would end the loop and no program."""
+        """Call `function` and return its result, awaited if it is awaitable. Raises the exception of `function`.
+
+        Raises RuntimeError for SystemExit, which would end the event loop but not the program.
+        """
         try:
             return await self._called(function, *args, **kwargs)
         except SystemExit as error:
@@ -52,7 +55,7 @@ class Callbacks:
         return await found if isawaitable(found) else found
 
     def _returned(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A thread is free again, which it says itself; the loop may be closed by then."""
+        """Report from the thread that it is free again. The loop may be closed by then."""
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._free)
 
@@ -61,11 +64,11 @@ class Callbacks:
         self._freed.set()
 
     def close(self) -> None:
-        """Take no more calls; those that run are not waited for."""
+        """Accept no more calls. Running calls are not waited for."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def is_plain(function: Callable[..., object]) -> bool:
-    """Whether it runs in a thread, being no coroutine function."""
+    """Return whether `function` is not a coroutine function and therefore runs in a thread."""
     return not (iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None)))  # noqa: B004

@@ -1,5 +1,5 @@
-"""Compressed bodies (RocketMQ: CompressorFactory, MessageSysFlag): zlib is written and read; LZ4 and Zstandard, which
-no library here reads, are refused by name."""
+"""Compresses and expands bodies (RocketMQ: CompressorFactory, MessageSysFlag). Only zlib is supported.
+LZ4 and Zstandard, which no library here can read, are rejected by name."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from wheelmq.formats.disk.message import SYS_COMPRESSED
 ZLIB: Final = 0x300
 _KIND: Final = 0x700
 _ZLIB_KINDS: Final = (0, ZLIB)
-"""Old clients name no compression; theirs is zlib."""
+"""Old clients set no compression type. They use zlib."""
 _OTHER_KINDS: Final = {0x100: "LZ4", 0x200: "Zstandard"}
 LEVEL: Final = 5
-"""As Apache's client has it."""
+"""The level of Apache's client."""
 EXPANDED_BYTES_MAX: Final = 64 << 20
-"""Of a body that is read: far above what a broker takes, far below what a bomb of 4 MiB makes."""
+"""Limit for an expanded body. It is far above the limit of a broker and far below the size of a 4 MiB zip bomb."""
 
 
 class CompressionError(ValueError):
-    """A body cannot be expanded; the text says why."""
+    """A body cannot be expanded. The text gives the reason."""
 
 
 def compress(body: bytes, over_bytes: int | None) -> tuple[bytes, int]:
-    """The body to send, and the bits of the system flag that say how it is compressed: 0 when it is not.
+    """Return the body to send and the compression bits of the system flag, which are 0 for an uncompressed body.
 
-    A body is compressed when it is longer than `over_bytes` and gets shorter by it; None compresses none.
+    A body is compressed if it is longer than `over_bytes` and compression makes it shorter. None disables
+    compression.
     """
     if over_bytes is None or len(body) <= over_bytes:
         return body, 0
@@ -35,7 +36,7 @@ def compress(body: bytes, over_bytes: int | None) -> tuple[bytes, int]:
 
 
 def expand(body: bytes, sys_flag: int) -> bytes:
-    """The body as it was sent. Raises CompressionError."""
+    """Return the original body. Raises CompressionError."""
     if not sys_flag & SYS_COMPRESSED:
         return body
     kind = sys_flag & _KIND

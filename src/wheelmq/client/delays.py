@@ -1,7 +1,7 @@
-"""Checks of a message before it is sent: its delay or its time of delivery, and the types of its fields.
+"""Checks of a message before it is sent: its delay or due time, and the types of its fields.
 
-The broker accepts a due time in the past and delivers the message at once. So a time in seconds instead of milliseconds
-would be delivered at once too, without an error. The client rejects it.
+The broker accepts a due time in the past and delivers the message at once. So a time in seconds instead of
+milliseconds would be delivered at once too, without an error. The client rejects it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEAR_MS: Final = 10 * 366 * 86_400_000
 """A value that names a time this close to the present in another unit was probably written in that unit."""
 
 _TIMER_LIMIT: Final = re.compile(r"max delay (\d+)ms")
-"""In the remark of WheelMQ's broker and of Apache's."""
+"""Matches the remark of WheelMQ's broker and of Apache's broker."""
 _BLOCK_LIMIT: Final = re.compile(r"must not exceed (\d+)s")
 
 
@@ -109,7 +109,7 @@ def check_int(option: str, value: Any) -> int:
 
 
 def check_body(body: object) -> None:
-    """Raises TypeError for a body that is not made of bytes."""
+    """Raise TypeError for a body that is not made of bytes."""
     if isinstance(body, str):
         raise TypeError(f"the body is a str, {_short(body)}: write body.encode()")
     if not isinstance(body, bytes | bytearray):
@@ -117,7 +117,7 @@ def check_body(body: object) -> None:
 
 
 def check_property_types(name: object, value: object) -> None:
-    """Raises TypeError for a name or a value that is not a str."""
+    """Raise TypeError for a name or a value that is not a str."""
     if not isinstance(name, str) or not isinstance(value, str):
         wrong = value if isinstance(name, str) else name
         raise TypeError(f"property {name!r} is {_short(value)}: a {type(wrong).__name__}, where a str is expected")
@@ -134,7 +134,7 @@ def refused(answer: Command, asked_ms: int | None, *, is_in_block: bool) -> Refu
 
 
 def _check_time(deliver_at_ms: int, now_ms: int) -> None:
-    """Raises ValueError for a time before the present, or after the year 9999."""
+    """Raise ValueError for a time before the present, or after the year 9999."""
     past_ms = now_ms - deliver_at_ms
     if past_ms <= PAST_MS_MAX and deliver_at_ms < YEAR_9999_MS:
         return

@@ -1,4 +1,4 @@
-"""A message as a consumer gets it (RocketMQ: MessageExt, MessageDecoder)."""
+"""A received message (RocketMQ: MessageExt, MessageDecoder)."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 
 
 class MessageError(ValueError):
-    """The message cannot be read; the text says why."""
+    """The message cannot be decoded. The text gives the reason."""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message; times are milliseconds since 1970."""
+    """One message. Times are milliseconds since 1970."""
 
     topic: str
-    """The topic it was sent to, also when it comes from the group's retry topic."""
+    """The topic that it was sent to, also if it comes from the group's retry topic."""
     body: bytes
     properties: dict[str, str]
     message_id: str
     broker_name: str
     queue_topic: str
-    """The topic whose queue it was pulled from."""
+    """The topic of the queue that it was pulled from."""
     queue_id: int
     queue_offset: QueueOffset
     log_position: LogPosition
     born_ms: Millis
     stored_ms: Millis
     received_ms: Millis
-    """When this client had it in its hands."""
+    """When this client received it."""
     reconsume_times: int
     due_ms: Millis | None
-    """When it was to be delivered; None for a message that was not delayed, or of which that is not known."""
+    """The due time. None for a message without a delay, or if the due time is unknown."""
 
     @property
     def keys(self) -> list[str]:
@@ -53,12 +53,12 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lateness_ms(self) -> int | None:
-        """From due time to receipt; negative when it came early."""
+        """Receive time minus due time; negative for an early message."""
         return None if self.due_ms is None else self.received_ms - self.due_ms
 
 
 def read_records(buffer: bytes | memoryview) -> list[Record]:
-    """The records that stand end to end in a pull answer's body. Raises RecordError."""
+    """Decode the consecutive records in the body of a pull answer. Raises RecordError."""
     records = []
     at = 0
     while at < len(buffer):
@@ -69,7 +69,7 @@ def read_records(buffer: bytes | memoryview) -> list[Record]:
 
 
 def received(record: Record, broker_name: str, received_ms: Millis) -> ReceivedMessage:
-    """The message in a record that came from `broker_name`. Raises MessageError."""
+    """Return the message of a record from `broker_name`. Raises MessageError."""
     message = record.message
     is_retry = message.topic.startswith(names.RETRY_PREFIX)
     return ReceivedMessage(
@@ -101,10 +101,10 @@ def _body(record: Record) -> bytes:
 
 
 def _due_ms(properties: dict[str, str], born_ms: Millis) -> Millis | None:
-    """The due time in a delivered message's properties.
+    """Return the due time from the properties of a delivered message.
 
-    WheelMQ leaves the exact one. Apache RocketMQ leaves what was asked for: a time, or a delay that began about when
-    the message was born.
+    WheelMQ keeps the exact due time. Apache RocketMQ keeps the requested one: a time, or a delay that began about
+    when the message was born.
     """
     exact = java_long(properties.get(props.WMQ_DUE, ""))
     if exact is None:

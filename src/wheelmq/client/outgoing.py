@@ -1,4 +1,4 @@
-"""A message to be sent: how what the caller says becomes properties, and messages become a batch."""
+"""An outgoing message, its properties, and the encoding of batches."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from wheelmq.formats import names
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.bodies import QueueName
 
-_INNER_HEAD = struct.Struct(">iiiii")  # size, magic, body crc, flag, body size; magic and crc are not looked at
+_INNER_HEAD = struct.Struct(">iiiii")  # size, magic, body crc, flag, body size; magic and crc are not checked
 
 Selector = Callable[[Sequence[QueueName]], QueueName]
-"""Picks one of a topic's queues, which come in the order that every client of RocketMQ has them in."""
+"""Selects one of a topic's queues. The queues are in the order that all RocketMQ clients use."""
 
 
 class MessageOptions(TypedDict, total=False):
-    """What may be said of a message beside its topic and its body.
+    """The options of a message, besides its topic and its body.
 
-    - `keys`: what names it in a business sense, one or several; `tags`: one word by which consumers filter;
-    - `properties`: the sender's own;
-    - `queue_id`: of any broker; `order_key`: all messages with this key go to one queue, whose consumers see them in
-      order; `select`: any other choice of a queue;
-    - one of `delay_level` (1 to 18), `delay_ms`, `deliver_at_ms`, which Apache RocketMQ and WheelMQ have, and
-      `delay_in_seconds` (up to a year, of WheelMQ's brokers alone: others deliver at once). `deliver_at_ms` is in
-      milliseconds since 1970; a time more than 10 seconds in the past raises ValueError.
+    - `keys`: one or more business keys of the message; `tags`: one word by which consumers filter;
+    - `properties`: the sender's own properties;
+    - `queue_id`: a queue id, at any broker; `order_key`: all messages with this key go to one queue, whose consumers
+      receive them in order; `select`: a function that chooses the queue;
+    - at most one of `delay_level` (1 to 18), `delay_ms`, `deliver_at_ms` and `delay_in_seconds`. Apache RocketMQ and
+      WheelMQ have the first three. Only WheelMQ's brokers have `delay_in_seconds` (up to a year): others deliver at
+      once. `deliver_at_ms` is in milliseconds since 1970; a time more than 10 seconds in the past raises ValueError.
     """
 
     keys: str | Sequence[str]
@@ -44,7 +44,7 @@ class MessageOptions(TypedDict, total=False):
 
 
 class OutgoingMessage(msgspec.Struct, kw_only=True):
-    """A body and what goes with it, as MessageOptions has it."""
+    """A body and its options, as in MessageOptions."""
 
     body: bytes
     keys: str | Sequence[str] = ()
@@ -60,14 +60,15 @@ class OutgoingMessage(msgspec.Struct, kw_only=True):
 
     @property
     def asked_delay_ms(self) -> int | None:
-        """The relative delay in milliseconds; None without one, and for a level, which the broker knows."""
+        """The relative delay in milliseconds.
+        None without one, and for a level, because only the broker knows its delay."""
         if self.delay_ms is not None:
             return self.delay_ms
         return None if self.delay_in_seconds is None else 1000 * self.delay_in_seconds
 
     @property
     def is_placed(self) -> bool:
-        """Whether only one queue will do."""
+        """Whether the message must go to one particular queue."""
         return self.order_key is not None or self.select is not None
 
 
@@ -102,26 +103,27 @@ def properties_of(message: OutgoingMessage, unique_key: str, now_ms: int) -> dic
 
 
 def is_delayed(properties: Mapping[str, str]) -> bool:
-    """Whether properties ask for a later delivery, by whichever name."""
+    """Return whether properties ask for a later delivery, by any of the property names."""
     return any(name in properties for name in (*props.TIMER_REQUESTS, props.DELAY, props.DELAY_IN_SECONDS))
 
 
 def check_topic(topic: str) -> None:
-    """Raises ValueError when `topic` is no name of a topic."""
+    """Raise ValueError if `topic` is not a valid topic name."""
     problem = names.topic_problem(topic)
     if problem is not None:
         raise ValueError(f"{topic!r} is no topic: {problem}")
 
 
 def check_group(group: str) -> None:
-    """Raises ValueError when `group` is no name of a group."""
+    """Raise ValueError if `group` is not a valid group name."""
     problem = names.group_problem(group)
     if problem is not None:
         raise ValueError(f"{group!r} is no group: {problem}")
 
 
 def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
-    """The body of a batch, from bodies and properties (RocketMQ: MessageDecoder.encodeMessages). Raises ValueError."""
+    """Return the body of a batch, from bodies and properties (RocketMQ: MessageDecoder.encodeMessages).
+    Raises ValueError."""
     parts = []
     for body, properties in messages:
         block = encode_properties(properties)
@@ -131,7 +133,7 @@ def encode_batch(messages: Sequence[tuple[bytes, dict[str, str]]]) -> bytes:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The block of `properties`. Raises ValueError when a message cannot hold it."""
+    """Return the encoded `properties`. Raises ValueError if they are too long for a message."""
     block = props.encode(properties)
     if len(block) > props.PROPERTIES_BYTES_MAX:
         raise ValueError(f"{len(block)} bytes of properties; {props.PROPERTIES_BYTES_MAX} fit")

@@ -1,4 +1,4 @@
-"""Which queue a message goes to (RocketMQ: MQFaultStrategy, SelectMessageQueueByHash)."""
+"""Selects the queue of a message (RocketMQ: MQFaultStrategy, SelectMessageQueueByHash)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.system.clock import Clock
 
 AVOIDED_S: Final = 10.0
-"""How long a broker that could not be reached is passed over while there are others."""
+"""How long an unreachable broker is avoided while other brokers are available."""
 
 
 class Placing:
-    """Takes the queues in turn, and passes over brokers that failed."""
+    """Round-robin selection of queues that avoids failed brokers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,22 +24,24 @@ class Placing:
         self._failed_s: dict[str, float] = {}
 
     def begin_at(self, turn: int) -> None:
-        """Not every producer begins with the same queue."""
+        """Start the round-robin at `turn`, so that not all producers start at the same queue."""
         self._turn = turn
 
     def failed(self, broker_name: str) -> None:
-        """The broker could not be reached."""
+        """Note that a broker could not be reached."""
         self._failed_s[broker_name] = self._clock.monotonic()
 
     def worked(self, broker_name: str) -> None:
-        """The broker has answered."""
+        """Note that a broker has answered."""
         self._failed_s.pop(broker_name, None)
 
     def pick(self, route: TopicRoute, message: OutgoingMessage, tried: Sequence[str] = ()) -> QueueName:
-        """The queue for `message`: the one that it names or its key does, or else the next in turn, of a broker that
-        was not `tried` and has not failed if there is one.
+        """Return the queue for `message`.
 
-        Raises NoBroker when the topic has no queue to write to, ValueError for a queue that it has not.
+        `select` or `order_key` decides if present. Otherwise the next queue in turn is used, if possible of a broker
+        that is not in `tried` and has not failed. A `queue_id` restricts the choice.
+
+        Raises NoBroker if the topic has no writable queue, and ValueError for a queue that the topic does not have.
         """
         if not route.writable:
             raise NoBroker(f"no broker takes messages for {route.topic}: its queues may not be written to")
@@ -63,5 +65,5 @@ class Placing:
 
 
 def by_hash(key: str, count: int) -> int:
-    """The index that Apache's client picks for a key of text, so that producers in Java and here agree."""
+    """Return the queue index that Apache's client selects for a text key, so that Java and Python producers agree."""
     return abs(java_hash(key)) % count

@@ -1,4 +1,4 @@
-"""The producer: sends, now or for later, and cancels (RocketMQ: DefaultMQProducer)."""
+"""The producer: sends messages with or without a delay, and cancels them (RocketMQ: DefaultMQProducer)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from wheelmq.net.errors import CallError, Refused, Unreachable
 from wheelmq.system.clock import Clock, SystemClock
 
 CANCEL_AHEAD_MS: Final = 1000
-"""A cancel must name a time ahead, though what it cancels may be just out."""
+"""A cancel must have a due time in the future, although its message may just have been released."""
 
 HEADER_BYTES_MAX: Final = 256 << 10
-"""What a frame keeps free beside a body; properties come to 32 KiB, in JSON to six times that."""
+"""Bytes of a frame that are reserved for the header.
+Properties have up to 32 KiB, and up to six times as much in JSON."""
 
 _NOT_STORED: Final = frozenset(
     (
@@ -44,36 +45,37 @@ _NOT_STORED: Final = frozenset(
         ResponseCode.GO_AWAY,
     )
 )
-"""Answers after which another broker may be asked: the message is certainly not stored."""
+"""Answers that prove that the message was not stored, so another broker may be tried."""
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be chosen."""
+    """The settings of a producer."""
 
     group: str = "WHEELMQ_PRODUCER"
     timeout_ms: int = 3000
-    """Of each try."""
+    """Timeout of each attempt."""
     retries: int = 2
-    """More tries, on another broker where there is one, after one that certainly stored nothing."""
+    """Number of further attempts after one that certainly stored nothing. They use another broker if there is one."""
     resend_unanswered: bool = False
-    """Whether a send without an answer counts as one that stored nothing. It may be stored, so its consumers may get it
-    twice, then with the same unique key."""
+    """Whether a send without an answer is retried as if nothing was stored.
+    If the message was stored, its consumers may receive it twice, with the same unique key."""
     keep_alive_ms: int = KEEP_ALIVE_MS
-    """How often routes are refreshed, and heartbeats sent."""
+    """Interval at which routes are refreshed and heartbeats sent."""
     access_key: AccessKey | None = None
     """Signs the requests, for brokers with access control."""
     new_topic_queues: int = 4
     body_bytes_max: int = 4 << 20
-    """A longer body, or batch, is not sent: brokers take no more by default."""
+    """A longer body or batch is rejected before it is sent. Brokers have this limit by default."""
     compress_over_bytes: int | None = 4096
-    """Longer bodies are sent as zlib, if that makes them shorter; None sends all as they are. Not those of a batch."""
+    """Longer bodies are compressed with zlib if this makes them shorter. None disables compression.
+    Batches are not compressed."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "timeout_ms", "keep_alive_ms", "new_topic_queues", "body_bytes_max")
 
 
 class Parcel(NamedTuple):
-    """A request that is ready to be sent to whichever queue `message` is placed in."""
+    """A request that can be sent to any queue selected for `message`."""
 
     code: RequestCode
     header: SendHeader
@@ -85,7 +87,7 @@ class Parcel(NamedTuple):
 class Producer:
     """`async with Producer("127.0.0.1:9876") as producer: await producer.send("T", b"...", delay_ms=5000)`
 
-    Raises ValueError for what is no address of a name server, or no group.
+    Raises ValueError for an invalid name server address or group name.
     """
 
     def __init__(
@@ -108,12 +110,12 @@ class Producer:
         self._replies = Replies(self._clock)
 
     async def start(self) -> None:
-        """Begin to keep alive; no server is spoken to before the first send."""
+        """Start the keep-alive task. No broker is contacted before the first send."""
         await self._session.start()
         self._placing.begin_at(zlib.crc32(self._session.client_id.encode()))
 
     async def stop(self) -> None:
-        """Leave the brokers; sends that wait for an answer fail."""
+        """Unregister from the brokers and close all connections. Sends that wait for an answer fail."""
         await self._session.stop(producer_group=self.settings.group)
 
     async def __aenter__(self) -> Self:
@@ -126,20 +128,20 @@ class Producer:
     # Sending -------------------------------------------------------------------------------------------------------
 
     async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
-        """Send a message, to be delivered at once, after a delay, or at a time.
+        """Send a message that is delivered at once, after a delay, or at a due time.
 
-        A delay in milliseconds is a timer's, as Apache RocketMQ has them; one in seconds goes by way of a block, for up
-        to a year, and is known to WheelMQ alone.
+        A delay in milliseconds uses a timer, as in Apache RocketMQ. A delay in seconds uses a block, reaches up to a
+        year, and works with WheelMQ's brokers only.
 
         Raises ValueError for a message that cannot be sent, and TypeError for a field of a wrong type. Raises Refused
-        when the broker rejects the message, and TooFarAhead if its due time is the reason. Raises CallError when there
-        is no answer: then the message may be stored.
+        when the broker rejects the message, and TooFarAhead if its due time is the reason. Raises CallError when
+        there is no answer: then the message may be stored.
         """
         parcel = self._pack(topic, OutgoingMessage(body=body, **options))
         return self._result(parcel, *await self._deliver(parcel))
 
     async def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
-        """As `send`, but nobody hears what became of it; the unique key."""
+        """Send a message without waiting for an answer. Returns the unique key. The options are those of `send`."""
         parcel = self._pack(topic, OutgoingMessage(body=body, **options))
         route = await self._session.routes.get(topic, new_topic_queues=self.settings.new_topic_queues)
         queue = self._placing.pick(route, parcel.message)
@@ -156,8 +158,10 @@ class Producer:
         order_key: str | None = None,
         select: Selector | None = None,
     ) -> list[SendResult]:
-        """Send messages to one queue, in order, all or none; one result for each. A batch cannot be delayed, and the
-        queue is that of the batch, whatever its messages say. Raises as `send`."""
+        """Send messages to one queue, in order, all or none. Returns one result for each. Raises the same as `send`.
+
+        A batch cannot be delayed. The queue options of the batch apply; those of its messages are ignored.
+        """
         check_topic(topic)
         if not messages:
             return []
@@ -184,7 +188,8 @@ class Producer:
         ]
 
     async def queues(self, topic: str) -> tuple[QueueName, ...]:
-        """The queues of `topic` that take messages, in the order in which `select` gets them. Raises as `send`."""
+        """Return the writable queues of `topic`, in the order in which `select` receives them.
+        Raises the same as `send`."""
         check_topic(topic)
         return (await self._session.routes.get(topic, new_topic_queues=self.settings.new_topic_queues)).writable
 
@@ -195,11 +200,11 @@ class Producer:
     ) -> CancelResult:
         """Cancel the message that was sent to `topic` with `unique_key` and is due at `deliver_at_ms`.
 
-        Without `broker_name` every broker of the topic is asked. WheelMQ finds the message by its key. Apache RocketMQ
-        looks in the second of `deliver_at_ms` alone, and its versions expect different forms of the key. So an Apache
-        broker gets both forms. Raises the same as `send`.
+        Without `broker_name` the cancel goes to every broker of the topic. WheelMQ finds the message by its key.
+        Apache RocketMQ looks only in the second of `deliver_at_ms`, and its versions expect different forms of the
+        key. So an Apache broker gets both forms. Raises the same as `send`.
         """
-        from wheelmq.formats.disk.parked import delete_key  # brings NumPy, for which no send should wait
+        from wheelmq.formats.disk.parked import delete_key  # imports NumPy, which a send does not need
 
         check_topic(topic)
         delays.check_int("deliver_at_ms", deliver_at_ms)
@@ -209,13 +214,13 @@ class Producer:
         outcomes = set()
         for name in [broker_name] if broker_name is not None else route.masters:
             result = await self._send_cancel(route.masters[name], topic, delete_key(topic, unique_key), deliver_at_ms)
-            if result is None:  # Apache RocketMQ, of which version is not known; since 5.4.0 it obeys the key alone
+            if result is None:  # Apache RocketMQ of unknown version; since 5.4.0 it expects the key alone
                 await self._send_cancel(route.masters[name], topic, unique_key, deliver_at_ms)
             outcomes.add(result or CancelResult.ACCEPTED)
         return next((result for result in CancelResult if result in outcomes), CancelResult.ACCEPTED)
 
     async def _send_cancel(self, address: str, topic: str, key: str, deliver_at_ms: int) -> str | None:
-        """Send a cancel with the delete key `key`; return the broker's `cancelResult`, None without one."""
+        """Send a cancel with the delete key `key`. Returns the broker's `cancelResult`, or None without one."""
         block = outgoing.properties_of(OutgoingMessage(body=b"0"), self._session.unique_ids.next(), 0)
         block[props.TIMER_DEL_UNIQKEY] = key
         block[props.TIMER_DELIVER_MS] = str(max(deliver_at_ms, self._clock.now_ms() + CANCEL_AHEAD_MS))
@@ -227,7 +232,8 @@ class Producer:
         return answer.ext.get("cancelResult")
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Cancel the message of which a send's result has the `recall_handle`; its unique key. Raises as `send`."""
+        """Cancel the message with a `recall_handle` from a send's result. Returns its unique key.
+        Raises the same as `send`."""
         check_topic(topic)
         words = results.handle_words(handle)
         route = await self._session.routes.get(topic)
@@ -243,9 +249,9 @@ class Producer:
     async def request(
         self, topic: str, body: bytes, *, reply_within_ms: int = 3000, **options: Unpack[MessageOptions]
     ) -> ReceivedMessage:
-        """Send a message and wait for the reply of who consumes it. Raises as `send`, and CallError when none comes
-        within `reply_within_ms`."""
-        await self._session.greet_everywhere()  # the reply comes through whichever broker the consumer picks
+        """Send a message and wait for the reply of its consumer.
+        Raises the same as `send`, and CallError if no reply arrives within `reply_within_ms`."""
+        await self._session.greet_everywhere()  # any broker may deliver the reply: the consumer chooses it
         own = self._replies.properties(self._session.unique_ids.next(), self._session.client_id, reply_within_ms)
         message = OutgoingMessage(body=body, **options)
         message.properties = {**(message.properties or {}), **own}
@@ -255,7 +261,8 @@ class Producer:
             return await self._replies.wait(reply, reply_within_ms, topic)
 
     async def reply(self, request: ReceivedMessage, body: bytes) -> SendResult:
-        """Answer a message that came of `request`. Raises ValueError when it did not, else as `send`."""
+        """Reply to a message that was sent with `request`.
+        Raises ValueError for any other message; otherwise the same as `send`."""
         topic, own = reply_to(request)
         parcel = self._pack(topic, OutgoingMessage(body=body, properties=own))
         parcel = parcel._replace(code=RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -268,14 +275,14 @@ class Producer:
         return Heartbeat(client_id=self._session.client_id, producer_data_set=producers)
 
     def _asked(self, address: str, request: Command) -> Command | Awaitable[Command | None] | None:
-        """What a broker asks of its own accord."""
+        """Answer a request that a broker sends on its own."""
         if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self._replies.arrived(request)
         remark = f" request type {request.code} not supported"
         return Command(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
     def _pack(self, topic: str, message: OutgoingMessage, extra: dict[str, str] | None = None) -> Parcel:
-        """Raises ValueError for what cannot be sent."""
+        """Build the request for a message. Raises ValueError for a message that cannot be sent."""
         check_topic(topic)
         block = outgoing.properties_of(message, self._session.unique_ids.next(), self._clock.now_ms()) | (extra or {})
         header = self._header(topic, block)
@@ -283,7 +290,11 @@ class Producer:
         return self._checked(Parcel(RequestCode.SEND_MESSAGE_V2, header, body, message, block[props.UNIQ_KEY]))
 
     def _checked(self, parcel: Parcel) -> Parcel:
-        """Raises RuntimeError before the start: brokers would know the producer by no name, and not for long."""
+        """Return `parcel` if it can be sent. Raises ValueError for a body that is too long.
+
+        Raises RuntimeError before `start`: the producer has no client id yet, and no heartbeats keep it known to
+        brokers.
+        """
         if not self._session.client_id:
             raise RuntimeError("start the producer before it sends, or use it in `async with`")
         most = min(self.settings.body_bytes_max, FRAME_BYTES_MAX - HEADER_BYTES_MAX)
@@ -310,9 +321,9 @@ class Producer:
         return Command(code=parcel.code, ext=headers.write_send_v2(parcel.header), body=parcel.body)
 
     async def _deliver(self, parcel: Parcel) -> tuple[QueueName, Command]:
-        """Send to one queue after another until one has taken it; that queue, and the answer.
+        """Send to one queue after another until a broker stores the message. Returns that queue and the answer.
 
-        A message whose queue is named stays with it: elsewhere it would be out of its order.
+        A message placed by `order_key` or `select` stays with its first queue: another queue would break its order.
         """
         topic, routes = parcel.header.topic, self._session.routes
         tried: list[str] = []

@@ -1,4 +1,4 @@
-"""Requests that wait for a reply, and what makes a message a reply (RocketMQ: RequestFutureHolder, MessageUtil)."""
+"""Requests that wait for a reply, and the properties of a reply (RocketMQ: RequestFutureHolder, MessageUtil)."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
 
 
 class Replies:
-    """The requests of one producer, by correlation id."""
+    """The waiting requests of one producer, by correlation id."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
 
     def properties(self, correlation_id: str, client_id: str, within_ms: int) -> dict[str, str]:
-        """What a request carries beside what the caller says."""
+        """Return the properties that make a message a request."""
         return {CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id, TTL_MS: str(within_ms)}
 
     @contextmanager
     def awaited(self, own: Mapping[str, str]) -> Iterator[asyncio.Future[ReceivedMessage]]:
-        """The reply to a request with these properties, listened for as long as this lasts."""
+        """Register a request with these properties inside the `with` block. Yields the future of its reply."""
         future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[own[CORRELATION_ID]] = future
         try:
@@ -48,7 +48,7 @@ class Replies:
             del self._waiting[own[CORRELATION_ID]]
 
     async def wait(self, reply: asyncio.Future[ReceivedMessage], within_ms: int, topic: str) -> ReceivedMessage:
-        """Raises CallError when none comes in time."""
+        """Wait for a reply. Raises CallError after `within_ms`."""
         try:
             async with asyncio.timeout(within_ms / 1000):
                 return await reply
@@ -56,7 +56,7 @@ class Replies:
             raise CallError(f"nobody who consumes {topic} replied within {within_ms} ms") from None
 
     def arrived(self, request: Command) -> Command:
-        """Hand a reply that a broker brings to whoever waits for it. Raises HeaderError, CompressionError."""
+        """Resolve the future of the reply in a broker's request. Raises HeaderError, CompressionError."""
         header = headers.read(request.ext, PushReplyHeader)
         properties = props.parse(header.properties)
         future = self._waiting.get(properties.get(CORRELATION_ID, ""))
@@ -84,7 +84,7 @@ class Replies:
 
 
 def reply_to(request: ReceivedMessage) -> tuple[str, dict[str, str]]:
-    """The topic and the properties of a reply to `request`. Raises ValueError when it wants none."""
+    """Return the topic and the properties of a reply to `request`. Raises ValueError if it expects no reply."""
     wanted = (props.CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT, TTL_MS)
     missing = [name for name in wanted if name not in request.properties]
     if missing:

@@ -1,4 +1,4 @@
-"""What became of a send, a cancel, a transaction (RocketMQ: SendResult, SendStatus, LocalTransactionState)."""
+"""Results of sends, cancels and transactions (RocketMQ: SendResult, SendStatus, LocalTransactionState)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from wheelmq.formats.wire.bodies import QueueName
 from wheelmq.formats.wire.codes import ResponseCode
 
 SLOT_MS: Final = 1000
-"""What Apache RocketMQ floors a due time to, and so what a recall handle tells."""
+"""Apache RocketMQ rounds due times down to a multiple of this. A recall handle names such a time."""
 
 
 class SendStatus(StrEnum):
-    """How safe a stored message is."""
+    """The durability of a stored message."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -33,56 +33,59 @@ STATUS: Final[dict[int, SendStatus]] = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
-"""By the code of an answer: the message is stored."""
+"""Send status by response code. With each of these codes the message is stored."""
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a send."""
+    """The result of a send."""
 
     status: SendStatus
     message_id: str
     unique_key: str
     queue: QueueName
-    """The queue that it is meant for."""
+    """The target queue of the message."""
     queue_offset: QueueOffset
-    """Where it is stored: in that queue, or while it waits in the queue of the waiting."""
+    """The offset in the target queue, or in the queue where the message is parked."""
     due_ms: Millis | None = None
-    """When it is due; None when it is delivered at once, or after a level, whose length the broker knows. For a delay
-    it is reckoned from the time of sending, kept within the second that the broker named."""
+    """The due time. None for a delivery at once, and for a delay level, because only the broker knows its delay.
+
+    For a relative delay the client computes it from the send time. It stays within the second that the broker
+    returned.
+    """
     recall_handle: str | None = None
     transaction_id: str | None = None
 
 
 class CancelResult(StrEnum):
-    """What came of a cancel; of what several brokers say, the first in this order."""
+    """The result of a cancel. If several brokers answer, the first of their results in this order."""
 
     CANCELLED = "cancelled"
     ALREADY_SETTLED = "already delivered or cancelled"
     ACCEPTED = "accepted"
-    """The broker took it and does not tell what came of it: so does Apache RocketMQ."""
+    """The broker stored the cancel and does not report its effect. Apache RocketMQ always answers this."""
     NOT_FOUND = "not found"
 
 
 class TransactionState(StrEnum):
-    """What a producer says of its transaction."""
+    """The state of a transaction, as its producer reports it."""
 
     COMMIT = "COMMIT_MESSAGE"
     ROLLBACK = "ROLLBACK_MESSAGE"
     UNKNOWN = "UNKNOW"
-    """Not decided yet: the broker asks again later."""
+    """Undecided: the broker asks again later."""
 
 
 class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that was begun: its half message, and what was said of it."""
+    """A started transaction: the result of its half message, and its state."""
 
     sent: SendResult
     state: TransactionState
 
 
 def due_ms(reckoned_ms: int, handle: str | None) -> Millis:
-    """A due time reckoned here, brought into the second that the broker's recall handle names.
+    """Return the computed due time `reckoned_ms`, moved into the second that the broker's recall handle names.
 
-    The handle says 1 ms more than the time of the slot, and the slot holds the SLOT_MS behind its time.
+    The time in the handle is the slot's time plus 1 ms. A slot contains the SLOT_MS after its time.
     """
     words = handle_words(handle) if handle else None
     slot_ms = None if words is None else java_long(words[3])
@@ -92,7 +95,8 @@ def due_ms(reckoned_ms: int, handle: str | None) -> Millis:
 
 
 def handle_words(handle: str) -> list[str] | None:
-    """What is in a recall handle, URL-safe base64 of `v1 topic broker time key`; None when it is another one."""
+    """Return the words of a recall handle, which is URL-safe base64 of `v1 topic broker time key`.
+    Returns None for any other text."""
     try:
         words = base64.urlsafe_b64decode(handle.encode()).decode().split(" ")
     except (binascii.Error, ValueError):

@@ -1,8 +1,8 @@
-"""The producer of transactions: a message that counts when what it tells of has happened (RocketMQ:
+"""The transaction producer: a message is delivered only if a local transaction succeeds (RocketMQ:
 TransactionMQProducer).
 
-The broker keeps a half message until the producer ends the transaction. Of one that it hears nothing of it asks a
-producer of the same group, any, so `check` must find out from what all of them share: a database, not a variable.
+The broker keeps a half message until the producer ends the transaction. Without an end, the broker asks any producer
+of the same group. So `check` must find the outcome in a place that all of them share: a database, not a variable.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from wheelmq.system.clock import Clock
 log = logging.getLogger(__name__)
 
 CHECKS: Final = 4
-"""Checks of plain functions that run at once."""
+"""Maximum number of concurrent checks by plain functions."""
 HALF: Final = 0x4
-"""Bit of the system flag: the message is a half one."""
+"""Bit of the system flag that marks a half message."""
 _ENDS: Final = {TransactionState.COMMIT: 8, TransactionState.ROLLBACK: 12, TransactionState.UNKNOWN: 0}
 
 Execute = Callable[[SendResult], TransactionState | Awaitable[TransactionState]]
-"""The local transaction, once the half message is stored."""
+"""Runs the local transaction after the half message is stored."""
 Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
-"""What became of the local transaction of a message."""
+"""Returns the state of the local transaction of a message."""
 
 
 class TransactionProducer(Producer):
-    """As Producer, for transactions: `check` answers for those whose end the broker has not heard of.
+    """A producer with transactions. `check` returns the state of a transaction whose end the broker has not received.
 
-    Its group (in the settings) must be its own: the broker asks whoever is of it. `start` makes it known to every
-    broker, so that it is asked for what an earlier run left open, whether it sends or not.
+    Its group (in the settings) must be used by no other kind of producer, because the broker asks any member of it.
+    `start` registers the group at every broker. So brokers ask about transactions that an earlier run left open even
+    if this producer sends nothing.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class TransactionProducer(Producer):
         self._callbacks = Callbacks(CHECKS)
 
     async def start(self) -> None:
-        """Begin to keep alive, and to answer for transactions. When no name server answers, that begins later."""
+        """Start the keep-alive task and answer checks.
+        If no name server answers, brokers learn of the group later."""
         await super().start()
         try:
             await self._session.greet_everywhere()
@@ -68,18 +70,18 @@ class TransactionProducer(Producer):
             log.warning("no broker was told of the producers of %s; they will be: %s", self.settings.group, error)
 
     async def stop(self) -> None:
-        """Leave the brokers; transactions that are not ended are asked of other producers of the group."""
+        """Unregister from the brokers. They ask other producers of the group about open transactions."""
         await super().stop()
         self._callbacks.close()
 
     async def send_in_transaction(
         self, topic: str, body: bytes, execute: Execute, **options: Unpack[MessageOptions]
     ) -> TransactionResult:
-        """Store a message, run `execute`, and have the message delivered, or not, as that says.
+        """Store a half message, run `execute`, and commit or roll back the message by its result.
 
-        What `execute` raises is logged and counts as UNKNOWN: it may have happened, so the broker will ask `check`. A
-        message that is not safely stored is rolled back, and `execute` does not run. Raises as `send`, and then
-        nothing was executed.
+        An exception of `execute` is logged and counts as UNKNOWN: the transaction may have happened, so the broker
+        will ask `check`. If the half message is not safely stored, it is rolled back and `execute` does not run.
+        Raises the same as `send`; then `execute` did not run.
         """
         message = OutgoingMessage(body=body, **options)
         own = {props.TRAN_MSG: "true", props.PRODUCER_GROUP: self.settings.group}
@@ -100,7 +102,7 @@ class TransactionProducer(Producer):
             return TransactionState.UNKNOWN
 
     async def _end(self, parcel: Parcel, sent: SendResult, state: TransactionState) -> None:
-        """Tell the broker; if that does not reach it, it asks."""
+        """Send the end of the transaction to the broker. If it is lost, the broker asks `check`."""
         _, position = parse_offset_message_id(sent.message_id)
         header = headers.EndTransactionHeader(
             position=position,
@@ -124,7 +126,7 @@ class TransactionProducer(Producer):
         return super()._asked(address, request)
 
     async def _checked_for(self, address: str, request: Command) -> None:
-        """Answer the broker at `address`, in a oneway request of our own, as the protocol has it."""
+        """Send the result of `check` to the broker at `address`, in a oneway request as the protocol requires."""
         asked = headers.read(request.ext, CheckTransactionHeader)
         state = TransactionState.UNKNOWN
         unique_key = asked.msg_id or ""
