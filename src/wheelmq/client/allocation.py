@@ -1,4 +1,4 @@
-"""Which queues of a topic are whose: each client of a group computes the same split (RocketMQ:
+"""Assigns the queues of a topic to the clients of a group. Each client computes the same result (RocketMQ:
 AllocateMessageQueueStrategy)."""
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ Allocation = Callable[[str, Sequence[QueueName], Sequence[str]], list[QueueName]
 
 
 def allocate(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> list[Q]:
-    """The queues of `client_id`: a run of the sorted `queues`, the first clients having one more than the last
-    (RocketMQ: AllocateMessageQueueAveragely, the default of every client).
+    """Return the queues of `client_id`: a contiguous part of `queues`. If they do not divide evenly, the first
+    clients get one more queue (RocketMQ: AllocateMessageQueueAveragely, the default of every client).
 
-    Both sequences must be sorted. A client that is not in the list has none: the group does not know it yet.
+    Both sequences must be sorted. Returns an empty list for a client that is not in `client_ids`: the group does not
+    know it yet.
     """
     if client_id not in client_ids:
         return []
@@ -28,8 +29,11 @@ def allocate(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> 
 
 
 def allocate_in_turn(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> list[Q]:
-    """As `allocate`, one queue to each client in turn, so that each has queues of every broker (RocketMQ:
-    AllocateMessageQueueAveragelyByCircle)."""
+    """Return the queues of `client_id`, dealt one by one to the clients in turn, so that each gets queues of every
+    broker (RocketMQ: AllocateMessageQueueAveragelyByCircle).
+
+    The arguments and the empty result are as for `allocate`.
+    """
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])

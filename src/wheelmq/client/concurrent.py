@@ -1,4 +1,4 @@
-"""Messages are consumed side by side (RocketMQ: ConsumeMessageConcurrentlyService)."""
+"""Consumes messages concurrently (RocketMQ: ConsumeMessageConcurrentlyService)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wheelmq.system.clock import Clock
 log = logging.getLogger(__name__)
 
 SEND_BACK_AGAIN_S: Final = 5.0
-"""Until a message that the broker did not take back is given to its callback again."""
+"""Delay before a message is handed to its callback again, if the broker did not take it back."""
 
 
 class _Inbox(NamedTuple):
@@ -24,7 +24,8 @@ class _Inbox(NamedTuple):
 
 
 class Concurrently:
-    """Workers that share one inbox: messages of all queues, as they come. What the queues hold bounds it."""
+    """Workers with one shared inbox for the messages of all queues, in order of arrival.
+    The limits of the held queues bound it."""
 
     def __init__(self, handling: Handling, settings: ConsumerSettings, clock: Clock) -> None:
         self._handling = handling
@@ -35,14 +36,17 @@ class Concurrently:
         self._is_ending = False
 
     def start(self) -> None:
-        """Begin to consume."""
+        """Start the workers."""
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._settings.concurrency)]
 
     def gained(self, held: HeldQueue) -> None:
-        """A queue is ours: nothing is to be done before messages come."""
+        """Do nothing: the queue is assigned to this member and has no messages yet."""
 
     async def lost(self, held: HeldQueue) -> bool:
-        """A queue is given up: callbacks that run may end beside those of its next member, none begins any more."""
+        """Remove the messages of a queue that this member loses, so that no callback starts for them. Returns True.
+
+        Callbacks that already run may overlap with callbacks of the queue's next member.
+        """
         for _ in range(self._inbox.qsize()):
             waiting = self._inbox.get_nowait()
             if waiting is None or waiting.held is not held:
@@ -50,18 +54,18 @@ class Concurrently:
         return True
 
     def deliver(self, held: HeldQueue, messages: list[Taken]) -> None:
-        """Messages came."""
+        """Add messages to the inbox."""
         for taken in messages:
             self._inbox.put_nowait(_Inbox(held, taken))
 
     def end(self) -> None:
-        """Begin no callback any more."""
+        """Start no more callbacks."""
         self._is_ending = True
         for _ in self._workers:
-            self._inbox.put_nowait(None)  # whoever waits for a message learns that it is over
+            self._inbox.put_nowait(None)  # wakes a worker that waits for a message
 
     async def stop(self) -> None:
-        """Let the callbacks that run finish, for as long as the settings grant."""
+        """Start no more callbacks. Wait for the running ones for at most `stop_grace_ms`, then cancel them."""
         self.end()
         if self._workers:
             _, late = await asyncio.wait(self._workers, timeout=self._settings.stop_grace_ms / 1000)

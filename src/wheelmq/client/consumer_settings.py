@@ -1,4 +1,4 @@
-"""What can be chosen of a consumer, and what its callback says of a message."""
+"""The settings of consumers, and the results of their callbacks."""
 
 from __future__ import annotations
 
@@ -15,47 +15,54 @@ from wheelmq.client.session import KEEP_ALIVE_MS, at_least_one
 
 
 class Consumed(Enum):
-    """What a callback says of its message."""
+    """The result of a callback."""
 
     DONE = "done"
     LATER = "later"
-    """It could not be handled now. Concurrently: the broker delivers it again later, up to 16 times, longer apart each
-    time. Orderly: it is tried again after a pause, before any other message of its queue."""
+    """The message could not be handled now.
+
+    Concurrent consumers: the broker delivers it again, up to 16 times, at growing intervals. Orderly consumers: the
+    callback is retried after a pause, before any other message of the queue.
+    """
 
 
 class Later(msgspec.Struct, frozen=True):
-    """As LATER, after a delay of the callback's choosing, where messages are consumed concurrently."""
+    """LATER with a delay of the callback's choice. The delay has an effect on concurrent consumers only."""
 
     delay_level: int = 0
-    """1 to 18: after that level's delay; 0: the broker picks; -1: no more, to the group's dead letters at once."""
+    """1 to 18: the delay of that level. 0: the broker chooses. -1: no retry; the message goes to the group's dead
+    letters at once."""
 
 
 Outcome = Consumed | Later | None
 Callback = Callable[[ReceivedMessage], Outcome | Awaitable[Outcome]]
-"""A coroutine function, or a plain one, which runs in a thread. None stands for DONE; an exception, sys.exit, and
-whatever else is returned stand for LATER."""
+"""A coroutine function, or a plain function, which runs in a thread.
+
+None means DONE. An exception, sys.exit and an unknown result mean LATER.
+"""
 
 
 class StartFrom(Enum):
-    """Where a group begins in a queue that it has never consumed from."""
+    """The start position of a group in a queue that it has never consumed from."""
 
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
     LAST = "CONSUME_FROM_LAST_OFFSET"
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
-    """With what was stored from `start_ms` on."""
+    """The first message stored at `start_ms` or later."""
 
 
 class Model(Enum):
-    """Who of a group gets a message."""
+    """The members of a group that receive a message."""
 
     CLUSTERING = "CLUSTERING"
-    """One member."""
+    """One member receives each message."""
     BROADCASTING = "BROADCASTING"
-    """Each member; how far it is stands in a file of its own, and what fails is not tried again."""
+    """Every member receives each message. A member keeps its offsets in a local file.
+    A failed message is not retried."""
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be chosen of every consumer."""
+    """The settings that all consumers have."""
 
     model: Model = Model.CLUSTERING
     start_from: StartFrom = StartFrom.FIRST
@@ -63,46 +70,53 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds since 1970, for StartFrom.TIMESTAMP."""
     pull_count: int = 32
     hold_ms: int = 15_000
-    """How long the broker may hold a pull that finds nothing."""
+    """How long the broker may hold a pull that finds no message."""
     in_hand_max: int = 1000
-    """Messages of one queue that are pulled and not consumed; past it no more are pulled."""
+    """Limit of pulled but not yet consumed messages of one queue. Pulling pauses at the limit."""
     in_hand_bytes_max: int = 100 << 20
-    """Their bodies, as far as they are pulled: one answer more may come."""
+    """Limit of the bytes of their bodies. One more pull answer may exceed it."""
     span_max: int = 2000
-    """Queue offsets from the first message in hand to the next pull; past it no more are pulled. What is done behind a
-    message that is stuck comes again when the consumer ends before that."""
+    """Limit of queue offsets between the first unconsumed message and the next pull. Pulling pauses beyond the limit.
+
+    Messages consumed after a stuck message are delivered again if the consumer ends first.
+    """
     timeout_ms: int = 3000
     keep_alive_ms: int = KEEP_ALIVE_MS
-    """How often routes are refreshed, and heartbeats sent."""
+    """Interval at which routes are refreshed and heartbeats sent."""
     access_key: AccessKey | None = None
     """Signs the requests, for brokers with access control."""
     allocate: Allocation = allocate
-    """How a group's members share out queues; it must be the same for all."""
+    """The strategy that assigns queues to the members of a group. All members must use the same one."""
     instance: str = "DEFAULT"
-    """Of consumers that broadcast: two of a group on one machine need different ones."""
+    """Instance name of a broadcasting consumer. Two consumers of one group on one machine need different names."""
     offsets_folder: Path | None = None
-    """Where those keep how far they are; `.rocketmq_offsets` in the home folder, as Apache's client has it."""
+    """Folder of the offset files of broadcasting consumers. None:
+    `.rocketmq_offsets` in the home folder, as in Apache's client."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "pull_count", "in_hand_max", "in_hand_bytes_max", "span_max", "timeout_ms", "keep_alive_ms")
 
 
 class ConsumerSettings(GroupSettings, frozen=True, kw_only=True):
-    """What can be chosen of a push consumer."""
+    """The settings of a push consumer."""
 
     concurrency: int = 20
-    """Callbacks at once."""
+    """Number of callbacks that run at the same time."""
     orderly: bool = False
-    """Whether the messages of a queue come one by one, in order, to one member of the group at a time."""
+    """Whether the messages of a queue are consumed one by one, in order, by one member of the group at a time."""
     suspend_ms: int = 1000
-    """Orderly: until a message that failed is tried again."""
+    """Orderly consumers: pause before a failed message is retried."""
     reconsume_times_max: int | None = None
-    """After so many more tries a message goes to the group's dead letters; None: 16, and orderly never."""
+    """Number of retries after which a message goes to the group's dead letters.
+    None: 16; orderly consumers retry without a limit."""
     consume_timeout_ms: int = 15 * 60_000
-    """A callback that takes longer has failed; a coroutine is cancelled, a thread is left to itself, and counts for
-    `concurrency` until it returns. Orderly, a thread is waited for: nothing of its queue may run beside it."""
+    """A callback that runs longer has failed. A coroutine is cancelled.
+
+    A thread cannot be cancelled: it keeps running and counts for `concurrency` until it returns. Orderly consumers
+    have no timeout for threads, because no other message of the queue may be consumed at the same time.
+    """
     stop_grace_ms: int = 10_000
-    """How long `stop` waits for callbacks that run."""
+    """How long `stop` waits for running callbacks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,7 +124,8 @@ class ConsumerSettings(GroupSettings, frozen=True, kw_only=True):
 
 
 class PullSettings(GroupSettings, frozen=True, kw_only=True):
-    """What can be chosen of a pull consumer."""
+    """The settings of a pull consumer."""
 
     auto_commit: bool = True
-    """Whether what one poll gave counts as consumed when the next one begins, or the consumer stops in order."""
+    """Whether the messages of a poll count as consumed when the next poll begins or the consumer stops without an
+    exception."""

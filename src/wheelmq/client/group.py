@@ -1,8 +1,8 @@
-"""A member of a consumer group: which queues are its own, and how far it is in each (RocketMQ: RebalanceImpl).
+"""A member of a consumer group: the queues assigned to it, and its progress in each (RocketMQ: RebalanceImpl).
 
-What happens to queues happens here, in one task: they are taken, given up, begun anew elsewhere. `gained` starts what
-pulls and consumes a queue; `lost` ends its consumption, and says False while a callback still runs that must not run
-beside another member's.
+One task makes all changes to queues: assignment, removal, and a restart at another offset. `gained` starts pulling
+and consuming a queue. `lost` stops its consumption. It returns False while a callback that must not overlap with
+another member's still runs.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ log = logging.getLogger(__name__)
 
 REBALANCE_S: Final = 20.0
 SETTLE_S: Final = 1.0
-"""Until the next look when a topic or a member list was not there yet."""
+"""Delay before the next attempt if a topic or a member list was missing."""
 MISSING_LOOKS: Final = 30
-"""After so many of those a topic that does not exist is looked for every REBALANCE_S."""
+"""Attempts after which a missing topic is looked up only every REBALANCE_S."""
 COMMIT_S: Final = 1.0
 
 _FAILURES = (TopicUnknown, CallError, Refused, BodyError, KeyError)
-"""What servers that are away, or talk nonsense, come to: it is tried again."""
+"""Errors of servers that are unreachable or send invalid answers. The operation is retried."""
 
 
 class GroupMember:
-    """The queues of one member."""
+    """The queues of one group member."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class GroupMember:
         self.offsets = offsets
         self.subscriptions: dict[str, Subscription] = {}
         self.assigned: dict[str, list[QueueName]] | None = None
-        """Queues that the user chose; None while the group shares them out."""
+        """The queues that the user assigned, by topic. None if the group assigns them."""
         self.held: dict[QueueName, HeldQueue] = {}
         self._gained = gained
         self._lost = lost
         self._locks = locks
         self._make = make
         self._changed = asyncio.Event()
-        """Set when the queues should be shared out anew."""
+        """Set to request a rebalance."""
         self._routes_are_old = False
         self._missing: dict[str, int] = {}
-        """Topics whose queues are not known, and how often they were looked for."""
+        """Topics without a route, with the number of attempts to get one."""
         self._moves: dict[QueueName, int] = {}
         self._changing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,23 +77,23 @@ class GroupMember:
     # Life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to share out queues, and to store how far they are."""
+        """Start the tasks that rebalance, commit offsets and renew locks."""
         self._tasks = [asyncio.create_task(self._keep_share()), asyncio.create_task(self._keep_committing())]
         if self._locks is not None:
             self._tasks.append(asyncio.create_task(self._keep_locks(self._locks)))
 
     def request_rebalance(self, *, routes_are_old: bool = False) -> None:
-        """Share the queues out soon: the group has changed, or a broker was lost."""
+        """Request a rebalance, because the group has changed or a broker was lost."""
         self._routes_are_old |= routes_are_old
         self._changed.set()
 
     async def quiet(self) -> None:
-        """Take no more queues, and pull no more; what is in hand stays."""
+        """Stop rebalancing and pulling. Messages in hand stay."""
         await cancel([*self._tasks, *(held.pulling for held in self.held.values() if held.pulling is not None)])
         self._tasks = []
 
     async def leave(self) -> None:
-        """Store how far every queue is, and let the group have them."""
+        """Commit the offsets of all queues and release the queues to the group."""
         await self.commit()
         if self._locks is not None:
             await self._locks.unlock(self._locks.ours)
@@ -104,20 +104,22 @@ class GroupMember:
     # Positions -----------------------------------------------------------------------------------------------------
 
     def move(self, queue: QueueName, offset: int) -> None:
-        """Begin `queue` anew at `offset`, soon, if it is held: what is in hand of it is let go."""
+        """Restart `queue` at `offset` at the next rebalance, if it is held. Its messages in hand are discarded."""
         self._moves[queue] = offset
         self._changed.set()
 
     async def move_now(self, queue: QueueName, offset: int) -> None:
-        """The same at once, for a user's seek: it is stored when something behind `offset` is consumed. Raises KeyError
-        for a queue that is not held."""
+        """Restart `queue` at `offset` at once, for a seek. Raises KeyError for a queue that is not held.
+
+        The new offset is committed once a message from `offset` on is consumed.
+        """
         async with self._changing:
             held = self.held[queue]
             await self._let_go(held, commit=False)
             self._begin(queue, offset, held.committed, like=held)
 
     async def commit(self, only: Iterable[QueueName] | None = None) -> dict[QueueName, Exception]:
-        """Store how far the group is in the queues held, where that is news; what went wrong, by queue."""
+        """Commit the changed offsets of the held queues, or of the queues in `only`. Returns the errors by queue."""
         wanted = {queue: self.held[queue] for queue in (self.held if only is None else only)}
         news = {
             queue: held.committable
@@ -137,7 +139,7 @@ class GroupMember:
     # Sharing out ---------------------------------------------------------------------------------------------------
 
     async def _keep_share(self) -> None:
-        """Share out the queues at the start, when the group changes, when a broker was lost, and every 20 s."""
+        """Rebalance at the start, when the group changes, after a broker was lost, and every 20 s."""
         while True:
             self._changed.clear()
             settled = False
@@ -153,7 +155,7 @@ class GroupMember:
                 continue
 
     async def _rebalance(self) -> bool:
-        """Take the queues that are ours and give up those that are not; False when it should be tried again soon."""
+        """Take the queues assigned to this member and release the others. Returns False if a retry is needed soon."""
         settled = await self._make_moves()
         routes = self.session.routes
         topics = list(self.subscriptions) if self.assigned is None else list(self.assigned)
@@ -172,7 +174,7 @@ class GroupMember:
                 mine, is_known = await self._share_of(topic)
             except _FAILURES as error:
                 log.info("group %s: the queues of %s stay as they are: %s", self.name, topic, error)
-                settled &= isinstance(error, TopicUnknown)  # that has been seen to above
+                settled &= isinstance(error, TopicUnknown)  # the loop over the routes has counted it
                 continue
             settled &= is_known
             settled &= await self._take_share(topic, mine)
@@ -181,14 +183,18 @@ class GroupMember:
         return settled
 
     def _is_missing_for_long(self, topic: str, error: Exception) -> bool:
-        """Tell, once, that the queues of a topic are not known; True when it need not be looked for in haste."""
+        """Log that a topic has no route: at level WARNING for the first attempt, later and for retry topics at INFO.
+
+        Returns True if the topic is unknown after MISSING_LOOKS attempts, so that the next one can wait for
+        REBALANCE_S.
+        """
         self._missing[topic] = looks = self._missing.get(topic, 0) + 1
-        is_told = looks > 1 or topic.startswith(names.RETRY_PREFIX)  # the brokers make those
+        is_told = looks > 1 or topic.startswith(names.RETRY_PREFIX)  # brokers create retry topics
         log.log(logging.INFO if is_told else logging.WARNING, "group %s waits for %s: %s", self.name, topic, error)
         return looks > MISSING_LOOKS and isinstance(error, TopicUnknown)
 
     async def _share_of(self, topic: str) -> tuple[Sequence[QueueName], bool]:
-        """Our queues of a topic, and whether the group knows us."""
+        """Return the queues of a topic that are assigned to this member, and whether the group knows this member."""
         if self.assigned is not None:
             return self.assigned.get(topic, []), True
         route = await self.session.routes.get(topic)
@@ -199,7 +205,8 @@ class GroupMember:
         return self.settings.allocate(client_id, route.readable, members), client_id in members
 
     async def _members(self, addresses: list[str]) -> list[str]:
-        """The ids of the group's members, sorted. Raises CallError, Refused when no broker tells."""
+        """Return the sorted client ids of the group's members.
+        Raises CallError or Refused if no broker returns them."""
         problem: Exception | None = None
         ext = headers.write(headers.ConsumerGroupHeader(consumer_group=self.name))
         for address in addresses:
@@ -212,7 +219,8 @@ class GroupMember:
         raise problem or CallError("no broker has the topic")
 
     async def _take_share(self, topic: str, mine: Sequence[QueueName]) -> bool:
-        """Make `mine` the queues of `topic` that are held; False when one of them could not be begun."""
+        """Hold exactly the queues `mine` of `topic`.
+        Returns False if one of them could not be started or released."""
         settled = True
         for queue in [queue for queue in self.held if queue.topic == topic]:
             if queue not in mine or self.held[queue].ending.is_set():
@@ -229,7 +237,8 @@ class GroupMember:
         return settled and None not in starts
 
     async def _start_of(self, queue: QueueName) -> tuple[int, int] | None:
-        """Where to begin `queue`, and what is stored of it, or -1; None when that cannot be found out now."""
+        """Return the start offset of `queue` and its committed offset, or -1 without one.
+        Returns None if the offsets are not available now."""
         try:
             stored = await self.offsets.read(queue)
             if stored is not None:
@@ -240,7 +249,7 @@ class GroupMember:
             return None
 
     def _begin(self, queue: QueueName, start: int, committed: int, *, like: HeldQueue | None = None) -> None:
-        """Hold `queue` from `start` on; in place of another, under whose lock it then is."""
+        """Hold `queue` from `start` on. `like` is the state that it replaces: its lock and its pause are kept."""
         settings = self.settings
         held = self._make(queue, start, settings.in_hand_max, settings.in_hand_bytes_max, settings.span_max)
         held.committed = committed
@@ -253,7 +262,7 @@ class GroupMember:
         self._gained(held)
 
     async def _let_go(self, held: HeldQueue, *, commit: bool = True) -> bool:
-        """End what pulls and consumes a queue; False while a callback holds it."""
+        """Stop pulling and consuming a queue. Returns False while a callback holds the queue."""
         held.ending.set()
         if held.pulling is not None:
             await cancel([held.pulling])
@@ -292,7 +301,8 @@ class GroupMember:
                 log.exception("group %s: committing failed", self.name)
 
     async def _keep_locks(self, locks: MemberLocks) -> None:
-        """Renew the locks; a queue that another member has meanwhile is begun anew when it is ours again."""
+        """Renew the locks.
+        A queue that another member has locked meanwhile restarts once this member has it again."""
         while True:
             await asyncio.sleep(LOCK_RENEW_S)
             try:
@@ -310,28 +320,28 @@ class GroupMember:
         held.locked_s, held.locked_ms = self.session.clock.monotonic(), self.session.clock.now_ms()
 
     def lock_lost(self, held: HeldQueue) -> None:
-        """Another member may have the queue: begin no callback, commit nothing, and see whether it is ours again."""
+        """Stop callbacks and commits of a queue that another member may have. Request a rebalance to find out."""
         held.is_lost = True
         held.ending.set()
         held.arrived.set()
         self._changed.set()
 
     def is_locked(self, held: HeldQueue) -> bool:
-        """Whether no other member can have the queue."""
+        """Return whether no other member can have the queue."""
         return self._locks is None or self.session.clock.monotonic() - held.locked_s < LOCK_LASTS_S
 
     @property
     def queues(self) -> list[QueueName]:
-        """The queues held, in order."""
+        """The held queues, sorted."""
         return sorted(self.held, key=order)
 
     def offsets_of(self, topic: str) -> Mapping[QueueName, int]:
-        """How far this member is in its queues of a topic."""
+        """Return the committable offsets of this member's queues of a topic."""
         return {queue: held.committable for queue, held in self.held.items() if queue.topic == topic}
 
 
 def text(queue: QueueName) -> str:
-    """A queue as logs name it."""
+    """Return the name of a queue for log messages."""
     return f"{queue.topic}/{queue.queue_id} of {queue.broker_name}"
 
 

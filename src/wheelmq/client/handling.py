@@ -1,4 +1,4 @@
-"""One message and its callback: what it says, and what becomes of a message that is to come again (RocketMQ:
+"""Calls the callback of a message and evaluates its result. Sends failed messages back to the broker (RocketMQ:
 ConsumeMessageService)."""
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TO_DEAD_LETTERS: Final = -1
 
 
 class Verdict(NamedTuple):
-    """What came of a message."""
+    """The result of handling a message."""
 
     later: Later | None
-    """None: it is done."""
+    """None: the message is consumed."""
     name: str
-    """As Apache RocketMQ names it (CMResult)."""
+    """The name of the result in Apache RocketMQ (CMResult)."""
     problem: str = ""
 
 
@@ -57,13 +57,13 @@ class Handling:
         self._callbacks = Callbacks(settings.concurrency)
 
     def close(self) -> None:
-        """Take no more messages."""
+        """Accept no more messages."""
         self._callbacks.close()
 
     async def handle(self, queue: QueueName, taken: Taken, more_times: int = 0) -> Verdict:
-        """Give a message to the callback of its topic. Never raises, but when it is cancelled.
+        """Call the callback of the message's topic. Raises only if it is cancelled.
 
-        `more_times` it was given before, by this member.
+        `more_times` is the number of earlier attempts by this member.
         """
         record = taken.record
         where = f"{text(queue)}@{record.queue_offset}"
@@ -82,18 +82,22 @@ class Handling:
             return Verdict(Later(), "CR_THROW_EXCEPTION", str(error))
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # it is the consumer that ends
+            if task is not None and task.cancelling():  # the consumer ends
                 raise
             log.exception("group %s: the callback failed on %s", self._group, where)
             return Verdict(Later(), "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}")
         return self._verdict(outcome, where)
 
     def _timeout_s(self, callback: Callback) -> float | None:
-        """None where a thread is waited for: left to itself it would work beside what comes next in its queue."""
+        """Return the timeout of a callback. Returns None for a plain function of an orderly consumer.
+
+        Its thread is waited for: an abandoned one would run at the same time as the next message of its queue.
+        """
         return None if self._settings.orderly and is_plain(callback) else self._settings.consume_timeout_ms / 1000
 
     def _verdict(self, outcome: object, where: str) -> Verdict:
-        """What is no answer is no success: a message is not lost for a callback that returns False."""
+        """Return the verdict for the result of a callback.
+        An unknown result is a failure, so that a callback that returns False does not lose its message."""
         if outcome is None or outcome is Consumed.DONE:
             return Verdict(None, "CR_SUCCESS")
         if isinstance(outcome, Later):
@@ -105,7 +109,8 @@ class Handling:
         return Verdict(Later(), "CR_THROW_EXCEPTION", problem)
 
     async def send_back(self, queue: QueueName, record: Record, delay_level: int) -> bool:
-        """Have the broker deliver a message again later, or put it to the dead letters; False when it does not."""
+        """Send a message back to the broker, for a later delivery or to the dead letters.
+        Returns False if this fails."""
         times_max = self._settings.reconsume_times_max
         header = headers.SendBackHeader(
             offset=record.position,

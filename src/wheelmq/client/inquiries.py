@@ -1,4 +1,5 @@
-"""What brokers, and administrators through them, ask of a consumer (RocketMQ: ClientRemotingProcessor)."""
+"""Answers the requests that brokers, and administrators through them, send to a consumer (RocketMQ:
+ClientRemotingProcessor)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Answer = Command | None | Awaitable[Command | None]
 
 
 class Inquiries:
-    """Answers for one member of a group; one that has a `handling` consumes messages that it is handed."""
+    """Answers for one member of a group.
+    With a `handling` it also consumes messages that a broker sends it directly."""
 
     def __init__(self, group: GroupMember, consume_type: str, handling: Handling | None = None) -> None:
         self._group = group
@@ -40,9 +42,9 @@ class Inquiries:
         }
 
     def answer(self, address: str, request: Command) -> Answer:
-        """What to answer a request of the broker at `address`; a oneway one is answered by nobody.
+        """Return the answer to a request of the broker at `address`. A oneway request gets no answer.
 
-        Raises HeaderError, BodyError for one that does not read.
+        Raises HeaderError or BodyError for a request that cannot be decoded.
         """
         answer = self._answers.get(request.code)
         if answer is None:
@@ -94,9 +96,9 @@ class Inquiries:
         return Command(code=ResponseCode.SUCCESS, body=body)
 
     async def _consume(self, request: Command) -> Command:
-        """Give the message in the body to its callback, and tell what came of it; nothing is committed.
+        """Pass the message in the body to its callback and return the result. Nothing is committed.
 
-        Raises RecordError when the body is no message.
+        Raises RecordError if the body is not a message.
         """
         header = headers.read(request.ext, client_calls.ConsumeDirectlyHeader)
         if header.consumer_group != self._group.name or self._handling is None:

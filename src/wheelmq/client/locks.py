@@ -1,5 +1,7 @@
-"""Queues that one member of a group has alone (RocketMQ: RebalanceImpl.lock): a broker keeps the lock for a minute, a
-member that has not renewed it for half of that stops."""
+"""Locks queues for one member of a group (RocketMQ: RebalanceImpl.lock).
+
+A broker keeps a lock for 60 s. A member stops consuming after 30 s without a renewal.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,13 @@ class MemberLocks:
         self._session = session
         self._group = group
         self.ours: set[QueueName] = set()
-        """What a broker may have locked for us."""
+        """Queues that a broker may have locked for this member."""
 
     async def lock(self, queues: Iterable[QueueName]) -> dict[QueueName, bool]:
-        """Lock queues, or keep them locked: which are ours. Those of a broker that does not answer are left out."""
+        """Lock queues or renew their locks. Returns for each queue whether this member has it.
+
+        The result omits the queues of a broker that does not answer.
+        """
         queues = set(queues)
         self.ours |= queues
         found: dict[QueueName, bool] = {}
@@ -51,7 +56,7 @@ class MemberLocks:
         return {queue: queue in ours for queue in body.mq_set}
 
     async def unlock(self, queues: Iterable[QueueName]) -> None:
-        """Let other members have these queues; a broker that does not hear of it lets them go by itself."""
+        """Unlock queues for other members. If the request does not reach a broker, the broker's lock expires."""
         queues = set(queues)
         self.ours -= queues
         await asyncio.gather(*(self._unlock(*one) for one in self._by_broker(queues).items()))

@@ -1,4 +1,4 @@
-"""What push and pull consumers tell of themselves, and where they keep how far they are."""
+"""Session, heartbeat and offset store of push and pull consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def member_session(
     beat: Callable[[], Heartbeat],
     on_request: Answering,
 ) -> Session:
-    """The session of a member of a group: one that gets every message keeps its name, and so its offsets."""
+    """Return the session of a group member.
+    A broadcasting member keeps its client id over restarts, and so its offsets."""
     return Session(
         namesrv,
         clock=clock,
@@ -35,7 +36,7 @@ def member_session(
 
 
 def heartbeat(group: GroupMember, consume_type: str) -> Heartbeat:
-    """What brokers are told of a member of `group`. One that was assigned its queues takes no part in sharing them."""
+    """Return the heartbeat of a member of `group`. A member with assigned queues takes no part in rebalancing."""
     is_sharing = group.assigned is None
     data = ConsumerData(
         group_name=group.name,
@@ -48,9 +49,9 @@ def heartbeat(group: GroupMember, consume_type: str) -> Heartbeat:
 
 
 def offset_store(session: Session, group: str, settings: GroupSettings) -> OffsetStore:
-    """The store that goes with the model."""
+    """Return the offset store for the consumption model."""
     if settings.model is Model.CLUSTERING:
         return BrokerOffsets(session, group)
-    from wheelmq.system.disk import Disk  # brings NumPy, for which only a broadcast should wait
+    from wheelmq.system.disk import Disk  # imports NumPy, which only broadcasting needs
 
     return LocalOffsets(settings.offsets_folder, group, session, Disk())

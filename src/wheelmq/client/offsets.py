@@ -1,5 +1,5 @@
-"""Where it is kept how far a group is: at the brokers, or in a file (RocketMQ: RemoteBrokerOffsetStore,
-LocalFileOffsetStore); and where a group begins that is new to a queue."""
+"""Stores the offsets of a group at the brokers or in a file (RocketMQ:
+RemoteBrokerOffsetStore, LocalFileOffsetStore). Finds the start offset of a group that is new to a queue."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ log = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
-    """Keeps queue offsets of one group."""
+    """Stores the queue offsets of one group."""
 
     async def read(self, queue: QueueName) -> int | None:
-        """What is kept of `queue`. Raises CallError, Refused."""
+        """Return the stored offset of `queue`. Raises CallError, Refused."""
         ...
 
     async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
-        """Keep these; what went wrong, by queue."""
+        """Store offsets. Returns the errors by queue."""
         ...
 
 
 class BrokerOffsets:
-    """Kept by the broker of each queue."""
+    """Offsets stored by the broker of each queue."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
 
     async def read(self, queue: QueueName) -> int | None:
-        """What the broker has. It may say 0 of a group that it does not know, where nothing was ever removed."""
+        """Return the offset that the broker has.
+
+        For an unknown group the broker may return 0 if no message of the queue was ever removed.
+        """
         header = headers.QueryConsumerOffsetHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=None
         )
@@ -58,7 +61,7 @@ class BrokerOffsets:
         return int(answer.ext["offset"])
 
     async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
-        """Tell the brokers, all at once."""
+        """Send all offsets to their brokers concurrently. Returns the errors by queue."""
         outcomes = await asyncio.gather(*(self._commit(queue, offset) for queue, offset in offsets.items()))
         return {queue: error for queue, error in zip(offsets, outcomes, strict=True) if error is not None}
 
@@ -75,7 +78,7 @@ class BrokerOffsets:
 
 
 class LocalOffsets:
-    """Kept in a file that Apache's client reads and writes too: FOLDER/CLIENT_ID/GROUP/offsets.json."""
+    """Offsets in a file that Apache's client reads and writes too: FOLDER/CLIENT_ID/GROUP/offsets.json."""
 
     def __init__(self, folder: Path | None, group: str, session: Session, disk: Disk) -> None:
         self._folder = folder or Path.home() / ".rocketmq_offsets"
@@ -87,17 +90,18 @@ class LocalOffsets:
 
     @property
     def path(self) -> Path:
-        """The file; the session must have its id."""
+        """The path of the file. The session must have its client id."""
         return self._folder / self._session.client_id / self._group / "offsets.json"
 
     async def read(self, queue: QueueName) -> int | None:
-        """What the file has, or the one before it if it does not read. Raises BodyError when neither does."""
+        """Return the offset in the file, or in its `.bak` if the file cannot be decoded.
+        Raises BodyError if neither can be decoded."""
         if self._known is None:
             self._known = await asyncio.to_thread(self._load)
         return self._known.get(queue)
 
     async def commit(self, offsets: Mapping[QueueName, int]) -> dict[QueueName, Exception]:
-        """Replace the file, in one step."""
+        """Replace the file atomically. Returns the error for every queue if this fails."""
         async with self._writing:
             try:
                 if self._known is None:
@@ -129,7 +133,8 @@ class LocalOffsets:
 
 
 async def first_offset(session: Session, settings: GroupSettings, queue: QueueName) -> int:
-    """Where a group begins that is new to `queue`. Its retries it takes from the first. Raises CallError, Refused."""
+    """Return the start offset of a group that is new to `queue`.
+    In its retry topic a group starts at the first message. Raises CallError, Refused."""
     where = StartFrom.FIRST if queue.topic.startswith(names.RETRY_PREFIX) else settings.start_from
     if where is StartFrom.TIMESTAMP:
         return await offset_at(session, queue, settings.start_ms)
@@ -137,14 +142,15 @@ async def first_offset(session: Session, settings: GroupSettings, queue: QueueNa
 
 
 async def end_offset(session: Session, queue: QueueName, *, is_last: bool) -> int:
-    """The first queue offset of `queue`, or the one behind its last message. Raises CallError, Refused."""
+    """Return the first queue offset of `queue`, or the end offset after its last message.
+    Raises CallError, Refused."""
     code = RequestCode.GET_MAX_OFFSET if is_last else RequestCode.GET_MIN_OFFSET
     header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     return await _asked(session, queue, Command(code=code, ext=headers.write(header)))
 
 
 async def offset_at(session: Session, queue: QueueName, time_ms: int) -> int:
-    """The queue offset of the first message that was stored at `time_ms` or later. Raises CallError, Refused."""
+    """Return the queue offset of the first message stored at `time_ms` or later. Raises CallError, Refused."""
     header = headers.SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms)
     request = Command(code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext=headers.write(header))
     return await _asked(session, queue, request)

@@ -1,6 +1,6 @@
-"""The messages of a queue are consumed one by one, in order (RocketMQ: ConsumeMessageOrderlyService).
+"""Consumes the messages of each queue one by one, in order (RocketMQ: ConsumeMessageOrderlyService).
 
-One task for each queue. A message that fails is tried again after a pause, and all behind it wait.
+Each queue has one task. A failed message is retried after a pause, and all later messages of the queue wait.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from wheelmq.system.clock import Clock
 log = logging.getLogger(__name__)
 
 LETTING_GO_S: Final = 1.0
-"""How long a callback is waited for at once when its queue is to be given up; after that it is waited for again."""
+"""How long one attempt to release a queue waits for its callback. The next rebalance waits again."""
 
 
 class Orderly:
-    """A task for each queue, of which so many call back at once as the settings grant."""
+    """One task per queue. `concurrency` limits how many of them run a callback at the same time."""
 
     def __init__(
         self,
@@ -43,15 +43,15 @@ class Orderly:
         self._held: set[HeldQueue] = set()
 
     def start(self) -> None:
-        """Begin to consume: each queue does so when it comes."""
+        """Do nothing: each queue starts its task in `gained`."""
 
     def gained(self, held: HeldQueue) -> None:
-        """A queue is ours."""
+        """Start to consume a queue that this member has gained."""
         self._held.add(held)
         held.consuming = asyncio.create_task(self._consume(held))
 
     async def lost(self, held: HeldQueue) -> bool:
-        """Whether the last callback of a queue that is to be given up has ended."""
+        """Stop the task of a queue that this member loses. Returns whether its last callback has ended."""
         held.ending.set()
         held.arrived.set()
         if held.consuming is not None and not held.consuming.done():
@@ -62,18 +62,18 @@ class Orderly:
         return True
 
     def deliver(self, held: HeldQueue, messages: list[Taken]) -> None:
-        """Messages came."""
+        """Add messages of a queue."""
         held.waiting.extend(messages)
         held.arrived.set()
 
     def end(self) -> None:
-        """Begin no callback any more."""
+        """Start no more callbacks."""
         for held in self._held:
             held.ending.set()
             held.arrived.set()
 
     async def stop(self) -> None:
-        """Let the callbacks that run finish, for as long as the settings grant."""
+        """Start no more callbacks. Wait for the running ones for at most `stop_grace_ms`, then cancel them."""
         self.end()
         tasks = [held.consuming for held in self._held if held.consuming is not None]
         if tasks:

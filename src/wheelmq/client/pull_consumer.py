@@ -1,7 +1,7 @@
-"""The pull consumer: whoever wants messages asks for them (RocketMQ: DefaultLitePullConsumer).
+"""The pull consumer: the caller polls for messages (RocketMQ: DefaultLitePullConsumer).
 
-The queues are pulled ahead, so that a poll mostly finds something. What a poll gave counts as consumed when the next
-one begins, or when `commit` is called.
+It prefetches from its queues, so a poll usually finds messages at once. The messages of a poll count as consumed when
+the next poll begins, or when `commit` is called.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ ACTIVELY: Final = "CONSUME_ACTIVELY"
 
 
 class PullConsumer:
-    """A member of a group, or a reader of queues that it names itself.
+    """A member of a group, or a reader of explicitly assigned queues.
 
-    `async with PullConsumer("127.0.0.1:9876", "group") as consumer: consumer.subscribe("T")`, and then
-    `messages = await consumer.poll()`
+    `async with PullConsumer("127.0.0.1:9876", "group") as consumer: consumer.subscribe("T")`, and then `messages =
+    await consumer.poll()`
 
-    Raises ValueError for what is no name of a group, or no address.
+    Raises ValueError for an invalid group name or name server address.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PullConsumer:
 
     @property
     def queues(self) -> list[QueueName]:
-        """The queues that are this member's now."""
+        """The queues that this member holds now."""
         return self._group.queues
 
     # Life ----------------------------------------------------------------------------------------------------------
@@ -93,7 +93,8 @@ class PullConsumer:
         self._is_running = True
 
     async def stop(self, *, confirm: bool = True) -> None:
-        """Commit and leave the group. With `confirm` and automatic commits what was polled last is consumed."""
+        """Commit and leave the group.
+        With `confirm` and `auto_commit` the messages of the last poll count as consumed."""
         self._is_running = False
         await self._group.quiet()
         if confirm and self.settings.auto_commit:
@@ -108,15 +109,16 @@ class PullConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What was polled last is consumed if nothing was raised."""
+        """Stop. The messages of the last poll count as consumed if there was no exception."""
         await self.stop(confirm=kind is None)
 
-    # What to read --------------------------------------------------------------------------------------------------
+    # Subscriptions -------------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
-        """Share the queues of `topic` with the group; tags and expressions as PushConsumer has them. Raises ValueError.
+        """Consume `topic` and share its queues with the group. `tags` and `sql` are as in PushConsumer. Raises
+        ValueError.
 
-        A broker that does not take an expression refuses the pulls, which is logged.
+        A broker that rejects the expression rejects the pulls. The error is logged.
         """
         if self._group.assigned is not None:
             raise RuntimeError("the consumer reads queues that it was assigned: it cannot subscribe as well")
@@ -124,12 +126,13 @@ class PullConsumer:
         self._group.request_rebalance()
 
     def unsubscribe(self, topic: str) -> None:
-        """Let the group have the queues of `topic`."""
+        """Release the queues of `topic` to the group."""
         self._group.subscriptions.pop(topic, None)
         self._group.request_rebalance()
 
     def assign(self, queues: Iterable[QueueName]) -> None:
-        """Read these queues, whoever else does; what was assigned before and is not among them is let go."""
+        """Read these queues independently of the group's other members.
+        Queues of an earlier call that are not in `queues` are released."""
         if self._group.subscriptions and self._group.assigned is None:
             raise RuntimeError("the consumer has subscribed: it cannot be assigned queues as well")
         by_topic: dict[str, list[QueueName]] = {}
@@ -143,17 +146,18 @@ class PullConsumer:
         self._group.request_rebalance()
 
     async def queues_of(self, topic: str) -> list[QueueName]:
-        """The queues of `topic` that may be read. Raises TopicUnknown, CallError, Refused."""
+        """Return the readable queues of `topic`. Raises TopicUnknown, CallError, Refused."""
         check_topic(topic)
         return list((await self._session.routes.get(topic)).readable)
 
     # Reading -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 5000, *, count: int = 32) -> list[ReceivedMessage]:
-        """Up to `count` messages of one queue or several, in order for each queue; none when the time is over.
+        """Return at most `count` messages of one or more queues, in order within each queue. Returns an empty list
+        after the timeout.
 
-        Raises MessageError for a message that cannot be read; the next poll begins behind it. Raises RuntimeError
-        before the start and after the end, when there is nothing to wait for.
+        Raises MessageError for a message that cannot be decoded; the next poll continues after it. Raises
+        RuntimeError before `start` and after `stop`.
         """
         if not self._is_running:
             raise RuntimeError("the consumer is not started, or stopped already: nothing comes")
@@ -169,46 +173,47 @@ class PullConsumer:
         return found
 
     async def commit(self) -> None:
-        """What was polled is consumed. Raises what kept it from being stored: CallError, Refused, OSError."""
+        """Commit the messages polled so far. Raises the error of a failed commit: CallError, Refused, OSError."""
         self._confirm()
         for error in (await self._group.commit()).values():
             raise error
 
     async def seek(self, queue: QueueName, offset: int) -> None:
-        """Go on at a queue offset. Raises KeyError when `queue` is not this member's."""
+        """Continue at a queue offset. Raises KeyError if this member does not hold `queue`."""
         if queue not in self._group.held:
             raise KeyError(f"{queue} is not this member's: see `queues`")
         await self._group.move_now(queue, offset)
 
     async def seek_to_begin(self, queue: QueueName) -> None:
-        """Go on at the first message there is. Raises KeyError, CallError, Refused."""
+        """Continue at the first message of the queue. Raises KeyError, CallError, Refused."""
         await self.seek(queue, await offsets.end_offset(self._session, queue, is_last=False))
 
     async def seek_to_end(self, queue: QueueName) -> None:
-        """Go on behind the last message. Raises KeyError, CallError, Refused."""
+        """Continue after the last message of the queue. Raises KeyError, CallError, Refused."""
         await self.seek(queue, await offsets.end_offset(self._session, queue, is_last=True))
 
     async def offset_at(self, queue: QueueName, time_ms: int) -> int:
-        """The queue offset of the first message stored at a time or later. Raises CallError, Refused."""
+        """Return the queue offset of the first message stored at `time_ms` or later. Raises CallError, Refused."""
         return await offsets.offset_at(self._session, queue, time_ms)
 
     async def committed(self, queue: QueueName) -> int | None:
-        """What is stored for the group; None when nothing is. Raises CallError, Refused."""
+        """Return the committed offset of the group, or None without one. Raises CallError, Refused."""
         return await self._group.offsets.read(queue)
 
     def position(self, queue: QueueName) -> int:
-        """The queue offset of the message that is polled next. Raises KeyError when `queue` is not this member's."""
+        """Return the queue offset of the next message to poll. Raises KeyError if this member does not hold it."""
         held = self._group.held[queue]
         assert isinstance(held, PolledQueue)
         return held.position
 
     def pause(self, *queues: QueueName) -> None:
-        """Poll nothing of these queues until they are resumed. Raises KeyError when one is not this member's."""
+        """Exclude these queues from polls until `resume`.
+        Raises KeyError for a queue that this member does not hold."""
         for queue in queues:
             self._group.held[queue].pause(True)
 
     def resume(self, *queues: QueueName) -> None:
-        """Go on with these queues. Raises KeyError when one is not this member's."""
+        """Include these queues in polls again. Raises KeyError for a queue that this member does not hold."""
         for queue in queues:
             self._group.held[queue].pause(False)
         self._arrived.set()
@@ -216,7 +221,7 @@ class PullConsumer:
     # How -----------------------------------------------------------------------------------------------------------
 
     def _take(self, count: int) -> list[ReceivedMessage]:
-        """From the queues in turn, so that none waits for ever behind another."""
+        """Take messages from the queues in turn, so that no queue starves."""
         found: list[ReceivedMessage] = []
         held_queues = list(self._group.held.values())
         self._turn += 1
@@ -228,7 +233,7 @@ class PullConsumer:
                     message = received(taken.record, held.queue.broker_name, taken.received_ms)
                 except MessageError:
                     if found:
-                        return found  # the next poll tells
+                        return found  # the next poll raises the error
                     self._hand_out(held)
                     raise
                 self._hand_out(held)

@@ -1,4 +1,4 @@
-"""Pulling queues, one request after the other for each (RocketMQ: PullMessageService)."""
+"""Pulls queues. Each queue has at most one pull request at a time (RocketMQ: PullMessageService)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from wheelmq.net.errors import CallError, Refused
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 1.0
-"""Until the next pull of a queue whose last one failed."""
+"""Delay before a queue is pulled again after a failure."""
 MARGIN_S: Final = 15.0
-"""How much longer than the broker holds a pull its answer is waited for."""
+"""Client timeout of a pull beyond the time for which the broker may hold it."""
 TROUBLES_MAX: Final = 100
-"""Different troubles with one broker that are told until a pull from it succeeds."""
+"""Number of different errors logged per broker until a pull from it succeeds."""
 _BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
-"""A broker that says so need not be asked for its members as well."""
+"""After these answers the client does not request a rebalance, to spare the broker."""
 _NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 class Puller:
-    """Pulls for a group; `deliver` gets what came of a queue, in order."""
+    """Pulls the queues of a group member. `deliver` receives the messages of a queue in order."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Puller:
         self._code = code
         self._flags = flags | headers.PULL_SUSPEND | headers.PULL_SUBSCRIPTION
         self._commits = commits
-        """Whether the broker keeps the offsets, so that a pull may carry one."""
+        """Whether the broker stores the offsets. Then a pull may commit one."""
         self._troubles: dict[str, set[str]] = {}
-        """What went wrong with a broker and was told; each trouble is told once, not once a queue and second."""
+        """Errors logged by broker. Each error is logged once, not for every queue and every retry."""
 
     async def run(self, held: HeldQueue) -> None:
-        """Pull a queue until it is given up, or the broker says that it goes on elsewhere."""
+        """Pull a queue until it is released or has to restart at another offset."""
         group, broker = self._group, held.queue.broker_name
         while True:
             await held.room()
@@ -67,16 +67,14 @@ class Puller:
                     told.add(str(error))
                     log.warning("group %s: pulling from broker %s: %s", group.name, broker, error)
                 if not isinstance(error, Refused) or error.code not in _BUSY:
-                    group.request_rebalance(
-                        routes_are_old=True
-                    )  # the broker forgets its members with their connections
+                    group.request_rebalance(routes_are_old=True)  # a broker forgets its members with their connections
                 await asyncio.sleep(AGAIN_S)
             except Exception:
                 log.exception("group %s: pulling %s failed and is tried again", group.name, text(held.queue))
                 await asyncio.sleep(AGAIN_S)
 
     async def _pull(self, held: HeldQueue, subscription: Subscription) -> bool:
-        """One pull; False when the queue has to be begun anew."""
+        """Pull once. Returns False if the queue has to restart at another offset."""
         group, queue, commit, flags = self._group, held.queue, held.committable, self._flags
         if self._commits and commit >= 0 and commit != held.committed:
             flags |= headers.PULL_COMMIT_OFFSET
@@ -99,10 +97,10 @@ class Puller:
         answer = await caller.call(request, group.settings.hold_ms / 1000 + MARGIN_S)
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             moved = int(answer.ext["nextBeginOffset"])
-            if moved == held.next_offset:  # to where it is: a broker that is not in order yet
+            if moved == held.next_offset:  # no move: the broker is not ready yet
                 raise Refused(answer)
             log.warning("group %s: broker moves %s from %d to %d", group.name, text(queue), held.next_offset, moved)
-            if moved > held.next_offset:  # what is in hand stays: it could not be pulled again
+            if moved > held.next_offset:  # messages in hand stay: they could not be pulled again
                 held.take([], moved)
                 return True
             group.move(queue, moved)
@@ -120,7 +118,7 @@ class Puller:
     def _take(self, held: HeldQueue, answer: Command, subscription: Subscription) -> None:
         now_ms = self._group.session.clock.now_ms()
         records = read_records(answer.body)
-        if subscription.tags_set:  # the broker compares hashes alone
+        if subscription.tags_set:  # the broker compares only the hashes of tags
             records = [one for one in records if one.message.properties.get(props.TAGS) in subscription.tags_set]
         sizes = [(record.queue_offset, len(record.message.body)) for record in records]
         held.take(sizes, int(answer.ext["nextBeginOffset"]))

@@ -1,8 +1,8 @@
-"""The push consumer: the members of a group share the queues of a topic, pull, and hand each message to a callback
-(RocketMQ: DefaultMQPushConsumer).
+"""The push consumer. The members of a group share the queues of a topic, pull them, and pass each message to a
+callback (RocketMQ: DefaultMQPushConsumer).
 
-A message counts as consumed when its callback returns; what is in hand when a consumer ends, however it ends, comes
-again to whoever has the queue next. So a message may come twice, and never not at all.
+A message counts as consumed when its callback returns. Messages in hand when a consumer ends, for any reason, are
+delivered again to the queue's next member. So a message may be delivered twice and is never lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PushConsumer:
 
     `consumer = PushConsumer("127.0.0.1:9876", "group")`, `consumer.subscribe("T", callback)`, `async with consumer:`
 
-    Raises ValueError for what is no name of a group, or no address.
+    Raises ValueError for an invalid group name or name server address.
     """
 
     def __init__(
@@ -81,14 +81,17 @@ class PushConsumer:
 
     @property
     def queues(self) -> list[QueueName]:
-        """The queues that are this member's now."""
+        """The queues that this member holds now."""
         return self._group.queues
 
     # Life ----------------------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, callback: Callback, tags: str = "*", *, sql: str | None = None) -> None:
-        """Consume `topic`: all of it, or what has one of some `tags`, with `||` between them, or what an expression of
-        SQL92 over its properties holds for. Before `start`. Raises ValueError."""
+        """Consume `topic`. Call it before `start`. Raises ValueError, and RuntimeError after `start`.
+
+        `tags` selects messages with one of the tags, separated by `||`; `*` selects all. `sql` selects messages for
+        which an SQL92 expression over their properties is true.
+        """
         wanted = subscriptions.subscription(topic, tags, sql, self._clock.now_ms())
         if self._is_started:
             raise RuntimeError("subscribe before the consumer is started")
@@ -96,9 +99,9 @@ class PushConsumer:
         self._group.subscriptions[topic] = wanted
 
     async def start(self) -> None:
-        """Join the group and begin to consume; the topics may come into being later.
+        """Join the group and start consuming. Topics may be created later.
 
-        Raises Refused when a broker does not take an expression.
+        Raises RuntimeError without a subscription, and Refused if a broker rejects an expression.
         """
         if not self._callbacks:
             raise RuntimeError("subscribe to a topic before the consumer is started")
@@ -118,11 +121,11 @@ class PushConsumer:
         self._group.start()
 
     def end(self) -> None:
-        """Begin no callback any more; may be called in a callback, which may not call `stop`."""
+        """Start no more callbacks. A callback may call it; it may not call `stop`."""
         self._consumption.end()
 
     async def stop(self) -> None:
-        """Let the callbacks that run finish, commit, leave the group."""
+        """Wait for the running callbacks, commit, and leave the group."""
         self.end()
         await self._group.quiet()
         await self._consumption.stop()

@@ -1,5 +1,5 @@
-"""One queue that is this consumer's for now: where to pull next, what is in hand, how far it may be committed
-(RocketMQ: ProcessQueue)."""
+"""The state of one queue that this consumer holds: pull position, messages in hand and committable offset (RocketMQ:
+ProcessQueue)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from wheelmq.formats.wire.bodies import QueueName
 
 
 class Taken(NamedTuple):
-    """A message that was pulled."""
+    """A pulled message."""
 
     record: Record
     received_ms: Millis
 
 
 class HeldQueue:
-    """The state of one queue. Messages are taken in order and done in any order."""
+    """The state of one queue. Messages are pulled in order and completed in any order."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class HeldQueue:
         self.queue = queue
         self.next_offset = start
         self.committed = start if is_stored else -1
-        """The queue offset that was last stored for the group; -1 when none is."""
+        """The last committed queue offset of the group; -1 without one."""
         self.is_lost = False
-        """It is not ours any more, or begun anew elsewhere: what is still in hand is not committed."""
+        """Whether the queue was lost or restarted. Messages still in hand are not committed then."""
         self.ending = asyncio.Event()
-        """It is to be given up: no callback begins any more."""
+        """Set before the queue is released: no more callbacks start."""
         self.waiting: deque[Taken] = deque()
-        """What was pulled and is handed out queue by queue: orderly, or polled."""
+        """Pulled messages that are consumed or polled per queue. Concurrent consumers do not use it."""
         self.arrived = asyncio.Event()
         self.locked_s = 0.0
-        """When a broker last said that this member has the queue alone, on the monotonic clock."""
+        """Monotonic time of the last confirmation that only this member has the queue."""
         self.locked_ms = self.pulled_ms = self.consumed_ms = Millis(0)
         self.pulling: asyncio.Task[None] | None = None
         self.consuming: asyncio.Task[None] | None = None
@@ -60,7 +60,7 @@ class HeldQueue:
         self._going_on.set()
 
     def take(self, messages: Iterable[tuple[int, int]], next_offset: int) -> None:
-        """Messages were pulled, by queue offset and bytes, in order; the next pull begins at `next_offset`."""
+        """Add pulled messages as (queue offset, bytes), in order. The next pull begins at `next_offset`."""
         for offset, size in messages:
             self._in_hand[offset] = size
             self._bytes += size
@@ -68,18 +68,18 @@ class HeldQueue:
         self._settle_room()
 
     def done(self, offset: int) -> None:
-        """The message at `offset` needs nothing more."""
+        """Remove the message at `offset` from the messages in hand."""
         self._bytes -= self._in_hand.pop(offset, 0)
         self._settle_room()
 
     async def room(self) -> None:
-        """Wait until more may be pulled."""
+        """Wait until another pull is allowed."""
         while not (self._room.is_set() and self._going_on.is_set()):
             await self._room.wait()
             await self._going_on.wait()
 
     def pause(self, is_paused: bool) -> None:
-        """Stop pulling for now, or go on."""
+        """Pause or resume pulling."""
         (self._going_on.clear if is_paused else self._going_on.set)()
 
     @property
@@ -88,12 +88,12 @@ class HeldQueue:
 
     @property
     def committable(self) -> int:
-        """Everything before this queue offset is done."""
+        """All messages before this queue offset are consumed."""
         return next(iter(self._in_hand), self.next_offset)
 
     @property
     def in_hand(self) -> tuple[int, int, int]:
-        """What is in hand: how many, the first and the last queue offset; zeros when nothing is."""
+        """The number of messages in hand and their first and last queue offset; zeros if there are none."""
         if not self._in_hand:
             return 0, 0, 0
         return len(self._in_hand), next(iter(self._in_hand)), next(reversed(self._in_hand))
@@ -109,12 +109,12 @@ class HeldQueue:
 
 
 class PolledQueue(HeldQueue):
-    """A queue whose messages are done when whoever polled them says so, by polling again or by a commit."""
+    """A queue whose messages count as consumed when the caller polls again or commits."""
 
     confirmed: int | None = None
 
     def confirm(self) -> None:
-        """What was handed out is done."""
+        """Count all polled messages as consumed."""
         self.confirmed = super().committable
 
     @property
@@ -123,5 +123,5 @@ class PolledQueue(HeldQueue):
 
     @property
     def position(self) -> int:
-        """The queue offset of the message that is handed out next."""
+        """The queue offset of the next message to poll."""
         return super().committable

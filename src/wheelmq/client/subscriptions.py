@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, and whether the brokers take that (RocketMQ: FilterAPI, checkClientInBroker)."""
+"""Subscriptions, and their check by the brokers (RocketMQ: FilterAPI, checkClientInBroker)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SQL92: Final = "SQL92"
 
 
 def subscription(topic: str, tags: str, sql: str | None, version: int) -> Subscription:
-    """The subscription to `topic` by tags, or by an expression over properties. Raises ValueError."""
+    """Return the subscription to `topic` by tags, or by an expression over properties. Raises ValueError."""
     check_topic(topic)
     if sql is None:
         return Subscription.of_tags(topic, tags, version)
@@ -32,9 +32,9 @@ def subscription(topic: str, tags: str, sql: str | None, version: int) -> Subscr
 
 
 async def check(session: Session, group: str, wanted: Subscription) -> None:
-    """Have a broker of the topic look at an expression, so that a mistake shows at the start.
+    """Have every broker of the topic check an expression, so that an error appears at the start.
 
-    A topic that does not exist yet is not looked at. Raises Refused for an expression that the broker does not take.
+    Nothing is checked for a topic that does not exist yet. Raises Refused if a broker rejects the expression.
     """
     if wanted.is_by_tags:
         return
