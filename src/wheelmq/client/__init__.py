@@ -1,6 +1,6 @@
-"""Our own client: async, with a thin sync face. It speaks to WheelMQ and to Apache RocketMQ alike.
+"""The WheelMQ client: async classes, with sync wrappers. It works with WheelMQ and with Apache RocketMQ.
 
-docs/client.md shows what can be done with it.
+docs/client.md describes it.
 """
 
 from wheelmq.client.access import AccessKey

@@ -31,12 +31,12 @@ B = TypeVar("B")
 
 FOUND_MAX: Final = 64
 SEEN_S: Final = 0.05
-"""How often a name server is asked whether it knows a new topic."""
+"""Interval at which a name server is asked for a new topic."""
 TIME_MS_MAX: Final = (1 << 63) - 1
 
 
 class Span(NamedTuple):
-    """What a queue holds: from one queue offset to before another."""
+    """The messages of a queue: queue offsets from `start` to before `end`."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class Span(NamedTuple):
 class Admin:
     """`async with Admin("127.0.0.1:9876") as admin: await admin.create_topic("Orders", queues=8)`
 
-    Each method raises CallError when a server does not answer, Refused when one says no.
+    Each method raises CallError if a server does not answer, and Refused if a server rejects the request.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Admin:
         )
 
     async def start(self) -> None:
-        """Nothing is spoken to before the first question."""
+        """Do nothing: the first request opens the connections."""
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -79,21 +79,21 @@ class Admin:
     # Brokers -------------------------------------------------------------------------------------------------------
 
     async def brokers(self) -> dict[str, str]:
-        """Address of the master by broker name."""
+        """Return the address of each master by broker name."""
         return await self._session.routes.brokers()
 
     async def clusters(self) -> dict[str, list[str]]:
-        """Names of brokers by cluster."""
+        """Return the broker names of each cluster."""
         answer = await self._session.routes.ask_servers(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
         return _read(answer, bodies.ClusterInfo).cluster_addr_table
 
     async def runtime_info(self, broker_name: str) -> dict[str, str]:
-        """What a broker tells of itself, by Apache's keys."""
+        """Return the runtime information of a broker, by Apache's keys."""
         request = Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)
         return _read(await self._ask_broker(broker_name, request), administration.NameTable).table
 
     async def broker_config(self, broker_name: str) -> dict[str, str]:
-        """The settings of a broker."""
+        """Return the settings of a broker."""
         answer = await self._ask_broker(broker_name, Command(code=RequestCode.GET_BROKER_CONFIG))
         lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
         return {name: value for name, _, value in (line.partition("=") for line in lines) if name}
@@ -101,7 +101,7 @@ class Admin:
     # Topics --------------------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[str]:
-        """Every topic that the name server knows, the system's own among them."""
+        """Return all topics that the name server knows, including system topics."""
         answer = await self._session.routes.ask_servers(Command(code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         return sorted(_read(answer, administration.TopicList).topic_list)
 
@@ -115,9 +115,9 @@ class Admin:
         broker_name: str | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Make `topic` at each broker, or at one, or change it; returns when the name server knows it.
+        """Create or update `topic` at each broker, or at `broker_name`. Returns when the name server knows it.
 
-        `queues` for each broker; `perm` is the sum of 2 (may be written) and 4 (may be read). Raises ValueError.
+        `queues` is the number per broker. `perm` is the sum of 2 (writable) and 4 (readable). Raises ValueError.
         """
         check_topic(topic)
         if not 0 < queues < 1 << 16:
@@ -140,7 +140,7 @@ class Admin:
                 await asyncio.sleep(SEEN_S)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete `topic` at every broker and name server, and its messages with it. Raises ValueError."""
+        """Delete `topic` and its messages at every broker and name server. Raises ValueError."""
         check_topic(topic)
         ext = headers.write(headers.TopicHeader(topic=topic))
         for address in (await self.brokers()).values():
@@ -149,12 +149,12 @@ class Admin:
             await self._ask(server, Command(code=RequestCode.DELETE_TOPIC_IN_NAMESRV, ext=dict(ext)))
 
     async def route(self, topic: str) -> TopicRoute:
-        """Which broker has which queues. Raises TopicUnknown."""
+        """Return the brokers and queues of `topic`. Raises TopicUnknown."""
         check_topic(topic)
         return await self._session.routes.fetch(topic)
 
     async def topic_stats(self, topic: str) -> dict[QueueName, QueueSpan]:
-        """What each queue of `topic` holds, and when it got its last message. Raises TopicUnknown."""
+        """Return the offsets of each queue of `topic` and the time of its last message. Raises TopicUnknown."""
         found: dict[QueueName, QueueSpan] = {}
         for address in (await self.route(topic)).masters.values():
             answer = await self._ask(
@@ -164,7 +164,7 @@ class Admin:
         return found
 
     async def spans(self, topic: str) -> dict[QueueName, Span]:
-        """The first queue offset of each queue, and the one behind its last message. Raises TopicUnknown."""
+        """Return the first queue offset and the end offset of each queue. Raises TopicUnknown."""
         found = {}
         await self._session.routes.get(topic)
         for queue in (await self.route(topic)).readable:
@@ -173,14 +173,14 @@ class Admin:
         return found
 
     async def offset_at(self, queue: QueueName, time_ms: int) -> int:
-        """The queue offset of the first message stored at a time or later."""
+        """Return the queue offset of the first message stored at `time_ms` or later."""
         await self._session.routes.get(queue.topic)
         return await offsets.offset_at(self._session, queue, time_ms)
 
     # Groups --------------------------------------------------------------------------------------------------------
 
     async def create_group(self, group: str, config: GroupConfig | None = None) -> None:
-        """Make a consumer group at every broker, or change it. Raises ValueError."""
+        """Create or update a consumer group at every broker. Raises ValueError."""
         check_group(group)
         chosen = msgspec.structs.replace(config or GroupConfig(), group_name=group)
         for address in (await self.brokers()).values():
@@ -195,7 +195,7 @@ class Admin:
             await self._ask(address, _request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header))
 
     async def consumer_progress(self, group: str, topic: str | None = None) -> dict[QueueName, GroupQueueOffsets]:
-        """How far a group is in each queue of `topic`, or of all that it consumes."""
+        """Return the progress of a group in each queue of `topic`, or of all topics that it consumes."""
         header = headers.ConsumeStatsHeader(consumer_group=group, topic=topic)
         found: dict[QueueName, GroupQueueOffsets] = {}
         for address in (await self.brokers()).values():
@@ -204,7 +204,7 @@ class Admin:
         return found
 
     async def consumers(self, group: str) -> list[Connected]:
-        """The members of a group that are connected; none when no broker has one."""
+        """Return the connected members of a group; an empty list if no broker has one."""
         found: dict[str, Connected] = {}
         header = headers.ConsumerGroupHeader(consumer_group=group)
         for address in (await self.brokers()).values():
@@ -215,12 +215,12 @@ class Admin:
         return [found[client_id] for client_id in sorted(found)]
 
     async def running_info(self, group: str, client_id: str) -> RunningInfo:
-        """What one member of a group tells of itself, through the first broker that knows it. Raises Refused."""
+        """Return the running information of one group member, from the first broker that knows it. Raises Refused."""
         header = client_calls.RunningInfoHeader(consumer_group=group, client_id=client_id)
         return _read(await self._of_member(RequestCode.GET_CONSUMER_RUNNING_INFO, header), RunningInfo)
 
     async def consume_directly(self, group: str, client_id: str, message: ReceivedMessage) -> DirectlyConsumed:
-        """Have one member of a group consume a message now, wherever the group stands. Raises Refused."""
+        """Have one member of a group consume a message now, independently of the group's offsets. Raises Refused."""
         header = client_calls.ConsumeDirectlyHeader(
             consumer_group=group,
             client_id=client_id,
@@ -232,7 +232,8 @@ class Admin:
         return _read(await self._ask_broker(message.broker_name, request), DirectlyConsumed)
 
     async def reset_offsets(self, group: str, topic: str, time_ms: int) -> dict[QueueName, int]:
-        """Have a group go on with what was stored at a time or later; where it then stands. Raises TopicUnknown."""
+        """Reset a group to the messages stored at `time_ms` or later. Returns the new offsets.
+        Raises TopicUnknown."""
         header = client_calls.ResetOffsetHeader(topic=topic, group=group, timestamp=time_ms, offset=-1, is_force=True)
         found: dict[QueueName, int] = {}
         for address in (await self.route(topic)).masters.values():
@@ -245,7 +246,8 @@ class Admin:
     async def find(
         self, topic: str, key: str, *, count: int = 32, begin_ms: int = 0, end_ms: int = TIME_MS_MAX
     ) -> list[ReceivedMessage]:
-        """The messages of `topic` with a key, stored within a span of time, oldest first: up to `count` of each broker.
+        """Return the messages of `topic` with a key, stored between `begin_ms` and `end_ms`, oldest first, at most
+        `count` per broker.
 
         Raises TopicUnknown, MessageError.
         """
@@ -253,13 +255,15 @@ class Admin:
         return [message for message in found if key in message.keys]
 
     async def find_unique(self, topic: str, unique_key: str) -> list[ReceivedMessage]:
-        """The messages of `topic` with a unique key; several are copies of one. Raises TopicUnknown, MessageError."""
+        """Return the messages of `topic` with a unique key. Several messages are copies of one.
+        Raises TopicUnknown, MessageError."""
         ext = {headers.UNIQUE_KEY_QUERY: "true"}
         found = await self._find(topic, unique_key, FOUND_MAX, 0, TIME_MS_MAX, ext)
         return [message for message in found if message.unique_key == unique_key]
 
     async def view(self, message_id: str) -> ReceivedMessage:
-        """The message with the id that a send's result has; the id names its broker. Raises ValueError for none."""
+        """Return the message with a `message_id` from a send's result. The id contains the address of its broker.
+        Raises ValueError for an invalid id."""
         host, position = parse_offset_message_id(message_id)
         family = socket.AF_INET if len(host.address) == 4 else socket.AF_INET6
         address = f"{socket.inet_ntop(family, host.address)}:{host.port}"
@@ -314,7 +318,7 @@ class Admin:
     async def _of_member(self, code: RequestCode, header: Header) -> Command:
         problem: Refused | None = None
         for address in (await self._chosen(None)).values():
-            answer = await self._call(address, _request(code, header), more_s=10.0)  # the broker waits for it so long
+            answer = await self._call(address, _request(code, header), more_s=10.0)  # the broker waits for the member
             if answer.code == ResponseCode.SUCCESS:
                 return answer
             problem = Refused(answer)
@@ -336,7 +340,7 @@ def _request(code: RequestCode, header: Header) -> Command:
 
 
 def _read(answer: Command, body: type[B]) -> B:
-    """Raises Refused, and CallError for a body that does not read."""
+    """Decode the body of an answer. Raises Refused for an error code, and CallError if the body cannot be decoded."""
     if answer.code != ResponseCode.SUCCESS:
         raise Refused(answer)
     try:

@@ -1,4 +1,4 @@
-"""One connection to each server that a client speaks to."""
+"""One connection to each server that the client uses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from wheelmq.net.errors import Unreachable
 from wheelmq.net.rpc_client import RpcClient
 
 Answering = Callable[[str, Command], Command | Awaitable[Command | None] | None]
-"""What answers the requests that servers make of their own accord, from the address of the one that asks."""
+"""Handler of requests that a server sends on its own. Its first argument is the address of the server."""
 
 
 class Connections:
-    """Callers by address. A lost connection is made anew by the next call; `on_lost` hears its address; `sign`
-    completes each request."""
+    """Connections by server address. The next call reopens a lost connection.
+
+    `on_lost` is called with the address of a lost connection. `sign` signs each request.
+    """
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class Connections:
         self._is_closed = False
 
     def to(self, address: str) -> RpcClient:
-        """The connection to the server at `address`. Raises Unreachable when they are closed."""
+        """Return the connection to the server at `address`. Raises Unreachable after `close`."""
         if self._is_closed:
             raise Unreachable(f"{address} is not spoken to any more: the client was stopped")
         caller = self._callers.get(address)
@@ -42,7 +44,7 @@ class Connections:
         return caller
 
     async def close(self) -> None:
-        """Close them all, for good; calls that wait for an answer fail."""
+        """Close all connections permanently. Calls that wait for an answer fail."""
         self._is_closed = True
         callers, self._callers = self._callers, {}
         await asyncio.gather(*(caller.close() for caller in callers.values()))

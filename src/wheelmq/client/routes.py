@@ -1,4 +1,4 @@
-"""Which broker has which queues of a topic, as the name servers tell (RocketMQ: MQClientInstance, TopicRouteData)."""
+"""Routes from the name servers: the brokers and queues of each topic (RocketMQ: MQClientInstance, TopicRouteData)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ B = TypeVar("B")
 log = logging.getLogger(__name__)
 
 _OF_NAME_SERVERS: Final = frozenset((RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO))
-"""Requests that every name server serves, and no broker."""
+"""Requests that every name server supports and no broker does."""
 
 
 class NoNameServer(CallError):
-    """No name server answered; the text says what each one did."""
+    """No name server answered. The text gives the error of each."""
 
 
 class NoBroker(CallError):
-    """No broker is there that has the topic or could make it."""
+    """No broker has the topic or can create it."""
 
 
 class TopicUnknown(LookupError):
@@ -42,7 +42,8 @@ class TopicUnknown(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The queues of one topic, sorted as every client of a group must sort them, and where their brokers are."""
+    """The queues of one topic, in the sort order that all clients of a group must use, and the addresses of their
+    brokers."""
 
     topic: str
     writable: tuple[QueueName, ...]
@@ -50,11 +51,12 @@ class TopicRoute:
     masters: dict[str, str]
     """Address of the master by broker name."""
     borrowed_queues: int = 0
-    """Not 0: the topic does not exist yet, and these are the queues it will have once a message is sent to it."""
+    """Greater than 0 if the topic does not exist yet: the number of queues it gets when the first message is sent to
+    it."""
 
 
 class RouteCache:
-    """Routes by topic, asked for once and refreshed by whoever keeps the client alive."""
+    """Routes by topic. A route is requested once; the client's keep-alive task refreshes it."""
 
     def __init__(self, servers: Sequence[str], connections: Connections, *, timeout_s: float = 3.0) -> None:
         self.servers = tuple(servers)
@@ -64,13 +66,13 @@ class RouteCache:
         self._known: dict[str, TopicRoute] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         self._addresses: dict[str, str] = {}
-        """Where each broker was last heard to be, whichever topic that was for."""
+        """Last known address of each broker, from the route of any topic."""
 
     async def get(self, topic: str, *, new_topic_queues: int = 0) -> TopicRoute:
-        """The route of `topic`. Raises TopicUnknown, NoNameServer, Refused.
+        """Return the route of `topic`. Raises TopicUnknown, NoNameServer, Refused.
 
-        With `new_topic_queues` an unknown topic gets the route of TBW102, cut to that many queues: a send makes it.
-        Then NoBroker takes the place of TopicUnknown.
+        With `new_topic_queues` an unknown topic gets the route of TBW102, limited to that many queues, because a send
+        creates the topic. Then NoBroker replaces TopicUnknown.
         """
         async with self._asking.setdefault(topic, asyncio.Lock()):
             known = self._known.get(topic)
@@ -79,10 +81,10 @@ class RouteCache:
             return await self._ask(topic, new_topic_queues)
 
     async def refresh(self, topic: str) -> bool:
-        """Ask for the route of a topic in use again; False when no name server answers.
+        """Refresh the route of a topic in use. Returns False if no name server answers.
 
-        What is known stays when nothing better is heard: a broker that restarts is away from the name server for a
-        while, and comes back to its address.
+        After an error the old route stays: a restarting broker is absent from the name server for a while and returns
+        to its address.
         """
         known = self._known.get(topic)
         try:
@@ -93,28 +95,28 @@ class RouteCache:
         return True
 
     async def fetch(self, topic: str) -> TopicRoute:
-        """The route of `topic` as the name server has it now. Raises TopicUnknown, NoNameServer, Refused."""
+        """Return the current route of `topic` from the name server. Raises TopicUnknown, NoNameServer, Refused."""
         return await self._ask(topic, 0)
 
     async def refresh_all(self) -> None:
-        """Refresh the route of every topic in use, until no name server answers."""
+        """Refresh the routes of all topics in use. Stops if no name server answers."""
         for topic in list(self._known):
             if not await self.refresh(topic):
                 return
 
     def masters(self) -> dict[str, str]:
-        """Every broker of a topic in use, by name, where it was last heard to be."""
+        """Return the last known address of every broker of the topics in use, by broker name."""
         return {name: self._addresses[name] for route in self._known.values() for name in route.masters}
 
     async def brokers(self) -> dict[str, str]:
-        """Every broker that is registered, by name, whatever topics it has. Raises NoNameServer, Refused."""
+        """Return the master address of every registered broker, by broker name. Raises NoNameServer, Refused."""
         answer = await self.ask_servers(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(answer)
         return bodies.masters(_read(answer, ClusterInfo).broker_addr_table.values())
 
     async def ask_servers(self, command: Command) -> Command:
-        """The answer of the first name server that gives one. Raises NoNameServer."""
+        """Return the first answer of a name server. Raises NoNameServer."""
         problems = []
         for i in range(len(self.servers)):
             at = (self._current + i) % len(self.servers)
@@ -179,7 +181,7 @@ class RouteCache:
 
 
 def _read(answer: Command, body: type[B]) -> B:
-    """Raises CallError for a body that does not read."""
+    """Decode the body of an answer. Raises CallError if this fails."""
     try:
         return bodies.read(answer.body, body)
     except BodyError as error:
@@ -187,5 +189,5 @@ def _read(answer: Command, body: type[B]) -> B:
 
 
 def order(queue: QueueName) -> tuple[str, str, int]:
-    """The order of queues on which every client of a group agrees (RocketMQ: MessageQueue.compareTo)."""
+    """Return the sort key of a queue that all clients of a group use (RocketMQ: MessageQueue.compareTo)."""
     return queue.topic, queue.broker_name, queue.queue_id

@@ -1,5 +1,5 @@
-"""What a producer and a consumer share: an identity, routes, connections, and heartbeats that keep them known
-(RocketMQ: MQClientInstance)."""
+"""The parts that producers and consumers share: client id, routes, connections and heartbeats (RocketMQ:
+MQClientInstance)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from wheelmq.system.unique_ids import UniqueIds
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_MS: Final = 30_000
-"""How often routes are refreshed and heartbeats sent, as the Java client does.
-A broker drops who is silent for 120 s."""
+"""Interval at which routes are refreshed and heartbeats sent, as in the Java client.
+A broker drops a client that is silent for 120 s."""
 UNREGISTER_S = 1.0
-"""How long a client that stops waits for a broker to hear of it."""
+"""How long a stopping client waits for a broker to unregister it."""
 
 
 def server_list(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Addresses as a list, or as one text with `;` or `,` between them. Raises ValueError."""
+    """Return the addresses of a list, or of a text separated by `;` or `,`. Raises ValueError."""
     servers = tuple(filter(None, (part.strip() for part in re.split("[;,]", text)))) if isinstance(text, str) else text
     if not servers:
         raise ValueError("name a name server, as HOST:PORT")
@@ -45,14 +45,14 @@ def server_list(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_address(address: str, whose: str, usual_port: int) -> None:
-    """Raises ValueError when `address` is not HOST:PORT."""
+    """Raise ValueError if `address` is not HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is no address of {whose}: write HOST:PORT, as in 127.0.0.1:{usual_port}")
 
 
 def at_least_one(settings: object, *names: str) -> None:
-    """Raises ValueError for a setting that is 0 or less."""
+    """Raise ValueError for a setting that is 0 or less."""
     for name in names:
         value = getattr(settings, name)
         if value < 1:
@@ -60,10 +60,10 @@ def at_least_one(settings: object, *names: str) -> None:
 
 
 class Session:
-    """One client as brokers see it. `beat` says what its heartbeats tell.
+    """One client as the brokers know it. `beat` returns its heartbeat.
 
-    With an `instance` its id is the same at each start: this machine's address, `@`, and that name. Once it is stopped
-    it is not started again.
+    With an `instance` its client id is the same at each start: this machine's address, `@`, and that name. A stopped
+    session cannot be started again.
     """
 
     def __init__(
@@ -91,12 +91,13 @@ class Session:
         self._beat = beat
         self._told: set[str] = set()
         self.is_everywhere = False
-        """Whether every broker should know it, and not only those of the topics in use."""
+        """Whether heartbeats go to every registered broker, and not only to those of the topics in use."""
         self._everywhere: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take an identity and begin to keep alive. Raises RuntimeError for one that was started before."""
+        """Create the client id and start the keep-alive task.
+        Raises RuntimeError if the session was started before."""
         if self.client_id:
             raise RuntimeError("a client is started once: make another one")
         address = await asyncio.to_thread(_own_address, self.routes.servers[0])
@@ -106,7 +107,7 @@ class Session:
         self._task = asyncio.create_task(self._keep_alive())
 
     async def stop(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """Leave the groups and close every connection."""
+        """Unregister from the brokers and close all connections."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -123,21 +124,21 @@ class Session:
             await self.connections.to(address).call(request, UNREGISTER_S)
 
     def caller(self, broker_name: str) -> RpcClient:
-        """The connection to a broker of the routes in use. Raises CallError when it is in none."""
+        """Return the connection to a broker of the routes in use. Raises CallError if no route has it."""
         address = self.routes.masters().get(broker_name)
         if address is None:
             raise CallError(f"broker {broker_name} is not known any more")
         return self.connections.to(address)
 
     async def beat(self) -> None:
-        """Tell every broker of the routes in use that this client is there."""
+        """Send a heartbeat to every broker of the routes in use."""
         known = {**self._everywhere, **self.routes.masters()}
         await asyncio.gather(*(self._beat_to(address) for address in sorted(set(known.values()))))
 
     async def greet_everywhere(self) -> None:
-        """Tell every broker that is registered, those that it was not told yet. Raises NoNameServer, Refused.
+        """Send a heartbeat to every registered broker that has not received one. Raises NoNameServer, Refused.
 
-        From then on all of them hear the heartbeats, those too that register later.
+        From then on all registered brokers receive heartbeats, including those that register later.
         """
         self.is_everywhere = True
         if not self._everywhere:
@@ -145,7 +146,7 @@ class Session:
         await asyncio.gather(*map(self.greet, sorted(set(self._everywhere.values()))))
 
     async def greet(self, address: str) -> None:
-        """Tell the broker at `address`, if it was not told yet."""
+        """Send a heartbeat to the broker at `address` if it has not received one."""
         if address not in self._told:
             await self._beat_to(address)
 
@@ -160,11 +161,14 @@ class Session:
             log.info("no heartbeat to %s: %s", address, error)
 
     def _lost(self, address: str) -> None:
-        """A broker forgets its clients with their connections: the next call greets it again."""
+        """Send a new heartbeat with the next send: a broker forgets its clients when their connections close."""
         self._told.discard(address)
 
     async def _keep_alive(self) -> None:
-        """The heartbeats first: brokers forget who is late, and name servers that are away make a round a long one."""
+        """Send heartbeats and refresh routes, forever.
+
+        Heartbeats come first: brokers drop clients that are late, and a missing name server makes a refresh slow.
+        """
         while True:
             await asyncio.sleep(self._keep_alive_s)
             try:
@@ -180,7 +184,7 @@ class Session:
 
 
 def _own_address(server: str) -> bytes:
-    """The address from which this machine speaks to `server`; nothing is sent to find out."""
+    """Return the local address of the route to `server`. No packet is sent."""
     host, _, port = server.rpartition(":")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]

@@ -1,8 +1,8 @@
-"""The client for code that has no event loop: scripts, threads of a web server, tasks of other frameworks.
+"""The client for code without an event loop: scripts, threads of a web server, tasks of other frameworks.
 
-Each class here is the async one of the same name behind one thread with a loop: a method does there what it does in its
-own loop, and returns when that is done. So heartbeats go on while nobody calls, and any thread may call. Callbacks are
-plain functions and run in threads of their own, as they do with the async classes.
+Each class wraps the async class of the same name and runs it on an event loop in a thread of its own. A method blocks
+until the async method is done. Heartbeats continue between calls, and any thread may call. Callbacks are plain
+functions that run in their own threads, as with the async classes.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ D = TypeVar("D", bound=_Client)
 
 
 class Loop:
-    """A loop in a thread of its own, from `start` to `stop`. What is submitted is done, or told that it is not."""
+    """An event loop in its own thread, from `start` to `stop`. Submitted work is completed or cancelled."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._process_id = 0
         self._changing = threading.Lock()
-        """Nothing is submitted while the loop comes or goes."""
+        """Held while the loop starts or stops, so that no work is submitted then."""
 
     @property
     def is_running(self) -> bool:
         return self._loop is not None
 
     def start(self) -> None:
-        """Begin; raises RuntimeError when it runs already."""
+        """Start the thread. Raises RuntimeError if it runs already."""
         with self._changing:
             if self._loop is not None:
                 raise RuntimeError("it was started already")
@@ -73,7 +73,7 @@ class Loop:
             self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Do `work` there. Raises RuntimeError when it does not run, or when it is called from there."""
+        """Run `work` on the loop. Raises RuntimeError if the loop does not run, or in the loop's own thread."""
         with self._changing:
             problem = self._problem()
             if self._loop is None or problem is not None:
@@ -82,12 +82,12 @@ class Loop:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def check_thread(self) -> None:
-        """Raises RuntimeError in the loop's own thread, which nothing that waits for the loop may hold up."""
+        """Raise RuntimeError in the loop's own thread, which would wait for itself."""
         if self._thread is not None and threading.current_thread() is self._thread:
             raise RuntimeError(f"{OWN_THREAD}: use the async client there, or a plain function")
 
     def stop(self) -> None:
-        """End it, and wait for that; what others wait for is cancelled."""
+        """Stop the loop and wait for its end. Pending work is cancelled."""
         with self._changing:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None and self._process_id == os.getpid():
@@ -117,7 +117,7 @@ class Loop:
 
 
 class Blocking(Generic[C]):
-    """An async client behind a loop of its own."""
+    """An async client with its own loop."""
 
     def __init__(self, client: C) -> None:
         self._client = client
@@ -125,7 +125,7 @@ class Blocking(Generic[C]):
         self._ending = threading.Lock()
 
     def start(self) -> None:
-        """As the async one. Raises what that raises."""
+        """Start the loop and the async client. Raises the errors of its `start`."""
         self._loop.start()
         try:
             self._loop.submit(self._client.start()).result()
@@ -134,7 +134,7 @@ class Blocking(Generic[C]):
             raise
 
     def stop(self) -> None:
-        """As the async one; a client that was never started, or is stopped already, has nothing to stop."""
+        """Stop the async client and the loop. Does nothing for a client that is not started or already stopped."""
         self._end(None, None, None)
 
     def __enter__(self) -> Self:
@@ -147,7 +147,7 @@ class Blocking(Generic[C]):
         self._end(kind, error, trace)
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop once: who comes second waits until that is done. Raises RuntimeError in the loop's own thread."""
+        """Stop once; a second caller waits for the first. Raises RuntimeError in the loop's own thread."""
         self._loop.check_thread()
         with self._ending:
             if not self._loop.is_running:
@@ -159,7 +159,7 @@ class Blocking(Generic[C]):
 
 
 def waits(method: Callable[Concatenate[D, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Blocking[D], P], R]:
-    """The method that waits until the async `method` is done."""
+    """Return a method that blocks until the async `method` is done."""
 
     @functools.wraps(method)
     def call(self: Blocking[D], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -171,7 +171,7 @@ def waits(method: Callable[Concatenate[D, P], Coroutine[Any, Any, R]]) -> Callab
 def begins(
     method: Callable[Concatenate[D, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Blocking[D], P], Future[R]]:
-    """The method that begins the async `method` and returns what will hear of its end."""
+    """Return a method that starts the async `method` and returns a Future of its result."""
 
     @functools.wraps(method)
     def call(self: Blocking[D], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -181,7 +181,8 @@ def begins(
 
 
 def at_once(method: Callable[Concatenate[D, P], R]) -> Callable[Concatenate[Blocking[D], P], R]:
-    """The method that does there what the plain `method` does; before the start and after the stop, here."""
+    """Return a method that runs the plain `method` on the loop.
+    Before `start` and after `stop` it runs in the caller's thread."""
 
     @functools.wraps(method)
     def call(self: Blocking[D], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -196,7 +197,7 @@ def at_once(method: Callable[Concatenate[D, P], R]) -> Callable[Concatenate[Bloc
 
 
 class _Sending(Blocking[S]):
-    """What every producer can do."""
+    """The methods of both producers."""
 
     send = waits(Producer.send)
     send_async = begins(Producer.send)
@@ -210,7 +211,8 @@ class _Sending(Blocking[S]):
 
 
 class SyncProducer(_Sending[Producer]):
-    """`with SyncProducer("127.0.0.1:9876") as producer: producer.send("T", b"...", delay_ms=5000)`"""
+    """Producer for code without a loop:
+    `with SyncProducer("127.0.0.1:9876") as producer: producer.send("T", b"...")`"""
 
     def __init__(
         self, namesrv: str | Sequence[str], settings: ProducerSettings | None = None, *, clock: Clock | None = None
@@ -219,7 +221,7 @@ class SyncProducer(_Sending[Producer]):
 
 
 class SyncTransactionProducer(_Sending[TransactionProducer]):
-    """As TransactionProducer."""
+    """TransactionProducer for code without a loop."""
 
     def __init__(
         self,
@@ -235,7 +237,7 @@ class SyncTransactionProducer(_Sending[TransactionProducer]):
 
 
 class SyncPushConsumer(Blocking[PushConsumer]):
-    """As PushConsumer; it consumes between start and stop, while the caller does what it likes."""
+    """PushConsumer for code without a loop. It consumes in its own threads between `start` and `stop`."""
 
     def __init__(
         self,
@@ -252,7 +254,7 @@ class SyncPushConsumer(Blocking[PushConsumer]):
 
 
 class SyncPullConsumer(Blocking[PullConsumer]):
-    """As PullConsumer."""
+    """PullConsumer for code without a loop."""
 
     def __init__(
         self,
@@ -281,12 +283,12 @@ class SyncPullConsumer(Blocking[PullConsumer]):
 
     @property
     def queues(self) -> list[QueueName]:
-        """The queues that are this member's now."""
+        """The queues that this member holds now."""
         return self._client.queues
 
 
 class SyncAdmin(Blocking[Admin]):
-    """As Admin."""
+    """Admin for code without a loop."""
 
     def __init__(
         self,
