@@ -1,1 +1,1 @@
-"""SQL92 filters: an expression over the properties of messages, as Apache RocketMQ's rocketmq-filter has it."""
+"""SQL92 filters: expressions over the properties of messages, as in Apache RocketMQ's rocketmq-filter."""

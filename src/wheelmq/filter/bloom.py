@@ -1,8 +1,8 @@
-"""The bits that stand for a filter in a bit map of filters (RocketMQ: BloomFilter, BloomFilterData).
+"""The bits of a filter in a bit map of filters (RocketMQ: BloomFilter, BloomFilterData).
 
-Apache RocketMQ writes them beside each filter in config/consumerFilter.json, and passes over that file when they are
-not what it would write itself. The bit maps themselves (enableCalcFilterBitMap, enableConsumeQueueExt) are off unless
-they are asked for, and WheelMQ has none.
+Apache RocketMQ writes them with each filter to config/consumerFilter.json. It ignores the file if they differ from
+its own result. The bit maps themselves (enableCalcFilterBitMap, enableConsumeQueueExt) are off by default, and
+WheelMQ does not have them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 BITS: Final = 112
-"""For 32 consumers (expectConsumerNumUseFilter) and one error in five (maxErrorRateOfBloomFilter)."""
+"""For 32 consumers (expectConsumerNumUseFilter) and an error rate of 20 % (maxErrorRateOfBloomFilter)."""
 BITS_EACH: Final = 3
 
 _U32: Final = (1 << 32) - 1
@@ -20,7 +20,7 @@ _C2: Final = 0x4CF5_AD43_2745_937F
 
 
 def bit_positions(text: str) -> tuple[int, ...]:
-    """The bits of `text`, by the two halves of its hash."""
+    """Return the bit positions of `text`, from the two halves of its hash."""
     whole = murmur3(text.encode())
     positions = []
     for i in range(1, BITS_EACH + 1):
@@ -30,7 +30,7 @@ def bit_positions(text: str) -> tuple[int, ...]:
 
 
 def murmur3(data: bytes) -> int:
-    """The first 64 bits of MurmurHash3 x64 128 with seed 0, as an unsigned number."""
+    """Return the first 64 bits of MurmurHash3 x64 128 with seed 0, as an unsigned number."""
     h1 = h2 = 0
     whole = len(data) - len(data) % 16
     for at in range(0, whole, 16):

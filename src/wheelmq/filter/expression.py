@@ -1,7 +1,7 @@
-"""What an expression is made of, and what it says of a message (RocketMQ: filter.expression).
+"""The parts of an expression and their evaluation for a message (RocketMQ: filter.expression).
 
-Three values: True, False, and None for unknown, which is what most comparisons with an absent property give. A message
-matches when the whole is True. An operand that makes no sense is refused when the expression is built.
+There are three values: True, False, and None for unknown. Most comparisons with an absent property are unknown. A
+message matches if the whole expression is True. An invalid operand is rejected when the expression is built.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from wheelmq.filter.values import EvaluationError, Value, compare, negate, to_do
 
 
 class Properties(Protocol):
-    """A message's properties."""
+    """The properties of a message."""
 
     def get(self, name: str, /) -> str | None: ...
 
 
 DEPTH_MAX: Final = 200
-"""Operands within operands: evaluating them takes a frame of the stack each."""
+"""Maximum depth of nested operands. The evaluation takes one stack frame per level."""
 
 
 class ExpressionError(ValueError):
-    """The text is no expression; the message says what is wrong with it."""
+    """The text is not a valid expression. The message gives the error."""
 
 
 class Expression:
-    """A part of an expression: a value for each message."""
+    """A part of an expression. It has a value for each message."""
 
     __slots__ = ("depth",)
 
@@ -38,7 +38,7 @@ class Expression:
             raise ExpressionError(f"it nests more than {DEPTH_MAX} deep")
 
     def evaluate(self, properties: Properties) -> Value:
-        """The value for a message with these properties. Raises EvaluationError."""
+        """Return the value for a message with these properties. Raises EvaluationError."""
         raise NotImplementedError
 
 
@@ -51,12 +51,12 @@ class Condition(Expression):
         raise NotImplementedError
 
     def matches(self, properties: Properties) -> bool:
-        """Whether it is True for a message with these properties. Raises EvaluationError."""
+        """Return whether the condition is True for a message with these properties. Raises EvaluationError."""
         return self.evaluate(properties) is True
 
 
 class Property(Expression):
-    """The text of a property, None when the message has none of that name."""
+    """The text of a property; None if the message does not have the property."""
 
     __slots__ = ("name",)
 
@@ -104,7 +104,7 @@ class Truth(Condition):
 
 
 class Negative(Expression):
-    """A number with the other sign; None for what is no number, as a property never is."""
+    """A negated number; None for any other value, including every property."""
 
     __slots__ = ("operand",)
 
@@ -117,7 +117,7 @@ class Negative(Expression):
 
 
 class Presence(Condition):
-    """A property where a condition is asked for: False when it is there, whatever it says, unknown when it is not."""
+    """A property used as a condition: False if it is present, with any value, and unknown if it is absent."""
 
     __slots__ = ("operand",)
 
@@ -130,7 +130,7 @@ class Presence(Condition):
 
 
 def condition(operand: Expression) -> Condition:
-    """`operand` where a condition is asked for. Raises ExpressionError."""
+    """Return `operand` as a condition. Raises ExpressionError."""
     if isinstance(operand, Condition):
         return operand
     if isinstance(operand, Property):
@@ -139,7 +139,7 @@ def condition(operand: Expression) -> Condition:
 
 
 class Not(Condition):
-    """The opposite; unknown stays unknown."""
+    """The negation. Unknown stays unknown."""
 
     __slots__ = ("operand",)
 
@@ -153,14 +153,14 @@ class Not(Condition):
 
 
 class Joined(Condition):
-    """Conditions with AND between them, or with OR: the first that decides does."""
+    """Conditions joined by AND or by OR. The first decisive one ends the evaluation."""
 
     __slots__ = ("decisive", "operands")
 
     def __init__(self, operands: list[Expression], *, decisive: bool) -> None:
         self.operands = [condition(one) for one in operands]
         self.decisive = decisive
-        """What one of them must be for the whole to be that: False with AND, True with OR."""
+        """The value of one condition that decides the whole: False for AND, True for OR."""
         super().__init__(*self.operands)
 
     def evaluate(self, properties: Properties) -> bool | None:
@@ -174,7 +174,7 @@ class Joined(Condition):
 
 
 class Equal(Condition):
-    """Whether two values are the same. What is absent is equal to what is absent."""
+    """Equality of two values. Two absent values are equal."""
 
     __slots__ = ("left", "right")
 
@@ -196,7 +196,7 @@ class Equal(Condition):
 
 
 def equal(left: Expression, right: Expression) -> Equal:
-    """`left = right`. Raises ExpressionError."""
+    """Return `left = right`. Raises ExpressionError."""
     for operand in (left, right):
         if isinstance(operand, Truth) and operand.value is None:
             raise ExpressionError("NULL is compared: write IS NULL, or IS NOT NULL")
@@ -206,7 +206,7 @@ def equal(left: Expression, right: Expression) -> Equal:
 
 
 def is_null(operand: Expression) -> Equal:
-    """`operand IS NULL`."""
+    """Return `operand IS NULL`."""
     return Equal(operand, Truth(None))
 
 
@@ -219,7 +219,7 @@ ORDERS: Final[dict[str, Callable[[int, int], bool]]] = {
 
 
 class Ordered(Condition):
-    """Whether two numbers stand as a sign says; unknown when one is absent. Two texts are compared as Doubles."""
+    """An order comparison of two numbers; unknown if one is absent. Two texts are compared as Doubles."""
 
     __slots__ = ("holds", "left", "right")
 
@@ -246,7 +246,8 @@ class Ordered(Condition):
 
 
 def between(operand: Expression, low: Expression, high: Expression) -> Joined:
-    """`operand BETWEEN low AND high`. Raises ExpressionError, also for two literals of which the first is greater."""
+    """Return `operand BETWEEN low AND high`.
+    Raises ExpressionError, also if both limits are literals and the first is greater."""
     if isinstance(low, Constant) and isinstance(high, Constant) and _is_less(high, low):
         raise ExpressionError(f"BETWEEN {low} AND {high} holds nothing: the lesser number goes first")
     return Joined([Ordered(operand, ">=", low), Ordered(operand, "<=", high)], decisive=False)
@@ -256,16 +257,16 @@ def _is_less(left: Constant, right: Constant) -> bool:
     try:
         return compare(left.value, right.value) < 0
     except EvaluationError:
-        return False  # a text, which the comparison refuses
+        return False  # a text, which the comparison rejects
 
 
 def not_between(operand: Expression, low: Expression, high: Expression) -> Joined:
-    """`operand NOT BETWEEN low AND high`. Raises ExpressionError."""
+    """Return `operand NOT BETWEEN low AND high`. Raises ExpressionError."""
     return Joined([Ordered(operand, "<", low), Ordered(operand, ">", high)], decisive=True)
 
 
 class Among(Condition):
-    """Whether a property is one of some texts, or none of them; unknown when it is absent."""
+    """`IN` or `NOT IN`: whether a property is one of some texts, or none of them; unknown if it is absent."""
 
     __slots__ = ("operand", "texts", "wanted")
 
@@ -290,9 +291,9 @@ TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class Like(Condition):
-    """Whether a text contains another, or begins or ends with it, or does not.
+    """Whether a text contains another, or begins or ends with it, or its negation with NOT.
 
-    False for what is absent or no text, and when the other is empty: with NOT as well.
+    False for an absent value, for a value that is not a text, and if the other text is empty, even with NOT.
     """
 
     __slots__ = ("operand", "test", "text", "wanted")

@@ -1,7 +1,7 @@
-"""From text to expression: the grammar of RocketMQ's filters (RocketMQ: SelectorParser.jj).
+"""Parses filter expressions with RocketMQ's grammar (RocketMQ: SelectorParser.jj).
 
-As with Apache's parser, a text is read as far as an expression goes and one token further; what stands behind that is
-ignored (`a = 1 ORDER BY b` is `a = 1`). NOT binds closer than any comparison (`NOT a = 1` is `(NOT a) = 1`).
+As in Apache's parser, parsing stops one token after the end of the expression and ignores the rest: `a = 1 ORDER BY
+b` is `a = 1`. NOT binds closer than any comparison: `NOT a = 1` is `(NOT a) = 1`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from wheelmq.filter.values import Long
 from wheelmq.formats.java import java_double, java_long
 
 CHARS_MAX: Final = 16_384
-"""The longest expression that is read; Apache RocketMQ knows no limit."""
+"""Maximum length of an expression. Apache RocketMQ has no limit."""
 CACHED: Final = 1000
-"""Expressions whose parse result is kept (RocketMQ: PARSE_CACHE, of 100)."""
+"""Number of expressions whose parse result is kept (RocketMQ: PARSE_CACHE, 100)."""
 SHOWN_CHARS: Final = 200
-"""Characters of an expression that an error shows."""
+"""Maximum number of characters of an expression in an error text."""
 
 BRACKETS_MAX: Final = 1000
-"""Brackets and signs that may be open at once. Apache's parser overflows its stack at some thousands."""
+"""Maximum number of open brackets and signs. Apache's parser overflows its stack at some thousands."""
 
 KEYWORDS: Final = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
@@ -88,7 +88,7 @@ BLOCK_COMMENT: /\/\*[^*]*\*+(?:[^*\/][^*]*\*+)*\//
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, Expression]):
-    """Builds the parts as the parser meets them. The tokens of keywords come along and are passed over."""
+    """Builds the parts of the expression during parsing. Keyword tokens among the arguments are ignored."""
 
     def start(self, whole: Expression) -> Condition:
         return parts.condition(whole)
@@ -174,7 +174,7 @@ def _unquoted(token: Token) -> str:
 
 
 def _keyword(token: Token) -> Token:
-    """The token of a name, or of the keyword that it is."""
+    """Return the token of a name, or of its keyword if it is one."""
     upper = token.value.upper()
     return Token.new_borrow_pos(upper, token.value, token) if upper in KEYWORDS else token
 
@@ -193,11 +193,11 @@ _END: Final = Token("$END", "")
 
 
 _outcomes: dict[str, Condition | ExpressionError] = {}
-"""Results by text, the oldest first. A wrong expression is not parsed again and again either."""
+"""Parse results by text, the oldest first. Errors are kept too, so that a wrong expression is parsed only once."""
 
 _LINE_COMMENT: Final = re.compile(r"--[^\n\r]*[\n\r]")
 _NO_COMMENT: Final = re.compile(r"'(?:''|[^'])*'|/\*[^*]*\*+(?:[^*/][^*]*\*+)*/|[^'/-]+|-(?!-)|/")
-"""A text, a block comment, or characters that begin neither these nor a line comment."""
+"""Matches a quoted text, a block comment, or characters that begin neither of them nor a line comment."""
 
 
 def parse(text: str) -> Condition:
@@ -219,7 +219,7 @@ def parse(text: str) -> Condition:
 
 
 def is_parsed(text: str) -> bool:
-    """Whether `parse` knows the result for `text`."""
+    """Return whether `parse` knows the result for `text`."""
     return text in _outcomes or len(text) > CHARS_MAX
 
 
@@ -227,7 +227,7 @@ def _without_line_comments(text: str) -> str:
     """Return `text` with spaces in place of its line comments.
 
     A line comment needs a line end: two signs after the last one are two signs. The grammar cannot look for the line
-    end from each sign, since a text of 16,384 signs would take seconds.
+    end from each sign, because a text of 16,384 signs would take seconds.
     """
     comments_end = max(text.rfind("\n"), text.rfind("\r"))
     parts, at = [], 0
@@ -235,7 +235,7 @@ def _without_line_comments(text: str) -> str:
         comment = _LINE_COMMENT.match(text, at)
         found = comment or _NO_COMMENT.match(text, at)
         if found is None:
-            break  # a text without an end, which the grammar refuses
+            break  # an unterminated text, which the grammar rejects
         parts.append(" " * len(found[0]) if comment else found[0])
         at = found.end()
     return "".join(parts) + text[at:]
@@ -258,7 +258,7 @@ def _read(text: str) -> Condition:
 
 
 def _feed(parser: InteractiveParser) -> None:
-    """Feed all tokens. Raises ExpressionError as soon as they nest too deep, whatever comes after them."""
+    """Feed all tokens to the parser. Raises ExpressionError as soon as the nesting is too deep."""
     open_brackets = signs = 0
     for token in parser.iter_parse():
         open_brackets += (token.type == "LPAR") - (token.type == "RPAR")

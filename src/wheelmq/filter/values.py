@@ -1,8 +1,8 @@
-"""The values of expressions, and how they compare (RocketMQ: ComparisonExpression).
+"""The values of expressions and their comparison (RocketMQ: ComparisonExpression).
 
-A property is a text or absent; a literal is a text, a number or a truth value. Java tells three kinds of numbers
-apart, and so does what a text is read as when it is compared with one: `int` stands for an Integer of 32 bits, `Long`
-for what needs 64, `float` for a Double.
+A property is a text or absent. A literal is a text, a number or a Boolean. Java has three kinds of numbers, and so
+does a text that is compared with a number: `int` is an Integer of 32 bits, `Long` a Long of 64 bits, `float` a
+Double.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from wheelmq.formats.java import java_boolean, java_double, java_int, java_long
 
 
 class Long(int):
-    """A whole number beyond 32 bits."""
+    """An integer that needs more than 32 bits."""
 
 
 Value = str | bool | int | float | None
 
 UNLIKE = -1
-"""How values of kinds that do not compare stand to each other: the left counts as the lesser."""
+"""Result for two values of kinds that cannot be compared: the left one counts as less."""
 
 
 class EvaluationError(ValueError):
-    """A message's properties are not what the expression compares them with; the message does not match."""
+    """A property has no value of the kind that the expression compares it with. The message does not match."""
 
 
 def compare(left: Value, right: Value) -> int:
-    """Less than, equal to or greater than 0, as `left` is to `right`; neither is absent.
+    """Return a number less than, equal to or greater than 0, as `left` is to `right`. Neither may be None.
 
-    A text beside a number is read as a number of that kind, beside a truth value as one. Raises EvaluationError where
-    it is none, and for a truth value to the left of a text.
+    A text is converted to the kind of the other operand if that is a number or a Boolean. Raises EvaluationError if
+    the text has no such value, and for a Boolean to the left of a text.
     """
     if isinstance(left, str):
         return _sign(left, right) if isinstance(right, str) else compare(_read(left, right), right)
@@ -44,14 +44,14 @@ def compare(left: Value, right: Value) -> int:
 
 
 def negate(value: Value) -> Value:
-    """The number with the other sign; None for what is no number."""
+    """Return the negated number, or None for a value that is not a number."""
     if isinstance(value, bool | str) or value is None:
         return None
     return Long(-value) if isinstance(value, Long) else -value
 
 
 def to_double(text: str) -> float:
-    """The text as a Double. Raises EvaluationError."""
+    """Return the text as a Double. Raises EvaluationError."""
     value = java_double(text)
     if value is None:
         raise EvaluationError(f"{text!r} is no number")
@@ -59,7 +59,7 @@ def to_double(text: str) -> float:
 
 
 def _read(text: str, like: Value) -> bool | int | float:
-    """The text as a value of the kind of `like`."""
+    """Return the text as a value of the kind of `like`. Raises EvaluationError."""
     if isinstance(like, bool):
         return java_boolean(text)
     if isinstance(like, float):
@@ -76,7 +76,7 @@ def _double(value: Value) -> float:
 
 
 def _compare_doubles(left: float, right: float) -> int:
-    """As Double.compareTo: NaN is equal to itself and greater than all else, and 0.0 is greater than -0.0."""
+    """Compare as Double.compareTo: NaN equals itself and is greater than all else, and 0.0 is greater than -0.0."""
     if left != left or right != right:
         return (left != left) - (right != right)
     if left == right == 0:
