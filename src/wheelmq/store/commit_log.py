@@ -1,7 +1,7 @@
-"""The commit log: records end to end in mapped files (RocketMQ: CommitLog).
+"""The commit log: consecutive records in mapped files (RocketMQ: CommitLog).
 
-The writer reserves room, which may begin the next file, writes the record there, and advances. A record never
-crosses a file: where it does not fit, a blank fills the file.
+The writer reserves room, which may begin the next file, writes the record, and advances the end. A record never
+crosses a file border: a blank fills the rest of a file in which the record does not fit.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from wheelmq.system.disk import MappedFile
 from wheelmq.system.failpoint import reach
 
 HEAD_BYTES: Final = 8
-"""Size and magic, which make bytes a record."""
+"""Size and magic, which mark bytes as a record."""
 _found: Final = np.zeros(kernel.FOUND, np.int64)
 
 
 class NoRecord(LookupError):
-    """Where a queue unit points to is no record of the size that it says."""
+    """A queue unit points to bytes that are not a record of the unit's size."""
 
 
 class CommitLog:
-    """The log. `end` is where the next record goes; everything before `synced` is on disk."""
+    """The log. The next record is written at `end`. Everything before `synced` is on disk."""
 
     def __init__(self, files: MappedSequence, clock: Clock) -> None:
         self.files = files
@@ -50,29 +50,30 @@ class CommitLog:
         self.end = LogPosition(files.start)
         self.synced = LogPosition(files.start)
         self.last_store_ms = Millis(0)
-        """Of the last record."""
+        """Store time of the last record."""
         self.damaged: frozenset[LogPosition] = frozenset()
-        """Positions of records that are not to be handed out: their bodies are not what was stored."""
+        """Positions of records that are not delivered, because their bodies have changed since they were stored."""
         self._joined: Bytes = np.empty(0, np.uint8)
 
     @property
     def start(self) -> LogPosition:
-        """The first byte that is still there."""
+        """The first byte that still exists."""
         return LogPosition(self.files.start)
 
     def store_ms(self) -> Millis:
-        """The store time of a record appended now: the clock, but never less than that of the record before."""
+        """Return the store time of a record appended now: the clock, but never less than the store time of the last
+        record."""
         return max(self.last_store_ms, self._clock.now_ms())
 
     def advance(self, end: LogPosition, store_ms: Millis) -> None:
-        """Records were written up to `end`, the last of them stored at `store_ms`."""
+        """Note that records were written up to `end`, the last of them with store time `store_ms`."""
         if end > self.end:
             self.end, self.last_store_ms = end, store_ms
 
     def reserve(self, size: int) -> MappedFile:
-        """The file in which `size` bytes fit at `end`; begins the next one if need be. Raises DiskFull.
+        """Return a file in which `size` bytes fit at `end`. Begins the next file if needed.
 
-        When the next file cannot be made, nothing has changed.
+        Raises DiskFull. If the next file cannot be created, nothing has changed.
         """
         file_bytes = self.files.file_bytes
         assert size + BLANK_BYTES <= file_bytes, (size, file_bytes)
@@ -90,10 +91,10 @@ class CommitLog:
         return following
 
     def append(self, record: bytes, store_ms: Millis) -> LogPosition:
-        """Write an encoded record that names `end` as its position and `store_ms`, in the file that `reserve` gave.
-        Its position.
+        """Write an encoded record at `end`, in the file that `reserve` returned. Returns its position.
 
-        Size and magic go last: what a kill cuts short has neither.
+        The record must contain `end` as its position and `store_ms` as its store time. Size and magic are written
+        last: a record cut short by a kill has neither.
         """
         position = self.end
         at = position % self.files.file_bytes
@@ -104,13 +105,13 @@ class CommitLog:
         return position
 
     def read(self, position: LogPosition, size: int) -> memoryview:
-        """The bytes of one record."""
+        """Return the bytes of one record."""
         return self.files.read(position, size)
 
     def gather(self, spans: Iterable[tuple[LogPosition, int]]) -> bytes:
-        """The bytes of the records at (position, size), end to end. Raises NoRecord.
+        """Return the bytes of the records at (position, size), joined. Raises NoRecord.
 
-        Queue units have no checksum: that a record has its form there tells that the unit is right.
+        Queue units have no checksum. A well-formed record at the position shows that the unit is right.
         """
         file_bytes = self.files.file_bytes
         parts = []
@@ -130,9 +131,9 @@ class CommitLog:
         return b"".join(parts)
 
     def gather_units(self, units: npt.NDArray[Any], count_max: int, bytes_max: int) -> tuple[int, bytes]:
-        """The records that queue units name, as far as they can be joined at once: how many, and their bytes.
+        """Copy the records of the first queue units. Returns the number of records and their bytes, possibly none.
 
-        That is as far as they stand in one file and are what the units say, within the limits; perhaps none.
+        The copy ends at a file border, at a record that does not match its unit, and at the limits.
         """
         if not jit.available() or self.damaged:
             return 0, b""
@@ -148,7 +149,7 @@ class CommitLog:
         return taken, self._joined[:copied].tobytes()
 
     def properties_at(self, position: LogPosition, size: int) -> StoredProperties | None:
-        """The properties of the record of `size` bytes at `position`; None when there is none of that size."""
+        """Return the properties of the record of `size` bytes at `position`; None without a record of that size."""
         at = position % self.files.file_bytes
         if not self.start <= position < self.end or at > self.files.file_bytes - size:
             return None
@@ -159,16 +160,17 @@ class CommitLog:
             return None
 
     def is_record(self, position: LogPosition, size: int) -> bool:
-        """Whether a record of `size` bytes begins at `position`."""
+        """Return whether a record of `size` bytes begins at `position`."""
         record = self._record_at(position)
         return record is not None and record.size == size
 
     def record_at(self, position: LogPosition) -> Record | None:
-        """The record that begins at `position`; None when none does, or a damaged one."""
+        """Return the record that begins at `position`; None without one, and for a damaged one."""
         return None if position in self.damaged else self._record_at(position)
 
     def record_store_ms(self, position: LogPosition) -> Millis | None:
-        """Store time of the record that begins at `position`, whatever its body; None when none does."""
+        """Return the store time of the record that begins at `position`, even if its body is damaged;
+        None without a record."""
         record = self._record_at(position)
         return None if record is None else record.store_ms
 
@@ -183,10 +185,10 @@ class CommitLog:
         return record if record.position == position else None
 
     def sync_job(self) -> tuple[LogPosition, Callable[[], None]]:
-        """The end as it is now, and what brings the log to disk up to there; the job may run off the loop."""
+        """Return the current end and the job that syncs the log up to it. The job may run off the loop."""
         return self.end, self.files.sync_job(self.synced, self.end)
 
     def note_synced(self, upto: LogPosition) -> None:
-        """The log is on disk up to `upto`; the disk must agree."""
+        """Note that the log is on disk up to `upto`. Asserts that its file was synced up to there."""
         assert self.files.synced(upto), upto
         self.synced = max(self.synced, upto)

@@ -16,16 +16,16 @@ from wheelmq.store.mapped import MappedSequence
 from wheelmq.system.disk import Bytes
 
 TAIL_UNITS: Final = 200
-"""How many units at the tail are looked at first, when the end of what is good is looked for."""
+"""Number of units at the tail that are checked first in the search for the last good unit."""
 
 Units = npt.NDArray[Any]
 """An array of QUEUE_UNIT.dtype."""
 
 
 class ConsumeQueue:
-    """The units of one queue. `start` is the queue offset of the first unit, `end` the one that the next unit gets.
+    """The units of one queue. `start` is the queue offset of the first unit, `end` the offset of the next one.
 
-    The first units may be blanks: the file of a queue's first message is filled with them up to it.
+    The first units may be blanks: they fill the first file up to the queue's first message.
     """
 
     def __init__(self, files: MappedSequence) -> None:
@@ -36,7 +36,7 @@ class ConsumeQueue:
         self._synced = self.end
 
     def _find_end(self) -> QueueOffset:
-        """The first unit that was never written, by its size of 0, looked for in what the last file holds."""
+        """Return the offset of the first unwritten unit, which has size 0, in the written part of the last file."""
         files = self.files
         if files.start == files.end:
             return QueueOffset(files.start // QUEUE_UNIT.size)
@@ -46,14 +46,14 @@ class ConsumeQueue:
         return QueueOffset(last // QUEUE_UNIT.size + bisect_left(sizes, True, key=lambda size: size == 0))
 
     def write(self, offset: QueueOffset, units: Units) -> None:
-        """Put `units` at queue offset `offset` and behind; what lies between the end and `offset` gets blanks.
+        """Write `units` at queue offset `offset`. Blanks fill a gap between the end and `offset`.
 
-        Raises DiskFull; units written before it stay, and writing them again is harmless.
+        Raises DiskFull. Units written before the error stay, and writing them again is harmless.
         """
         self.write_encoded(offset, np.ascontiguousarray(units).view(np.uint8))
 
     def write_encoded(self, offset: QueueOffset, raw: Bytes) -> None:
-        """The same, with the bytes of the units."""
+        """Write encoded units, as `write` does."""
         if offset > self.end and self.files.start != self.files.end:
             self._fill_gap(offset)
         elif self.files.start == self.files.end:
@@ -65,13 +65,17 @@ class ConsumeQueue:
             count = min(len(raw) - done, self.files.file_bytes - at)
             file = self.files.grow(position + done, count)
             file.array[at : at + count] = raw[done : done + count]
-            file.is_written = True  # a sync that began meanwhile may have said otherwise
+            file.is_written = True  # a sync that runs meanwhile may have cleared it
             done += count
         self._synced = min(self._synced, offset)
         self.end = max(self.end, QueueOffset(offset + len(raw) // QUEUE_UNIT.size))
 
     def may_go_on_at(self, offset: QueueOffset, position: LogPosition) -> bool:
-        """Whether the record at a log position can have `offset`: whatever lies between the end and it, had records."""
+        """Return whether the record at log position `position` can have `offset`.
+
+        The log between the last unit's record and `position` must have room for the records of all offsets in
+        between.
+        """
         if offset <= self.end:
             return True
         if self.start == self.end:
@@ -80,7 +84,7 @@ class ConsumeQueue:
         return (offset - self.end) * RECORD_BYTES_MIN <= position - last
 
     def _begin(self, offset: QueueOffset) -> None:
-        """Begin the queue in the file of `offset`, blanks before it."""
+        """Begin the queue in the file of `offset`, with blanks before it."""
         self.files.grow(offset * QUEUE_UNIT.size)
         self.start = QueueOffset(self.files.start // QUEUE_UNIT.size)
         self.end = self.start
@@ -93,7 +97,7 @@ class ConsumeQueue:
             self.write(self.end, blanks[: offset - self.end])
 
     def read(self, offset: QueueOffset, count: int) -> Units:
-        """At most `count` units from `offset` on, as many as one file holds; `start <= offset < end`."""
+        """Return at most `count` units from `offset` on, all from one file. Requires `start <= offset < end`."""
         assert self.start <= offset < self.end, (offset, self.start, self.end)
         position = offset * QUEUE_UNIT.size
         at = position % self.files.file_bytes
@@ -101,7 +105,8 @@ class ConsumeQueue:
         return np.frombuffer(self.files.file_at(position).view, QUEUE_UNIT.dtype, count, at)
 
     def chunks(self, first: QueueOffset | None = None, *, ahead: bool = False) -> Iterator[Units]:
-        """All units from `first` or `start` on, file by file; `ahead` has each file read at once, for who reads all."""
+        """Yield all units from `first` or `start` on, file by file.
+        `ahead` reads each file from disk in advance, for callers that read all units."""
         offset = self.start if first is None else first
         while offset < self.end:
             units = self.read(offset, self.units_per_file)
@@ -113,7 +118,8 @@ class ConsumeQueue:
             offset = QueueOffset(offset + len(units))
 
     def skip_blanks(self, offset: QueueOffset) -> QueueOffset:
-        """The offset of the first message at or behind `offset`, which is not before `start`; `end` when none is."""
+        """Return the offset of the first message at or after `offset`, or `end` without one.
+        Requires `start <= offset`."""
         count = 1
         while offset < self.end:
             units = self.read(offset, count)
@@ -125,15 +131,17 @@ class ConsumeQueue:
         return offset
 
     def drop_before(self, log_start: LogPosition) -> Callable[[], None] | None:
-        """Begin at the first unit whose record is still in the log; what removes the files before it, if any."""
+        """Set `start` to the first unit whose record is still in the log.
+        Returns the job that removes the files before it, if any."""
         self.start = self._first_at(log_start)
         self._synced = max(self._synced, self.start)
         return self.files.drop_before(self.start * QUEUE_UNIT.size)
 
     def remove(self) -> Callable[[], None] | None:
-        """Give up every message: the queue goes on where it ends. What removes the files before that, if any.
+        """Delete all messages; the queue continues at its end. Returns the job that removes the files before it, if
+        any.
 
-        Units in the last file get blanks, so that a start does not find them. Raises DiskFull.
+        Units in the last file are replaced by blanks, so that a start does not find them. Raises DiskFull.
         """
         if self.start == self.end:
             return None
@@ -144,9 +152,9 @@ class ConsumeQueue:
         return self.files.drop_before(self.start * QUEUE_UNIT.size)
 
     def _first_at(self, log_start: LogPosition) -> QueueOffset:
-        """The first offset whose record begins at or behind `log_start`; `end` when none does.
+        """Return the first offset whose record begins at or after `log_start`, or `end` without one.
 
-        A unit that a power cut left out counts as one whose record is there: recovery writes it again.
+        A unit lost in a power cut counts as one whose record exists, because recovery writes it again.
         """
 
         def is_there(unit: Any) -> bool:
@@ -160,9 +168,10 @@ class ConsumeQueue:
         return self.end
 
     def cut_log(self, log_end: LogPosition) -> None:
-        """Drop the units at the tail whose records do not end before `log_end`, and whatever stands behind.
+        """Drop the units at the tail whose records end after `log_end`, and everything after them.
 
-        A power cut may have left holes among them, and units behind the end: pages reach the disk in any order.
+        A power cut may have left holes among the units and units after the end, because pages reach the disk in any
+        order.
         """
         end, count = self.end, TAIL_UNITS
         while end > self.start:
@@ -188,11 +197,11 @@ class ConsumeQueue:
 
     @property
     def unsynced(self) -> int:
-        """Units written since the last sync."""
+        """Number of units written since the last sync."""
         return self.end - self._synced
 
     def sync_job(self) -> Callable[[], None]:
-        """What brings the units so far to disk; may run off the loop."""
+        """Return the job that syncs the units written so far. It may run off the loop."""
         first, end = self._synced, self.end
         sync = self.files.sync_job(first * QUEUE_UNIT.size, end * QUEUE_UNIT.size)
 

@@ -1,8 +1,8 @@
-"""The journal: one row for each record appended in the round, or the tick, that runs.
+"""The journal: one row for each record appended in the running round or tick.
 
-The commit log's writers, kernel and plain, add rows; at its end the store derives queue units from them,
-the timer takes what was parked, and the journal is emptied. Rows are in log order; their columns are those of
-`formats.kernels.journal`.
+The writers of the commit log, compiled and plain, add rows. At the end of the round or tick the store derives queue
+units from them and the timer takes the parked messages. Then the journal is cleared. Rows are in log order.
+`formats.kernels.journal` defines their columns.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ Rows = npt.NDArray[np.int64]
 
 
 class Journal:
-    """Rows of `COLUMNS` 64-bit integers; `count` of them are filled."""
+    """Rows of `COLUMNS` 64-bit integers. The first `count` of them are filled."""
 
     def __init__(self, capacity: int = 65_536) -> None:
         self.table: Rows = np.zeros((capacity, COLUMNS), np.int64)
         self.count = 0
 
     def prepare(self, *row: int) -> None:
-        """Write the next row, its columns in order. The row counts after `add_prepared`, which cannot fail."""
+        """Write the next row, its columns in order. The row counts only after `add_prepared`, which cannot fail."""
         if self.count == len(self.table):
             self.table = np.concatenate((self.table, np.zeros_like(self.table)))
         self.table[self.count] = row
 
     def add_prepared(self) -> None:
-        """Add the row that was prepared last."""
+        """Add the prepared row."""
         self.count += 1
 
     def rows(self) -> Rows:
-        """The rows so far; a view that `clear` leaves as it is until rows are added again."""
+        """Return a view of the rows. It stays valid after `clear` until rows are added again."""
         return self.table[: self.count]
 
     def clear(self) -> None:

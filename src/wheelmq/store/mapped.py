@@ -1,7 +1,7 @@
-"""A sequence of mapped files that reads as one array of bytes (RocketMQ: MappedFileQueue).
+"""A sequence of mapped files that is read as one array of bytes (RocketMQ: MappedFileQueue).
 
-Files have one size and are named by the byte at which they start. The first may have gone (expiry), so the sequence
-begins at `start`, not at 0. A file is mapped when its bytes are asked for.
+All files have one size. A file is named by the position of its first byte. Expiry may have removed the first files,
+so the sequence begins at `start`, not at 0. A file is mapped at its first use.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from wheelmq.formats.disk.paths import file_name, file_start
 from wheelmq.system.disk import Bytes, Disk, DiskFull, MappedFile
 
 ZERO_STEP_BYTES: Final = 1 << 16
-"""What is zeroed at once by a cut, and only when it holds anything."""
+"""Bytes per step of zeroing by `cut`. A step that is zero already is not written."""
 LET_GO_AT_ONCE: Final = 2
-"""Files looked at for letting go when another is mapped."""
+"""Number of files checked for unmapping when another file is mapped."""
 NAMES_ABOVE: Final = 2
-"""Folders above that of a sparse sequence whose names may be new with it."""
+"""Number of parent folders of a sparse sequence whose names may be as new as its own."""
 
 
 class MappedFiles:
-    """The files that are mapped, of one sequence or of many; with `most`, not many more than that.
+    """The mapped files of one or many sequences; with `most`, about that many at most.
 
-    The one that was longest not asked for is let go: whoever holds bytes of it reads on, and the system unmaps it when
-    nobody does. What may hold bytes that no sync has covered stays mapped, since an error of the disk is told only to
-    those who had the file open when it happened.
+    The least recently used file is dropped. Views of it stay valid, and the system unmaps it after the last one. A
+    file that may hold unsynced bytes stays mapped: the system reports a disk error only to users that had the file
+    open at the time of the error.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -40,7 +40,7 @@ class MappedFiles:
         return len(self._files)
 
     def get(self, sequence: MappedSequence, start: int) -> MappedFile | None:
-        """The file, if it is mapped."""
+        """Return the file if it is mapped."""
         key = (sequence, start)
         file = self._files.get(key)
         if file is not None and self._most is not None:
@@ -48,7 +48,7 @@ class MappedFiles:
         return file
 
     def add(self, sequence: MappedSequence, start: int, file: MappedFile) -> None:
-        """Keep a file that was mapped."""
+        """Keep a mapped file."""
         self._files[sequence, start] = file
         if self._most is None:
             return
@@ -60,15 +60,16 @@ class MappedFiles:
                 del self._files[key]
 
     def drop(self, sequence: MappedSequence, start: int) -> None:
-        """Let go of a file that is to be removed."""
+        """Drop a file before its removal."""
         self._files.pop((sequence, start), None)
 
 
 class MappedSequence:
     """The mapped files of one folder.
 
-    With `step_bytes` they are sparse: they get their room in such steps as they grow, and neither they nor their names
-    are durable before `sync_job` has run. That is for files whose bytes follow from others.
+    With `step_bytes` the files are sparse: they get disk space in steps of this size as they grow. Neither their
+    bytes nor their names are durable before `sync_job` has run. Sparse files suit data that can be derived from other
+    files.
     """
 
     def __init__(
@@ -95,17 +96,18 @@ class MappedSequence:
                 raise OSError(errno.EINVAL, why, str(folder))
         self._mapped = MappedFiles() if mapped is None else mapped
         self._ahead: dict[int, MappedFile] = {}
-        """Files behind the end that were made ahead, by start."""
+        """Files created ahead, by start. They follow the end."""
         self._room = (0, 0)
-        """Bytes of one file, from and to, that are known to have room on the disk."""
+        """The range of bytes of one file that is known to have disk space."""
         self._has_new_names = bool(starts)
-        """Whether names may not be on disk: also of files that were found, which a process that was killed made."""
+        """Whether file names may not be on disk yet.
+        This includes existing files: a killed process may have created them."""
         self.start = starts[0] if starts else 0
         self.end = starts[-1] + file_bytes if starts else 0
-        """Byte behind the last file."""
+        """End of the last file."""
 
     def file_at(self, position: int) -> MappedFile:
-        """The file that holds byte `position`; it must exist."""
+        """Return the file that holds byte `position`. It must exist."""
         start = position - position % self.file_bytes
         assert self.start <= start < self.end, (position, self.start, self.end)
         file = self._mapped.get(self, start)
@@ -118,9 +120,10 @@ class MappedSequence:
         return self._disk.map(self.folder / file_name(start), self.file_bytes, sparse=self._is_sparse)
 
     def grow(self, position: int, size: int = 1) -> MappedFile:
-        """The file that holds the `size` bytes from `position` on, to be written: made if need be, with room for them.
+        """Return the file for writing `size` bytes at `position`. Creates the file and allocates disk space if
+        needed.
 
-        A sequence without files begins at that file; otherwise the file may only be the next one. Raises DiskFull.
+        A sequence without files begins at that file. Otherwise a new file must be the next one. Raises DiskFull.
         """
         start = position - position % self.file_bytes
         if self.start == self.end:
@@ -147,14 +150,14 @@ class MappedSequence:
         self._room = (self._room[0] if joins else start + first, start + stop)
 
     def has_room(self, position: int) -> bool:
-        """Whether byte `position` may be written without `grow` being asked."""
+        """Return whether byte `position` may be written without a call of `grow`."""
         return self._room[0] <= position < self._room[1]
 
     def ahead_job(self, count: int, populate_bytes: int) -> Callable[[], list[MappedFile]]:
-        """What makes the next `count` files and populates the first bytes of each; it may run off the loop, then tell
-        `take_ahead` what it gave. Raises DiskFull when there is no room for the next one.
+        """Return the job that creates the next `count` files and populates the first bytes of each.
 
-        Those behind the next are made only where that leaves room for as much again: queues need some too.
+        The job may run off the loop. Pass its result to `take_ahead`. Raises DiskFull without space for the next
+        file. Further files are created only if the disk has space for two of them, because queues need space too.
         """
         starts = [start for i in range(count) if (start := self.end + i * self.file_bytes) not in self._ahead]
         is_next = self.end
@@ -178,37 +181,39 @@ class MappedSequence:
 
     @property
     def made_to(self) -> int:
-        """Byte behind the last file there is, those counted that were made ahead."""
+        """End of the last existing file, including files created ahead."""
         end = self.end
         while end in self._ahead:
             end += self.file_bytes
         return end
 
     def made_at(self, position: int) -> MappedFile:
-        """The file that holds byte `position`, which is before `made_to`: one of the sequence or one made ahead."""
+        """Return the file that holds byte `position`, which must be before `made_to`.
+        The file may be one created ahead."""
         return self._ahead.get(position - position % self.file_bytes) or self.file_at(position)
 
     def take_ahead(self, files: list[MappedFile]) -> None:
-        """Keep files that were made ahead until the sequence grows into them."""
+        """Keep files created ahead until the sequence grows into them."""
         for file in files:
             start = int(file.path.name)
             if start >= self.end:
                 self._ahead[start] = file
 
     def read(self, position: int, size: int) -> memoryview:
-        """`size` bytes from `position` on; they must lie in one file."""
+        """Return `size` bytes from `position` on. They must lie in one file."""
         file = self.file_at(position)
         at = position % self.file_bytes
         assert at + size <= self.file_bytes, (position, size)
         return file.view[at : at + size]
 
     def written_bytes(self, start: int) -> int:
-        """How many bytes of the file that begins at `start` may hold anything, without a hole before them."""
+        """Return the number of bytes at the beginning of the file at `start` that may hold data, up to the first
+        hole."""
         found = self._disk.written(self.folder / file_name(start), 0, self.file_bytes)
         return found[0][1] if found and found[0][0] == 0 else 0
 
     def pieces(self, position: int, end: int) -> list[tuple[int, MappedFile, int, int]]:
-        """The bytes from `position` to `end`, file by file: (position, file, first byte in it, byte behind)."""
+        """Return the bytes from `position` to `end` by file: (position, file, first byte in it, end byte in it)."""
         found = []
         while position < end:
             at = position % self.file_bytes
@@ -218,9 +223,10 @@ class MappedSequence:
         return found
 
     def sync_job(self, position: int, end: int) -> Callable[[], None]:
-        """What brings the bytes from `position` to `end` to disk; may run off the loop.
+        """Return the job that syncs the bytes from `position` to `end`. It may run off the loop.
 
-        Of a sparse file, which may be let go of (see `MappedFiles`), all; of another no page behind `end`.
+        It syncs the whole of a sparse file, because `MappedFiles` may drop the file later. In other files it syncs no
+        page after `end`.
         """
         parts = [(file, at, stop) for _, file, at, stop in self.pieces(position, end)]
         folders = [self.folder, *self.folder.parents[:NAMES_ABOVE]] if self._is_sparse and self._has_new_names else []
@@ -242,17 +248,18 @@ class MappedSequence:
         return sync
 
     def synced(self, position: int) -> bool:
-        """Whether all bytes of its file before `position` were synced (asked by assertions)."""
+        """Return whether all bytes before `position` in its file were synced. Only assertions use it."""
         if position <= self.start:
             return True
         file = self.file_at(position - 1)
         return file.synced_bytes >= (position - 1) % self.file_bytes + 1
 
     def drop_before(self, position: int) -> Callable[[], None] | None:
-        """Give up the files that end at or before `position`, but for the last one; None when there is none.
+        """Drop the files that end at or before `position`, except for the last file. Returns None if there are none.
 
-        What removes them is given back and may run off the loop; with them goes what an earlier one failed to remove.
-        The oldest goes first, so that a stop in between leaves files that join. Who holds bytes of one may read on.
+        Otherwise returns the job that removes the files; it may run off the loop. It also removes files that an
+        earlier job failed to remove. The oldest file goes first, so that the remaining files are contiguous even
+        after a stop. Existing views stay readable.
         """
         start = min(position - position % self.file_bytes, self.end - self.file_bytes)
         gone = range(self.start, start, self.file_bytes)
@@ -270,9 +277,9 @@ class MappedSequence:
         return job
 
     def cut(self, position: int) -> None:
-        """Zero what stands behind `position` in its file and remove the files behind that one, on disk on return.
+        """Zero the bytes from `position` on in its file and remove the later files. All of this is on disk on return.
 
-        The last file goes first, so that a stop in between leaves files that join.
+        The last file is removed first, so that the remaining files are contiguous even after a stop.
         """
         first_gone = -(-position // self.file_bytes) * self.file_bytes
         gone = range(max(first_gone, self.start), self.end, self.file_bytes)
@@ -289,13 +296,15 @@ class MappedSequence:
             written = self._disk.written(path, at, self.file_bytes)
             changed = [_zero(self.file_at(position).array[first:stop]) for first, stop in written]
             if any(changed) or (changed and not self._is_sparse):
-                # Who was to sync zeros may have been killed first; only of a sparse file does a later sync reach them.
+                # A process that zeroed these bytes may have been killed before its sync. A later sync reaches them
+                # only in a sparse file.
                 file = self.file_at(position)
                 file.sync(file.synced_bytes)
 
 
 def _zero(array: Bytes) -> bool:
-    """Zero `array`; whether anything else was there. What is zero is left alone: a write would have to reach disk."""
+    """Zero `array`. Returns whether it held anything else.
+    Zero bytes are not written, because a write must be synced."""
     changed = False
     for at in range(0, len(array), ZERO_STEP_BYTES):
         step = array[at : at + ZERO_STEP_BYTES]
@@ -306,9 +315,9 @@ def _zero(array: Bytes) -> bool:
 
 
 class HeldFiles:
-    """The files of a sequence that hold bytes `first` to `last`, as they are now, for use off the loop.
+    """The files of a sequence that hold bytes `first` to `last` now, for use off the loop.
 
-    The sequence itself may not be asked there, and once its files are removed it would make them anew.
+    The sequence itself must not be used there: it would create removed files again.
     """
 
     def __init__(self, files: MappedSequence, first: int, last: int) -> None:
@@ -316,18 +325,18 @@ class HeldFiles:
         starts = range(max(first - first % self.file_bytes, files.start), min(last + 1, files.end), self.file_bytes)
         self._files = {start: files.file_at(start) for start in starts}
         self.start = starts.start
-        """Where the first held file begins."""
+        """Start of the first held file."""
         self.end = starts[-1] + self.file_bytes if starts else self.start
 
     def file_at(self, position: int) -> MappedFile:
-        """Return the file that holds byte `position`. Raises LookupError when it is not held."""
+        """Return the file that holds byte `position`. Raises LookupError if it is not held."""
         file = self._files.get(position - position % self.file_bytes)
         if file is None:
             raise LookupError(f"position {position} is in no held file: these are from {self.start} to {self.end}")
         return file
 
     def read(self, position: int, size: int) -> memoryview:
-        """Return `size` bytes from `position` on; they must lie in one file."""
+        """Return `size` bytes from `position` on. They must lie in one file."""
         at = position % self.file_bytes
         assert at + size <= self.file_bytes, (position, size)
         return self.file_at(position).view[at : at + size]

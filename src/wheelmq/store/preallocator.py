@@ -1,8 +1,8 @@
-"""Work ahead of a log's end, beside the loop: the next pages populated, on a thread of its own; the next files made.
+"""Prepares the log ahead of its end, off the loop: populates the next pages and creates the next files.
 
-A page that is touched for the first time is a fault, and for a file that was only allocated a costly one; a file that
-has to be made is an allocation and an fsync, which waits seconds for a busy disk. Neither belongs into the tick that
-appends. (A file of a consume queue is sparse and synced later, so it costs its tick little.)
+The first store to a page is a page fault, and an expensive one in a file that was only allocated. A separate thread
+populates pages. A new file needs an allocation and an fsync, which waits seconds for a busy disk. Neither may delay
+the tick that appends. The file of a consume queue is sparse and synced later, so its creation costs a tick little.
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ from wheelmq.system.workers import Worker
 log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 8 << 20
-"""Pages are populated in steps of this."""
+"""Bytes per step of populating pages."""
 AHEAD_BYTES: Final = 64 << 20
-"""How far ahead of the log's end pages are kept: a burst of 100,000 small messages touches no new one."""
+"""Distance ahead of the log's end within which pages are populated.
+A burst of 100,000 small messages stays within it."""
 COMING_BYTES_MAX: Final = 512 << 20
-"""And as much more for what is known to come, but no more than this: a burst of a million small messages."""
+"""Limit of the extra distance for messages known to come: the size of a burst of a million small messages."""
 STORED_BYTES: Final = 16 << 20
-"""How far ahead of the log's end pages are stored to: the faults are not the loop's then. While a flush is under way
-one costs the loop a hundred times as much as else."""
+"""Distance ahead of the log's end within which pages are populated for writing, so that the loop has no page faults
+there. During a flush a page fault costs the loop a hundred times as much as otherwise."""
 FRESH_S: Final = 10.0
-"""The system writes what was stored to by itself, after half a minute as a rule; the next store is a fault again. So it
-is stored to once more when that was so long ago, if half of it is about to be used, or the sequence grew by as much.
+"""Age at which pages are populated for writing again.
+
+The system writes dirty pages to disk by itself, usually after 30 s, and the next store to them is a page fault again.
+The repetition also requires that half of the distance is about to be used, or that the sequence grew by as much.
 """
 RESTS_MAX: Final = 4
-"""So often while the sequence rests: what is to come may be held. One that rests stays clean."""
+"""Maximum number of repetitions while the sequence does not grow, because the coming messages may be held.
+Afterwards its pages stay clean."""
 
 
 class PagePreallocator:
-    """Has pages of a sequence populated ahead of what is written, a step at a time, so that another one has a turn.
+    """Populates pages of a sequence ahead of its written part.
 
-    Its thread should do nothing that takes longer: a log that takes 150 MB/s is through what was stored to in 0.1 s.
+    Each job is one step, so that another sequence can use the worker in between. The worker should have no longer
+    jobs: a log that grows by 150 MB/s uses up STORED_BYTES in 0.1 s.
     """
 
     def __init__(self, files: MappedSequence, worker: Worker, clock: Clock, step_bytes: int = STEP_BYTES) -> None:
@@ -51,12 +56,16 @@ class PagePreallocator:
         self._is_populating = self._has_failed = False
         self._stored_s = 0.0
         self._stored_at = 0
-        """When a step last was stored to, and what was written then."""
+        """Time of the last step populated for writing, and the written position at that time."""
         self._rests = 0
 
     def poll(self, position: int, ahead_bytes: int, *, stores: bool = False, coming_bytes: int = 0) -> bool:
-        """The sequence is written up to `position`: begin a step if one is missing within `ahead_bytes`, and its file
-        is there. Whether one is under way."""
+        """Start a step if pages within `ahead_bytes` after `position` are not populated and their file exists.
+        Returns whether a step runs.
+
+        `position` is the end of the written bytes. `stores` populates pages for writing. `coming_bytes` will be
+        appended soon.
+        """
         files = self._files
         if stores and self._is_stale(position, coming_bytes, ahead_bytes // 2):
             self._rests = self._rests + 1 if position == self._stored_at else 0
@@ -76,7 +85,7 @@ class PagePreallocator:
         return True
 
     def _is_stale(self, position: int, coming_bytes: int, enough_bytes: int) -> bool:
-        """Whether what was stored to is to be stored to again, since `enough_bytes` have come or are about to."""
+        """Return whether to populate pages for writing again, because `enough_bytes` were appended or will be."""
         grown_bytes = position - self._stored_at
         if self._is_populating or max(grown_bytes, coming_bytes) < enough_bytes:
             return False
@@ -85,7 +94,8 @@ class PagePreallocator:
         return self._clock.monotonic() - self._stored_s >= FRESH_S
 
     def _populated(self, result: Any) -> None:
-        """Whatever came of it: it is a help and no promise."""
+        """Note the end of a step and log the first failure.
+        Populating only saves time, so a failure has no other effect."""
         self._is_populating = False
         if result is not True and not self._has_failed:
             self._has_failed = True
@@ -94,8 +104,11 @@ class PagePreallocator:
 
 
 class FilePreallocator:
-    """Has the next `count` files of a sequence made, and their first bytes populated: when so few bytes are left of its
-    last file, or as soon as there is that one. `look` is called in every tick."""
+    """Creates the next `count` files of a sequence and populates their first bytes. `poll` is called in every tick.
+
+    It starts when at most `left_bytes` of the last file are unused, or without `left_bytes` as soon as that file
+    exists.
+    """
 
     def __init__(
         self,
@@ -116,7 +129,7 @@ class FilePreallocator:
         self._made_for = -1
 
     def poll(self, position: int) -> None:
-        """The sequence is written up to `position`."""
+        """Create files if it is time. The sequence is written up to `position`."""
         files = self._files
         if files.end == self._made_for or files.start == files.end:
             return
@@ -135,7 +148,8 @@ class FilePreallocator:
 
 
 class Preallocator:
-    """Keeps ahead of the log. `look` is called in every tick and is cheap when there is nothing to do."""
+    """Prepares the commit log ahead of its end.
+    `poll` is called in every tick and is cheap when nothing is to be done."""
 
     def __init__(
         self,
@@ -156,7 +170,7 @@ class Preallocator:
         self._pages = PagePreallocator(commit_log.files, populating, clock)
 
     def poll(self, coming_bytes: int = 0) -> None:
-        """Have pages populated, and files made if the log has begun another; so many bytes will be appended soon."""
+        """Populate pages, and create files if the log has begun another one. `coming_bytes` will be appended soon."""
         end = self._log.end
         if not self._pages.poll(end, STORED_BYTES, stores=True, coming_bytes=coming_bytes):
             self._pages.poll(end, AHEAD_BYTES + min(coming_bytes, COMING_BYTES_MAX))

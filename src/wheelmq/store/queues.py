@@ -1,4 +1,4 @@
-"""All consume queues of a store, each with a row number that kernels and journal use for it."""
+"""All consume queues of a store. Each has a row number, which kernels and the journal use."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from wheelmq.store.mapped import MappedFiles, MappedSequence
 from wheelmq.system.disk import Disk
 
 STEP_BYTES: Final = 1 << 16
-"""Room that the file of a queue gets at once: 3,276 units."""
+"""Disk space that a queue's file gets at a time: 3,276 units."""
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 
 
 class QueueTable:
-    """The queues by row. A row is given once and stays.
+    """The queues by row. A queue keeps its row.
 
-    `next_offset[row]` is the queue offset that the next record of the queue gets: it runs ahead of the queue's units
-    within a tick, and equals the queue's end between ticks. Of the queues' files about `mapped_files_max` are mapped.
+    `next_offset[row]` is the queue offset of the queue's next record. Within a tick it is ahead of the queue's units;
+    between ticks it equals the queue's end. About `mapped_files_max` files of the queues are mapped.
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, queue_file_bytes: int, mapped_files_max: int = 4096) -> None:
@@ -43,7 +43,7 @@ class QueueTable:
         self._queues: list[ConsumeQueue] = []
         self._keys: list[QueueKey] = []
         self.next_offset: npt.NDArray[np.int64] = np.zeros(64, np.int64)
-        self._place: npt.NDArray[np.int64] = np.zeros(0, np.int64)  # what the kernel writes to: kept, and grown
+        self._place: npt.NDArray[np.int64] = np.zeros(0, np.int64)  # buffers of the kernel, reused and grown
         self._groups: npt.NDArray[np.int64] = np.empty((0, kernel.GROUP_COLUMNS), np.int64)
         self._encoded: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
@@ -55,7 +55,7 @@ class QueueTable:
                     self.row(topic, int(queue_id))
 
     def row(self, topic: str, queue_id: int) -> int:
-        """The row of a queue, opened if this is the first time it is named."""
+        """Return the row of a queue. Opens the queue at its first use."""
         key = (topic, queue_id)
         row = self._rows.get(key)
         return self._open(key) if row is None else row
@@ -65,12 +65,12 @@ class QueueTable:
         return self._rows.get((topic, queue_id))
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if it was ever named."""
+        """Return the queue, or None if it was never named."""
         row = self._rows.get((topic, queue_id))
         return None if row is None else self._queues[row]
 
     def end(self, topic: str, queue_id: int) -> QueueOffset:
-        """The end of a queue; 0 of one that was never named."""
+        """Return the end of a queue; 0 for a queue that was never named."""
         queue = self.find(topic, queue_id)
         return QueueOffset(0) if queue is None else queue.end
 
@@ -90,7 +90,7 @@ class QueueTable:
         return zip(self._keys, self._queues, strict=True)
 
     def by_topic(self, counts: npt.NDArray[np.int64]) -> dict[str, int]:
-        """Counts by the row of a queue, summed up by topic; topics without any are left out."""
+        """Return the sums of `counts`, an array by queue row, by topic. Topics with a sum of 0 are omitted."""
         found: Counter[str] = Counter()
         for row in np.flatnonzero(counts).tolist():
             found[self._keys[row][0]] += int(counts[row])
@@ -110,17 +110,18 @@ class QueueTable:
         return row
 
     def drop_before(self, log_start: LogPosition) -> Iterator[Callable[[], None] | None]:
-        """Have every queue begin in the log; what removes the files of each that are needed no more."""
+        """Set the start of every queue to its first record in the log.
+        Yields the jobs that remove the files before it."""
         return (queue.drop_before(log_start) for queue in self._queues if queue.start < queue.end)
 
     def remove_topic(self, topic: str) -> Iterator[Callable[[], None] | None]:
-        """Give up the messages of every queue of a topic; what removes the files of each. Raises DiskFull."""
+        """Delete the messages of every queue of a topic. Yields the jobs that remove the files. Raises DiskFull."""
         return (queue.remove() for (name, _), queue in self.items() if name == topic)
 
     def write(self, rows: Rows) -> dict[int, int]:
-        """Write the units of journal `rows`; the rows of the queues that grew, each with the bytes of its records.
+        """Write the units of journal `rows`. Returns the bytes of new records by the row of their queue.
 
-        Raises DiskFull; writing again is harmless.
+        Raises DiskFull. Writing again is harmless.
         """
         if jit.available():
             return self._write_quick(rows)
@@ -140,11 +141,12 @@ class QueueTable:
         return grown
 
     def write_again(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Write the units of records that a walk met; which of `rows` were left out, for an offset that cannot be.
+        """Write the units of scanned records again. Returns a mask of the rows whose offset is impossible; they get
+        no unit.
 
-        Other than in a journal, offsets of a queue may not follow each other: a record between is damaged, or the topic
-        was made anew. But none is further behind the last unit than there is log between for the messages left out.
-        Raises DiskFull.
+        Unlike in a journal, offsets of a queue may have gaps: a record between them is damaged, or the topic was
+        created again. A gap is possible only if the log between the two records has room for the missing ones. Raises
+        DiskFull.
         """
         left_out = np.zeros(len(rows), np.bool_)
         order = np.argsort(rows[:, QUEUE], kind="stable")
@@ -165,7 +167,7 @@ class QueueTable:
         return left_out
 
     def _write_quick(self, rows: Rows) -> dict[int, int]:
-        """`write` with a kernel that encodes the units."""
+        """Write units as `write` does, encoded by a kernel."""
         if len(self._place) < len(self.next_offset):
             self._place = np.zeros_like(self.next_offset)
         if len(self._groups) < len(rows):

@@ -1,7 +1,7 @@
-"""Locks on the memory of warm log files (RocketMQ: warmMapedFileEnable, MappedFile.mlock, unlockMappedFile).
+"""Locks the pages of warm log files in memory (RocketMQ: warmMapedFileEnable, MappedFile.mlock, unlockMappedFile).
 
-A file is locked when it was made ahead of the log, and unlocked when the log has left it. So the system never takes
-back the pages that sends store to.
+A file is locked after its creation ahead of the log, and unlocked when the log has left it. So the system never
+reclaims pages that sends write to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class WarmLocks:
-    """Locks and unlocks files of one sequence beside the loop. `look` is called in every tick."""
+    """Locks and unlocks the files of one sequence on a worker. `unlock_before` is called in every tick."""
 
     def __init__(self, files: MappedSequence, worker: Worker, files_ahead: int) -> None:
         self._files = files
@@ -27,7 +27,7 @@ class WarmLocks:
         self._has_failed = False
 
     def lock(self, made: list[MappedFile]) -> None:
-        """Lock files that were made ahead."""
+        """Lock files that were created ahead."""
 
         def job() -> list[MappedFile]:
             for file in made:
@@ -38,7 +38,7 @@ class WarmLocks:
             self._worker.submit(job, self._take)
 
     def unlock_before(self, position: int) -> None:
-        """Unlock the files that end at or before `position`, where the log ends."""
+        """Unlock the files that end at or before `position`, the log's end."""
         left = [file for file in self._locked if int(file.path.name) + file.size <= position]
         if not left:
             return
