@@ -1,1 +1,1 @@
-"""The store: the single writer of commit log and consume queues. Synchronous; knows no sockets."""
+"""The store: the only writer of commit log and consume queues. It is synchronous and knows no sockets."""

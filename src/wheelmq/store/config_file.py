@@ -1,7 +1,7 @@
-"""The JSON files of the config folder (RocketMQ: ConfigManager).
+"""Reads and writes the JSON files of the config folder (RocketMQ: ConfigManager).
 
-Each change replaces the file in one step and leaves the previous one as `.bak`; where the file does not read, the
-`.bak` does.
+Each change replaces the file atomically and keeps the previous one as `.bak`. If a file cannot be decoded, its `.bak`
+is read instead.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from wheelmq.system.disk import Disk
 
 T = TypeVar("T")
 PART = 500
-"""Entries of a table that are encoded at once."""
+"""Number of table entries encoded in one step."""
 log = logging.getLogger(__name__)
 
 
 def load(disk: Disk, path: Path, shape: type[T]) -> T | None:
-    """What the file at `path` holds, or else its `.bak`; None when neither is there.
+    """Return the content of the file at `path`, or of its `.bak`; None if neither exists.
 
-    Raises BodyError when a file is there and neither reads: starting without it would lose what it says.
+    Raises BodyError if one exists and none can be decoded: a start without the file would lose its content.
     """
     problem: bodies.BodyError | None = None
     for candidate in (path, path.with_name(path.name + ".bak")):
@@ -45,14 +45,15 @@ def load(disk: Disk, path: Path, shape: type[T]) -> T | None:
 
 
 def save(disk: Disk, path: Path, value: Any) -> None:
-    """Replace the file at `path` by `value`."""
+    """Replace the file at `path` by `value`. Keeps the previous file as `.bak`."""
     disk.replace(path, encode(value), keep_previous=True)
 
 
 def encode(value: Any) -> bytes:
     """Return `value` as indented JSON.
 
-    The tables of a struct are encoded in parts, so that a large one does not keep the interpreter's lock from the loop.
+    The tables of a struct are encoded in parts, so that a large table does not keep the interpreter's lock from the
+    loop.
     """
     if not isinstance(value, msgspec.Struct):
         return msgspec.json.format(bodies.write(value), indent=2)

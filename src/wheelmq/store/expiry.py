@@ -1,9 +1,8 @@
-"""Which files of the store may go, and when (RocketMQ: CleanCommitLogService, CleanConsumeQueueService).
+"""Removes expired files of the store (RocketMQ: CleanCommitLogService, CleanConsumeQueueService).
 
-Log files go from the oldest on, at the hour that was chosen or when the disk fills, once all in them is older than the
-reserved time; when the disk is nearly full they go without regard to age. What is needed still stays whatever the disk
-says: the newest file, and every file from the first message on that waits in the timer. Queue and index files follow
-the log.
+Log files are removed from the oldest on, once all their records are older than the reserved time. This happens at the
+configured hours or when the disk fills. On a nearly full disk their age is ignored. Needed files always stay: the
+newest file, and every file from the oldest pending message on. Queue and index files are removed after the log files.
 """
 
 from __future__ import annotations
@@ -26,22 +25,24 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class ExpirySettings:
-    """Ratios are in percent of the file system's size."""
+    """The settings of expiry. Ratios are in percent of the file system's size."""
 
     reserved_hours: int
     hours: frozenset[int]
-    """Of local time."""
+    """Hours of local time."""
     used_ratio: int
-    """What is older than the reserved time goes from here on."""
+    """Disk usage above which files older than the reserved time are removed at any hour."""
     forcibly_ratio: int
-    """What is not needed goes from here on, if `cleans_forcibly`; else what is older than the reserved time."""
+    """Disk usage above which all files that are not needed are removed.
+    Requires `cleans_forcibly`; without it, only files older than the reserved time are removed."""
     cleans_forcibly: bool
     batch_max: int
-    """Log files that go at a time."""
+    """Maximum number of log files removed at a time."""
 
 
 def delete_hours(text: str, name: str = "delete_when") -> frozenset[int]:
-    """The hours in a `delete_when`, or in another setting: two digits each, `;` between them. Raises ValueError."""
+    """Return the hours in a `delete_when` or a similar setting: two digits each, separated by `;`.
+    Raises ValueError."""
     words = text.split(";")
     if not all(len(word) == 2 and word.isdecimal() and int(word) < 24 for word in words):
         raise ValueError(f"{name} is {text!r}: write hours from 00 to 23, such as 04 or 04;16")
@@ -49,7 +50,7 @@ def delete_hours(text: str, name: str = "delete_when") -> frozenset[int]:
 
 
 class Expiry:
-    """Removes what has expired."""
+    """Removes expired files."""
 
     def __init__(
         self,
@@ -66,25 +67,25 @@ class Expiry:
         self._background = background
         self._is_stuck = False
         self._free_to = store.log.start
-        """Before this nothing is needed, and what says so is on disk."""
+        """No record before this position is needed, and the records that settled the old messages are on disk."""
         self._noted = (store.log.start, store.log.start)
 
     def take_settings(self, settings: ExpirySettings) -> None:
-        """Go by other settings from now on."""
+        """Use other settings from now on."""
         self._settings = settings
 
     def note(self) -> None:
-        """Note what is needed now: it counts once log and queue units are on disk up to here.
+        """Note the oldest needed position. It takes effect once log and queue units are on disk up to now.
 
-        What settled a message that waited may still stand in memory alone; and the unit of a record that goes cannot be
-        made anew, without which its queue would begin again at an offset that was given.
+        Until then the record that settled a parked message may exist only in memory. And the unit of a removed record
+        cannot be written again: without it, its queue would assign a queue offset twice.
         """
         if min(self._store.log.synced, self._store.units_synced_to) >= self._noted[1]:
             self._free_to = self._noted[0]
             self._noted = (self._needed_from(), self._store.log.end)
 
     def poll(self, *, at_once: bool = False) -> None:
-        """Remove files if it is time to, or if `at_once` says so: then whatever the hour and the disk."""
+        """Remove files if it is time. `at_once` ignores the hour and the disk usage."""
         self.note()
         store = self._store
         used = 100 * store.disk.used_share(store.paths.root)
@@ -101,7 +102,7 @@ class Expiry:
         self._is_stuck = forcibly and upto == store.log.start
 
     def _expired_to(self, *, regardless_of_age: bool) -> LogPosition:
-        """Where the log may begin."""
+        """Return the position at which the log may begin."""
         store = self._store
         files = store.log.files
         upto = store.log.start
@@ -116,15 +117,16 @@ class Expiry:
         return upto
 
     def _is_before(self, position: LogPosition, oldest_ms: Millis) -> bool:
-        """Whether all before the file that begins at `position` is older than that; its first record is not."""
+        """Return whether the first record of the file at `position`, and so every record before it, is older than
+        `oldest_ms`."""
         store_ms = self._store.log.record_store_ms(position)
         return store_ms is not None and store_ms < oldest_ms
 
     def drop_before(self, position: LogPosition) -> None:
-        """Give up the log before `position`, and what names it; the files go off the loop.
+        """Remove the log before `position` and then its references in queues and index, off the loop.
 
-        What names records goes when these are gone for good: a record that came back after a power cut would have no
-        place in its queue.
+        The references are removed after the removal of the log files is on disk. Otherwise a record that reappears
+        after a power cut would have no place in its queue.
         """
         store, folder = self._store, self._store.log.files.folder
         jobs = [store.log.files.drop_before(position), lambda: store.disk.sync_folder(folder)]

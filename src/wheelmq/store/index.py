@@ -1,11 +1,13 @@
-"""The index of messages by key: it follows the log, beside the loop (RocketMQ: IndexService).
+"""The message index: finds records by key. Jobs on a worker build it from the log (RocketMQ: IndexService).
 
-Nothing waits for it. It reads the log up to where queue units were written, adds each key to the last of its files, and
-begins another when that is full. Where it goes on after a stop is told by its files; what a power cut may have torn is
-taken back to what the last snapshot knows to be on disk, or removed, and made anew from the log.
+No send or pull waits for it. It reads the log up to the last record with a queue unit and adds each key to its last
+file. When that file is full, it begins another one. After a stop the files show where to continue.
 
-A query may miss what is stored this moment. A cancel may not: `find_all` finds every record before `indexed_to`, or
-says that it cannot.
+A power cut may have torn a file. It is then rolled back to the entries that the last snapshot knows to be on disk, or
+removed. The missing entries are created again from the log.
+
+A query may miss a record that was just stored. A cancel must not: `find_all` finds every record before `indexed_to`,
+or raises.
 """
 
 from __future__ import annotations
@@ -57,24 +59,25 @@ from wheelmq.system.workers import Worker
 log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 16 << 20
-"""How much of the log one job reads."""
+"""Maximum bytes of the log that one job reads."""
 GATHER_S: Final = 0.02
-"""What comes within so long is added together: each job wakes a thread that wants the interpreter's lock."""
+"""Records that arrive within this time are indexed by one job, because each job wakes a thread that needs the
+interpreter's lock."""
 GATHER_BYTES: Final = 256 << 10
-"""Unless it is so much of the log."""
+"""A backlog of this size is indexed at once, without waiting for GATHER_S."""
 UNKEYED_MAX: Final = 1000
-"""So many records without a key are looked at between two files, which may join."""
+"""Maximum number of records without a key that are checked between two files, to find out whether they join."""
 NEWEST_FILES: Final = 2
-"""So many files are always searched for all records with a key."""
+"""Number of newest files in which `find_all` always searches."""
 CLOSE_BYTES_MAX: Final = 256 << 20
-"""What a stop may still add; the rest is added after the next start."""
+"""Maximum bytes of the log that a stop still indexes. The rest is indexed after the next start."""
 
 RETRY_S: Final = 1.0
-"""How long to wait after what could not be done, such as making a file on a full disk."""
+"""Delay before a retry after a failure, such as creating a file on a full disk."""
 
 
 class IndexMatches(NamedTuple):
-    """Where records with a key are, oldest first, and how far the index reaches."""
+    """Positions of records with a key, oldest first, and the last record of the index."""
 
     positions: list[LogPosition]
     last_ms: Millis
@@ -95,16 +98,16 @@ class MessageIndex:
         self._files: list[MappedFile] = []
         self._adding, self._next_in = threading.Lock(), threading.Lock()
         self._wanted = np.zeros(1, np.int64)
-        """1 while somebody waits for `_adding`."""
+        """1 while a thread waits for `_adding`."""
         self._mark: IndexMark | None = None
         self._is_busy = self._sync_has_failed = False
         self._failure = ""
         self._again_s = 0.0
         self.gather_s = GATHER_S
         self._gathered_s = 0.0
-        """When the next job begins, if little has come."""
+        """When the next job begins if the backlog is small."""
         self._reached = LogPosition(0)
-        """How far the running job has come; its own."""
+        """Log position that the running job has reached. Only the job writes it."""
         self.indexed_to = store.log.start
         """Records before this position are in the index."""
         self._load()
@@ -113,7 +116,7 @@ class MessageIndex:
     # Following -----------------------------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Add what has queue units by now, if it is not being done; called in every tick."""
+        """Start a job for records with new queue units, unless one runs. Called in every tick."""
         begin_s = self.next_s()
         if begin_s is None:
             return
@@ -125,11 +128,11 @@ class MessageIndex:
             self._worker.submit(job, self._followed)
 
     def expedite(self) -> None:
-        """Somebody asks: gather no more before what there is is added."""
+        """Start the next job without waiting for GATHER_S, because a caller needs the index."""
         self._gathered_s = 0.0
 
     def next_s(self) -> float | None:
-        """When `look` has something to do, by the clock that never goes back; None when it has nothing to do."""
+        """Return the monotonic time at which `poll` has work; None if it has none."""
         behind_bytes = self._store.dispatched_to - self.indexed_to
         if self._is_busy or behind_bytes <= 0:
             return None
@@ -138,7 +141,7 @@ class MessageIndex:
         return 0.0 if behind_bytes >= GATHER_BYTES else self._gathered_s
 
     def close(self) -> None:
-        """Add the rest, if it is not too much, and bring the index to disk; no job may run any more."""
+        """Index at most CLOSE_BYTES_MAX more and sync the index. No job may run any more."""
         upto = LogPosition(min(self._store.dispatched_to, self.indexed_to + CLOSE_BYTES_MAX))
         try:
             while not self._failure and (job := self._next_job(upto)) is not None:
@@ -163,8 +166,8 @@ class MessageIndex:
         return partial(self._follow, files.file_at(at), base, at - base, stop)
 
     def _follow(self, source: MappedFile, base: int, at: int, stop: int) -> None:
-        """Add the records of a log file from byte `at` to byte `stop`. Raises OSError, DiskFull."""
-        if self._may_lack_room:  # Apache's are sparse, and a store into a hole of a full disk is SIGBUS
+        """Index the records of a log file from byte `at` to byte `stop`. Raises OSError, DiskFull."""
+        if self._may_lack_room:  # Apache's files are sparse, and a store into a hole on a full disk is SIGBUS
             self._store.disk.give_room(self._files[-1].path, 0, self._size.file_bytes)
             self._may_lack_room = False
         self._reached = LogPosition(base + at)
@@ -188,7 +191,8 @@ class MessageIndex:
         return int(state[kernel.AT]), int(outcome)
 
     def _add_one(self, source: MappedFile, base: int, at: int) -> int:
-        """Add what stands at byte `at`; where the next stands. Raises RecordError for no record with none behind."""
+        """Index the record at byte `at`. Returns the byte of the next record.
+        Raises RecordError if no record is at `at` or after it."""
         if BLANK.unpack_from(source.view, at) == (source.size - at, BLANK_MAGIC):
             return source.size
         try:
@@ -215,7 +219,7 @@ class MessageIndex:
         return at + record.size
 
     def _put(self, code: int, position: LogPosition, store_ms: Millis) -> bool:
-        """Add a unit; False when there is no file with room for it."""
+        """Add an entry. Returns False if no file has room for it."""
         if not self._files:
             return False
         with self._alone():
@@ -223,9 +227,10 @@ class MessageIndex:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else reads or writes a chain meanwhile.
+        """Hold the exclusive right to read and write chains.
 
-        Of the job and the loop, which are all there are, who asks first is next, and a job that adds many gives way.
+        Only the job and the loop compete for it, and the first to ask is next. A job that adds many records yields to
+        the loop.
         """
         with self._next_in:
             self._wanted[0] = 1
@@ -237,7 +242,7 @@ class MessageIndex:
             self._adding.release()
 
     def _begin_file(self) -> None:
-        """Begin a file behind the last one, which is brought to disk. Raises OSError."""
+        """Sync the last file and begin another one. Raises OSError."""
         head = b""
         if self._files:
             last = self._files[-1]
@@ -252,8 +257,11 @@ class MessageIndex:
         self._files.append(file)
 
     def _next_name(self) -> str:
-        """The name of a file that is begun now: behind those there are, and behind the one that the snapshot knows, be
-        it gone and the clock set back: what is named before that one counts as whole."""
+        """Return the name of a new file. It is greater than all existing names and the name in the snapshot's mark.
+
+        The mark counts even if its file is gone and the clock was set back: a file with a smaller name counts as
+        complete.
+        """
         known = [self._files[-1].path.name] if self._files else []
         if self._store.index_mark is not None:
             known.append(self._store.index_mark.name)
@@ -261,7 +269,7 @@ class MessageIndex:
 
     def _followed(self, result: object) -> None:
         self._is_busy = False
-        self.indexed_to = max(self._reached, self._store.log.start)  # what was read may have expired meanwhile
+        self.indexed_to = max(self._reached, self._store.log.start)  # the records may have expired meanwhile
         failure = f"{type(result).__name__}: {result}" if isinstance(result, BaseException) else ""
         if failure and failure != self._failure:
             log.error("messages behind log position %d are not in the index yet: %s", self.indexed_to, failure)
@@ -271,7 +279,8 @@ class MessageIndex:
     # Reading -------------------------------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, begin_ms: Millis, end_ms: Millis, most: int) -> IndexMatches:
-        """The records with a key that were stored from `begin_ms` to `end_ms`, at most `most`, the newest ones.
+        """Return the newest records with a key that were stored from `begin_ms` to `end_ms`, at most `most`, oldest
+        first.
 
         Some may have another key with the same hash.
         """
@@ -288,10 +297,10 @@ class MessageIndex:
         return IndexMatches(sorted(found), Millis(last["end_ms"]), LogPosition(last["end_position"]))
 
     def find_all(self, topic: str, key: str, since: Callable[[], LogPosition]) -> list[LogPosition]:
-        """All records with a key that stand before `indexed_to` and at or behind `since()`, oldest first; and perhaps
-        others, also such as have another key with the same hash.
+        """Return the positions of all records with a key from `since()` to before `indexed_to`, oldest first.
 
-        Raises IndexDamaged where a file does not hold what it should, ChainTooLong where too many keys share a slot.
+        The result may contain further records, also records with another key of the same hash. Raises IndexDamaged
+        for a file with invalid content, and ChainTooLong if too many keys share a slot.
         """
         code = index_hash(topic, key)
         found: set[LogPosition] = set()
@@ -308,9 +317,9 @@ class MessageIndex:
         return sorted(position for position in found if position >= self._store.log.start)
 
     def sync(self) -> IndexMark | None:
-        """Bring the last file to disk: what is known to be there then, None for nothing.
+        """Sync the last file. Returns the mark of the entries on disk, or None without any. Raises OSError.
 
-        It runs where the jobs of the index run, and so between them. Raises OSError.
+        It must run on the worker of the index, and so between its jobs.
         """
         if not self._files or self._sync_has_failed:
             return None
@@ -328,7 +337,7 @@ class MessageIndex:
         return self._mark
 
     def drop_before(self, log_start: LogPosition) -> Callable[[], None]:
-        """Give up the files whose last record is gone, but for the last file; what removes them."""
+        """Drop the files whose last record is gone, except for the last file. Returns the job that removes them."""
         gone = 0
         while gone < len(self._files) - 1 and INDEX_HEADER.unpack(self._files[gone].view)["end_position"] < log_start:
             gone += 1
@@ -345,7 +354,7 @@ class MessageIndex:
     # Opening -------------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Take the files that are whole; remove those that may not be, and all behind them."""
+        """Open the complete files. Remove a file that may be incomplete, and all files after it."""
         disk, store = self._store.disk, self._store
         names = sorted(name for name in disk.list(self._folder) if is_index_file_name(name))
         for i, name in enumerate(names):
@@ -363,7 +372,8 @@ class MessageIndex:
                 break
 
     def _whole_file(self, name: str) -> MappedFile | None:
-        """The file, when what it holds is known to be on disk and names what is in the log. Raises OSError."""
+        """Return the file if its entries are known to be on disk and refer to records in the log; else None.
+        Raises OSError."""
         store = self._store
         try:
             file = store.disk.map(self._folder / name, self._size.file_bytes)
@@ -377,9 +387,10 @@ class MessageIndex:
         return file if INDEX_HEADER.unpack(file.view)["end_position"] < max(store.log.end, 1) else None
 
     def _was_full(self, file: MappedFile) -> bool:
-        """Whether a file was full, and so brought to disk, before the checkpoint was written.
+        """Return whether a file was full, and so synced, before the checkpoint was written.
 
-        Its header is a page like any other: one that a power cut left out says nothing, and belongs to no full file.
+        The header is a page like any other. A power cut may have left it out; then it is zero, and the file counts as
+        not full.
         """
         header, known_ms = INDEX_HEADER.unpack(file.view), self._store.index_ms
         if header["end_ms"] == known_ms:
@@ -388,9 +399,10 @@ class MessageIndex:
         return bool(header["count"] > 1 and header["end_ms"] < known_ms)
 
     def _taken_back(self, file: MappedFile) -> bool:
-        """Take a file that was written when the stop came back to what is known to be on disk; whether that can be.
+        """Roll a file that was in use at the stop back to the entries known to be on disk, if possible.
 
-        That is the file of the mark, and those before it, which are on disk whole.
+        Returns whether it was possible. It is possible for the file of the mark. The files before it are complete on
+        disk.
         """
         mark = self._store.index_mark
         if mark is None or file.path.name > mark.name:
@@ -405,7 +417,8 @@ class MessageIndex:
         return end_ms is not None and roll_back(file.view, self._size, mark.next_unit, mark.position, end_ms)
 
     def _joins(self, file: MappedFile) -> bool:
-        """Whether no record with a key stands between the files before and this one: one may have been removed."""
+        """Return whether the log has no record with a key between the previous file and this one: a file may have
+        been removed."""
         header, commit_log = INDEX_HEADER.unpack(file.view), self._store.log
         at = self._behind(INDEX_HEADER.unpack(self._files[-1].view)) if self._files else commit_log.start
         at = max(at, commit_log.start)
@@ -422,7 +435,8 @@ class MessageIndex:
         return False
 
     def _behind(self, header: dict[str, int]) -> LogPosition:
-        """Where to go on behind the last record of a file; that record may have had more keys than a full one took."""
+        """Return the position after the last record of a file.
+        If the file is full, return that record's own position, because the file may lack some of its keys."""
         position = LogPosition(header["end_position"])
         record = self._store.log.record_at(position)
         if record is None or header["count"] >= self._size.units:
@@ -431,5 +445,5 @@ class MessageIndex:
 
 
 def _is_keyed(message: Message) -> bool:
-    """Whether the record of a message has keys in the index; one that rolls a transaction back has none."""
+    """Return whether a message has keys in the index. The record of a rollback has none."""
     return message.sys_flag & SYS_TRANSACTION != SYS_TRANSACTION and bool(index_keys(message.properties))

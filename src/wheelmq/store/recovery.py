@@ -1,9 +1,10 @@
-"""Recovery: what the files say after a stop of any kind.
+"""Recovery: finds the end of the log and its records after any kind of stop.
 
-The log is walked from its first record, or from where the snapshot ends, to the first bytes that are none; there it
-ends, unless the checkpoint says that more of it was on disk: then it is damaged. The walk hands out rows of
-integers (columns of `formats.kernels.scan`), many records at a time: the kernel fills them, and the plain code here
-fills those for the records that the kernel leaves, and all of them where kernels are off.
+The scan starts at the first record, or at the end of the snapshot, and continues to the first bytes that are not a
+record. The log ends there. If the checkpoint says that later records were on disk, the log is damaged.
+
+The scan returns rows of integers, many records at a time (columns of `formats.kernels.scan`). The kernel fills them.
+The plain code here handles the records that the kernel skips, and all records if kernels are off.
 """
 
 from __future__ import annotations
@@ -46,31 +47,31 @@ log = logging.getLogger(__name__)
 CHUNK_ROWS = 50_000
 UNITS_LATE_MS = 3000
 NEAR_BYTES = 4096
-"""To walk over so much costs less than to begin anew behind it."""
+"""Scanning a gap of this size costs less than starting a new span after it."""
 AHEAD_BYTES = 8 << 20
-"""What is walked at once, while as much behind it is read from disk."""
+"""Bytes per scan step. The bytes of the next step are read from disk meanwhile."""
 AHEAD_SPANS = 256
-"""So many places are read from disk at once."""
+"""Number of spans that are read from disk at the same time."""
 
 Rows = npt.NDArray[np.int64]
 
 
 class Checkpoint(NamedTuple):
-    """Store times: what the file `checkpoint` says is on disk. Zeros when there is none."""
+    """The file `checkpoint`: store times up to which data is on disk. Zeros without a file."""
 
     log_ms: int = 0
-    """Of a record that is on disk, as all before it are."""
+    """Store time of a record that is on disk with all records before it."""
     queues_ms: int = 0
     index_ms: int = 0
 
     @property
     def redo_from_ms(self) -> int:
-        """Records stored before this time have their units on disk (RocketMQ: 3 s before the checkpoint)."""
+        """The units of records stored before this time are on disk (RocketMQ: 3 s before the checkpoint)."""
         return min(self.log_ms, self.queues_ms) - UNITS_LATE_MS
 
 
 def load_checkpoint(disk: Disk, paths: StorePaths) -> Checkpoint:
-    """The checkpoint of a store."""
+    """Return the checkpoint of a store."""
     raw = disk.read(paths.checkpoint)
     if raw is None or len(raw) < CHECKPOINT.size:
         return Checkpoint()
@@ -79,7 +80,7 @@ def load_checkpoint(disk: Disk, paths: StorePaths) -> Checkpoint:
 
 
 class InternedNames:
-    """Topic names by row, in the arrays that kernels look names up in and add them to."""
+    """Topic names by row, in arrays that the kernels search and extend."""
 
     def __init__(self) -> None:
         self.slots: Rows = np.full(1 << 10, -1, np.int64)
@@ -88,12 +89,12 @@ class InternedNames:
         self.used: Rows = np.zeros(2, np.int64)
 
     def name(self, row: int) -> str:
-        """The name of a row."""
+        """Return the name of a row."""
         at, size = self.rows[row].tolist()
         return bytes(self.names[at : at + size]).decode("utf-8", "replace")
 
     def intern(self, name: str) -> int:
-        """The row of a name."""
+        """Return the row of a name. Adds the name if it is new."""
         raw = name.encode()
         while (row := self._intern(np.frombuffer(raw, np.uint8))) < 0:
             self.grow()
@@ -116,7 +117,7 @@ class InternedNames:
         return int(row)
 
     def grow(self) -> None:
-        """Make room for twice as many names."""
+        """Double the room for names."""
         known = [self.name(row) for row in range(int(self.used[0]))]
         self.slots = np.full(2 * len(self.slots), -1, np.int64)
         self.rows = np.zeros((2 * len(self.rows), 2), np.int64)
@@ -127,16 +128,17 @@ class InternedNames:
 
 
 class LogDamaged(OSError):
-    """Bytes in the midst of the log are no record; to end it there would lose what was on disk behind them."""
+    """Bytes inside the log are not a record. Ending the log there would lose records after them that were on disk."""
 
 
 def log_damaged(position: LogPosition) -> None:
-    """Say that the record at `position` is set aside."""
+    """Log that the record at `position` is set aside."""
     log.critical("the record at log position %d has changed since it was stored: nobody gets it", position)
 
 
 def clear_row(row: Rows) -> None:
-    """Have the row of a record that nobody gets say where it stands, and what it settles: that stays so."""
+    """Clear the row of a record that is not delivered.
+    Its position, size, store time and topic stay valid, and the origin that it settles."""
     columns = [col.POSITION, col.SIZE, col.STORE_MS, col.TOPIC, col.SETTLES]
     kept = row[columns]
     row[:] = 0
@@ -145,10 +147,10 @@ def clear_row(row: Rows) -> None:
 
 
 class LogScan:
-    """One walk over the log. After `chunks` is through, `end` is where the log ends.
+    """One scan of the log. After `chunks` is exhausted, `end` is the end of the log.
 
-    `whole_before_ms`: there is a record of that store time or a later one, and all before it were on disk; `last_ms` is
-    the store time of the record before the start.
+    `whole_before_ms` is a store time of the checkpoint: the log has a record with this store time or a later one, and
+    all records before it were on disk. `last_ms` is the store time of the record before the start.
     """
 
     def __init__(
@@ -168,14 +170,19 @@ class LogScan:
         self.names = InternedNames()
         self.end = start
         self.damaged: set[LogPosition] = set()
-        """Where records begin whose bodies have changed since they were on disk."""
+        """Positions of records whose bodies have changed since they were on disk."""
 
     def chunks(self) -> Iterator[Rows]:
-        """Rows of the records from the start on, in order. A row counts until the next ones are asked for.
+        """Yield rows of the records from the start on, in order. A chunk is valid until the next one is requested.
 
-        A record counts when its sizes agree, it names its own position and a queue offset that there is log for, its
-        body has its checksum and its end was written. One that is known to have been on disk counts with a body that
-        has changed since, and stands there for nothing with another queue offset. Raises LogDamaged.
+        Raises LogDamaged. A record is valid if all of these hold:
+
+        - its sizes agree, and it contains its own position;
+        - its queue offset is possible for the length of the log before it;
+        - its body matches its checksum, and its end was written.
+
+        A record that was certainly on disk is also valid if its body has changed. If its queue offset is impossible,
+        its row is cleared.
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         while self.end < self._stop:
@@ -187,9 +194,9 @@ class LogScan:
                 return
 
     def records_at(self, positions: Rows, sizes: Rows) -> Iterator[Rows]:
-        """Rows of the records at `positions`, in order, all of which were on disk; they count as those of `chunks` do.
+        """Yield rows of the records at `positions`, in order, by the rules of `chunks`. All of them were on disk.
 
-        Raises LogDamaged when one is not there.
+        Raises LogDamaged if a record is missing.
         """
         rows = np.zeros((CHUNK_ROWS, col.COLUMNS), np.int64)
         count = 0
@@ -205,7 +212,8 @@ class LogScan:
         yield rows[:count][_are_in(rows[:count, col.POSITION], positions)]
 
     def _read_ahead_of(self, spans: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """The same spans, many of which are being read from disk when the first of them is given."""
+        """Yield the same spans.
+        Up to AHEAD_SPANS of them are being read from disk before the first of them is returned."""
         while chosen := list(itertools.islice(spans, AHEAD_SPANS)):
             for start, stop in chosen:
                 at = start % self._files.file_bytes
@@ -213,7 +221,7 @@ class LogScan:
             yield from chosen
 
     def _spans(self, positions: Rows, sizes: Rows) -> Iterator[tuple[int, int]]:
-        """From where to where records stand near each other, in one file."""
+        """Yield the (start, stop) of groups of records that are near each other in one file."""
         if not len(positions):
             return
         ends = positions + sizes
@@ -224,14 +232,15 @@ class LogScan:
         yield from zip(positions[first].tolist(), ends[last].tolist(), strict=True)
 
     def set_aside(self, row: Rows) -> None:
-        """Nobody gets the record of `row`, which is damaged."""
+        """Exclude the damaged record of `row` from delivery."""
         position = LogPosition(int(row[col.POSITION]))
         log_damaged(position)
         self.damaged.add(position)
         clear_row(row)
 
     def _fill(self, rows: Rows, count: int) -> tuple[int, bool]:
-        """Fill `rows` behind the first `count` as far as they or the log go: how many, and whether the log goes on."""
+        """Fill `rows` after the first `count`, until they are full or the log ends.
+        Returns the number of rows and whether the log continues."""
         while count < len(rows) and self.end < self._stop:
             file = self._files.file_at(self.end)
             base = self.end - self.end % self._files.file_bytes
@@ -251,7 +260,7 @@ class LogScan:
         return count, True
 
     def _run_kernel(self, file: MappedFile, base: int, rows: Rows, count: int) -> int:
-        """Fill `rows` by the kernel as far as it goes, which is not over the border of what is walked at once."""
+        """Fill `rows` by the kernel, for at most one scan step. Returns the number of rows."""
         at = self.end - base
         stop = min(self._stop - base, file.size, at + AHEAD_BYTES)
         file.read_ahead(at, min(self._stop - base, file.size, stop + AHEAD_BYTES))
@@ -282,9 +291,10 @@ class LogScan:
         return left >= BLANK_BYTES and BLANK.unpack_from(file.view, at) == (left, BLANK_MAGIC)
 
     def _read_plain(self, file: MappedFile, at: int, row: Rows, *, is_known: bool) -> bool:
-        """Fill one row from the record at byte `at` of a file; False when there is none.
+        """Fill one row from the record at byte `at` of a file. Returns False without a record.
 
-        `is_known`: what stands there was on disk. Raises LogDamaged when it is none and something stands behind it.
+        `is_known`: the bytes there were on disk. Then LogDamaged is raised if they are not a record and the rest of
+        the log is not zero.
         """
         record = self._record_at(file, at)
         if record is not None and self._is_whole(file, at, record, is_known=is_known):
@@ -307,7 +317,7 @@ class LogScan:
         return False
 
     def _record_at(self, file: MappedFile, at: int) -> Record | None:
-        """What has the form of a record at byte `at` of a file and names its own position."""
+        """Return the record at byte `at` of a file if it is well-formed and contains its own position."""
         if at >= file.size - BLANK_BYTES:
             return None
         try:
@@ -322,11 +332,11 @@ class LogScan:
         return is_known or is_written_out(file.view, at, record)
 
     def _goes_on(self, file: MappedFile, at: int) -> bool:
-        """Whether a record or the blank stands at byte `at` of the file at `end`."""
+        """Return whether a record or the blank begins at byte `at` of the file at `end`."""
         return self._at_blank(file, at) or self._record_at(file, at) is not None
 
     def _is_empty_behind(self) -> bool:
-        """Whether only zeros stand from `end` to the end of the files."""
+        """Return whether all bytes from `end` to the end of the files are zero."""
         pieces = self._files.pieces(self.end, self._files.end)
         return not any(file.array[start:stop].any() for _, file, start, stop in pieces)
 
@@ -360,7 +370,7 @@ class LogScan:
 
 
 def _are_in(values: Rows, known: Rows) -> npt.NDArray[np.bool_]:
-    """Which of `values` are among `known`, which are sorted."""
+    """Return a mask of the `values` that are in `known`, which is sorted."""
     at = np.searchsorted(known, values)
     found: npt.NDArray[np.bool_] = at < len(known)
     found[found] = known[at[found]] == values[found]

@@ -1,4 +1,4 @@
-"""The snapshot of a store: read at a start, and believed only when log and queues are those it was taken of."""
+"""Reads the snapshot of a store at a start, and checks that it agrees with log and queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def load_snapshot(disk: Disk, paths: StorePaths) -> Snapshot | None:
-    """The snapshot of a store; None when it has none, or one that does not read, which is told."""
+    """Return the snapshot of a store; None without one. A snapshot that cannot be decoded is logged and ignored."""
     raw = disk.read(paths.snapshot)
     if raw is None:
         return None
@@ -34,7 +34,10 @@ def load_snapshot(disk: Disk, paths: StorePaths) -> Snapshot | None:
 
 
 def disagreement(store: Store, snapshot: Snapshot) -> str | None:
-    """Why `snapshot` is not one of this store, whose queues are open and whose log was not walked; None when it is."""
+    """Return the reason why `snapshot` does not belong to this store; None if it does.
+
+    The queues must be open. The log's end need not be known.
+    """
     return next(_disagreements(store, snapshot), None)
 
 
@@ -60,7 +63,7 @@ def _disagreements(store: Store, snapshot: Snapshot) -> Iterator[str]:
 
 
 def _record_at(store: Store, position: LogPosition) -> Record | None:
-    """The record at a position of a log whose end is not known yet."""
+    """Return the record at a position of a log whose end is not known yet."""
     files = store.log.files
     if not files.start <= position < files.end:
         return None
@@ -72,7 +75,8 @@ def _record_at(store: Store, position: LogPosition) -> Record | None:
 
 
 def _joins(queue: ConsumeQueue, end: int, position: LogPosition) -> bool:
-    """Whether the units before queue offset `end` are of records before `position`, and those from there on are not."""
+    """Return whether the units before queue offset `end` belong to records before `position`, and the later units do
+    not."""
     if queue.end < end:
         return False
     for offset in (queue.start, end - 1) if queue.start < end else ():

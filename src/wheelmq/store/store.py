@@ -60,12 +60,13 @@ class StoreSettings:
     queue_file_bytes: int = 300_000 * 20
     store_host: Host = field(default_factory=lambda: Host(b"\x7f\0\0\1", 10911))
     levels_ms: tuple[Millis, ...] = (Millis(1000),)
-    """Delays of the levels 1, 2, ...: with its record's store time the tag code of a unit of SCHEDULE_TOPIC_XXXX."""
+    """Delays of the levels from 1 on.
+    In SCHEDULE_TOPIC_XXXX the tag code of a unit is its record's store time plus the delay."""
     mapped_queue_files_max: int = 4096
 
 
 class Appended(NamedTuple):
-    """Where a record went."""
+    """The place of an appended record."""
 
     position: LogPosition
     size: int
@@ -101,28 +102,29 @@ class Store:
         self._dispatched_ms = self._flushing_ms = self._flushed_ms = Millis(0)
         self._sync_has_failed = False
         self.appended = 0
-        """Records dispatched since the start."""
+        """Number of records dispatched since the start."""
         self.last_stop_was_clean = disk.read(paths.abort) is None
         self.dispatched_to = self.log.start
         """Records before this log position have their queue units."""
         self.units_synced_to = self.log.start
         """The units of records before this log position are on disk."""
         self.last_position: LogPosition | None = None
-        """Where the last record stands that has a queue unit; None when there is none."""
+        """Position of the last record with a queue unit; None without one."""
         self.index_ms = Millis(0)
-        """Store time of the last record whose index entries are on disk, as the checkpoint tells it."""
+        """Store time of the last record whose index entries are on disk, from the checkpoint."""
         self.index_mark: IndexMark | None = None
-        """What of the message index is on disk, as the snapshot of the last start tells it."""
+        """The part of the message index that is on disk, from the snapshot of the last start."""
 
     def recover(
         self,
         on_rows: Callable[[Rows, recovery.InternedNames], None],
         resume: Callable[[], Snapshot | None] = lambda: None,
     ) -> None:
-        """Find the end of the log and mend the queues; `meet` gets the rows of every record, in order.
+        """Find the end of the log and repair the queues. `on_rows` gets the rows of every scanned record, in order.
 
-        `resume` is asked once the queues are open: behind the snapshot that it gives, which must agree with this store,
-        the walk begins. Raises LogDamaged, DiskFull, OSError for queues that cannot be read.
+        `resume` is called once the queues are open. It may return a snapshot that agrees with this store; then the
+        scan starts at the end of the snapshot. Raises LogDamaged, DiskFull, and OSError for queues that cannot be
+        read.
         """
         began_s = self.clock.monotonic()
         self._refuse_extended_queues()
@@ -171,10 +173,12 @@ class Store:
             self.last_position = LogPosition(int(positions[-1]))
 
     def _redo(self, scanned: Rows, from_ms: int, names: recovery.InternedNames) -> list[int]:
-        """Write the queue units of scanned records again: of those stored since `from_ms`, and of those that were not
-        there when their queue was opened, because somebody removed its files to have them made anew.
+        """Write missing queue units of scanned records again. Returns the indexes of records with an impossible
+        offset.
 
-        Which of the records have an offset that cannot be, and so have no unit.
+        Records with an impossible offset get no unit. Units are written for records stored since `from_ms`, and for
+        records after the end that their queue had at its opening. The second case repairs queues whose files were
+        deleted to rebuild them.
         """
         at = np.flatnonzero(scanned[:, col.FLAGS] & col.FLAG_DISPATCHED)
         queue_rows = self.queue_rows(scanned[at, col.TOPIC], scanned[at, col.QUEUE_ID], names)
@@ -195,19 +199,19 @@ class Store:
         return found
 
     def _tag_codes(self, rows: Rows, names: recovery.InternedNames) -> Rows:
-        """Tag codes of scanned records; in a level queue the time of delivery."""
+        """Return the tag codes of scanned records. In a level's queue the tag code is the due time."""
         levels_ms = np.array(self.settings.levels_ms, np.int64)
         dues_ms = rows[:, col.STORE_MS] + levels_ms[np.clip(rows[:, col.QUEUE_ID], 0, len(levels_ms) - 1)]
         dues_ms = np.where(rows[:, col.DUE_MS] != 0, rows[:, col.DUE_MS], dues_ms)
         return np.where(rows[:, col.TOPIC] == names.intern(SCHEDULE_TOPIC), dues_ms, rows[:, col.TAG_CODE])
 
     def _level_due_ms(self, queue_id: int, store_ms: Millis) -> Millis:
-        """When a message is due that is stored now in a level queue and does not say it."""
+        """Return the due time of a message that is stored now in a level's queue and contains no due time."""
         levels_ms = self.settings.levels_ms
         return Millis(store_ms + levels_ms[min(queue_id, len(levels_ms) - 1)])
 
     def queue_rows(self, topics: Rows, queue_ids: Rows, names: recovery.InternedNames) -> Rows:
-        """Row in the queue table of each queue, given by interned topic and queue id; -1 where that is no queue."""
+        """Return the row in the queue table for each interned topic and queue id; -1 for an invalid queue."""
         unique, which = np.unique(topics << 32 | queue_ids & 0xFFFF_FFFF, return_inverse=True)
         found = [
             -1 if pair < 0 else self._queue_row(names.name(pair >> 32), pair & 0xFFFF_FFFF) for pair in unique.tolist()
@@ -221,7 +225,7 @@ class Store:
         return self.queues.row(topic, queue_id)
 
     def _sync_tail(self, synced: LogPosition) -> None:
-        """What was recovered may stand in memory alone: bring all behind `synced` to disk before it counts."""
+        """Sync the log from `synced` on, because recovered records may be in memory only."""
         self.log.synced = synced
         upto, sync = self.log.sync_job()
         sync()
@@ -229,11 +233,11 @@ class Store:
         self._dispatched_ms = self._flushed_ms = self.log.last_store_ms
 
     def append(self, message: Message, *, settles: Origin = NO_ORIGIN, real_queue: int = -1) -> Appended:
-        """Append one message; its queue unit follows with `dispatch`.
+        """Append one message. `dispatch` writes its queue unit.
 
-        A record that settles a parked message carries that one's origin; `real_queue` is the row of the queue that
-        the parked message, this one or the settled one, is meant for.
-        Raises PropertiesTooLong, RecordTooLong, DiskFull. After any exception neither log nor journal has the record.
+        A record that settles a parked message carries that message's origin in `settles`. `real_queue` is the row of
+        the target queue of the parked message, which is this one or the settled one. Raises PropertiesTooLong,
+        RecordTooLong, DiskFull. After any exception neither log nor journal has the record.
         """
         encoded = _encode_properties(message, settles)
         size = self._record_bytes(message, len(encoded))
@@ -275,8 +279,11 @@ class Store:
         return Appended(position, len(record), queue_offset, store_ms)
 
     def _refuse_extended_queues(self) -> None:
-        """With enableConsumeQueueExt Apache RocketMQ writes addresses of another file where units of ours have the hash
-        of a tag, or the time at which a message with a level is due. Raises OSError."""
+        """Reject queues that Apache RocketMQ wrote with enableConsumeQueueExt. Raises OSError.
+
+        Their units contain addresses in another file. Our units have there the hash of a tag, or the due time of a
+        message with a level.
+        """
         beside = self.paths.consume_queues_ext
         if self.disk.list(beside):
             raise OSError(
@@ -285,10 +292,10 @@ class Store:
             )
 
     def reserve(self, messages: list[Message], *, settles: Origin = NO_ORIGIN) -> None:
-        """Make room in one file for `messages`, to be appended next: then none of them can be refused any more.
+        """Reserve room in one file for `messages`, which are appended next and can then no longer be rejected.
 
-        `settles` is an origin like those that they will settle.
-        Raises PropertiesTooLong, BatchTooLong, DiskFull.
+        `settles` is an origin of the size of those that the messages will settle. Raises PropertiesTooLong,
+        BatchTooLong, DiskFull.
         """
         size = sum(self._record_bytes(one, len(_encode_properties(one, settles))) for one in messages)
         if size > self.record_bytes_max:
@@ -309,7 +316,7 @@ class Store:
         self._check_size(self._record_bytes(message, len(props.encode(message.properties))) + growth_bytes)
 
     def properties_room(self, message: Message, settles: Origin = NO_ORIGIN) -> int:
-        """Return how many bytes of properties a record of `message` may have; negative when its body is too long."""
+        """Return the bytes of properties that a record of `message` may have; negative if its body is too long."""
         origin_bytes = ORIGIN_PROPERTY_BYTES if settles else 0
         return self.record_bytes_max - self._record_bytes(message, origin_bytes)
 
@@ -332,15 +339,15 @@ class Store:
         return record_bytes(topic_bytes, len(message.body), properties_bytes, hosts_bytes=hosts_bytes)
 
     def real_queue(self, properties: dict[str, str]) -> int:
-        """Row of the queue that a parked message is meant for; -1 when its properties name none."""
+        """Return the row of the target queue of a parked message; -1 if its properties contain none."""
         topic, queue_id = properties.get(props.REAL_TOPIC), java_long(properties.get(props.REAL_QID, ""))
         return -1 if topic is None or queue_id is None else self._queue_row(topic, queue_id)
 
     def dispatch(self) -> tuple[Rows, dict[int, int]]:
-        """Write the queue units of the journal and empty it: its rows, and the rows of the queues that grew, each with
-        the bytes of its records.
+        """Write the queue units of the journal and clear it.
 
-        When the disk is full the journal stays as it is, for the next try; DiskFull is raised.
+        Returns its rows, and the bytes of new records by the row of their queue. Raises DiskFull. Then the journal
+        stays as it is for the next attempt.
         """
         rows = self.journal.rows()
         reach("dispatch.before")
@@ -354,9 +361,9 @@ class Store:
         return rows, grown
 
     def flush_job(self) -> tuple[LogPosition, Callable[[], Any]]:
-        """The log's end as it is now, and what brings the log to disk up to there; the job may run off the loop.
+        """Return the log's current end and the job that syncs the log up to it. The job may run off the loop.
 
-        Tell `note_flushed` when it is done.
+        Call `note_flushed` when it is done.
         """
         self._flushing_ms = self._last_ms()
         upto, sync = self.log.sync_job()
@@ -368,27 +375,27 @@ class Store:
         return upto, job
 
     def flush(self) -> None:
-        """Bring the log to disk, here and now. Raises OSError."""
+        """Sync the log immediately. Raises OSError."""
         upto, job = self.flush_job()
         job()
         self.note_flushed(upto)
 
     def _last_ms(self) -> Millis:
-        """The store time of the last record that was given a place in a queue."""
+        """Return the store time of the last record with a place in a queue."""
         count = self.journal.count
         return Millis(int(self.journal.table[count - 1, STORE_MS])) if count else self._dispatched_ms
 
     def note_flushed(self, upto: LogPosition) -> None:
-        """The last flush job is done: the log is on disk up to `upto`."""
+        """Note that the last flush job is done: the log is on disk up to `upto`."""
         self.log.note_synced(upto)
         self._flushed_ms = self._flushing_ms
 
     def checkpoint_job(self) -> Callable[[], Any] | None:
-        """What brings the queues to disk and writes the checkpoint; None when nothing has changed since the last.
+        """Return the job that syncs the queues and writes the checkpoint; None if all units are synced.
 
-        The job may run off the loop. The checkpoint says nothing of the log that was not flushed when this was asked,
-        and nothing of queue units that were not written by then. After a sync that failed there is no other: the system
-        may have dropped what it could not write, so the next start must write it again.
+        The job may run off the loop. The checkpoint covers only the log flushed and the queue units written before
+        this call. After a failed sync there is no further checkpoint: the system may have dropped the unwritten
+        units, so the next start must write them again.
         """
         sync_queues = [queue.sync_job() for queue in self.queues if queue.unsynced]
         upto = self.dispatched_to
@@ -414,7 +421,8 @@ class Store:
         return job
 
     def close(self) -> None:
-        """A clean stop: everything to disk, then the abort file goes; it stays when queue units are not on disk."""
+        """Stop cleanly: sync everything, then remove the abort file.
+        The file stays if queue units are not on disk."""
         upto, flush = self.flush_job()
         flush()
         self.note_flushed(upto)
@@ -429,7 +437,7 @@ class Store:
 
 
 def _encode_properties(message: Message, settles: Origin) -> bytes:
-    """The property block of the record of `message`. Raises PropertiesTooLong."""
+    """Return the property block of the record of `message`. Raises PropertiesTooLong."""
     assert props.WMQ_ORIGIN not in message.properties
     encoded = props.encode(message.properties)
     if settles:
