@@ -36,7 +36,6 @@ class Concurrently:
         self._is_ending = False
 
     def start(self) -> None:
-        """Start the workers."""
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._settings.concurrency)]
 
     def gained(self, held: HeldQueue) -> None:
@@ -54,12 +53,10 @@ class Concurrently:
         return True
 
     def deliver(self, held: HeldQueue, messages: list[Taken]) -> None:
-        """Add messages to the inbox."""
         for taken in messages:
             self._inbox.put_nowait(_Inbox(held, taken))
 
     def end(self) -> None:
-        """Start no more callbacks."""
         self._is_ending = True
         for _ in self._workers:
             self._inbox.put_nowait(None)  # wakes a worker that waits for a message

@@ -57,7 +57,6 @@ class Handling:
         self._callbacks = Callbacks(settings.concurrency)
 
     def close(self) -> None:
-        """Accept no more messages."""
         self._callbacks.close()
 
     async def handle(self, queue: QueueName, taken: Taken, more_times: int = 0) -> Verdict:

@@ -46,7 +46,6 @@ class Orderly:
         """Do nothing: each queue starts its task in `gained`."""
 
     def gained(self, held: HeldQueue) -> None:
-        """Start to consume a queue that this member has gained."""
         self._held.add(held)
         held.consuming = asyncio.create_task(self._consume(held))
 
@@ -62,12 +61,10 @@ class Orderly:
         return True
 
     def deliver(self, held: HeldQueue, messages: list[Taken]) -> None:
-        """Add messages of a queue."""
         held.waiting.extend(messages)
         held.arrived.set()
 
     def end(self) -> None:
-        """Start no more callbacks."""
         for held in self._held:
             held.ending.set()
             held.arrived.set()

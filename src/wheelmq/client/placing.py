@@ -28,11 +28,9 @@ class Placing:
         self._turn = turn
 
     def failed(self, broker_name: str) -> None:
-        """Note that a broker could not be reached."""
         self._failed_s[broker_name] = self._clock.monotonic()
 
     def worked(self, broker_name: str) -> None:
-        """Note that a broker has answered."""
         self._failed_s.pop(broker_name, None)
 
     def pick(self, route: TopicRoute, message: OutgoingMessage, tried: Sequence[str] = ()) -> QueueName:

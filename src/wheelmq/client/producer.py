@@ -49,8 +49,6 @@ _NOT_STORED: Final = frozenset(
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a producer."""
-
     group: str = "WHEELMQ_PRODUCER"
     timeout_ms: int = 3000
     """Timeout of each attempt."""
@@ -110,7 +108,7 @@ class Producer:
         self._replies = Replies(self._clock)
 
     async def start(self) -> None:
-        """Start the keep-alive task. No broker is contacted before the first send."""
+        """Start the keep-alive task. No server is contacted before the first send."""
         await self._session.start()
         self._placing.begin_at(zlib.crc32(self._session.client_id.encode()))
 

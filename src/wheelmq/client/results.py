@@ -37,8 +37,6 @@ STATUS: Final[dict[int, SendStatus]] = {
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a send."""
-
     status: SendStatus
     message_id: str
     unique_key: str

@@ -14,8 +14,6 @@ from wheelmq.formats.wire.bodies import QueueName
 
 
 class Taken(NamedTuple):
-    """A pulled message."""
-
     record: Record
     received_ms: Millis
 

@@ -14,8 +14,6 @@ from wheelmq.filter.values import EvaluationError, Value, compare, negate, to_do
 
 
 class Properties(Protocol):
-    """The properties of a message."""
-
     def get(self, name: str, /) -> str | None: ...
 
 
@@ -206,7 +204,6 @@ def equal(left: Expression, right: Expression) -> Equal:
 
 
 def is_null(operand: Expression) -> Equal:
-    """Return `operand IS NULL`."""
     return Equal(operand, Truth(None))
 
 

@@ -105,7 +105,6 @@ class CommitLog:
         return position
 
     def read(self, position: LogPosition, size: int) -> memoryview:
-        """Return the bytes of one record."""
         return self.files.read(position, size)
 
     def gather(self, spans: Iterable[tuple[LogPosition, int]]) -> bytes:
@@ -160,7 +159,6 @@ class CommitLog:
             return None
 
     def is_record(self, position: LogPosition, size: int) -> bool:
-        """Return whether a record of `size` bytes begins at `position`."""
         record = self._record_at(position)
         return record is not None and record.size == size
 

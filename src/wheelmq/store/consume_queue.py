@@ -186,7 +186,6 @@ class ConsumeQueue:
         self.cut(end)
 
     def cut(self, offset: QueueOffset) -> None:
-        """Drop the units from `offset` on."""
         self.files.cut(offset * QUEUE_UNIT.size)
         self.end = min(self.end, offset)
         self._synced = min(self._synced, self.end)

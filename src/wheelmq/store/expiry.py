@@ -50,8 +50,6 @@ def delete_hours(text: str, name: str = "delete_when") -> frozenset[int]:
 
 
 class Expiry:
-    """Removes expired files."""
-
     def __init__(
         self,
         store: Store,
@@ -125,7 +123,7 @@ class Expiry:
     def drop_before(self, position: LogPosition) -> None:
         """Remove the log before `position` and then its references in queues and index, off the loop.
 
-        The references are removed after the removal of the log files is on disk. Otherwise a record that reappears
+        The references are removed once the removal of the log files is on disk. Otherwise a record that reappears
         after a power cut would have no place in its queue.
         """
         store, folder = self._store, self._store.log.files.folder

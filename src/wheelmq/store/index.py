@@ -399,10 +399,10 @@ class MessageIndex:
         return bool(header["count"] > 1 and header["end_ms"] < known_ms)
 
     def _taken_back(self, file: MappedFile) -> bool:
-        """Roll a file that was in use at the stop back to the entries known to be on disk, if possible.
+        """Roll a file that was in use at the stop back to the entries known to be on disk. Returns whether that is
+        possible.
 
-        Returns whether it was possible. It is possible for the file of the mark. The files before it are complete on
-        disk.
+        It is possible for the file of the mark. The files before it are complete on disk.
         """
         mark = self._store.index_mark
         if mark is None or file.path.name > mark.name:

@@ -29,7 +29,6 @@ class Journal:
         self.table[self.count] = row
 
     def add_prepared(self) -> None:
-        """Add the prepared row."""
         self.count += 1
 
     def rows(self) -> Rows:

@@ -28,8 +28,8 @@ class MappedFiles:
     """The mapped files of one or many sequences; with `most`, about that many at most.
 
     The least recently used file is dropped. Views of it stay valid, and the system unmaps it after the last one. A
-    file that may hold unsynced bytes stays mapped: the system reports a disk error only to users that had the file
-    open at the time of the error.
+    file that may hold unsynced bytes stays mapped: the system reports a disk error only through a file that was open
+    at the time of the error.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -40,7 +40,6 @@ class MappedFiles:
         return len(self._files)
 
     def get(self, sequence: MappedSequence, start: int) -> MappedFile | None:
-        """Return the file if it is mapped."""
         key = (sequence, start)
         file = self._files.get(key)
         if file is not None and self._most is not None:
@@ -48,7 +47,6 @@ class MappedFiles:
         return file
 
     def add(self, sequence: MappedSequence, start: int, file: MappedFile) -> None:
-        """Keep a mapped file."""
         self._files[sequence, start] = file
         if self._most is None:
             return

@@ -71,7 +71,6 @@ class Checkpoint(NamedTuple):
 
 
 def load_checkpoint(disk: Disk, paths: StorePaths) -> Checkpoint:
-    """Return the checkpoint of a store."""
     raw = disk.read(paths.checkpoint)
     if raw is None or len(raw) < CHECKPOINT.size:
         return Checkpoint()
@@ -89,7 +88,6 @@ class InternedNames:
         self.used: Rows = np.zeros(2, np.int64)
 
     def name(self, row: int) -> str:
-        """Return the name of a row."""
         at, size = self.rows[row].tolist()
         return bytes(self.names[at : at + size]).decode("utf-8", "replace")
 

@@ -174,11 +174,10 @@ class Store:
 
     def _redo(self, scanned: Rows, from_ms: int, names: recovery.InternedNames) -> list[int]:
         """Write missing queue units of scanned records again. Returns the indexes of records with an impossible
-        offset.
+        offset, which get no unit.
 
-        Records with an impossible offset get no unit. Units are written for records stored since `from_ms`, and for
-        records after the end that their queue had at its opening. The second case repairs queues whose files were
-        deleted to rebuild them.
+        Units are written for records stored since `from_ms`, and for records after the end that their queue had at
+        its opening. The second case repairs queues whose files were deleted to rebuild them.
         """
         at = np.flatnonzero(scanned[:, col.FLAGS] & col.FLAG_DISPATCHED)
         queue_rows = self.queue_rows(scanned[at, col.TOPIC], scanned[at, col.QUEUE_ID], names)
