@@ -39,8 +39,6 @@ _FAILURES = (TopicUnknown, CallError, Refused, BodyError, KeyError)
 
 
 class GroupMember:
-    """The queues of one group member."""
-
     def __init__(
         self,
         name: str,

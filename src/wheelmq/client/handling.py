@@ -41,8 +41,6 @@ class Verdict(NamedTuple):
 
 
 class Handling:
-    """Calls the callbacks of one group."""
-
     def __init__(
         self,
         group: str,

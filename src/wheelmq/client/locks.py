@@ -24,8 +24,6 @@ LOCK_LASTS_S: Final = 30.0
 
 
 class MemberLocks:
-    """The locks of one member."""
-
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group

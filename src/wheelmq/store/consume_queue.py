@@ -53,7 +53,6 @@ class ConsumeQueue:
         self.write_encoded(offset, np.ascontiguousarray(units).view(np.uint8))
 
     def write_encoded(self, offset: QueueOffset, raw: Bytes) -> None:
-        """Write encoded units, as `write` does."""
         if offset > self.end and self.files.start != self.files.end:
             self._fill_gap(offset)
         elif self.files.start == self.files.end:

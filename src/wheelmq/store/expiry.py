@@ -69,7 +69,6 @@ class Expiry:
         self._noted = (store.log.start, store.log.start)
 
     def take_settings(self, settings: ExpirySettings) -> None:
-        """Use other settings from now on."""
         self._settings = settings
 
     def note(self) -> None:

@@ -58,7 +58,6 @@ class MappedFiles:
                 del self._files[key]
 
     def drop(self, sequence: MappedSequence, start: int) -> None:
-        """Drop a file before its removal."""
         self._files.pop((sequence, start), None)
 
 
