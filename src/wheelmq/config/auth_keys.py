@@ -8,7 +8,7 @@ from wheelmq.config.keys import Kind, no_effect, refused
 
 BOOLEAN, INT, TEXT = Kind.BOOLEAN, Kind.INT, Kind.TEXT
 
-_ACCESS: Final = "belongs to users and access lists, of which there are none"
+_ACCESS: Final = "belongs to users and access lists, which do not exist here"
 
 AUTH_KEYS: Final = (
     no_effect("configName", TEXT, "", _ACCESS),
@@ -18,7 +18,7 @@ AUTH_KEYS: Final = (
         "authenticationEnabled",
         BOOLEAN,
         "false",
-        "there is no authentication, and all would be open: keep others out by the network, then remove it",
+        "there is no authentication, so all clients would have access: protect the network, then remove it",
     ),
     no_effect("authenticationProvider", TEXT, "", _ACCESS),
     no_effect("authenticationMetadataProvider", TEXT, "", _ACCESS),
@@ -30,7 +30,7 @@ AUTH_KEYS: Final = (
         "authorizationEnabled",
         BOOLEAN,
         "false",
-        "there are no access lists, and all would be open: keep others out by the network, then remove it",
+        "there are no access lists, so all clients would have access: protect the network, then remove it",
     ),
     no_effect("authorizationProvider", TEXT, "", _ACCESS),
     no_effect("authorizationMetadataProvider", TEXT, "", _ACCESS),

@@ -8,21 +8,21 @@ from wheelmq.config.keys import Kind, honoured, no_effect, refused
 
 BOOLEAN, INT, LONG, TEXT = Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.TEXT
 
-_POOLS: Final = "one loop serves all requests: there are no pools of threads"
-_REPLICAS: Final = "belongs to replication, of which there is none"
-_POP: Final = "belongs to consumption by POP, which is refused"
-_FILTERS: Final = "there are no bit maps: an expression is evaluated when a message is pulled"
-_COLD: Final = "belongs to cold data, which is not looked for"
-_STATS: Final = "belongs to statistics that are not kept"
-_OTHER_METRICS: Final = "metrics are fetched by Prometheus alone"
-_TICK: Final = "one loop does it, in slices of a tick"
-_RECOVERY: Final = "a start recovers by its own snapshot and walk"
-_NETTY: Final = "there is no Netty"
+_POOLS: Final = "one loop serves all requests: there are no thread pools"
+_REPLICAS: Final = "belongs to replication, which does not exist yet"
+_POP: Final = "belongs to POP, which WheelMQ does not support"
+_FILTERS: Final = "there are no bit maps: a pull evaluates the expression"
+_COLD: Final = "belongs to cold data, which WheelMQ does not support"
+_STATS: Final = "belongs to statistics that the broker does not count"
+_OTHER_METRICS: Final = "Prometheus is the only exporter of metrics"
+_TICK: Final = "one loop does this work, in slices of a tick"
+_RECOVERY: Final = "a start recovers from the broker's snapshot and a walk over the rest of the log"
+_NETTY: Final = "WheelMQ does not use Netty"
 _UNREAD: Final = "Apache does not read it either"
 
 BROKER_KEYS: Final = (
-    no_effect("brokerConfigPath", TEXT, "", "the file is the one that is given with -c"),
-    no_effect("rocketmqHome", TEXT, "<ROCKETMQ_HOME>", "there is no folder of the installation"),
+    no_effect("brokerConfigPath", TEXT, "", "the file is the one that -c names"),
+    no_effect("rocketmqHome", TEXT, "<ROCKETMQ_HOME>", "there is no installation folder"),
     honoured("namesrvAddr", TEXT, "<NAMESRV_ADDR>", "namesrv"),
     honoured("listenPort", INT, "10911", "listen_port"),
     honoured("brokerIP1", TEXT, "<an address of the machine>", "broker_ip"),
@@ -34,7 +34,7 @@ BROKER_KEYS: Final = (
     honoured("clusterTopicEnable", BOOLEAN, "true", "cluster_topic_enable"),
     honoured("brokerTopicEnable", BOOLEAN, "true", "broker_topic_enable"),
     honoured("autoCreateSubscriptionGroup", BOOLEAN, "true", "auto_create_group"),
-    refused("messageStorePlugIn", TEXT, "", "its messages would go round the plug-in: remove it"),
+    refused("messageStorePlugIn", TEXT, "", "messages would not pass through the plug-in: remove it"),
     honoured("msgTraceTopicName", TEXT, "RMQ_SYS_TRACE_TOPIC", "trace_topic"),
     honoured("traceTopicEnable", BOOLEAN, "false", "trace_topic_enable"),
     no_effect("sendMessageThreadPoolNums", INT, "<by processors>", _POOLS),
@@ -58,13 +58,13 @@ BROKER_KEYS: Final = (
         "fetchNameSrvAddrByDnsLookup",
         BOOLEAN,
         "false",
-        "the names in namesrvAddr are looked up when they are dialled, one address each: write them all in namesrvAddr",
+        "each name in namesrvAddr is resolved to one address at each connect: write all name servers in namesrvAddr",
     ),
     refused(
         "fetchNamesrvAddrByAddressServer",
         BOOLEAN,
         "false",
-        "nobody asks an address server, and no name server would know of the broker: write namesrvAddr",
+        "the broker does not ask an address server, so it would register nowhere: write namesrvAddr",
     ),
     honoured("sendThreadPoolQueueCapacity", INT, "10000", "send_thread_pool_queue_capacity"),
     no_effect("putThreadPoolQueueCapacity", INT, "10000", _POOLS),
@@ -88,13 +88,13 @@ BROKER_KEYS: Final = (
     no_effect("accountStatsEnable", BOOLEAN, "true", _STATS),
     no_effect("accountStatsPrintZeroValues", BOOLEAN, "true", _STATS),
     no_effect("maxStatsIdleTimeInMinutes", INT, "-1", _STATS, "min"),
-    no_effect("transferMsgByHeap", BOOLEAN, "true", "records are gathered from the mapped files"),
+    no_effect("transferMsgByHeap", BOOLEAN, "true", "records are read from the mapped files"),
     honoured("regionId", TEXT, "DefaultRegion", "region_id"),
     honoured("registerBrokerTimeoutMills", INT, "24000", "register_timeout_ms", "ms"),
     no_effect("sendHeartbeatTimeoutMillis", INT, "1000", _REPLICAS, "ms"),
     honoured("slaveReadEnable", BOOLEAN, "false", "slave_read_enable"),
-    no_effect("disableConsumeIfConsumerReadSlowly", BOOLEAN, "false", "whoever reads slowly is served"),
-    no_effect("consumerFallbehindThreshold", LONG, "17179869184", "whoever reads slowly is served", "B"),
+    no_effect("disableConsumeIfConsumerReadSlowly", BOOLEAN, "false", "slow consumers are always served"),
+    no_effect("consumerFallbehindThreshold", LONG, "17179869184", "slow consumers are always served", "B"),
     honoured("brokerFastFailureEnable", BOOLEAN, "true", "broker_fast_failure_enable"),
     honoured("waitTimeMillsInSendQueue", LONG, "200", "wait_time_mills_in_send_queue", "ms"),
     honoured("waitTimeMillsInPullQueue", LONG, "5000", "wait_time_mills_in_pull_queue", "ms"),
@@ -112,19 +112,17 @@ BROKER_KEYS: Final = (
     honoured("filterDataCleanTimeSpan", LONG, "86400000", "filter_data_clean_time_span", "ms"),
     honoured("filterSupportRetry", BOOLEAN, "false", "filter_support_retry"),
     honoured("enablePropertyFilter", BOOLEAN, "false", "enable_property_filter"),
-    no_effect("compressedRegister", BOOLEAN, "false", "registrations are sent as they are"),
-    no_effect("forceRegister", BOOLEAN, "true", "the broker registers in full each time"),
+    no_effect("compressedRegister", BOOLEAN, "false", "registrations are not compressed"),
+    no_effect("forceRegister", BOOLEAN, "true", "each registration contains all topics"),
     honoured("registerNameServerPeriod", INT, "30000", "register_period_ms", "ms"),
-    no_effect("updateNameServerAddrPeriod", INT, "120000", "the addresses are those that are given", "ms"),
+    no_effect("updateNameServerAddrPeriod", INT, "120000", "the addresses come from namesrvAddr alone", "ms"),
     no_effect("brokerHeartbeatInterval", INT, "1000", _REPLICAS, "ms"),
     no_effect("brokerNotActiveTimeoutMillis", LONG, "10000", _REPLICAS, "ms"),
-    no_effect("enableNetWorkFlowControl", BOOLEAN, "false", "bytes in flight are bounded, always"),
-    no_effect("enableBroadcastOffsetStore", BOOLEAN, "true", "consumers that broadcast keep their offsets themselves"),
+    no_effect("enableNetWorkFlowControl", BOOLEAN, "false", "bytes in flight are always limited"),
+    no_effect("enableBroadcastOffsetStore", BOOLEAN, "true", "broadcasting consumers store their offsets themselves"),
+    no_effect("broadcastOffsetExpireSecond", LONG, "120", "broadcasting consumers store their offsets themselves", "s"),
     no_effect(
-        "broadcastOffsetExpireSecond", LONG, "120", "consumers that broadcast keep their offsets themselves", "s"
-    ),
-    no_effect(
-        "broadcastOffsetExpireMaxSecond", LONG, "300", "consumers that broadcast keep their offsets themselves", "s"
+        "broadcastOffsetExpireMaxSecond", LONG, "300", "broadcasting consumers store their offsets themselves", "s"
     ),
     no_effect("popPollingSize", INT, "1024", _POP),
     no_effect("popPollingMapSize", INT, "100000", _POP),
@@ -155,7 +153,7 @@ BROKER_KEYS: Final = (
     no_effect("popConsumerKVServiceEnable", BOOLEAN, "false", _POP),
     no_effect("popReviveMaxReturnSizePerRead", INT, "16384", _POP),
     no_effect("popReviveMaxAttemptTimes", INT, "16", _POP),
-    no_effect("realTimeNotifyConsumerChange", BOOLEAN, "true", "members are told at once"),
+    no_effect("realTimeNotifyConsumerChange", BOOLEAN, "true", "members are always notified at once"),
     honoured("litePullMessageEnable", BOOLEAN, "true", "lite_pull_message_enable"),
     no_effect("syncBrokerMemberGroupPeriod", INT, "1000", _REPLICAS, "ms"),
     no_effect("loadBalancePollNameServerInterval", LONG, "30000", _POP, "ms"),
@@ -173,7 +171,7 @@ BROKER_KEYS: Final = (
         "aclEnable",
         BOOLEAN,
         "false",
-        "there are no access lists, and all would be open: keep others out by the network, then remove it",
+        "there are no access lists, so all clients would have access: protect the network, then remove it",
     ),
     honoured("storeReplyMessageEnable", BOOLEAN, "true", "store_reply_message_enable"),
     no_effect("enableDetailStat", BOOLEAN, "true", _STATS),
@@ -196,9 +194,9 @@ BROKER_KEYS: Final = (
     no_effect("checkSyncStateSetPeriod", LONG, "5000", _REPLICAS, "ms"),
     no_effect("syncControllerMetadataPeriod", LONG, "10000", _REPLICAS, "ms"),
     no_effect("controllerHeartBeatTimeoutMills", LONG, "10000", _REPLICAS, "ms"),
-    no_effect("validateSystemTopicWhenUpdateTopic", BOOLEAN, "true", "names of the system are refused, always"),
+    no_effect("validateSystemTopicWhenUpdateTopic", BOOLEAN, "true", "system names are always rejected"),
     no_effect("brokerElectionPriority", INT, "2147483647", _REPLICAS),
-    no_effect("useStaticSubscription", BOOLEAN, "false", "subscriptions are those of heartbeats"),
+    no_effect("useStaticSubscription", BOOLEAN, "false", "subscriptions come from heartbeats"),
     honoured("metricsExporterType", TEXT, "DISABLE", "metrics_exporter_type"),
     no_effect("metricsOtelCardinalityLimit", INT, "50000", _OTHER_METRICS),
     no_effect("metricsGrpcExporterTarget", TEXT, "", _OTHER_METRICS),
@@ -211,33 +209,39 @@ BROKER_KEYS: Final = (
     no_effect("metricsLabel", TEXT, "", _OTHER_METRICS),
     no_effect("metricsInDelta", BOOLEAN, "false", _OTHER_METRICS),
     honoured("channelExpiredTimeout", LONG, "120000", "client_expiry_ms", "ms"),
-    no_effect("subscriptionExpiredTimeout", LONG, "600000", "a consumer that is gone leaves nothing behind", "ms"),
+    no_effect(
+        "subscriptionExpiredTimeout",
+        LONG,
+        "600000",
+        "the broker stores nothing for a consumer that has disconnected",
+        "ms",
+    ),
     no_effect("estimateAccumulation", BOOLEAN, "true", _STATS),
     no_effect("coldCtrStrategyEnable", BOOLEAN, "false", _COLD),
     no_effect("usePIDColdCtrStrategy", BOOLEAN, "true", _COLD),
     no_effect("cgColdReadThreshold", LONG, "3145728", _COLD, "B"),
     no_effect("globalColdReadThreshold", LONG, "104857600", _COLD, "B"),
-    no_effect("fetchNamesrvAddrInterval", LONG, "10000", "the addresses are those that are given", "ms"),
+    no_effect("fetchNamesrvAddrInterval", LONG, "10000", "the addresses come from namesrvAddr alone", "ms"),
     no_effect("popResponseReturnActualRetryTopic", BOOLEAN, "false", _POP),
-    no_effect("enableSingleTopicRegister", BOOLEAN, "false", "the broker registers in full each time"),
-    no_effect("enableMixedMessageType", BOOLEAN, "false", "types of messages are not checked"),
-    no_effect("enableSplitRegistration", BOOLEAN, "false", "the broker registers in full each time"),
+    no_effect("enableSingleTopicRegister", BOOLEAN, "false", "each registration contains all topics"),
+    no_effect("enableMixedMessageType", BOOLEAN, "false", "message types are not checked"),
+    no_effect("enableSplitRegistration", BOOLEAN, "false", "each registration contains all topics"),
     no_effect("popInflightMessageThreshold", LONG, "10000", _POP),
     no_effect("enablePopMessageThreshold", BOOLEAN, "false", _POP),
     no_effect("enableFastChannelEventProcess", BOOLEAN, "false", _NETTY),
-    no_effect("printChannelGroups", BOOLEAN, "false", "connections are counted by the metrics"),
-    no_effect("printChannelGroupsMinNum", INT, "5", "connections are counted by the metrics"),
-    no_effect("splitRegistrationSize", INT, "800", "the broker registers in full each time"),
+    no_effect("printChannelGroups", BOOLEAN, "false", "the metrics count the connections"),
+    no_effect("printChannelGroupsMinNum", INT, "5", "the metrics count the connections"),
+    no_effect("splitRegistrationSize", INT, "800", "each registration contains all topics"),
     no_effect(
         "configBlackList",
         TEXT,
         "configBlackList;brokerConfigPath",
-        "what may be changed at run time stands in a list of its own",
+        "WheelMQ has its own list of settings that can change at run time",
     ),
     no_effect("skipWhenCKRePutReachMaxTimes", BOOLEAN, "false", _POP),
     no_effect("appendAckAsync", BOOLEAN, "false", _POP),
     no_effect("appendCkAsync", BOOLEAN, "false", _POP),
-    no_effect("clearRetryTopicWhenDeleteTopic", BOOLEAN, "true", "retry topics are left when a topic is deleted"),
+    no_effect("clearRetryTopicWhenDeleteTopic", BOOLEAN, "true", "the deletion of a topic keeps its retry topics"),
     no_effect("enableLmqStats", BOOLEAN, "false", _STATS),
     refused(
         "configManagerVersion",
@@ -245,13 +249,15 @@ BROKER_KEYS: Final = (
         "v1",
         "topics and groups in RocksDB are not read: export them with Apache, then write v1",
     ),
-    no_effect("allowRecallWhenBrokerNotWriteable", BOOLEAN, "true", "cancels are taken while sends are"),
+    no_effect(
+        "allowRecallWhenBrokerNotWriteable", BOOLEAN, "true", "the broker accepts cancels while it accepts sends"
+    ),
     honoured("recallMessageEnable", BOOLEAN, "false", "recall_enable"),
-    no_effect("enableRegisterProducer", BOOLEAN, "true", "producers are known by their heartbeats"),
-    no_effect("enableCreateSysGroup", BOOLEAN, "true", "names of groups of the system are as any other"),
+    no_effect("enableRegisterProducer", BOOLEAN, "true", "heartbeats register the producers"),
+    no_effect("enableCreateSysGroup", BOOLEAN, "true", "system names of groups are like any other name"),
     honoured("brokerName", TEXT, "<the name of the machine>", "broker_name"),
     honoured("brokerClusterName", TEXT, "DefaultCluster", "cluster"),
     honoured("brokerId", LONG, "0", "broker_id"),
     no_effect("inBrokerContainer", BOOLEAN, "false", "each broker is a process of its own"),
 )
-"""In the order of Apache's class, its superclass last."""
+"""In the order of Apache's class. Its superclass comes last."""

@@ -8,19 +8,17 @@ from wheelmq.config.keys import Kind, honoured, no_effect, refused
 
 BOOLEAN, INT, LONG, TEXT = Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.TEXT
 
-_POOLS: Final = "one loop serves all requests: there are no pools of threads"
-_REPLICAS: Final = "belongs to replication, of which there is none"
-_CONTROLLER: Final = "belongs to the controller, of which there is none"
+_POOLS: Final = "one loop serves all requests: there are no thread pools"
+_REPLICAS: Final = "belongs to replication, which does not exist yet"
+_CONTROLLER: Final = "belongs to the controller, which does not exist here"
 
 NAMESRV_KEYS: Final = (
     honoured("listenPort", INT, "9876", "listen_port"),
-    no_effect("rocketmqHome", TEXT, "<ROCKETMQ_HOME>", "there is no folder of the installation"),
+    no_effect("rocketmqHome", TEXT, "<ROCKETMQ_HOME>", "there is no installation folder"),
     honoured("kvConfigPath", TEXT, "<home>/namesrv/kvConfig.json", "kv_config_path"),
-    no_effect(
-        "configStorePath", TEXT, "<home>/namesrv/namesrv.properties", "the file is the one that is given with -c"
-    ),
+    no_effect("configStorePath", TEXT, "<home>/namesrv/namesrv.properties", "the file is the one that -c names"),
     no_effect("productEnvName", TEXT, "center", "belongs to clusterTest"),
-    refused("clusterTest", BOOLEAN, "false", "it passes questions on to another cluster: remove it"),
+    refused("clusterTest", BOOLEAN, "false", "it forwards requests to another cluster: remove it"),
     honoured("orderMessageEnable", BOOLEAN, "false", "order_message_enable"),
     honoured("returnOrderTopicConfigToBroker", BOOLEAN, "true", "return_order_topic_config"),
     no_effect("clientRequestThreadPoolNums", INT, "8", _POOLS),
@@ -33,7 +31,9 @@ NAMESRV_KEYS: Final = (
     honoured("enableAllTopicList", BOOLEAN, "true", "enable_all_topic_list"),
     honoured("enableTopicList", BOOLEAN, "true", "enable_topic_list"),
     no_effect("notifyMinBrokerIdChanged", BOOLEAN, "false", _REPLICAS),
-    refused("enableControllerInNamesrv", BOOLEAN, "false", "there is no controller: remove it, or run Apache's beside"),
+    refused(
+        "enableControllerInNamesrv", BOOLEAN, "false", "there is no controller: remove it, or run Apache's separately"
+    ),
     honoured("needWaitForService", BOOLEAN, "false", "waits_for_service"),
     honoured("waitSecondsForService", INT, "45", "wait_for_service_seconds"),
     honoured("deleteTopicWithBrokerRegistration", BOOLEAN, "false", "delete_topic_with_broker_registration"),
@@ -41,7 +41,7 @@ NAMESRV_KEYS: Final = (
         "configBlackList",
         TEXT,
         "configBlackList;configStorePath;kvConfigPath",
-        "what may be changed at run time stands in a list of its own",
+        "WheelMQ has its own list of settings that can change at run time",
     ),
 )
 

@@ -8,8 +8,8 @@ from wheelmq.config.keys import Kind, honoured, no_effect, refused
 
 BOOLEAN, INT, LONG, TEXT = Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.TEXT
 
-_NETTY: Final = "there is no Netty"
-_SERVERS: Final = "the broker calls name servers alone, over one connection each"
+_NETTY: Final = "WheelMQ does not use Netty"
+_SERVERS: Final = "the broker only connects to name servers, with one connection each"
 
 SERVER_KEYS: Final = (
     honoured("bindAddress", TEXT, "0.0.0.0", "listen_host"),
@@ -25,21 +25,21 @@ SERVER_KEYS: Final = (
         "writeBufferHighWaterMark",
         INT,
         "0",
-        "answers that a peer does not read are bounded: connection_buffer_bytes_max",
+        "connection_buffer_bytes_max limits the answers that a peer has not read",
         "B",
     ),
     no_effect(
         "writeBufferLowWaterMark",
         INT,
         "0",
-        "answers that a peer does not read are bounded: connection_buffer_bytes_max",
+        "connection_buffer_bytes_max limits the answers that a peer has not read",
         "B",
     ),
     honoured("serverSocketBacklog", INT, "1024", "listen_backlog"),
     no_effect("serverNettyWorkerGroupEnable", BOOLEAN, "true", _NETTY),
     no_effect("serverPooledByteBufAllocatorEnable", BOOLEAN, "true", _NETTY),
-    no_effect("enableShutdownGracefully", BOOLEAN, "false", "a stop serves what has come"),
-    no_effect("shutdownWaitTimeSeconds", INT, "30", "a stop serves what has come", "s"),
+    no_effect("enableShutdownGracefully", BOOLEAN, "false", "a stop serves the requests that have arrived"),
+    no_effect("shutdownWaitTimeSeconds", INT, "30", "a stop serves the requests that have arrived", "s"),
     no_effect("useEpollNativeSelector", BOOLEAN, "false", _NETTY),
 )
 
@@ -59,21 +59,21 @@ CLIENT_KEYS: Final = (
         "useTLS",
         BOOLEAN,
         "false",
-        "connections to name servers are not encrypted: remove it, and keep others out by the network",
+        "connections to name servers are not encrypted: remove it, and protect the network",
     ),
     no_effect("socksProxyConfig", TEXT, "{}", _SERVERS),
     no_effect(
         "writeBufferHighWaterMark",
         INT,
         "0",
-        "answers that a peer does not read are bounded: connection_buffer_bytes_max",
+        "connection_buffer_bytes_max limits the answers that a peer has not read",
         "B",
     ),
     no_effect(
         "writeBufferLowWaterMark",
         INT,
         "0",
-        "answers that a peer does not read are bounded: connection_buffer_bytes_max",
+        "connection_buffer_bytes_max limits the answers that a peer has not read",
         "B",
     ),
     no_effect("disableCallbackExecutor", BOOLEAN, "false", _SERVERS),

@@ -8,21 +8,21 @@ from wheelmq.config.keys import Kind, honoured, no_effect, refused
 
 BOOLEAN, DOUBLE, INT, LONG, TEXT = Kind.BOOLEAN, Kind.DOUBLE, Kind.INT, Kind.LONG, Kind.TEXT
 
-_POOLS: Final = "one loop serves all requests: there are no pools of threads"
-_REPLICAS: Final = "belongs to replication, of which there is none"
-_FILTERS: Final = "there are no bit maps: an expression is evaluated when a message is pulled"
-_COMPACTION: Final = "belongs to topics that are compacted, of which there are none"
-_COLD: Final = "belongs to cold data, which is not looked for"
-_ROCKS: Final = "belongs to queues in RocksDB"
-_LIGHT: Final = "belongs to light queues, of which there are none"
-_STATS: Final = "belongs to statistics that are not kept"
-_MAPPING: Final = "files are mapped when they are asked for, and let go"
-_TICK: Final = "one loop does it, in slices of a tick"
-_TICK_QUEUES: Final = "queue units follow at the end of the round of requests that appends"
-_RECOVERY: Final = "a start recovers by its own snapshot and walk"
-_REMOVAL: Final = "files go at once, off the loop"
-_LOCKS: Final = "nothing is locked while it is appended"
-_NO_POOL: Final = "messages go straight to the mapped file"
+_POOLS: Final = "one loop serves all requests: there are no thread pools"
+_REPLICAS: Final = "belongs to replication, which does not exist yet"
+_FILTERS: Final = "there are no bit maps: a pull evaluates the expression"
+_COMPACTION: Final = "belongs to compacted topics, which do not exist here"
+_COLD: Final = "belongs to cold data, which WheelMQ does not support"
+_ROCKS: Final = "belongs to queues in RocksDB, which do not exist here"
+_LIGHT: Final = "belongs to light queues, which do not exist here"
+_STATS: Final = "belongs to statistics that the broker does not count"
+_MAPPING: Final = "files are mapped when they are used, and unmapped later"
+_TICK: Final = "one loop does this work, in slices of a tick"
+_TICK_QUEUES: Final = "queue units are written at the end of the round that appends the messages"
+_RECOVERY: Final = "a start recovers from the broker's snapshot and a walk over the rest of the log"
+_REMOVAL: Final = "files are deleted at once, off the loop"
+_LOCKS: Final = "an append needs no lock"
+_NO_POOL: Final = "messages are written directly to the mapped file"
 _UNREAD: Final = "Apache does not read it either"
 
 STORE_KEYS: Final = (
@@ -31,7 +31,7 @@ STORE_KEYS: Final = (
         "storePathCommitLog",
         TEXT,
         "",
-        "the log lies in commitlog of storePathRootDir: move the folder there, or link it",
+        "the log is in commitlog of storePathRootDir: move the folder there, or link it",
     ),
     no_effect("storePathDLedgerCommitLog", TEXT, "", _REPLICAS),
     no_effect("storePathEpochFile", TEXT, "", _REPLICAS),
@@ -40,7 +40,7 @@ STORE_KEYS: Final = (
         "readOnlyCommitLogStorePaths",
         TEXT,
         "",
-        "log files elsewhere would not be read: move them to commitlog of storePathRootDir",
+        "log files in other folders would not be read: move them to commitlog of storePathRootDir",
     ),
     honoured("mappedFileSizeCommitLog", INT, "1073741824", "log_file_bytes", "B"),
     no_effect("compactionMappedFileSize", INT, "104857600", _COMPACTION, "B"),
@@ -66,15 +66,15 @@ STORE_KEYS: Final = (
     refused("timerSkipUnknownError", BOOLEAN, "false", "it drops messages: remove it"),
     honoured("timerWarmEnable", BOOLEAN, "false", "timer_warm_enable"),
     honoured("timerStopDequeue", BOOLEAN, "false", "timer_stop_dequeue"),
-    no_effect("timerEnableRetryUntilSuccess", BOOLEAN, "false", "what cannot be appended is tried until it can"),
+    no_effect("timerEnableRetryUntilSuccess", BOOLEAN, "false", "a failed append is always tried again"),
     honoured("timerCongestNumEachSlot", INT, "2147483647", "timer_congest_num_each_slot"),
-    no_effect("timerMetricSmallThreshold", INT, "1000000", "topics of any size are counted anew"),
+    no_effect("timerMetricSmallThreshold", INT, "1000000", "topics of any size are counted again"),
     honoured("timerProgressLogIntervalMs", INT, "10000", "timer_progress_log_interval_ms", "ms"),
-    refused("storeType", TEXT, "default", "queues in RocksDB are not read: take a store with files of queues"),
+    refused("storeType", TEXT, "default", "queues in RocksDB are not read: use a store with queue files"),
     honoured("mappedFileSizeConsumeQueue", INT, "6000000", "queue_file_bytes", "B"),
     no_effect("enableConsumeQueueExt", BOOLEAN, "false", _FILTERS),
     no_effect("mappedFileSizeConsumeQueueExt", INT, "50331648", _FILTERS, "B"),
-    no_effect("mapperFileSizeBatchConsumeQueue", INT, "13800000", "queues of batches do not exist", "B"),
+    no_effect("mapperFileSizeBatchConsumeQueue", INT, "13800000", "there are no batch consume queues", "B"),
     no_effect("bitMapLengthConsumeQueueExt", INT, "64", _FILTERS),
     honoured("flushIntervalCommitLog", INT, "500", "flush_interval_ms"),
     no_effect("commitIntervalCommitLog", INT, "200", _NO_POOL),
@@ -82,8 +82,8 @@ STORE_KEYS: Final = (
     honoured("diskSpaceWarningLevelRatio", INT, "90", "disk_space_warning_level_ratio", "%"),
     honoured("diskSpaceCleanForciblyRatio", INT, "85", "disk_space_clean_forcibly_ratio", "%"),
     no_effect("useReentrantLockWhenPutMessage", BOOLEAN, "true", _LOCKS),
-    no_effect("flushCommitLogTimed", BOOLEAN, "true", "a flush begins when its interval is over"),
-    no_effect("flushIntervalConsumeQueue", INT, "1000", "units are written down with the checkpoint, each 3 s"),
+    no_effect("flushCommitLogTimed", BOOLEAN, "true", "a flush begins at the end of its interval"),
+    no_effect("flushIntervalConsumeQueue", INT, "1000", "units are flushed with the checkpoint, every 3 s"),
     honoured("cleanResourceInterval", INT, "10000", "clean_resource_interval_ms", "ms"),
     no_effect("deleteCommitLogFilesInterval", INT, "100", _REMOVAL, "ms"),
     no_effect("deleteConsumeQueueFilesInterval", INT, "100", _REMOVAL, "ms"),
@@ -96,34 +96,34 @@ STORE_KEYS: Final = (
     no_effect("putMsgIndexHightWater", INT, "600000", _UNREAD),
     honoured("maxMessageSize", INT, "4194304", "body_bytes_max", "B"),
     honoured("maxFilterMessageSize", INT, "16000", "max_filter_message_size", "B"),
-    no_effect("checkCRCOnRecover", BOOLEAN, "true", "each record is checked, always"),
+    no_effect("checkCRCOnRecover", BOOLEAN, "true", "each record is always checked"),
     honoured("flushCommitLogLeastPages", INT, "4", "flush_commit_log_least_pages", "pages"),
     no_effect("commitCommitLogLeastPages", INT, "4", _NO_POOL, "pages"),
     no_effect(
         "flushLeastPagesWhenWarmMapedFile",
         INT,
         "4096",
-        "pages are made when a file is made ahead; the next 16 MiB of the log are written to as well",
+        "pages are allocated when a file is created ahead; the next 16 MiB of the log are also populated",
         "pages",
     ),
-    no_effect("flushConsumeQueueLeastPages", INT, "2", "units are written down with the checkpoint, each 3 s", "pages"),
+    no_effect("flushConsumeQueueLeastPages", INT, "2", "units are flushed with the checkpoint, every 3 s", "pages"),
     honoured("flushCommitLogThoroughInterval", INT, "10000", "flush_commit_log_thorough_interval", "ms"),
     no_effect("commitCommitLogThoroughInterval", INT, "200", _NO_POOL, "ms"),
     no_effect(
-        "flushConsumeQueueThoroughInterval", INT, "60000", "units are written down with the checkpoint, each 3 s", "ms"
+        "flushConsumeQueueThoroughInterval", INT, "60000", "units are flushed with the checkpoint, every 3 s", "ms"
     ),
     honoured("maxTransferBytesOnMessageInMemory", INT, "262144", "transfer_bytes_max", "B"),
     honoured("maxTransferCountOnMessageInMemory", INT, "32", "transfer_count_max"),
     no_effect(
-        "maxTransferBytesOnMessageInDisk", INT, "65536", "what a pull gives does not depend on where it lies", "B"
+        "maxTransferBytesOnMessageInDisk", INT, "65536", "a pull returns the same from memory and from disk", "B"
     ),
-    no_effect("maxTransferCountOnMessageInDisk", INT, "8", "what a pull gives does not depend on where it lies"),
+    no_effect("maxTransferCountOnMessageInDisk", INT, "8", "a pull returns the same from memory and from disk"),
     honoured("accessMessageInMemoryMaxRatio", INT, "40", "access_message_in_memory_max_ratio", "%"),
     honoured("messageIndexEnable", BOOLEAN, "true", "message_index_enable"),
     honoured("maxHashSlotNum", INT, "5000000", "max_hash_slot_num"),
     honoured("maxIndexNum", INT, "20000000", "max_index_num"),
     honoured("maxMsgsNumBatch", INT, "64", "query_count_max"),
-    no_effect("messageIndexSafe", BOOLEAN, "false", "the index covers what is on disk, always"),
+    no_effect("messageIndexSafe", BOOLEAN, "false", "the index always covers only flushed records"),
     no_effect("haListenPort", INT, "<listenPort + 1>", _REPLICAS),
     no_effect("haSendHeartbeatInterval", INT, "5000", _REPLICAS, "ms"),
     no_effect("haHousekeepingInterval", INT, "20000", _REPLICAS, "ms"),
@@ -134,7 +134,7 @@ STORE_KEYS: Final = (
         "brokerRole",
         TEXT,
         "ASYNC_MASTER",
-        "there is no replication: write ASYNC_MASTER, and know that each message is on one machine",
+        "there is no replication: write ASYNC_MASTER, and note that each message is on one machine only",
     ),
     honoured("flushDiskType", TEXT, "ASYNC_FLUSH", "flush_mode"),
     honoured("syncFlushTimeout", INT, "5000", "sync_flush_timeout_ms", "ms"),
@@ -142,7 +142,7 @@ STORE_KEYS: Final = (
         "putMessageTimeout",
         INT,
         "8000",
-        "a put takes place within its tick; only its flush is waited for (syncFlushTimeout)",
+        "a put ends within its tick; only its flush can wait (syncFlushTimeout)",
         "ms",
     ),
     no_effect("slaveTimeout", INT, "3000", _REPLICAS, "ms"),
@@ -165,7 +165,7 @@ STORE_KEYS: Final = (
         "enableDLegerCommitLog",
         BOOLEAN,
         "false",
-        "there is no replication, and the log lies elsewhere: remove it, and begin with a store of its own",
+        "there is no replication, and its log is in another folder: remove it, and start with an empty store",
     ),
     no_effect("dLegerGroup", TEXT, "", _REPLICAS),
     no_effect("dLegerPeers", TEXT, "", _REPLICAS),
@@ -173,24 +173,30 @@ STORE_KEYS: Final = (
     no_effect("preferredLeaderId", TEXT, "", _REPLICAS),
     no_effect("enableBatchPush", BOOLEAN, "false", _REPLICAS),
     no_effect("enableScheduleMessageStats", BOOLEAN, "true", _STATS),
-    refused("enableLmq", BOOLEAN, "false", "messages would be missing in their light queues: remove it"),
-    refused("enableMultiDispatch", BOOLEAN, "false", "messages would be missing in their other queues: remove it"),
+    refused("enableLmq", BOOLEAN, "false", "light queues would lack messages: remove it"),
+    refused("enableMultiDispatch", BOOLEAN, "false", "the other queues would lack messages: remove it"),
     no_effect("maxLmqConsumeQueueNum", INT, "20000", _LIGHT),
     no_effect("enableScheduleAsyncDeliver", BOOLEAN, "false", _TICK),
     no_effect("scheduleAsyncDeliverMaxPendingLimit", INT, "2000", _TICK),
     no_effect("scheduleAsyncDeliverMaxResendNum2Blocked", INT, "3", _TICK),
-    no_effect("maxBatchDeleteFilesNum", INT, "50", "deleteFileBatchMax says how many log files go at a time"),
+    no_effect(
+        "maxBatchDeleteFilesNum", INT, "50", "deleteFileBatchMax limits the log files that are deleted at a time"
+    ),
     no_effect("dispatchCqThreads", INT, "10", _TICK_QUEUES),
     no_effect("dispatchCqCacheNum", INT, "4096", _TICK_QUEUES),
     no_effect("enableAsyncReput", BOOLEAN, "true", _TICK_QUEUES),
     no_effect("recheckReputOffsetFromCq", BOOLEAN, "false", _TICK_QUEUES),
-    no_effect("maxTopicLength", INT, "127", "names of topics have up to 127 characters"),
-    no_effect("autoMessageVersionOnTopicLen", BOOLEAN, "true", "names of topics have up to 127 characters"),
-    no_effect("enabledAppendPropCRC", BOOLEAN, "false", "records have their own CRC of the body, as without it"),
-    no_effect("forceVerifyPropCRC", BOOLEAN, "false", "records have their own CRC of the body, as without it"),
+    no_effect("maxTopicLength", INT, "127", "a topic name always has up to 127 characters"),
+    no_effect("autoMessageVersionOnTopicLen", BOOLEAN, "true", "a topic name always has up to 127 characters"),
+    no_effect("enabledAppendPropCRC", BOOLEAN, "false", "records have the checksum of the body only"),
+    no_effect("forceVerifyPropCRC", BOOLEAN, "false", "records have the checksum of the body only"),
     no_effect("travelCqFileNumWhenGetMessage", INT, "1", "a pull reads units until it has enough"),
-    no_effect("correctLogicMinOffsetSleepInterval", INT, "1", "queues begin where the log does, at once", "ms"),
-    no_effect("correctLogicMinOffsetForceInterval", INT, "300000", "queues begin where the log does, at once", "ms"),
+    no_effect(
+        "correctLogicMinOffsetSleepInterval", INT, "1", "the first offset of a queue follows the log at once", "ms"
+    ),
+    no_effect(
+        "correctLogicMinOffsetForceInterval", INT, "300000", "the first offset of a queue follows the log at once", "ms"
+    ),
     no_effect("mappedFileSwapEnable", BOOLEAN, "true", _MAPPING),
     no_effect("commitLogForceSwapMapInterval", LONG, "43200000", _MAPPING, "ms"),
     no_effect("commitLogSwapMapInterval", LONG, "3600000", _MAPPING, "ms"),
@@ -199,13 +205,18 @@ STORE_KEYS: Final = (
     no_effect("logicQueueSwapMapInterval", LONG, "3600000", _MAPPING, "ms"),
     no_effect("cleanSwapedMapInterval", LONG, "300000", _MAPPING, "ms"),
     no_effect("logicQueueSwapMapReserveFileNum", INT, "20", _MAPPING),
-    no_effect("searchBcqByCacheEnable", BOOLEAN, "true", "queues of batches do not exist"),
+    no_effect("searchBcqByCacheEnable", BOOLEAN, "true", "there are no batch consume queues"),
     no_effect("dispatchFromSenderThread", BOOLEAN, "false", _TICK_QUEUES),
     no_effect("wakeCommitWhenPutMessage", BOOLEAN, "true", _NO_POOL),
-    no_effect("wakeFlushWhenPutMessage", BOOLEAN, "false", "flushes come by their interval"),
-    no_effect("enableCleanExpiredOffset", BOOLEAN, "false", "offsets of a topic that is gone are kept"),
-    no_effect("maxAsyncPutMessageRequests", INT, "5000", "bytes in flight are bounded, not requests"),
-    no_effect("pullBatchMaxMessageCount", INT, "160", "of a batch a pull gives as many as of others"),
+    no_effect("wakeFlushWhenPutMessage", BOOLEAN, "false", "a flush begins at the end of its interval"),
+    no_effect("enableCleanExpiredOffset", BOOLEAN, "false", "offsets of a deleted topic are kept"),
+    no_effect("maxAsyncPutMessageRequests", INT, "5000", "bytes in flight are limited, not requests"),
+    no_effect(
+        "pullBatchMaxMessageCount",
+        INT,
+        "160",
+        "a pull returns the same number of messages from a batch as from single sends",
+    ),
     refused("totalReplicas", INT, "1", "there is no replication: remove it"),
     refused("inSyncReplicas", INT, "1", "there is no replication: remove it"),
     refused("minInSyncReplicas", INT, "1", "there is no replication: remove it"),
@@ -217,7 +228,7 @@ STORE_KEYS: Final = (
     no_effect("syncMasterFlushOffsetWhenStartup", BOOLEAN, "false", _REPLICAS),
     no_effect("maxChecksumRange", LONG, "1073741824", _REPLICAS, "B"),
     no_effect("replicasPerDiskPartition", INT, "1", _REPLICAS),
-    no_effect("logicalDiskSpaceCleanForciblyThreshold", DOUBLE, "0.8", "all lies on one disk"),
+    no_effect("logicalDiskSpaceCleanForciblyThreshold", DOUBLE, "0.8", "all files are on one disk"),
     no_effect("maxSlaveResendLength", LONG, "268435456", _REPLICAS, "B"),
     no_effect("syncFromLastFile", BOOLEAN, "false", _REPLICAS),
     no_effect("asyncLearner", BOOLEAN, "false", _REPLICAS),

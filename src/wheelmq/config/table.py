@@ -14,14 +14,14 @@ from wheelmq.config.schema import Schema
 
 def apaches_keys(keys: Iterable[ApacheKey], schema: Schema[Any]) -> str:
     """A row for each of `keys`."""
-    columns = ("Apache's name", "type", "unit", "default there", "here", "default here", "our name, or why")
+    columns = ("Apache's name", "type", "unit", "Apache's default", "treatment", "our default", "our name, or reason")
     return _table(columns, (_row_of(key, schema) for key in keys))
 
 
 def our_names(schema: Schema[Any]) -> str:
     """A row for each setting of `schema`, by table and key of a TOML file."""
     apaches = schema.apaches()
-    columns = ("table", "key", "for `--set`", "allowed", "default", "at run time", "Apache's name", "what")
+    columns = ("table", "key", "for `--set`", "allowed", "default", "at run time", "Apache's name", "meaning")
 
     def rows() -> Iterator[tuple[str, ...]]:
         for group, names in schema.groups.items():

@@ -1,4 +1,4 @@
-"""The name server's settings, by every name they have."""
+"""The name server's settings, by our names and by Apache's."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from wheelmq.config.schema import Schema, by_name
 
 
 class NameServerSettings(msgspec.Struct, kw_only=True):
-    """Everything that can be chosen. Fields are set by `NameServer.configuration` alone, those that are mutable."""
+    """All settings of a name server. Only `NameServer.configuration` sets fields, and only mutable ones."""
 
     kv_config_path: Path
     """The file of the key-value config."""
     listen_host: str = "127.0.0.1"
-    """The address that is listened on; 0.0.0.0 is every one of the machine."""
+    """The address to listen on. 0.0.0.0 means all addresses of the machine."""
     listen_port: Port = 9876
     """0 picks a free one."""
     listen_backlog: Positive = 1024
-    """Connections that wait to be accepted."""
+    """Maximum number of connections that wait to be accepted."""
     socket_send_bytes: Count = 0
-    """Buffer of a connection in the system; 0 leaves it to the system."""
+    """Send buffer of a connection in the kernel. With 0 the kernel decides."""
     socket_receive_bytes: Count = 0
     server_channel_max_idle_time_seconds: Count = 120
-    """Seconds without a byte to or from a connection after which it is closed; 0 keeps it."""
+    """Seconds without a byte to or from a connection after which it is closed. With 0 it stays open."""
     connections_max: Positive = 50_000
-    """Connections beyond it are closed at once; fewer are taken where the process may open fewer files."""
+    """Further connections are closed at once. The limit is lower if the process may open fewer files."""
     scan_interval_ms: Positive = 5000
-    """How often brokers are looked for that registered too long ago."""
+    """Milliseconds between two scans for brokers whose last registration is too old."""
     order_message_enable: bool = True
-    """Tell clients of a topic's queues that messages in order go to."""
+    """Return to clients the queues of a topic for ordered messages."""
     return_order_topic_config: bool = True
-    """Tell a broker that registers the same of all topics."""
+    """Return the same for all topics to a broker that registers."""
     enable_all_topic_list: bool = True
-    """Tell the names of all topics to whoever asks."""
+    """Answer requests for the names of all topics."""
     enable_topic_list: bool = True
-    """Tell the names of a cluster's topics, or a unit's."""
+    """Answer requests for the names of the topics of a cluster or unit."""
     delete_topic_with_broker_registration: bool = False
-    """A broker that registers gives up the topics that it does not name then. Not for brokers of Apache's, which name
-    one alone when that changes, unless their enableSingleTopicRegister is on."""
+    """Delete the route of each topic that a registration of its broker does not name. Not for brokers of Apache's,
+    which register a changed topic alone, unless their enableSingleTopicRegister is on."""
     waits_for_service: bool = False
-    """Tell no routes until brokers had time to register."""
+    """Return no routes until brokers have had time to register."""
     wait_for_service_seconds: Count = 45
-    """From the start, if it waits."""
+    """Seconds from the start without routes, with `waits_for_service`."""
 
 
 NAME_SERVER: Final = Schema(
