@@ -31,12 +31,13 @@ BY_HARNESS: Final = {
 
 HEAD: Final = """# Request codes
 
-Every request code of Apache RocketMQ 5.3.3 and of our own, who serves it, and a test that asks for it. Made from the
-tables of codes and handlers with `python -m tests.docs.request_codes`; a test holds the page to them. What a broker
-does not serve is answered REQUEST_CODE_NOT_SUPPORTED (3), with the reason if Apache RocketMQ serves it.
+This page lists the request codes of Apache RocketMQ 5.3.3 and of WheelMQ, their servers, and a test for each.
+`python -m tests.docs.request_codes` generates it from the tables of codes and handlers, and a test compares it with
+them. The answer to an unsupported code is REQUEST_CODE_NOT_SUPPORTED (3), with the reason if Apache RocketMQ supports
+the code.
 
-Beside the tests that are named here, the suites of compat/ ask both brokers: mqadmin's commands those of
-administration, the Java client those of clients, compat/frames every code there is.
+The suites of compat/ also send requests to both brokers: mqadmin's commands those of administration, the Java client
+those of clients, and compat/frames every code.
 """
 
 
@@ -80,10 +81,10 @@ def page() -> str:
     return "\n".join(
         [
             HEAD,
-            _table("The broker", ("code", "name", "what", "handlers/", "test"), broker),
+            _table("The broker", ("code", "name", "meaning", "handlers/", "test"), broker),
             _table("The name server", ("code", "name", "test"), names),
-            _table("What a broker sends to its clients", ("code", "name"), clients),
-            _table("Refused", ("code", "name", "why"), sorted(refused, key=lambda row: int(row.split("|")[1]))),
+            _table("Requests of a broker to its clients", ("code", "name"), clients),
+            _table("Unsupported", ("code", "name", "reason"), sorted(refused, key=lambda row: int(row.split("|")[1]))),
         ]
     )
 

@@ -1,6 +1,6 @@
 """Request codes that are answered REQUEST_CODE_NOT_SUPPORTED, and the reasons.
 
-A test checks that every code is either served, sent by the broker itself, or listed here.
+A test checks that each code is either served, or sent by the broker itself, or in this table.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import Final
 
 from wheelmq.formats.wire.codes import RequestCode as Code
 
-_UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and serves it no more"
+_UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and no longer serves it"
 _ADMIN: Final = "an administrator's question or command, none that a client needs"
-_POP: Final = "belongs to consumption by POP"
+_POP: Final = "belongs to POP"
 _STATIC: Final = "belongs to static topics"
-_REPLICAS: Final = "belongs to replication between brokers, of which each stands alone"
+_REPLICAS: Final = "belongs to replication between brokers, which does not exist yet"
 _CONTROLLER: Final = "belongs to the controller, which elects masters of replicated brokers"
 _COLD: Final = "belongs to cold data: there is no tiered storage"
-_ROCKSDB: Final = "belongs to queues in RocksDB: ours are files"
+_ROCKSDB: Final = "belongs to queues in RocksDB: WheelMQ has queue files"
 _ACCESS: Final = "belongs to users and access lists, which do not exist"
 
 REFUSED: Final[dict[Code, str]] = {
@@ -82,4 +82,4 @@ REFUSED: Final[dict[Code, str]] = {
 }
 
 REASONS: Final[dict[int, str]] = {int(code): reason for code, reason in REFUSED.items() if reason != _UNSERVED}
-"""Reasons in the answers to clients, for codes that Apache serves and we do not."""
+"""The reasons in answers to clients, for the codes that Apache serves and WheelMQ does not."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 def clean_queues(request: Request, broker: Broker) -> Answer:
-    """Remove what queues and index have of records that are gone from the log."""
+    """Delete the queue and index files of records that the log no longer has."""
     log.info("%s has queues cleaned", peer_text(request.connection))
     broker.expiry.drop_before(broker.store.log.start)
     return reply()
@@ -26,10 +26,10 @@ def clean_queues(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.CLEAN_UNUSED_TOPIC)
 def clean_topics(request: Request, broker: Broker) -> Answer:
-    """Forget where groups were in topics that were deleted and of which no message is left.
+    """Delete the offsets of groups in deleted topics of which no message is left.
 
-    What a topic got after it was deleted, as what was parked for it, goes with the log's files, as all does; where
-    groups were stays as long as that does, so that none comes again when the topic is made anew.
+    A deleted topic may still get messages, such as parked ones. They are deleted with the files of the log. The offsets
+    stay until then, so that no message is delivered again if the topic is created again.
     """
     left = {topic for (topic, _), queue in broker.store.queues.items() if queue.start < queue.end}
     count = broker.consumer_offsets.remove(lambda group, topic: topic not in broker.topics and topic not in left)
@@ -39,7 +39,7 @@ def clean_topics(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.DELETE_EXPIRED_COMMITLOG)
 def delete_log(request: Request, broker: Broker) -> Answer:
-    """Remove the log files that are older than the reserved time, whatever the hour."""
+    """Delete the log files that are older than the reserved time, at any hour."""
     log.info("%s has expired log files removed", peer_text(request.connection))
     broker.expiry.poll(at_once=True)
     return reply()

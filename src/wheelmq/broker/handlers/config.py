@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @serves(RequestCode.UPDATE_BROKER_CONFIG)
 def update_config(request: Request, broker: Broker) -> Answer:
-    """Change settings: all that the body names, or none."""
+    """Change the settings in the body: all of them, or none."""
     log.info("%s changes settings", peer_text(request.connection))
     try:
         broker.configuration.update(bytes(request.body))
@@ -31,6 +31,6 @@ def update_config(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_BROKER_CONFIG)
 def get_config(request: Request, broker: Broker) -> Answer:
-    """The settings in force, by Apache's names; the header counts changes."""
+    """Return the settings in force, by Apache's names. The header counts changes."""
     configuration = broker.configuration
     return reply(body=configuration.text(), version=bodies.write(configuration.version).decode())

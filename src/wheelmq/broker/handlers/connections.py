@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
 def get_consumers(request: Request, broker: Broker) -> Answer:
-    """The members of a consumer group, and what they subscribe to."""
+    """Return the members of a consumer group and their subscriptions."""
     name = request.header(ConsumerGroupHeader).consumer_group
     group = broker.clients.consumers.get(name)
     if group is None:
@@ -36,7 +36,7 @@ def get_consumers(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
 def get_producers(request: Request, broker: Broker) -> Answer:
-    """The members of a producer group."""
+    """Return the members of a producer group."""
     name = request.header(ProducerGroupHeader).producer_group
     members = broker.clients.producers.get(name)
     if members is None:
@@ -46,7 +46,7 @@ def get_producers(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_ALL_PRODUCER_INFO)
 def get_all_producers(request: Request, broker: Broker) -> Answer:
-    """The members of every producer group."""
+    """Return the members of every producer group."""
     behind_ms = broker.clock.now_ms() - broker.now_monotonic_ms()
     data = {
         name: [

@@ -33,7 +33,7 @@ Progress = tuple[QueueName, dict[str, int]]
 
 @serves(RequestCode.GET_CONSUME_STATS)
 def get_consume_stats(request: Request, broker: Broker) -> Answer:
-    """Where a group is in each queue of a topic, or of all that it consumes."""
+    """Return the offsets of a group in each queue of a topic, or of all topics that it consumes."""
     header = request.header(ConsumeStatsHeader)
     group = header.consumer_group
 
@@ -85,7 +85,7 @@ def _progress(broker: Broker, group: str, config: TopicConfig, count: int) -> Ge
 
 @serves(RequestCode.GET_BROKER_CONSUME_STATS)
 def get_broker_consume_stats(request: Request, broker: Broker) -> Answer:
-    """Where every group is in every topic that it consumes."""
+    """Return the offsets of every group in every topic that it consumes."""
     header = request.header(BrokerConsumeStatsHeader)
 
     def steps() -> Steps:
@@ -113,7 +113,7 @@ def get_broker_consume_stats(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
 def query_time_span(request: Request, broker: Broker) -> Answer:
-    """From when the messages of each queue are, and of when a group's last one."""
+    """Return for each queue the store times of its messages, and of the last message that a group consumed."""
     header = request.header(TopicAndGroupHeader)
     config = topic_of(broker, header.topic)
 
@@ -149,7 +149,7 @@ def _span(broker: Broker, topic: str, queue_id: int, consumed: int) -> dict[str,
 
 @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
 def query_groups(request: Request, broker: Broker) -> Answer:
-    """The groups that consume a topic, or did."""
+    """Return the groups that consume a topic, or consumed it before."""
     topic = request.header(TopicHeader).topic
     connected = {name for name, group in broker.clients.consumers.items() if topic in group.subscriptions}
     return reply(body=bodies.write({"groupList": sorted(connected.union(broker.consumer_offsets.groups_of(topic)))}))
@@ -157,7 +157,7 @@ def query_groups(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
 def query_topics(request: Request, broker: Broker) -> Answer:
-    """The topics in which a group has come anywhere."""
+    """Return the topics in which a group has offsets."""
     topics = broker.consumer_offsets.topics_of(request.header(GroupHeader).group)
     address = f"{broker.settings.broker_ip}:{broker.settings.listen_port}"
     return reply(body=bodies.write({"brokerAddr": address, "topicList": topics}))
@@ -165,7 +165,7 @@ def query_topics(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
 def query_subscription(request: Request, broker: Broker) -> Answer:
-    """What a group that is connected wants of a topic."""
+    """Return the subscription of a connected group to a topic."""
     header = request.header(TopicAndGroupHeader)
     members = broker.clients.consumers.get(header.group)
     subscription = members.subscriptions.get(header.topic) if members else None
@@ -175,7 +175,9 @@ def query_subscription(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.QUERY_CORRECTION_OFFSET)
 def query_correction(request: Request, broker: Broker) -> Answer:
-    """By queue id the least offset of all groups that count; the greatest there is where one group is ahead of them."""
+    """Return for each queue id the least offset of the remaining groups. It is the greatest number if the offset of the
+    compared group is lower.
+    """
     header = request.header(CorrectionHeader)
     left_out = set((header.filter_groups or "").split(","))
     offsets = broker.consumer_offsets
@@ -196,7 +198,7 @@ def query_correction(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.CLONE_GROUP_OFFSET)
 def clone_offsets(request: Request, broker: Broker) -> Answer:
-    """Have a group be where another one is, in a topic or in all of them."""
+    """Copy the offsets of one group to another one, for a topic or for all topics."""
     header = request.header(CloneHeader)
     topics = [header.topic] if header.topic else broker.consumer_offsets.topics_of(header.src_group)
     for topic in topics:
@@ -207,5 +209,5 @@ def clone_offsets(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
 def get_all_offsets(request: Request, broker: Broker) -> Answer:
-    """Where every group is, as consumerOffset.json has it."""
+    """Return the offsets of all groups in the form of consumerOffset.json."""
     return reply(body=bodies.write(broker.consumer_offsets.table()))

@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
 def put_group(request: Request, broker: Broker) -> Answer:
-    """Make a group, or change it."""
+    """Create or change a group."""
     return _put(request, broker, [bodies.read(request.body, GroupConfig)])
 
 
 @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
 def put_groups(request: Request, broker: Broker) -> Answer:
-    """Make or change several groups: all of them, or none."""
+    """Create or change several groups: all of them, or none."""
     return _put(request, broker, bodies.read(request.body, bodies.GroupConfigList).group_config_list)
 
 
@@ -55,13 +55,13 @@ def _put(request: Request, broker: Broker, configs: list[GroupConfig]) -> Answer
 
 @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 def get_groups(request: Request, broker: Broker) -> Answer:
-    """All groups, as subscriptionGroup.json has them."""
+    """Return all groups in the form of subscriptionGroup.json."""
     return reply(body=bodies.write(broker.groups.table()))
 
 
 @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
 def get_group(request: Request, broker: Broker) -> Answer:
-    """One group, which is made if groups are."""
+    """Return one group. Create it, if the broker creates groups."""
     config = broker.groups.get(request.header(GroupHeader).group)
     if config is None:
         raise PeerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
@@ -70,7 +70,7 @@ def get_group(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
 def delete_group(request: Request, broker: Broker) -> Answer:
-    """Forget a group, and where it was if that is asked for."""
+    """Delete a group, and its offsets on request."""
     header = request.header(DeleteGroupHeader)
     log.info("%s deletes the group %s", peer_text(request.connection), header.group_name)
 
@@ -85,7 +85,7 @@ def delete_group(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
 def forbid(request: Request, broker: Broker) -> Answer:
-    """Whether a group may read a topic, after that was changed if it is asked for."""
+    """Return whether a group may read a topic. Change that first, on request."""
     header = request.header(ForbiddenHeader)
     readable = header.readable
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @serves(RequestCode.LOCK_BATCH_MQ)
 def lock_queues(request: Request, broker: Broker) -> Answer:
-    """Lock or renew queues for a client; the answer names those it holds."""
+    """Lock queues for a client, or renew its locks. The answer names the queues that it holds."""
     body = bodies.read(request.body, bodies.LockBatch)
     held = broker.locks.lock(body.consumer_group, body.mq_set, body.client_id, broker.now_monotonic_ms())
     return reply(body=bodies.write({"lockOKMQSet": held}))
@@ -23,7 +23,7 @@ def lock_queues(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.UNLOCK_BATCH_MQ)
 def unlock_queues(request: Request, broker: Broker) -> Answer:
-    """Give up locks."""
+    """Unlock queues of a client."""
     body = bodies.read(request.body, bodies.LockBatch)
     broker.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
     return reply()

@@ -36,10 +36,10 @@ AT_ONCE_MAX: Final = 64
 def heart_beat(request: Request, broker: Broker) -> Answer:
     """Register a client in its groups, and notify each group that it changes.
 
-    A heartbeat of few groups is served at once. One of many is served in slices, so that other requests and due
-    messages do not wait for it.
+    A heartbeat of few groups is served at once. A heartbeat of many groups is served in slices, so that other requests
+    and due messages do not wait for it.
 
-    Raises PeerError for one that names more groups or subscriptions than a client can have.
+    Raises PeerError for a heartbeat with more groups or subscriptions than a client can have.
     """
     beat = bodies.read(request.body, bodies.Heartbeat)
     entries = sum(1 + len(one.subscription_data_set) for one in beat.consumer_data_set) + len(beat.producer_data_set)
@@ -125,7 +125,7 @@ def _register_consumer(consumer: ConsumerData, client: Client, broker: Broker) -
 
 @serves(RequestCode.UNREGISTER_CLIENT)
 def unregister_client(request: Request, broker: Broker) -> Answer:
-    """A client leaves a group."""
+    """Remove a client from a group."""
     header = request.header(UnregisterClientHeader)
     left = broker.clients.leave(
         header.client_id, request.connection, producer=header.producer_group, consumer=header.consumer_group
@@ -138,7 +138,7 @@ def unregister_client(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.CHECK_CLIENT_CONFIG)
 def check_client_config(request: Request, broker: Broker) -> Answer:
-    """Whether the broker filters as a consumer that is about to start subscribes."""
+    """Check whether the broker can filter for the subscription of a consumer that is about to start."""
     subscription = bodies.read(request.body, bodies.ClientCheck).subscription_data if request.body else None
     if subscription is None or subscription.is_by_tags:
         return reply()
@@ -159,7 +159,7 @@ def _check_expression(subscription: Subscription, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
 def get_consumer_list(request: Request, broker: Broker) -> Answer:
-    """The ids of a group's clients, of every connection."""
+    """Return the ids of all clients of a group."""
     group = request.header(ConsumerGroupHeader).consumer_group
     found = broker.clients.consumers.get(group)
     if found is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @serves(RequestCode.WMQ_METRICS)
 def get_metrics(request: Request, broker: Broker) -> Answer:
-    """The figures as one JSON object; with `overview`, if topics are asked for."""
+    """Return the figures as one JSON object, with `overview` on request."""
     topics = request.header(MetricsHeader).topics
     found = metrics(broker)
     if topics > 0:

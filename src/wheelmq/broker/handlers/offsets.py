@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @serves(RequestCode.QUERY_CONSUMER_OFFSET)
 def query_consumer_offset(request: Request, broker: Broker) -> Answer:
-    """How far a group has come in a queue."""
+    """Return the offset of a group in a queue."""
     header = request.header(QueryConsumerOffsetHeader)
     offset = broker.consumer_offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset is not None:
@@ -60,7 +60,7 @@ def is_in_memory(broker: Broker, position: int) -> bool:
 
 @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
 def update_consumer_offset(request: Request, broker: Broker) -> Answer:
-    """A group has come further."""
+    """Commit the offset of a group in a queue."""
     header = request.header(UpdateConsumerOffsetHeader)
     if broker.groups.known(header.consumer_group) is None:
         remark = f"Group {header.consumer_group} not exist!"
@@ -81,7 +81,7 @@ def update_consumer_offset(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_MAX_OFFSET)
 def get_max_offset(request: Request, broker: Broker) -> Answer:
-    """The queue offset that the next message of a queue gets."""
+    """Return the queue offset of the next message of a queue."""
     header = request.header(QueueHeader)
     queue = broker.store.queues.find(header.topic, header.queue_id)
     return reply(offset=queue.end if queue else 0)
@@ -89,7 +89,7 @@ def get_max_offset(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_MIN_OFFSET)
 def get_min_offset(request: Request, broker: Broker) -> Answer:
-    """The first queue offset that is still there."""
+    """Return the first queue offset that still exists."""
     header = request.header(QueueHeader)
     queue = broker.store.queues.find(header.topic, header.queue_id)
     return reply(offset=queue.skip_blanks(queue.start) if queue else 0)
@@ -97,14 +97,15 @@ def get_min_offset(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_EARLIEST_MSG_STORETIME)
 def get_earliest_store_time(request: Request, broker: Broker) -> Answer:
-    """When the first message of a queue was stored that is still there; -1 when there is none."""
+    """Return the store time of the first existing message of a queue, or -1 if there is none."""
     header = request.header(QueueHeader)
     return reply(timestamp=earliest_ms(broker, header.topic, header.queue_id))
 
 
 @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
 def search_offset(request: Request, broker: Broker) -> Answer:
-    """The first message of a queue stored at or after a time (UPPER: the last one at or before it)."""
+    """Return the offset of the first message of a queue stored at or after a time (UPPER: of the last one at or
+    before it)."""
     header = request.header(SearchOffsetHeader)
     upper = header.boundary_type.upper() == "UPPER"
     return reply(offset=offset_at(broker, header.topic, header.queue_id, header.timestamp, upper=upper))

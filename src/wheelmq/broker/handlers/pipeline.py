@@ -27,7 +27,7 @@ TURN_REFUSED = "TURN_REFUSED"
 
 @serves(RequestCode.WMQ_PIPELINE_OPEN)
 def open_lease(request: Request, broker: Broker) -> Answer:
-    """Give a lease; the answer says what tasks need to know to read the store."""
+    """Grant a lease. The answer has the data that tasks need to read the store."""
     header = request.header(PipelineHeader)
     holder = Holder(header.name, header.holder_id, peer_text(request.connection))
     key = object()
@@ -67,7 +67,7 @@ def _terms(broker: Broker, epoch: int) -> dict[str, object]:
 
 @serves(RequestCode.WMQ_PIPELINE_PLAN)
 def next_plan(request: Request, broker: Broker) -> Answer:
-    """The plan of the next turn; held while there is no reason for one, at most a second."""
+    """Return the plan of the next turn. Without a reason for a turn, hold the request for at most a second."""
     header = request.header(TurnHeader)
 
     def attempt(last: bool) -> Command | None:
@@ -84,7 +84,7 @@ def next_plan(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.WMQ_PIPELINE_RENEW)
 def renew(request: Request, broker: Broker) -> Answer:
-    """Keep the lease; the answer says for how long nothing was done for its turns: one of them may hang."""
+    """Renew the lease. The answer says for how long its turns made no progress, because one may hang."""
     try:
         broker.timer.turns.renew(request.header(TurnHeader).epoch, broker.now_monotonic_ms())
     except Stale as stale:
@@ -94,7 +94,7 @@ def renew(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.WMQ_PIPELINE_UPLOAD)
 def upload(request: Request, broker: Broker) -> Answer:
-    """One chunk of the rows of a task attempt."""
+    """Receive one chunk of the rows of a task attempt."""
     header = request.header(UploadHeader)
     turns = broker.timer.turns
     try:
@@ -111,7 +111,7 @@ def upload(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.WMQ_PIPELINE_COMMIT)
 def commit(request: Request, broker: Broker) -> Answer:
-    """Commit the turn with the winners named in the body."""
+    """Commit the turn with the task attempts that the body names."""
     header = request.header(TurnHeader)
     winners = bodies.read(request.body, list[Part])
     try:

@@ -32,7 +32,7 @@ UNREADABLE = "UNREADABLE"
 
 @serves(RequestCode.WMQ_PIPELINE_READ)
 def read(request: Request, broker: Broker) -> Answer:
-    """Ranges of the store's files, as many of those asked for as fit an answer."""
+    """Return ranges of the store's files: as many of the requested ones as fit into an answer."""
     header = request.header(ReadHeader)
     turns = broker.timer.turns
     try:

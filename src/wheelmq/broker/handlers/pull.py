@@ -73,9 +73,9 @@ class Read(NamedTuple):
 
 @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 def pull(request: Request, broker: Broker) -> Answer:
-    """Messages of a queue from an offset on; held when there are none and the client allows that.
+    """Return messages of a queue from an offset on. If there are none, hold the pull, if its client allows that.
 
-    A held pull has passed over the messages that its filter does not want: its last answer names where it stands.
+    A held pull skips the messages that its filter does not match. Its last answer names the next offset.
     """
     text = request.ext.get("subscription", "") if request.ext.get("expressionType") == SQL92 else ""
     return when_parsed(request, broker, [text], lambda: _pull(request, broker))

@@ -26,9 +26,9 @@ CATCH_UP_MS: Final = 100
 
 @serves(RequestCode.QUERY_MESSAGE)
 def query_message(request: Request, broker: Broker) -> Answer:
-    """The records of a topic with a key, stored within a span of time; some may only share the key's hash.
+    """Return the records of a topic with a key, stored within a time range. Some may only share the hash of the key.
 
-    Messages that wait in blocks are among them.
+    These include pending messages in blocks.
     """
     header = request.header(QueryMessageHeader)
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
@@ -71,7 +71,7 @@ def _not_found() -> PeerError:
 
 @serves(RequestCode.VIEW_MESSAGE_BY_ID)
 def view_message(request: Request, broker: Broker) -> Answer:
-    """The record at a log position, which is what an offset message id names; of a message in a block, its origin."""
+    """Return the record of an offset message id, which names a log position, or the origin of a message in a block."""
     position = LogPosition(request.header(ViewMessageHeader).offset)
     if is_in_block(position):
         shown = view(broker, Origin(position))

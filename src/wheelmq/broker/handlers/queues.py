@@ -56,7 +56,7 @@ def stored_ms(broker: Broker, topic: str, queue_id: int, offset: int) -> Millis 
 
 @serves(RequestCode.GET_TOPIC_STATS_INFO)
 def get_topic_stats(request: Request, broker: Broker) -> Answer:
-    """The bounds of each queue of a topic, when it got its last message, and the topic's messages a second."""
+    """Return the bounds and the last store time of each queue of a topic, and the topic's messages per second."""
     config = topic_of(broker, request.header(TopicHeader).topic)
 
     def steps() -> Steps:
@@ -75,7 +75,7 @@ def get_topic_stats(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.QUERY_CONSUME_QUEUE)
 def query_queue(request: Request, broker: Broker) -> Answer:
-    """Units of a queue from an offset on, and what a group that is connected wants of it."""
+    """Return units of a queue from an offset on, and the subscription of a connected group."""
     header = request.header(ConsumeQueueHeader)
     queue = broker.store.queues.find(header.topic, header.queue_id)
     if queue is None or header.topic not in broker.topics:

@@ -41,7 +41,7 @@ def parse_handle(text: str) -> RecallHandle | None:
 
 @serves(RequestCode.RECALL_MESSAGE)
 def recall(request: Request, broker: Broker) -> Answer:
-    """Park a cancel for the message that the handle names. Every answer names the region, as that of a send."""
+    """Park a cancel for the message of the handle. Every answer names the region, like that of a send."""
     header = request.header(RecallHeader)
     try:
         return _recall(request, broker, header)

@@ -35,14 +35,14 @@ VERSION_WITH_OFFSETS: Final = 28
 
 @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
 def get_running_info(request: Request, broker: Broker) -> Answer:
-    """What a client says of itself."""
+    """Return the running info of a client."""
     header = request.header(ClientOfGroupHeader)
     return _pass_on(request, broker, header, Command(code=request.command.code, ext=dict(request.ext)))
 
 
 @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
 def consume_directly(request: Request, broker: Broker) -> Answer:
-    """Have a client consume the message of an offset message id now, and say how that went."""
+    """Let a client consume the message of an offset message id now, and return the result."""
     header = request.header(ClientOfGroupHeader)
     ext = {**request.ext, "brokerName": broker.settings.broker_name}
     topic = broker.topics.get(header.topic or "")
@@ -101,7 +101,7 @@ def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, comm
 
 @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
 def get_consumer_status(request: Request, broker: Broker) -> Answer:
-    """How far the clients of a group, or one of them, say they are in each queue of a topic."""
+    """Return the offsets that the clients of a group report for each queue of a topic, of all clients or of one."""
     header = request.header(ConsumerStatusHeader)
     group = broker.clients.consumers.get(header.group)
     if group is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @serves(RequestCode.GET_BROKER_HA_STATUS)
 def get_ha_status(request: Request, broker: Broker) -> Answer:
-    """How far the log is, and the replicas, of which there are none."""
+    """Return the end of the log, and an empty list of replicas."""
     body = {
         "master": broker.is_master,
         "masterCommitLogMaxOffset": broker.store.log.end,

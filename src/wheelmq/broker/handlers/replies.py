@@ -47,7 +47,7 @@ class _Reply:
 
 @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 def send_reply(request: Request, broker: Broker) -> Answer:
-    """Pass a reply on, store it, and say whether the client that waits for it took it."""
+    """Push a reply to the waiting client, store it, and answer whether the client accepted it."""
     return when_topic_saved(request, broker, lambda: _send_reply(request, broker))
 
 

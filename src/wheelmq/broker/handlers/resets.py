@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
 def reset_offset(request: Request, broker: Broker) -> Answer:
-    """Reset a group's offsets; the answer names those it has now."""
+    """Reset the offsets of a group. The answer has the new offsets."""
     header = request.header(ResetOffsetHeader)
     log.info("%s resets offsets: %s", peer_text(request.connection), header)
     topic = broker.topics.get(header.topic)

@@ -43,7 +43,7 @@ _SPANS: Final = (
 
 @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
 def get_runtime_info(request: Request, broker: Broker) -> Answer:
-    """What the broker is doing."""
+    """Return the figures of the broker."""
     table = {key: str(value) for key, value in runtime_info(broker).items()}
     return reply(body=msgspec.json.encode({"table": dict(sorted(table.items()))}))
 

@@ -47,7 +47,7 @@ _INNER_HEAD = struct.Struct(">iiiii")  # of a message in a batch: size, magic, b
 
 @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 def send(request: Request, broker: Broker) -> Answer:
-    """Store a message, or the messages of a batch, and answer with ids and queue offset."""
+    """Store a message or a batch, and answer with ids and queue offset."""
     code = request.command.code
     header = (
         request.header(SendHeader) if code == RequestCode.SEND_MESSAGE else headers.read_send_v2(request.command.ext)

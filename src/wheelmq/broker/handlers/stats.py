@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @serves(RequestCode.VIEW_BROKER_STATS_DATA)
 def view_stats(request: Request, broker: Broker) -> Answer:
-    """The figures of one counter, as Apache samples them (broker.statistics has the names)."""
+    """Return the figures of one counter, sampled in Apache's way (broker.statistics has the names)."""
     header = request.header(StatsHeader)
     found = broker.stats.figures(header.stats_name, header.stats_key)
     if found is None:

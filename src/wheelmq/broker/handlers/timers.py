@@ -31,26 +31,27 @@ FOUND_MAX: Final = 64
 
 @serves(RequestCode.GET_TIMER_CHECK_POINT)
 def get_check_point(request: Request, broker: Broker) -> Answer:
-    """Apache's timercheck, as it stands now."""
+    """Return the present values of Apache's timercheck."""
     return reply(body=broker.timer.check(broker.releaser.earliest_in_hand_ms()).pack())
 
 
 @serves(RequestCode.GET_TIMER_METRICS)
 def get_metrics(request: Request, broker: Broker) -> Answer:
-    """Messages pending, by real topic (RocketMQ: TimerMetrics)."""
+    """Return the number of pending messages by real topic (RocketMQ: TimerMetrics)."""
     return reply(body=bodies.write(broker.timer_tasks.metrics.table()))
 
 
 @serves(RequestCode.GET_ALL_DELAY_OFFSET)
 def get_delay_offsets(request: Request, broker: Broker) -> Answer:
-    """By level the queue offset of the first message that is not out, as it stands now (RocketMQ: delayOffset.json)."""
+    """Return for each level the present queue offset of its first pending message (RocketMQ: delayOffset.json)."""
     return reply(body=bodies.write(DelayOffsetsBody(offset_table=broker.timer.level_offsets(), wheelmq=True)))
 
 
 @serves(RequestCode.WMQ_LIST_TIMERS)
 def list_timers(request: Request, broker: Broker) -> Answer:
-    """List pending messages from a place on, one JSON object a line; `nextPlace` is the next place, `isLast` says that
-    there is none. With `soonest` list those of some places that are due first; `found` counts all of these places."""
+    """List pending messages from a place on, one JSON object per line. `nextPlace` is the next place, and `isLast`
+    marks the end. With `soonest`, list the messages of some places that are due first; `found` counts all messages of
+    these places."""
     header = request.header(ListTimersHeader)
     if header.count <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"count is {header.count}: it must be 1 or more")
@@ -90,9 +91,9 @@ def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -
 
 @serves(RequestCode.WMQ_COUNT_TIMERS)
 def count_timers(request: Request, broker: Broker) -> Answer:
-    """How many are due in each step of time, of the pending messages from a place on: JSON, by when it begins.
+    """Count pending messages from a place on by time step. The JSON answer maps the start of each step to its count.
 
-    `nextPlace` says where to go on, `isLast` that there is nothing more; the counts of all answers are to be added up.
+    `nextPlace` is the next place, and `isLast` marks the end. Add up the counts of all answers.
     """
     header = request.header(CountTimersHeader)
     if header.step_ms <= 0:
@@ -109,11 +110,12 @@ def count_timers(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.WMQ_FIND_TIMERS)
 def find_timers(request: Request, broker: Broker) -> Answer:
-    """What became of the delayed messages for a topic with a key, one JSON object a line: from place 0 on, which is an
-    origin, timers and levels, the oldest first, then those in blocks, which are searched beside the loop.
+    """Return the outcomes of the delayed messages for a topic with a key, one JSON object per line. A place is an
+    origin. From place 0 on come timers and levels, the oldest first. Then come messages in blocks, which are searched
+    off the loop.
 
-    Looked at are the newest records with the key; `truncated` says that there may be more. `nextPlace` says where to go
-    on, `isLast` that all blocks were searched.
+    The search covers the newest records with the key; `truncated` says that there may be more. `nextPlace` is the next
+    place, and `isLast` says that all blocks were searched.
     """
     header = request.header(FindTimersHeader)
     index, log = broker.index, broker.store.log

@@ -31,7 +31,7 @@ FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
 def create_topic(request: Request, broker: Broker) -> Answer:
-    """Make a topic, or change its queues, permissions and attributes."""
+    """Create a topic, or change its queues, permissions and attributes."""
     header = request.header(CreateTopicHeader)
     config = TopicConfig(
         topic_name=header.topic,
@@ -52,7 +52,7 @@ def create_topic(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
 def create_topics(request: Request, broker: Broker) -> Answer:
-    """Make or change several topics: all of them, or none."""
+    """Create or change several topics: all of them, or none."""
     configs = bodies.read(request.body, bodies.TopicConfigList).topic_config_list
     for config in configs:
         _check_name(broker, config.topic_name)
@@ -92,9 +92,9 @@ def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> Answer
 
 @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
 def delete_topic(request: Request, broker: Broker) -> Answer:
-    """Forget a topic, its messages, and where groups were in it; what is parked for it is stored when it is due.
+    """Delete a topic, its messages and the offsets of groups in it. Messages parked for it are still stored when due.
 
-    Should it be made anew, its queues go on where they ended: no offset is given twice.
+    If the topic is created again, its queues continue at their old end, so that no offset is used twice.
     """
     topic = request.header(TopicHeader).topic
     _check_name(broker, topic)
@@ -115,7 +115,7 @@ def _forget_topic(broker: Broker, topic: str) -> Answer:
 
 @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
 def get_topics(request: Request, broker: Broker) -> Answer:
-    """All topics, as a broker registers them; none is spread over brokers (static topics)."""
+    """Return all topics in the form of a registration. None is a static topic."""
     table = bodies.TopicConfigTable(data_version=broker.topics.version, topic_config_table=broker.topics.all())
     mappings = {"mappingDataVersion": DataVersion(), "topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}}
     return reply(body=bodies.write(msgspec.to_builtins(table) | mappings))
@@ -123,7 +123,7 @@ def get_topics(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_TOPIC_CONFIG)
 def get_topic(request: Request, broker: Broker) -> Answer:
-    """One topic."""
+    """Return one topic."""
     topic = request.header(TopicHeader).topic
     config = broker.topics.get(topic)
     if config is None:
@@ -133,7 +133,7 @@ def get_topic(request: Request, broker: Broker) -> Answer:
 
 @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
 def get_system_topics(request: Request, broker: Broker) -> Answer:
-    """The topics that only the broker makes and removes."""
+    """Return the topics that only the broker creates and deletes."""
     return reply(body=bodies.write({"topicList": broker.topics.system()}))
 
 

@@ -33,7 +33,7 @@ _REMARKS: Final = {
 
 @serves(RequestCode.END_TRANSACTION)
 def end_transaction(request: Request, broker: Broker) -> Answer:
-    """Commit a half message to its own topic, or roll it back; no answer while the producer does not know."""
+    """Commit a half message to its real topic, or roll it back. An unknown outcome gets no answer."""
     header = request.header(EndTransactionHeader)
     outcome = header.commit_or_rollback
     if outcome not in (UNKNOWN, COMMIT, ROLLBACK):
@@ -88,7 +88,7 @@ def _commit(broker: Broker, half: Record) -> Answer:
 
 @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE)
 def resume_check(request: Request, broker: Broker) -> Answer:
-    """Ask anew for a transaction that was given up: an administrator's command, with the id of its message."""
+    """Check an expired transaction again, by the id of its message (an administrator's command)."""
     try:
         _, position = parse_offset_message_id(request.header(ResumeCheckHeader).msg_id)
     except ValueError as error:
