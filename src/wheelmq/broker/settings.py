@@ -176,7 +176,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     """Milliseconds between two rounds of checks of the transactions that have not ended."""
     transaction_op_msg_max_size: Positive = 4096
     transaction_op_batch_interval: Count = 3000
-    """Milliseconds from the end of a transaction to the op message that stores it. An op message with
+    """Maximum milliseconds from the end of a transaction to the op message that stores it. An op message with
     `transaction_op_msg_max_size` bytes is written at once."""
     transaction_metric_flush_interval: Positive = 3000
     """Milliseconds between two writes of config/transactionMetrics while counts change."""
