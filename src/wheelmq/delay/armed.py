@@ -1,7 +1,7 @@
-"""The armed references, in memory: what fires within the lead.
+"""The armed references, in memory: those of messages that fire within the lead.
 
-References arrive in chunks sorted by fire time. A heap of chunks by their next fire time makes taking what is due
-cost what is taken, whatever else waits.
+References arrive in chunks sorted by fire time. The chunks are in a heap, by their next fire time. So the cost of
+taking due references depends on their number, and not on the number of the others.
 """
 
 from __future__ import annotations
@@ -19,23 +19,29 @@ from wheelmq.formats.units import Millis
 _NEVER: Final = 1 << 62
 
 FEW: Final = 32
-"""A chunk of so many goes into the heap one by one: each is taken once, where a chunk is cut with each that leaves."""
+"""A chunk of at most this many references enters the heap one by one.
+
+Then each reference is taken once, but a chunk must be cut for each reference that leaves.
+"""
 
 
 PART_COST: Final = 500
-"""References of a chunk that fire at one millisecond are a part; to take one costs as much as so many references."""
+"""Cost of taking one part, in references. A part is the references of a chunk that fire at one millisecond."""
 
 
 def cost_of(refs: Refs) -> int:
-    """What it costs to take `refs`, sorted by fire time, apart by millisecond: in references, some 10 ns each."""
+    """Return the cost of splitting `refs` by millisecond. They are sorted by fire time.
+
+    The unit is one reference, about 10 ns.
+    """
     span = int(refs[-1, FIRE_MS] - refs[0, FIRE_MS]) + 1
     return len(refs) + PART_COST * min(len(refs), span)
 
 
 class Armed:
-    """References by fire time. One message is armed once, however often it is offered.
+    """References by fire time. A message is armed only once, even if it is offered several times.
 
-    References of origins from `held_from` on wait, due or not, until `release_held` is called.
+    References with origins from `held_from` on are held back, due or not, until `release_held` is called.
     """
 
     def __init__(self, held_from: Origin | None = None) -> None:
@@ -47,37 +53,37 @@ class Armed:
         self._staged = DoneBits()
         self.count = 0
         self.bytes = 0
-        """Of the parked records: about as much as will be appended when they fire."""
+        """Bytes of the parked records. About this number of bytes is appended when the references fire."""
 
     def arm(self, refs: Refs) -> Refs:
-        """Stage `refs`, sorted by fire time; those that were not staged before are returned."""
+        """Arm `refs`, sorted by fire time. Returns those that were not armed before."""
         staged = self._staged.get(refs[:, ORIGIN])
         fresh = refs[~staged] if staged.any() else refs
         if len(fresh):
-            self._add(fresh)  # first: after an error the caller offers all of them again, and a release is done once
+            self._add(fresh)  # first: after an error the caller offers all again, and each is released only once
             self._staged.update(fresh[:, ORIGIN])
         return fresh
 
     def was_armed(self, origins: Origins) -> Flags:
-        """Which of `origins` were staged since the start."""
+        """Return which of `origins` were armed since the start."""
         return self._staged.get(origins)
 
     def forget_settled(self, done: DoneBits) -> None:
-        """What lies below the floor of a stream in `done` will not be offered again."""
+        """Forget the messages below the floor of each stream in `done`. They are not offered again."""
         for stream in self._staged.streams():
             self._staged.of(stream).raise_floor(done.of(stream).floor)
 
     def forget(self, stream: Stream) -> None:
-        """Nothing of a stream will be offered again."""
+        """Forget all messages of a stream. They are not offered again."""
         self._staged.forget(stream)
 
     def requeue(self, refs: Refs) -> None:
-        """Put references back that were taken and could not be acted on."""
+        """Put back references that were taken and could not be released."""
         if len(refs):
             self._add(refs)
 
     def first_by_stream(self) -> dict[Stream, int]:
-        """The least fire time of each stream, of what is not held; it looks at all that is armed."""
+        """Return the least fire time of each stream, without held references. This reads all armed references."""
         first: dict[Stream, int] = {}
         for _, _, refs in self._heap:
             for stream, mine in by_stream(refs[:, ORIGIN]):
@@ -85,7 +91,7 @@ class Armed:
         return first
 
     def bring_forward(self, stream: Stream, fire_ms: Millis) -> None:
-        """All that is armed of `stream` fires at `fire_ms`, which is no later than any of it did."""
+        """Set the fire time of all references of `stream` to `fire_ms`, which is not later than any of theirs."""
         left: list[tuple[int, int, Refs]] = []
         brought: list[Refs] = []
         for _, serial, refs in self._heap:
@@ -103,28 +109,28 @@ class Armed:
             self._push(mine)
 
     def hold(self, held_from: Origin) -> None:
-        """Hold back all references of origins from `held_from` on, and those that come later."""
+        """Hold back all references with origins from `held_from` on, now and later."""
         chunks, self._heap, self._held_from = self._heap, [], held_from
         for _, _, refs in sorted(chunks, key=lambda chunk: chunk[1]):
             self._push(refs)
 
     def release_held(self) -> None:
-        """Hold back nothing any more."""
+        """Stop holding back references."""
         held, self._held, self._held_from, self._held_ms = self._held, [], None, _NEVER
         for refs in held:
             self._push(refs)
 
     def next_fire_ms(self) -> Millis | None:
-        """When the next reference fires that is not held; None when none is armed."""
+        """Return the least fire time, without held references. Returns None when none is armed."""
         return Millis(self._heap[0][0]) if self._heap else None
 
     def earliest_ms(self) -> Millis | None:
-        """The least fire time, also of what is held; None when nothing is armed."""
+        """Return the least fire time, with held references. Returns None when none is armed."""
         earliest_ms = min(self._held_ms, self._heap[0][0] if self._heap else _NEVER)
         return Millis(earliest_ms) if earliest_ms < _NEVER else None
 
     def firing(self, after_ms: int, until_ms: int) -> list[Refs]:
-        """What fires later than `after_ms` and by `until_ms`, in no order; it stays armed."""
+        """Return the references that fire after `after_ms` and by `until_ms`, in no order. They stay armed."""
         found = []
         for first_ms, _, refs in self._heap:
             if first_ms <= until_ms:
@@ -135,8 +141,10 @@ class Armed:
         return found
 
     def take_due(self, now_ms: Millis, cost_max: int) -> list[Refs]:
-        """Take references that fire at or before `now_ms`: earliest chunks first, at most about what `cost_max` allows,
-        as `cost_of` counts."""
+        """Take references that fire at or before `now_ms`, the earliest chunks first.
+
+        Their cost (`cost_of`) is at most about `cost_max`.
+        """
         taken: list[Refs] = []
         left = cost_max
         while left > 0 and self._heap and self._heap[0][0] <= now_ms:
@@ -152,7 +160,7 @@ class Armed:
             taken.append(refs[:due])
             if due < len(refs):
                 rest = refs[due:]
-                heapq.heappush(self._heap, (int(rest[0, FIRE_MS]), serial, rest))  # its turn among equals stays
+                heapq.heappush(self._heap, (int(rest[0, FIRE_MS]), serial, rest))  # keeps its order among equals
             left -= cost
         for refs in taken:
             self.count -= len(refs)

@@ -1,7 +1,7 @@
-"""Bits by origin: which parked messages are settled (done), which are staged (armed).
+"""Bits by origin. They show which parked messages are settled (done), and which are armed.
 
-For each stream a set of bits over indices that only grow: segments of 65,536, made when first touched and given back
-when all their bits are 1 and nothing below is 0.
+Each stream has a set of bits over indices that only grow. The bits are in segments of 65,536. A segment is created at
+its first use, and freed when all its bits and all bits below are 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wheelmq.formats.kernels import jit
 SEGMENT_BITS: Final = 1 << 16
 
 FEW: Final = 16
-"""So many are set one by one: an operation on arrays costs as much as some twenty on numbers."""
+"""At most this number of bits are set one by one: an operation on arrays costs as much as about twenty on numbers."""
 
 Indices = npt.NDArray[np.int64]
 Origins = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class IndexBits:
         return segment is not None and bool(segment[at >> 3] >> (at & 7) & 1)
 
     def add(self, index: int) -> bool:
-        """Set one bit; whether it was 0."""
+        """Set one bit. Returns whether it was 0."""
         if index in self:
             return False
         number, at = divmod(index, SEGMENT_BITS)
@@ -65,7 +65,6 @@ class IndexBits:
         return True
 
     def get(self, indices: Indices) -> Flags:
-        """The bits of `indices`."""
         quick = self.get_quick(indices, 0)
         if quick is not None:
             return quick
@@ -78,8 +77,10 @@ class IndexBits:
         return found
 
     def get_quick(self, indices: Indices, first: int) -> Flags | None:
-        """The bits of `indices`, which are counted from `first`, when they are of one segment, as they mostly are; None
-        when they are of several, or kernels are off."""
+        """Return the bits of `indices`, which count from `first`, if they are in one segment, as most are.
+
+        Returns None when they are in several segments, or kernels are off.
+        """
         if not jit.available():
             return None
         found: Flags = np.empty(len(indices), np.bool_)
@@ -105,7 +106,6 @@ class IndexBits:
         return found
 
     def ones(self) -> Indices:
-        """The indices whose bits are 1."""
         found = [np.arange(self.floor)]
         for number, segment in sorted(self._segments.items()):
             at = number * SEGMENT_BITS + np.flatnonzero(np.unpackbits(segment, bitorder="little"))
@@ -113,7 +113,7 @@ class IndexBits:
         return np.concatenate(found)
 
     def first_unset(self, stop: int) -> int:
-        """The least index whose bit is 0; `stop` when none below it is."""
+        """Return the least index whose bit is 0, or `stop` when none below it is 0."""
         index = self.floor
         while index < stop:
             number, at = divmod(index, SEGMENT_BITS)
@@ -129,7 +129,7 @@ class IndexBits:
         return stop
 
     def count_unset(self, stop: int) -> int:
-        """How many bits below `stop` are 0, when none from there on is 1."""
+        """Return the number of bits below `stop` that are 0. No bit from `stop` on may be 1."""
         if stop <= self.floor:
             return 0
         number = self.floor // SEGMENT_BITS
@@ -137,7 +137,6 @@ class IndexBits:
         return max(0, stop - self.floor - (sum(self._ones.values()) - below))
 
     def update(self, indices: Indices) -> None:
-        """Set the bits of `indices`."""
         if len(indices) <= FEW:
             for index in indices.tolist():
                 self.add(index)
@@ -149,8 +148,10 @@ class IndexBits:
             self._set(number, indices[chosen] % SEGMENT_BITS)
 
     def update_quick(self, indices: Indices, first: int) -> bool:
-        """Set the bits of `indices`, which are counted from `first`, when they are of one segment; False with nothing
-        changed when they are of several, or kernels are off."""
+        """Set the bits of `indices`, which count from `first`, if they are in one segment.
+
+        Returns False with nothing changed when they are in several segments, or kernels are off.
+        """
         number = (int(indices[-1]) - first) // SEGMENT_BITS
         if not jit.available() or (number + 1) * SEGMENT_BITS <= self.floor:
             return False
@@ -176,7 +177,6 @@ class IndexBits:
             self._give_back()
 
     def copy(self) -> IndexBits:
-        """The bits as they are now."""
         made = IndexBits()
         made.floor = self.floor
         made._segments = {number: segment.copy() for number, segment in self._segments.items()}
@@ -184,7 +184,10 @@ class IndexBits:
         return made
 
     def packed(self, end: int) -> tuple[int, bytes]:
-        """The bits from the segment of the floor to `end`, the lowest of a byte first, and the index of the first."""
+        """Return the index of the first bit of the floor's segment, and the bits from there to `end`.
+
+        The lowest bit of a byte comes first.
+        """
         first = self.floor // SEGMENT_BITS
         numbers = range(first, -(-end // SEGMENT_BITS))
         joined = np.concatenate([_ZEROS[:0], *(self._segments.get(number, _ZEROS) for number in numbers)])
@@ -192,7 +195,7 @@ class IndexBits:
         return first * SEGMENT_BITS, joined[: -(-(end - first * SEGMENT_BITS) // 8)].tobytes()
 
     def add_packed(self, first: int, packed: bytes) -> None:
-        """Set every bit below `first`, which begins a segment, and those of `packed` from there on."""
+        """Set every bit below `first`, the start of a segment, and the bits of `packed` from there on."""
         assert first % SEGMENT_BITS == 0, first
         self.raise_floor(first)
         found = np.frombuffer(packed, np.uint8)
@@ -219,7 +222,7 @@ class IndexBits:
         return segment
 
     def _fill_below_floor(self, number: int) -> None:
-        """Set the bits of one segment that are below the floor, so that it can become full."""
+        """Set the bits of a segment that are below the floor, so that the segment can become full."""
         segment = self._segments[number]
         _fill(segment, min(max(self.floor - number * SEGMENT_BITS, 0), SEGMENT_BITS))
         self._ones[number] = _count_ones(segment)
@@ -233,36 +236,35 @@ class IndexBits:
 
 
 _ALL: Final = IndexBits()
-"""Of a stream that is over."""
+"""The bits of a stream that has ended."""
 _ALL.raise_floor(1 << INDEX_BITS)
 
 
 class DoneBits:
-    """One bit for each origin: bits by index for each stream. That of NO_ORIGIN is 1.
+    """One bit for each origin, by stream and index. The bit of NO_ORIGIN is 1.
 
-    Origins that are asked for together are mostly of one stream and near each other; so that is tried first.
+    The origins of one call are mostly in one stream and near each other, so this case is tried first.
     """
 
     def __init__(self) -> None:
         self._streams: dict[Stream, IndexBits] = {}
 
     def of(self, stream: Stream) -> IndexBits:
-        """The bits of one stream."""
         bits = self._streams.get(stream)
         if bits is None:
             bits = self._streams[stream] = IndexBits()
         return bits
 
     def streams(self) -> list[Stream]:
-        """The streams that were named and not forgotten."""
+        """Return the streams that were used and not forgotten."""
         return list(self._streams)
 
     def end(self, stream: Stream) -> None:
-        """Every bit of a stream is 1 from now on, and takes no room."""
+        """Set every bit of a stream to 1 and free their memory."""
         self._streams[stream] = _ALL
 
     def forget(self, stream: Stream) -> None:
-        """Every bit of a stream is 0, as if it had never been named."""
+        """Set every bit of a stream to 0, as if the stream had never been used."""
         self._streams.pop(stream, None)
 
     def __contains__(self, origin: Origin) -> bool:
@@ -270,11 +272,10 @@ class DoneBits:
         return origin == NO_ORIGIN if bits is None else origin_index(origin) in bits
 
     def add(self, origin: Origin) -> bool:
-        """Set one bit; whether it was 0."""
+        """Set one bit. Returns whether it was 0."""
         return origin != NO_ORIGIN and self.of(origin_stream(origin)).add(origin_index(origin))
 
     def get(self, origins: Origins) -> Flags:
-        """The bits of `origins`."""
         bits = self._streams.get(origin_stream(Origin(int(origins[-1])))) if len(origins) else None
         if bits is not None:
             quick = bits.get_quick(origins, int(origins[-1]) & ~INDEX_MASK)
@@ -287,7 +288,6 @@ class DoneBits:
         return found
 
     def update(self, origins: Origins) -> None:
-        """Set the bits of `origins`."""
         if len(origins) <= FEW:
             for origin in origins.tolist():
                 self.add(Origin(origin))
@@ -300,7 +300,7 @@ class DoneBits:
                 self.of(stream).update(origins[mine] & INDEX_MASK)
 
     def packed(self, ends: Mapping[Stream, int]) -> tuple[StreamBits, ...]:
-        """The bits of the streams in `ends`, each to its end."""
+        """Return the bits of the streams in `ends`, each up to its end."""
         found = []
         for stream, end in ends.items():
             one = self.of(stream)
@@ -310,19 +310,18 @@ class DoneBits:
         return tuple(found)
 
     def add_packed(self, streams: Iterable[StreamBits]) -> None:
-        """Set the bits that are set in `streams`, and all before them."""
+        """Set the bits that are set in `streams`, and all bits before the first index of each stream."""
         for one in streams:
             self.of(one.stream).add_packed(one.first_index, one.bits)
 
     def copy(self) -> DoneBits:
-        """The bits as they are now."""
         made = DoneBits()
         made._streams = {stream: bits if bits is _ALL else bits.copy() for stream, bits in self._streams.items()}
         return made
 
 
 def _fill(segment: npt.NDArray[np.uint8], count: int) -> None:
-    """Set the first `count` bits, as far as there are so many."""
+    """Set the first `count` bits, or all bits if there are fewer."""
     segment[: count >> 3] = 0xFF
     if count & 7 and count >> 3 < len(segment):
         segment[count >> 3] |= (1 << (count & 7)) - 1
@@ -333,7 +332,7 @@ def _count_ones(segment: npt.NDArray[np.uint8]) -> int:
 
 
 def _by_segment(indices: Indices) -> list[tuple[int, slice | npt.NDArray[np.intp]]]:
-    """Return the segments that `indices` touch, each with the places of its own indices."""
+    """Return the segments of `indices`, each with the places of its own indices."""
     if not len(indices):
         return []
     numbers = indices // SEGMENT_BITS

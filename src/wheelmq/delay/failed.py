@@ -1,10 +1,10 @@
 """Failed releases: due messages whose release raised an unexpected error, until the next try.
 
-A reference keeps the time at which its message was due. So timercheck, the number of overdue messages and the lateness
-are right while the message waits. The next try has a time of its own, on the monotonic clock.
+A reference keeps the due time of its message. So timercheck, the number of overdue messages and the lateness are
+right while the message waits. The time of the next try is separate, on the monotonic clock.
 
-One defect can fail a whole burst. So the wait doubles with each try, and the next
-tries of a burst are spread over time.
+One defect can fail a whole burst. So the wait doubles with each try, and the next tries of a burst are spread over
+time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from wheelmq.formats.units import NEVER_MS
 RETRY_MS: Final = 10_000
 """Wait before the second try. Each later wait is twice as long."""
 RETRY_MS_MAX: Final = 640_000
-"""Limit of the wait. Each wait is up to a half longer than its nominal time, by the origin of the message."""
+"""Limit of the nominal wait. The origin of the message makes each wait longer, by up to a half."""
 STEP_MS: Final = 1000
-"""References with a next try in the same step are kept together."""
+"""Length of a step. References with a next try in the same step are kept together."""
 TRIES_SHIFT: Final = 8
 """The flags of a reference from this bit on count its failed tries."""
 _SPREAD: Final = 0x9E37_79B9
-"""An odd factor: its products with neighbouring origins are evenly spread."""
+"""An odd factor. Its products with neighbouring origins are evenly spread."""
 
 
 class _Step:
@@ -47,7 +47,7 @@ class FailedReleases:
         self._steps: dict[int, _Step] = {}
         self.count = 0
         self.next_retry_ms: int | None = None
-        """Monotonic time of the next try; None without references."""
+        """Monotonic time of the next try, or None without references."""
 
     def add(self, one: Refs, monotonic_ms: int) -> int:
         """Keep a reference, a single row. Returns the milliseconds until its next try."""
@@ -75,5 +75,5 @@ class FailedReleases:
         return refs
 
     def earliest_ms(self) -> int | None:
-        """Return the least time at which one of the messages was due, or None without references."""
+        """Return the least due time of the messages, or None without references."""
         return min((step.least_fire_ms for step in self._steps.values()), default=None)

@@ -1,9 +1,9 @@
-"""From a delete key to the parked messages that may have it.
+"""Find the parked messages that may have a delete key.
 
-The message index finds the messages in the commit log, so they need no memory, except those that it does not hold yet.
-These are in small tables, each of which is dropped as a whole once the index has passed it. Messages in blocks are in a
-table of their own, and so are all messages while the message index is off
-(docs/adr/0014-cancel-by-the-message-index.md). Several messages may have one hash, so a caller reads the record.
+The message index finds messages in the commit log, so they need no memory. Messages that it does not have yet are in
+small tables. Each table is dropped as a whole once the index has passed it. Messages in blocks are in a separate
+table. While the message index is off, all messages are in that table (docs/adr/0014-cancel-by-the-message-index.md).
+Several messages may have the same hash, so a caller reads the record.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from wheelmq.formats.units import LogPosition
 from wheelmq.store.index import MessageIndex
 
 FRESH_KEYS: Final = 1 << 16
-"""Keys in one table of messages that the message index does not hold yet. Two or three such tables exist."""
+"""Keys in one table of messages that the message index does not have yet. There are two or three such tables."""
 SHARDS_LOG2: Final = 8
 SHARDS: Final = 1 << SHARDS_LOG2
 SHARD_PLACES: Final = 16
 """Places in an empty shard."""
 ROWS_PER_SETTLED: Final = 4
-"""Rows of the sharded table that are checked for each message that is settled."""
+"""Rows of the sharded table that are checked for each settled message."""
 ROWS_LEAST: Final = 16
-"""The least rows that the rebuild of a shard counts for: about as much work as the rebuild of an empty one."""
+"""The least number of rows that the rebuild of a shard counts as. It is about the work for an empty shard."""
 _MIX: Final = 0x9E3779B97F4A7C15
 
 
 class ParkedKeys:
-    """Hashes of the delete keys of messages that the message index does not hold."""
+    """Hashes of the delete keys of messages that the message index does not have."""
 
     def __init__(self) -> None:
         self.index: MessageIndex | None = None
-        """Finds messages in the log; without one they are in the table too."""
+        """Finds messages in the log. Without an index, they are in the table too."""
         self._table = ShardedKeys()
         self._fresh: deque[tuple[LogPosition, KeyIndex]] = deque()
-        """Tables of messages in the log, oldest first, each with the log position before which its messages end."""
+        """Tables of messages in the log, oldest first, each with a log position after all its messages."""
 
     def hashes(self) -> Origins:
         """Return all hashes of the table of messages that are not in the log."""
@@ -50,12 +50,13 @@ class ParkedKeys:
 
     @property
     def count(self) -> int:
-        """Keys in memory."""
         return self._table.count + sum(keys.count for _, keys in self._fresh)
 
     def add(self, hashes: Origins, origins: Origins, done: DoneBits, before: LogPosition) -> None:
-        """Add pairs of messages in the log, all of which stand before `before`, and not before those added until now.
-        Pairs whose hash is 0 are left out."""
+        """Add pairs of messages in the log. Pairs whose hash is 0 are left out.
+
+        The messages are before log position `before`, and not before the messages added until now.
+        """
         if self.index is None:
             self._table.add(hashes, origins, done)
             return
@@ -70,14 +71,15 @@ class ParkedKeys:
         self._table.add(hashes, origins, done)
 
     def drop_settled(self, settled: int, done: DoneBits) -> None:
-        """Drop rows of settled messages, now that `settled` more messages in the log are settled."""
+        """Drop rows of settled messages, after `settled` more messages in the log were settled."""
         if self.index is None:
             self._table.sweep(settled, done)
 
     def drop_settled_elsewhere(self, settled: int, waiting: int, done: DoneBits) -> None:
-        """Drop rows of settled messages, now that `settled` more of the messages that are not in the log are settled.
+        """Drop rows of settled messages, after `settled` more messages that are not in the log were settled.
 
-        `waiting` is how many of them wait. Without a message index `drop_settled` covers them too.
+        `waiting` is the number of pending messages that are not in the log. Without a message index, `drop_settled`
+        covers them too.
         """
         if self.index is None:
             return
@@ -93,22 +95,22 @@ class ParkedKeys:
 
 
 class ShardedKeys:
-    """A table of (hash, origin) pairs in many small tables, one of which is rebuilt at a time.
+    """A table of (hash, origin) pairs in many small tables. One of them is rebuilt at a time.
 
-    So neither growth nor the removal of settled messages stops the broker for long: of ten million rows a shard has
-    40,000. Rows of settled messages are at most about as many as those of messages that wait.
+    So neither growth nor the removal of settled messages stops the broker for long: with ten million rows, a shard
+    has 40,000. The rows of settled messages are at most about as many as the rows of pending messages.
     """
 
     def __init__(self) -> None:
         self._shards = [KeyIndex(SHARD_PLACES) for _ in range(SHARDS)]
         self._rows_due = 0
-        """Rows to be checked until the sweep is as far as the settled messages require."""
+        """Rows that the sweep must still check because of settled messages."""
         self._next = 0
         """The shard that the sweep rebuilds next."""
         self.count = 0
 
     def add(self, hashes: Origins, origins: Origins, done: DoneBits) -> None:
-        """Add pairs; pairs whose hash is 0 are left out."""
+        """Add pairs. Pairs whose hash is 0 are left out."""
         numbers = (hashes.astype(np.uint64) * np.uint64(_MIX)) >> np.uint64(64 - SHARDS_LOG2)
         order = np.argsort(numbers, kind="stable")
         borders = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -123,11 +125,10 @@ class ShardedKeys:
         return self._shards[(key_hash * _MIX & (1 << 64) - 1) >> 64 - SHARDS_LOG2].find(key_hash)
 
     def hashes(self) -> Origins:
-        """Return all hashes."""
         return np.concatenate([shard.hashes() for shard in self._shards])
 
     def sweep(self, settled: int, done: DoneBits) -> None:
-        """Rebuild shards without settled messages, as much as `settled` more settled messages require."""
+        """Rebuild shards without their settled messages, as many as `settled` more settled messages require."""
         self._rows_due = min(self._rows_due + ROWS_PER_SETTLED * settled, ROWS_PER_SETTLED * self.count)
         while self._rows_due > 0:
             shard = self._shards[self._next]
@@ -138,16 +139,16 @@ class ShardedKeys:
             self._next = (self._next + 1) % SHARDS
 
     def clear(self) -> None:
-        """Drop all rows: no message of the table waits."""
+        """Drop all rows. No message of the table is pending."""
         if self.count:
             self._shards = [KeyIndex(SHARD_PLACES) for _ in range(SHARDS)]
             self.count = self._rows_due = 0
 
 
 class KeyIndex:
-    """An open-addressing table of (hash, origin) pairs; a hash of 0 means a free place.
+    """An open-addressing table of (hash, origin) pairs. A hash of 0 means a free place.
 
-    When it is two thirds full it is rebuilt without the messages that are settled, so its size follows the number of
+    When the table is two thirds full, it is rebuilt without the settled messages. So its size follows the number of
     pending messages.
     """
 
@@ -159,7 +160,7 @@ class KeyIndex:
         self.count = 0
 
     def add(self, hashes: Origins, origins: Origins, done: DoneBits) -> None:
-        """Add pairs; pairs whose hash is 0 are left out."""
+        """Add pairs. Pairs whose hash is 0 are left out."""
         if (self.count + len(hashes)) * 3 > len(self._hashes) * 2:
             self.rebuild(len(hashes), done)
         self._insert(hashes, origins)
@@ -176,7 +177,6 @@ class KeyIndex:
         return sorted(found)
 
     def hashes(self) -> Origins:
-        """Return all hashes."""
         found: Origins = self._hashes[self._hashes != 0]
         return found
 
@@ -197,7 +197,7 @@ class KeyIndex:
             self.count += 1
 
     def rebuild(self, more: int, done: DoneBits) -> None:
-        """Drop the rows of settled messages, and give the table the size that the rest and `more` rows need."""
+        """Drop the rows of settled messages, and resize the table for the remaining rows and `more` new ones."""
         used = self._hashes != 0
         hashes, origins = self._hashes[used], self._origins[used]
         pending = ~done.get(origins)

@@ -1,7 +1,8 @@
-"""Records brought into memory before a tick reads them, so that it waits for no disk.
+"""Prefetch: read records into memory before a tick needs them, so that the tick waits for no disk.
 
-Of timers and levels what fires soon, where it is wanted (RocketMQ: timerWarmEnable). Of blocks always, when a walk arms
-them: nobody has read those records since they were put, it may be months ago.
+The records of timers and levels are prefetched shortly before they fire, if it is enabled (RocketMQ:
+timerWarmEnable). The records of blocks are always prefetched when a scan arms them. They may be months old, and not
+read since they were written.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from wheelmq.system.disk import MappedFile
 from wheelmq.system.workers import Worker
 
 AHEAD_MS: Final = 3000
-"""What fires within this is brought in (RocketMQ: three slots)."""
+"""Records of messages that fire within this time are prefetched (RocketMQ: three slots)."""
 STEP_MS: Final = 1000
 NEAR_BYTES: Final = 4096
-"""What lies so near is brought in together with what lies between."""
+"""Records with a gap of at most this many bytes are read together with the gap."""
 AT_ONCE: Final = 256
-"""So many places are read from disk at once."""
+"""Spans that are read from disk together."""
 
 Integers = npt.NDArray[np.int64]
 Spans = list[tuple[MappedFile, int, int]]
-"""Bytes of files, from and to."""
+"""Byte ranges of files: file, start, stop."""
 
 
 def spans_of(files: MappedSequence | HeldFiles, positions: Integers, sizes: Integers) -> Spans:
-    """Where records stand, those near each other together; what is not in the files any more is left out."""
+    """Return the spans of records, joined where they are near. Records that are not in the files are left out."""
     is_there = (positions >= files.start) & (positions + sizes <= files.end) & (sizes > 0)
     order = np.argsort(positions[is_there], kind="stable")
     positions, ends = positions[is_there][order], (positions + sizes)[is_there][order]
@@ -52,7 +53,7 @@ def spans_of(files: MappedSequence | HeldFiles, positions: Integers, sizes: Inte
 
 
 def bring_in(spans: Spans) -> None:
-    """Read what is not in memory yet. Safe off the loop."""
+    """Read the bytes that are not in memory yet. Safe off the event loop."""
     for first in range(0, len(spans), AT_ONCE):
         some = spans[first : first + AT_ONCE]
         for file, start, stop in some:
@@ -62,7 +63,7 @@ def bring_in(spans: Spans) -> None:
 
 
 class BlockPrefetcher:
-    """Brings in what walks of blocks armed. `look` is called in every tick, and is cheap when there is nothing."""
+    """Prefetches the records that scans of blocks armed. `poll` runs in every tick, and is cheap without work."""
 
     def __init__(self, lane: BlockScheduler, worker: Worker) -> None:
         self._lane = lane
@@ -70,7 +71,7 @@ class BlockPrefetcher:
         self._is_busy = False
 
     def poll(self) -> None:
-        """Have read what was armed since the last time, if that is done."""
+        """Start to prefetch the records armed since the last call, unless a prefetch is running."""
         if self._lane.walked and not self._is_busy:
             walked, self._lane.walked = self._lane.walked, []
             self._is_busy = True
@@ -82,14 +83,14 @@ class BlockPrefetcher:
             self._worker.submit(job, self._done)
 
     def _done(self, result: Any) -> None:
-        """Whatever came of it: the release reads what is not there itself."""
+        """Ignore the result: the release itself reads the records that are not in memory."""
         self._is_busy = False
 
 
 class Prefetcher:
-    """Brings in what is armed of timers and levels and fires soon.
+    """Prefetches the records of armed timers and levels that fire soon.
 
-    `look` is called in every tick, and is cheap when there is nothing.
+    `poll` runs in every tick, and is cheap without work.
     """
 
     def __init__(self, timer: Timer, worker: Worker) -> None:
@@ -99,7 +100,7 @@ class Prefetcher:
         self._is_busy = False
 
     def poll(self, now_ms: Millis) -> None:
-        """Begin with the next step if it is time."""
+        """Start the next step if it is time."""
         until_ms = now_ms + AHEAD_MS
         if self._is_busy or until_ms - self._warmed_to_ms < STEP_MS:
             return
@@ -115,5 +116,5 @@ class Prefetcher:
         return spans_of(self._timer.store.log.files, refs[:, ref.POSITION], refs[:, ref.SIZE])
 
     def _done(self, result: Any) -> None:
-        """Whatever came of it: the release reads what is not there itself."""
+        """Ignore the result: the release itself reads the records that are not in memory."""
         self._is_busy = False

@@ -1,6 +1,6 @@
-"""References: what stands for a parked message from the moment it is staged until it is out.
+"""References: rows that represent parked messages from the time they are armed until they are released.
 
-A reference is a row of 64-bit integers. It carries all that release needs to know before it reads the record.
+A reference is a row of 64-bit integers. It has all the values that release needs before it reads the record.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from wheelmq.formats.kernels.refs import SIZE as SIZE
 
 LONG_DELAY_MS: Final = 5000
 NO_ENQUEUE_MS: Final = (1 << 63) - 1
-"""What was armed past the pipeline: as Apache RocketMQ, whose own value is written then (Long.MAX_VALUE)."""
+"""Enqueue time of messages that were armed without the pipeline: Apache RocketMQ's own value (Long.MAX_VALUE)."""
 
 Refs = npt.NDArray[np.int64]
 
 
 def make(count: int) -> Refs:
-    """`count` references, all zero."""
+    """Return `count` references, all zero."""
     return np.zeros((count, COLUMNS), np.int64)
 
 
 def by_fire_time(refs: Refs) -> Refs:
-    """`refs` sorted by fire time, then by origin."""
+    """Return `refs` sorted by fire time, then by origin."""
     if len(refs) == 1:
         return refs
     return refs[np.lexsort((refs[:, ORIGIN], refs[:, FIRE_MS]))]

@@ -1,7 +1,7 @@
-"""Release: what is due goes back into the log, in its own topic, once.
+"""Release: append due messages to the log, each in its real topic, once.
 
-Due references are kept in buckets of one millisecond, and the buckets share what is released at once: a burst at one
-instant never holds up what is due beside it. Within a bucket messages leave in the order in which they were parked.
+Due references are kept in buckets of one millisecond. The buckets share each append, so a burst at one instant never
+delays other due messages. Within a bucket, messages leave in the order in which they were parked.
 """
 
 from __future__ import annotations
@@ -46,46 +46,60 @@ from wheelmq.system.rate_limited_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 QUANTUM = 512
-"""References that are released at once; the buckets in the ring share them."""
+"""References in one append. The buckets in the ring share them."""
 SHARES_MAX = 8
-"""Among so many at most: of a long ring some buckets leave whole, since a small one costs as much as a large one."""
+"""The share of a bucket is at least QUANTUM // SHARES_MAX references.
+
+So in a long ring small buckets leave whole: a small part of a bucket costs as much as a large one.
+"""
 RING_MAX = 4 * QUANTUM
-"""Buckets that are enough to take turns: no more is brought into a ring of so many."""
+"""Limit of the buckets in the ring. This number of buckets is enough to share the appends."""
 BURST = 16 * QUANTUM
-"""While so many are in hand, more are released at once and for longer: less time goes to what else a tick does."""
+"""Number of references in hand from which there is a burst.
+
+Then each append releases more references, and a release takes longer. So a smaller part of the time goes to the other
+work of a tick.
+"""
 BURST_QUANTA = 2
-"""As many more at once."""
+"""Factor of the references in one append during a burst."""
 BURST_SLICES = 4
-"""As much longer: what is due beside a burst, and who asks, waits for some milliseconds at the most."""
+"""Factor of the slice of time during a burst. Other due messages and requests wait some milliseconds at most."""
 HALVINGS_MAX = 4
-"""So often what is released at once is halved when it takes longer than a burst's slice: while the log is flushed, a
-fault costs a hundred times as much."""
+"""Limit of the halvings of an append. An append is halved when it takes longer than a burst's slice.
+
+While the log is flushed, a page fault costs a hundred times as much.
+"""
 URGENT_MS = 10.0
-"""What is late by so much gets twice the time that requests got, and so on,"""
+"""Lateness at which release gets twice the time that requests got. Each further 10 ms adds the same time again."""
 URGENCY_MAX = 8.0
-"""up to this."""
+"""Limit of the factor that the lateness gives."""
 TAKE_MAX = 500_000
-"""What one call brings into the ring may cost (armed.cost_of): some 5 ms, half a million references of one millisecond.
-What is due behind a burst waits until that is in."""
+"""Limit of the cost (armed.cost_of) of the references that one call puts into the ring.
+
+This is about 5 ms, or half a million references of one millisecond. Messages due after a burst wait until the whole
+burst is in the ring.
+"""
 
 BulkAppend = Callable[[Refs, Millis], int]
-"""Appends messages at the front of references sorted by origin, at the time of release it is given; returns how
-many it appended. The next one is then appended the plain way."""
+"""Appends messages at the front of references sorted by origin, with the given time of release.
+
+Returns the number of messages appended. The caller appends the next message with plain code.
+"""
 
 
 class Unreleasable(ValueError):
-    """The parked record does not say where it belongs; the text says what is wrong."""
+    """The parked record does not name a valid real topic and queue. The text says why."""
 
 
 class _Bucket:
-    """The references of one millisecond, in parts that were staged together."""
+    """The references of one millisecond, in parts that were armed together."""
 
     def __init__(self, fire_ms: int) -> None:
         self.fire_ms = fire_ms
         self.parts: deque[Refs] = deque()
 
     def take(self, count: int) -> list[Refs]:
-        """`count` references from the front, or all of them, in their parts."""
+        """Take `count` references from the front, or all of them. Returns their parts."""
         taken: list[Refs] = []
         while count and self.parts:
             part = self.parts.popleft()
@@ -97,7 +111,7 @@ class _Bucket:
 
 
 class Releaser:
-    """Takes what is due from the armed references and appends it."""
+    """Takes due references from the armed ones and appends their messages."""
 
     def __init__(self, store: Store, timer: Timer, bulk: BulkAppend | None = None) -> None:
         self._store = store
@@ -112,20 +126,20 @@ class Releaser:
         """Counts of messages by outcome.
 
         released, rolled, dead_letter: the message left its queue.
-        early: the reference named a time before that of its record. It is armed again.
+        early: the reference has an earlier due time than its record. It is armed again.
         unreadable: there is no record, or its body has changed. The message is set aside until the next start.
-        too_long: no log file holds the message, not even as a dead letter. It is set aside until the next start.
+        too_long: no log file can hold the message, not even as a dead letter. It is set aside until the next start.
         failed: an unexpected error. The message stays in `failed` until the next try.
         """
         self.lateness_ms = Histogram(least=1.0)
-        """From the time at which a message was due to the tick that released it, whole milliseconds."""
+        """Whole milliseconds from the due time of a message to the tick that released it."""
         self.failed = FailedReleases()
         self._failed_log = RateLimitedLog(log, store.clock.monotonic)
         self._failed_now: Counter[int] = Counter()
-        """Fire times of the references that failed since the lateness was counted last."""
+        """Number of failed references by fire time, since the lateness was last counted."""
 
     def earliest_in_hand_ms(self) -> int | None:
-        """Return the least fire time of the references that were taken and are not out, failed ones among them.
+        """Return the least fire time of the references taken and not released, failed ones among them.
 
         Returns None when there are none.
         """
@@ -133,7 +147,7 @@ class Releaser:
         return min(self._buckets if failed_ms is None else (*self._buckets, failed_ms), default=None)
 
     def in_hand(self) -> int:
-        """Return the number of references that were taken and are not out, failed ones among them."""
+        """Return the number of references taken and not released, failed ones among them."""
         return self._in_hand + self.failed.count
 
     def next_retry_ms(self) -> int | None:
@@ -141,21 +155,22 @@ class Releaser:
         return self.failed.next_retry_ms
 
     def has_burst(self) -> bool:
-        """Whether so many are in hand that what nobody waits for should leave them the machine."""
+        """Return whether the references in hand are a burst. Work that no client waits for should then pause."""
         return self._in_hand >= BURST
 
     def is_burst_leaving(self) -> bool:
-        """Whether there is a burst, or the last of one."""
+        """Return whether there is a burst, or the rest of one."""
         return self._is_leaving
 
     def has_more(self) -> bool:
         return bool(self._ring)
 
     def take_due(self, now_ms: Millis) -> None:
-        """Bring what is due into the ring, as long as that is short.
+        """Put due references into the ring, up to RING_MAX buckets.
 
-        A burst at one instant is one bucket, so it keeps nobody out; what fell due at many instants while nothing was
-        released comes in as the ring empties, the earliest first. Failed releases come in when their next try is due.
+        A burst at one instant is one bucket, so it does not keep others out. After a time without releases, messages
+        are due at many instants: they enter as the ring empties, the earliest first. Failed releases enter when their
+        next try is due.
         """
         if self.failed.count:
             self._timer.armed.requeue(self.failed.take_due(self._monotonic_ms()))
@@ -171,7 +186,7 @@ class Releaser:
                     left -= cost_of(taken.popleft())
             except BaseException:
                 for refs in taken:
-                    self._timer.armed.requeue(refs)  # those that are in the ring already leave once all the same
+                    self._timer.armed.requeue(refs)  # some may be in the ring too: each is released once
                 raise
 
     def _bring_in(self, refs: Refs) -> None:
@@ -186,7 +201,7 @@ class Releaser:
             self._bucket_of(part).parts.append(part)
 
     def _bucket_of(self, part: Refs) -> _Bucket:
-        """The bucket of references that share a millisecond, made and put into the ring if there is none."""
+        """Return the bucket of references that share a millisecond. Create it in the ring if there is none."""
         fire_ms = int(part[0, ref.FIRE_MS])
         bucket = self._buckets.get(fire_ms)
         if bucket is None:
@@ -195,11 +210,12 @@ class Releaser:
         return bucket
 
     def release(self, now_ms: Millis, slice_seconds: float, share_seconds: float = 0.0) -> int:
-        """Append what is in the ring, the buckets in turn; how many. That takes about a slice of time, some slices in a
-        burst, or the share of the tick that is due to it, if that is longer.
+        """Append messages of the ring, the buckets in turn, and return the number of messages.
 
-        Raises OSError when the log cannot be written. Messages that were not appended stay in the ring. An error of
-        one message does not stop the others.
+        This takes about one slice of time, several slices in a burst, or the release's share of the tick if it is
+        longer. An error of one message does not stop the others.
+
+        Raises OSError when the log cannot be written. The messages that were not appended stay in the ring.
         """
         released = 0
         slices = BURST_SLICES if self.has_burst() else 1
@@ -212,7 +228,7 @@ class Releaser:
                 released += self._append(np.concatenate(parts) if len(parts) > 1 else parts[0], now_ms)
             except BaseException:
                 for part in reversed(parts):
-                    self._bucket_of(part).parts.appendleft(part)  # what of it is out has its done bit set
+                    self._bucket_of(part).parts.appendleft(part)  # a message that was appended has its done bit set
                     self._in_hand += len(part)
                 raise
             for part in parts:
@@ -227,7 +243,7 @@ class Releaser:
         return released
 
     def _fit(self, took_seconds: float, slice_seconds: float) -> None:
-        """Release less at once, or more again, after how long the last took. Without a slice nothing has to fit."""
+        """Shrink the next append if the last one took too long, or enlarge it again. Without a slice, do nothing."""
         if slice_seconds <= 0:
             return
         if took_seconds > slice_seconds:
@@ -236,17 +252,21 @@ class Releaser:
             self._halvings = max(self._halvings - 1, 0)
 
     def _urgency(self, now_ms: Millis) -> float:
-        """How many times as long as the tick has served requests it would release, if that is not some slices more: the
-        more, the later what waits longest. A burst is few instants: who asks beside it is not held up longer for it.
+        """Return the weight of release time against the time for requests.
 
-        Who sends more than can leave in time is slowed down by it, until as much comes as goes.
+        The weight grows with the lateness of the first bucket in the ring, up to URGENCY_MAX. It is 1 for a short
+        ring: a burst has few instants, and requests do not wait longer because of it. When producers send more than
+        the broker can release in time, the weight slows them down until both rates are equal.
         """
         late_ms = now_ms - self._ring[0].fire_ms if len(self._ring) > QUANTUM // SHARES_MAX else 0
         return min(URGENCY_MAX, 1.0 + max(0, late_ms) / URGENT_MS)
 
     def _next_parts(self) -> list[Refs]:
-        """What is appended at once: of each bucket its share, and what the ones before it left of theirs; what is left
-        when all had their turn is for those that have more."""
+        """Return the parts of the next append.
+
+        Each bucket gives its share, and may use the rest of the shares of earlier buckets. When each bucket had its
+        turn, the buckets with more references use the remaining room.
+        """
         parts: list[Refs] = []
         left = quantum = max(1, QUANTUM * (BURST_QUANTA if self.has_burst() else 1) >> self._halvings)
         waiting = len(self._ring)
@@ -265,7 +285,7 @@ class Releaser:
 
     def _append(self, refs: Refs, now_ms: Millis) -> int:
         origins = refs[:, ref.ORIGIN]
-        if (origins[1:] < origins[:-1]).any():  # of several buckets, or parts that were staged apart
+        if (origins[1:] < origins[:-1]).any():  # the parts are of several buckets, or were armed separately
             refs = refs[np.argsort(origins, kind="stable")]
             origins = refs[:, ref.ORIGIN]
         stale = self._timer.done.get(origins)
@@ -293,7 +313,7 @@ class Releaser:
     def _try_one(self, one: Refs, now_ms: Millis) -> None:
         """Append one message. After an unexpected error, log it and keep the message for a later try.
 
-        Raises OSError: then no message can be appended, and the caller keeps all of them.
+        Raises OSError. Then no message can be appended, and the caller keeps all of them.
         """
         origin, rows_before = Origin(int(one[ref.ORIGIN])), self._store.journal.count
         try:
@@ -316,13 +336,13 @@ class Releaser:
             )
 
     def _say_failed(self, kind: str, text: str, *arguments: object) -> None:
-        """Log the exception that is handled now, unless the log has a line of this kind from a moment ago."""
+        """Log the exception that is being handled, unless the log has a recent line of this kind."""
         self._failed_log.log(logging.CRITICAL, kind, text, *arguments, traceback=True)
 
     def _settle_appended(self, rows_before: int) -> None:
-        """Settle the messages that records of the journal from row `rows_before` on settle.
+        """Set the done bits of the messages that the journal's records from row `rows_before` on settle.
 
-        After an error the journal is the only proof of the records that were appended.
+        After an error, the journal is the only proof of the records that were appended.
         """
         origins = self._store.journal.rows()[rows_before:, SETTLES]
         self._timer.done.update(origins[origins != NO_ORIGIN])
@@ -331,7 +351,7 @@ class Releaser:
         return int(self._store.clock.monotonic() * 1000)
 
     def _record_of(self, origin: Origin, position: LogPosition) -> Record | None:
-        """The record of a parked message that is said to stand at `position`; None when it does not."""
+        """Return the record of a parked message, expected at `position`. Returns None if it is not there."""
         if stream_kind(origin_stream(origin)) == KIND_BLOCK:
             return self._timer.record_elsewhere(origin)
         record = self._store.log.record_at(position)
@@ -381,7 +401,7 @@ class Releaser:
     def _append_dead_letter(self, record: Record, origin: Origin, real_queue: int, error: ValueError) -> bool:
         """Append a message that cannot be delivered to the dead-letter topic.
 
-        Returns False when no log file holds it there either. Then it stays parked.
+        Returns False when no log file can hold it there either. Then it stays parked.
         """
         letter = dead_letter(record)
         room_bytes = self._store.properties_room(letter, origin)
@@ -397,7 +417,7 @@ class Releaser:
         return True
 
     def _due_ms(self, record: Record, origin: Origin, now_ms: Millis) -> Millis:
-        """When the parked message is due; one of a level when its queue unit says."""
+        """Return the due time of the parked message. For a message of a level, its queue unit has the due time."""
         stream = origin_stream(origin)
         if not is_level(stream):
             return due_of(record.message.properties, record.store_ms)
@@ -405,7 +425,6 @@ class Releaser:
 
 
 def _is_at(record: Record, origin: Origin) -> bool:
-    """Whether `record` is the parked message of `origin`."""
     stream, message = origin_stream(origin), record.message
     if is_level(stream):
         is_there = message.topic == SCHEDULE_TOPIC and message.queue_id == stream_number(stream) - 1
@@ -415,16 +434,18 @@ def _is_at(record: Record, origin: Origin) -> bool:
 
 
 def rebuild_of_level(record: Record) -> Message:
-    """The message that a record of a level queue stands for, as it goes back into the log (RocketMQ:
-    ScheduleMessageService.messageTimeUp): its stored properties keep the level. Raises Unreleasable."""
+    """Return the message of a level queue's record, for its real topic. Its stored properties keep the level.
+
+    RocketMQ: ScheduleMessageService.messageTimeUp. Raises Unreleasable.
+    """
     properties = props.without_origin(record.message.properties)
     return record.message.again(*_real_queue(properties), properties)
 
 
 def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> Message:
-    """The message that a parked record stands for, as it goes back into the log (RocketMQ: TimerMessageStore.convert).
+    """Return the message of a timer's or block's record, for its real topic, or for the timer queue if it rolls.
 
-    One that rolls goes to the timer queue again. Raises Unreleasable.
+    RocketMQ: TimerMessageStore.convert. Raises Unreleasable.
     """
     parked = record.message
     properties = props.without_origin(parked.properties)
@@ -443,7 +464,7 @@ def rebuild(record: Record, *, enqueue_ms: int, now_ms: Millis, rolls: bool) -> 
 
 
 def _real_queue(properties: dict[str, str]) -> tuple[str, int]:
-    """Topic and queue id that a parked message is meant for. Raises Unreleasable."""
+    """Return the real topic and queue id of a parked message. Raises Unreleasable."""
     topic = properties.get(props.REAL_TOPIC, "")
     queue_id = java_long(properties.get(props.REAL_QID, ""))
     problem = topic_problem(topic)
@@ -457,7 +478,7 @@ def _real_queue(properties: dict[str, str]) -> tuple[str, int]:
 def dead_letter(record: Record) -> Message:
     """Return the parked message for the dead-letter topic, without the properties that leave no room for the origin.
 
-    The topic, the queue and the unique key of the message come first, so they are the last to go.
+    The real topic, the real queue id and the unique key come first, so they are dropped last.
     """
     parked = record.message
     properties = props.without_origin(parked.properties)

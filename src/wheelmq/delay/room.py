@@ -1,8 +1,8 @@
 """The room that the later records of a message need in the log.
 
-A message that waits is written again when it is delivered, when it rolls, or when it becomes a dead letter. Each of
-these records is longer than the first one: its topic may be longer, and its properties say more. The broker checks the
-length of the longest one before it accepts the message. After that, a release cannot fail because of a size.
+A parked message is appended again when it is released, when it rolls, or when it becomes a dead letter. Each of these
+records is longer than the first one: its topic may be longer, and it has more properties. The broker checks the
+length of the longest record before it accepts the message. After that, a release cannot fail because of a size.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from wheelmq.formats.disk.origin import ORIGIN_PROPERTY_BYTES
 from wheelmq.formats.names import CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC
 
 DEAD_LETTER_TOPIC: Final = "rmq_sys_wheelmq_dead_letter"
-"""The topic of parked messages that can never be delivered. They keep their properties, and their origin is added."""
+"""The topic of parked messages that can never be delivered. They keep their properties and get their origin."""
 
 _LENGTH_BYTES: Final = 1
-"""Bytes that the length of a topic grows by when the topic has more than 127 characters."""
+"""Extra bytes for the length of a topic with more than 127 characters."""
 
 
 def release_growth_bytes(parked: Message) -> int:
-    """Return how many bytes longer than its parked record the longest later record of `parked` may be."""
+    """Return the number of bytes by which the longest later record of `parked` may exceed its parked record."""
     room_bytes = ORIGIN_PROPERTY_BYTES if parked.topic == SCHEDULE_TOPIC else ROOM_BYTES
     return room_bytes + _topic_growth_bytes(parked, DEAD_LETTER_TOPIC)
 
 
 def half_growth_bytes(half: Message, room_bytes: int) -> int:
-    """Return how many bytes longer than its first record the longest later record of a half message may be.
+    """Return the number of bytes by which the longest later record of a half message may exceed its first record.
 
-    `room_bytes` is the length of the properties that the broker adds when it puts the half message back.
+    `room_bytes` is the length of the properties that the broker adds when it appends the half message again.
     """
     return room_bytes + _topic_growth_bytes(half, CHECK_MAX_TIME_TOPIC)
 
