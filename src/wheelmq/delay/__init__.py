@@ -1,1 +1,1 @@
-"""Delayed delivery: park a message, keep it, release it at its millisecond, once."""
+"""Delayed delivery: park a message, keep it, and release it once, at its due time in milliseconds."""

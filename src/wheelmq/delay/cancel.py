@@ -1,7 +1,8 @@
-"""Cancel: decided in the tick, by the message index and the done bit, and answered truthfully.
+"""Cancel: settle a pending message on request, and return the true outcome.
 
-The cancel is itself a record of the timer queue, as Apache writes it. When it names a pending message, the record
-carries the origin of that message, which settles it. A cancel is never delivered.
+The tick decides by the message index and the done bit. The cancel is itself a record of the timer queue, as with
+Apache. When it names a pending message, the record carries the origin of that message and settles it. A cancel is
+never delivered.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wheelmq.store.store import Appended, BatchTooLong, Store
 from wheelmq.system.failpoint import reach
 
 OWN_ROOM_BYTES: Final = 256
-"""Property bytes that are added to a cancel: its due time, and the origin of its message."""
+"""Property bytes that the broker adds to a cancel: its due time, and the origin of its message."""
 _NEEDED: Final = (
     *(props.REAL_TOPIC, props.REAL_QID, props.UNIQ_KEY, props.TIMER_DEL_UNIQKEY, props.TIMER_OUT_MS),
     *props.TIMER_REQUESTS,
@@ -42,7 +43,7 @@ class Cancelled(StrEnum):
 def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appended, Cancelled]:
     """Append the parked cancel `message`, once for each pending message that it names.
 
-    All records are appended or none, as long as they fit into one file of the log. Raises the same as Store.append.
+    All records are appended or none, if they fit into one file of the log. Raises the same as Store.append.
     """
     pending, settled = find_cancelled(timer, message.properties)
     if not pending:
@@ -53,7 +54,7 @@ def append_cancel(store: Store, timer: Timer, message: Message) -> tuple[Appende
 def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequence[FoundTimer]) -> Appended:
     """Append the parked cancel `message` for each of `pending`, of which there is at least one.
 
-    Returns where the first record is.
+    Returns the position of the first record.
     """
     assert message.topic == TIMER_TOPIC and props.WMQ_DUE in message.properties
     cancels = [_cancel_of(message, found, timer.settings.precision_ms) for found in pending]
@@ -70,9 +71,9 @@ def append_cancel_of(store: Store, timer: Timer, message: Message, pending: Sequ
 
 
 def own_cancel(record: Record) -> Message:
-    """Return the cancel that Apache RocketMQ parked as `record`, to be stored again as ours.
+    """Return the cancel that Apache RocketMQ parked as `record`, in WheelMQ's form, to be stored again.
 
-    If its sender's properties leave no room for ours, only the properties that a cancel needs stay.
+    If its properties leave no room for WheelMQ's own, only the properties that a cancel needs stay.
     """
     message = record.message
     properties = props.without_origin(message.properties)
@@ -85,9 +86,10 @@ def own_cancel(record: Record) -> Message:
 def _cancel_of(message: Message, found: FoundTimer, precision_ms: int) -> Message:
     """Return the cancel `message` as it is stored for the message `found`.
 
-    It is parked in the slot of that message, whatever time its sender named: Apache RocketMQ obeys a cancel in the slot
-    of its message alone. A message of a level or a block has no slot, and Apache cannot cancel it. The unique key of
-    the message is added to the cancel's KEYS, so that the message index leads from a message to its cancel.
+    The cancel is parked in the slot of that message, even if its sender named another time. Apache RocketMQ obeys a
+    cancel only in the slot of its message. A message of a level or a block has no slot, and Apache cannot cancel it.
+    The unique key of the message is added to the cancel's KEYS. So the message index leads from a message to its
+    cancel.
     """
     properties = dict(message.properties)
     if origin_stream(found.origin) == TIMER_STREAM:

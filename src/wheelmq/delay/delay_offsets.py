@@ -1,7 +1,8 @@
-"""delayOffset.json: by level the queue offset of the first message that is not out (RocketMQ: ScheduleMessageService).
+"""delayOffset.json: the queue offset of the first pending message of each level (RocketMQ: ScheduleMessageService).
 
-The broker goes by the log, which says of each message whether it is out; the file tells Apache RocketMQ. It says so of
-what is on disk alone, and bears a mark that Apache leaves out: then Apache has had the store, and its word counts.
+The broker itself uses the log to decide whether a message is settled. The file is for Apache RocketMQ, and its
+offsets depend only on records that are on disk. The broker adds a mark that Apache leaves out. A file without the
+mark shows that Apache used the store last. Then the file's offsets count.
 """
 
 from __future__ import annotations
@@ -21,37 +22,35 @@ from wheelmq.system.workers import Worker
 log = logging.getLogger(__name__)
 
 Table = dict[int, int]
-"""By level the queue offset of the first message that is not out."""
+"""The queue offset of the first pending message, by level."""
 
 
 class DelayOffsetsBody(Body):
-    """The file."""
-
     data_version: DataVersion = DataVersion()
     offset_table: Table = {}
     wheelmq: bool = False
-    """Whether a WheelMQ broker wrote it last."""
+    """Whether a WheelMQ broker wrote the file last."""
 
 
 def load(disk: Disk, paths: StorePaths) -> DelayOffsetsBody | None:
-    """What the file says; None when there is none. Raises BodyError."""
+    """Load the file. Returns None when there is none. Raises BodyError."""
     return config_file.load(disk, paths.config_file("delayOffset.json"), DelayOffsetsBody)
 
 
 def is_apaches(disk: Disk, paths: StorePaths) -> bool:
-    """Whether Apache RocketMQ wrote the file last. Raises BodyError."""
+    """Return whether Apache RocketMQ wrote the file last. Raises BodyError."""
     body = load(disk, paths)
     return body is not None and not body.wheelmq
 
 
 def save(disk: Disk, paths: StorePaths, offsets: Table, version: DataVersion) -> None:
-    """Write the file, as ours. Safe off the loop."""
+    """Write the file, with the mark. Safe off the event loop."""
     body = DelayOffsetsBody(data_version=version, offset_table=offsets, wheelmq=True)
     config_file.save(disk, paths.config_file("delayOffset.json"), body)
 
 
 class DelayOffsets:
-    """Keeps the file: every `interval_ms` when something has changed, once the log is on disk that far."""
+    """Writes the file every `interval_ms` if the offsets changed, once their records are on disk."""
 
     def __init__(self, store: Store, offsets: Callable[[], Table], background: Worker, interval_ms: int) -> None:
         self._store = store
@@ -66,7 +65,7 @@ class DelayOffsets:
         self._is_busy = False
 
     def poll(self, monotonic_ms: int) -> None:
-        """Note the offsets when it is time to, have them written when they are on disk; called in every tick."""
+        """Note the offsets when it is time, and write them when their records are on disk. Runs in every tick."""
         if monotonic_ms >= self._next_ms:
             self._next_ms = monotonic_ms + self._interval_ms
             offsets = self._offsets()
@@ -78,7 +77,7 @@ class DelayOffsets:
             self._background.submit(job, self._written)
 
     def close(self) -> None:
-        """Write them a last time; the log is on disk, and no job may run any more."""
+        """Write the offsets for the last time. The log must be on disk, and no job may run any more."""
         offsets = self._offsets()
         if offsets != self._saved:
             try:

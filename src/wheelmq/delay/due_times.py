@@ -1,8 +1,8 @@
-"""Due times of the messages in the timer queue, by the details of their units in the timer log.
+"""Due times of the messages in the timer queue, from the details of their units in the timer log.
 
-Units lie in the timer log in the order of their records, as a turn writes them in queue order. So the units of a range
-of the queue are found by a binary search. The search misses the units of messages that were indexed again later. Their
-due times stay unknown here, and the caller reads their records.
+A turn writes units in queue order, so they are in the timer log in the order of their records. A binary search finds
+the units of a range of the queue. It misses the units of messages that were indexed again later. Their due times stay
+unknown here, and the caller reads their records.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from wheelmq.formats.units import QueueOffset
 Integers = npt.NDArray[np.int64]
 
 UNITS_PER_MESSAGE_MAX: Final = 4
-"""A search result with more units per message than this comes from a log that is not in order. The rest is left out."""
+"""Limit of units per message in a search result. A log with more is not in order. The rest is left out."""
 _RECORD_AT: Final = TIMER_UNIT.position_of("record_position")
 
 
 class DueTimes(NamedTuple):
-    """Due time and topic hash of each message of a range of the timer queue. A due time of 0 is not known."""
+    """Due time and topic hash of each message of a range of the timer queue. A due time of 0 is unknown."""
 
     due_ms: Integers
     topic_hashes: Integers
 
 
 def due_times(timer: Timer, first: int, end: int) -> DueTimes:
-    """Return the due times of the queue offsets from `first` to before `end`, which are in the timer queue."""
+    """Return the due times of the queue offsets from `first` to before `end` of the timer queue."""
     found = DueTimes(np.zeros(max(0, end - first), np.int64), np.zeros(max(0, end - first), np.int64))
     stop = min(end, timer.indexed_to)
     if first >= stop:
@@ -55,13 +55,13 @@ def _units_per_file(timer_log: TimerLog) -> int:
 
 
 def _position_of(timer_log: TimerLog, number: int) -> int:
-    """Return the timer log position of a unit, by its number in the log; the end of the log for its unit count."""
+    """Return the timer log position of unit `number` of the log. For the unit count, return the end of the log."""
     file, at = divmod(number, _units_per_file(timer_log))
     return min(timer_log.end, timer_log.files.start + file * timer_log.files.file_bytes + at * TIMER_UNIT.size)
 
 
 def _first_unit_from(timer_log: TimerLog, record_position: int) -> int:
-    """Return the number of the first unit whose record is at or after `record_position`; the unit count for none."""
+    """Return the number of the first unit whose record is at or after `record_position`, or the unit count."""
     per_file, file_bytes = _units_per_file(timer_log), timer_log.files.file_bytes
     files, at = divmod(timer_log.end - timer_log.files.start, file_bytes)
     low, high = 0, files * per_file + min(per_file, at // TIMER_UNIT.size)

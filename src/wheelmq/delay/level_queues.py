@@ -1,10 +1,12 @@
-"""The level queues: what waits in SCHEDULE_TOPIC_XXXX (RocketMQ: ScheduleMessageService).
+"""The level queues: the messages parked in SCHEDULE_TOPIC_XXXX (RocketMQ: ScheduleMessageService).
 
-The queue of a level, its id one less than the level, holds messages in the order in which they fall due; the tag code
-of a unit is that time. So what is due by a time is a range of queue offsets, and how far a level is staged is one
-offset. A turn stages what is due within the lead; what is due within a second and was not is staged by the tick.
+The queue id of a level is the level minus one. A level's queue holds its messages in the order of their due times,
+and the tag code of a unit is the due time. So the messages due by some time are a range of queue offsets. A message
+is staged when it is below the offset `staged_to`. A turn stages and arms the messages due within the lead. The tick
+does this for messages that are due within a second and not staged yet.
 
-Only where the clock was set back is one due before another that stands ahead of it: such a message is noted.
+After the clock was set back, a message can be due before an earlier message of its queue. The broker notes this
+message.
 """
 
 from __future__ import annotations
@@ -35,27 +37,27 @@ from wheelmq.store.consume_queue import ConsumeQueue, Units
 from wheelmq.store.store import Store
 
 UNITS_AT_ONCE: Final = 512
-"""Units of a queue that are looked at in one step."""
+"""Units of a queue that are read in one step."""
 
 
 Integers = npt.NDArray[np.int64]
 
 
 class LevelQueue:
-    """The queue of one level, and how far it is staged."""
+    """The queue of one level, and the offset up to which it is staged."""
 
     def __init__(self, stream: Stream, queue: ConsumeQueue, delay_ms: Millis) -> None:
         self.stream = stream
         self.queue = queue
         self.delay_ms = delay_ms
         self.staged_to = queue.start
-        """Each message below is armed, or settled, or noted."""
+        """Each message below this offset is armed, settled or noted."""
         self.head_ms: int = NEVER_MS
-        """When the message there is due, as its unit says; far off without one."""
+        """Due time of the message at `staged_to`, from its unit. NEVER_MS without a message."""
         self._latest_ms = 0
 
     def advance(self, offset: QueueOffset) -> None:
-        """What lies below `offset` is staged."""
+        """Note that the messages below `offset` are staged."""
         first = QueueOffset(max(offset, self.staged_to, self.queue.start))
         self.staged_to = self.queue.skip_blanks(first)
         self.head_ms = NEVER_MS
@@ -63,7 +65,10 @@ class LevelQueue:
             self.head_ms = int(self.queue.read(self.staged_to, 1)["tag_code"][0])
 
     def grow(self, dues_ms: Integers) -> npt.NDArray[np.bool_]:
-        """The units of messages due at `dues_ms` were written; which of these are due before one ahead of them."""
+        """Note that the units of messages due at `dues_ms` were written.
+
+        Returns which of the messages are due before an earlier message of the queue.
+        """
         latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], dues_ms)))
         self._latest_ms = int(latest[-1])
         if self.head_ms == NEVER_MS:
@@ -71,15 +76,16 @@ class LevelQueue:
         return np.asarray(dues_ms < latest[:-1])
 
     def has_due(self, now_ms: Millis, until_ms: int) -> bool:
-        """Whether something that is not staged is due by `until_ms`."""
+        """Return whether a message that is not staged is due by `until_ms`."""
         return self.head_ms <= until_ms or now_ms + self.delay_ms < self.head_ms < NEVER_MS
 
     def due(
         self, now_ms: Millis, until_ms: int, count_max: int, durable: LogPosition | None = None
     ) -> Iterator[tuple[QueueOffset, Units, Integers]]:
-        """What is due by `until_ms` and not staged, about `count_max` of it: offset, units, and when they are due.
+        """Yield the messages that are due by `until_ms` and not staged: offset, units and due times.
 
-        With `durable` only what lies wholly below that log position. It ends before a blank, which `advance` passes.
+        There are about `count_max` messages. With `durable`, all their records end before that log position. The
+        messages end before a blank, which `advance` skips.
         """
         offset = QueueOffset(max(self.staged_to, self.queue.start))
         stop = min(self.queue.end, QueueOffset(offset + count_max))
@@ -100,11 +106,10 @@ class LevelQueue:
             offset = QueueOffset(offset + count)
 
     def due_of(self, offset: QueueOffset, now_ms: Millis) -> Millis:
-        """When the message at `offset` is due."""
         return deliver_at_ms(int(self.queue.read(offset, 1)["tag_code"][0]), now_ms, self.delay_ms)
 
     def refs(self, offset: QueueOffset, units: Units, dues_ms: Integers) -> Refs:
-        """References of the messages of `units`, which begin at `offset`."""
+        """Return references of the messages of `units`, which begin at `offset`."""
         made = ref.make(len(units))
         made[:, ref.FIRE_MS] = dues_ms
         made[:, ref.ORIGIN] = origin_of(self.stream, offset) + np.arange(len(units))
@@ -115,19 +120,18 @@ class LevelQueue:
 
 
 class LevelQueues:
-    """The queues of the levels, each known once it was named."""
+    """The queues of the levels. Each is opened at its first use."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._levels: dict[Stream, LevelQueue] = {}
         self._seen_ms = 0
-        """The wall clock's time at the last look."""
+        """The wall clock's time at the last call of `follow_clock`."""
 
     def __iter__(self) -> Iterator[LevelQueue]:
         return iter(self._levels.values())
 
     def of(self, stream: Stream) -> LevelQueue:
-        """The queue of a level."""
         found = self._levels.get(stream)
         if found is None:
             assert is_level(stream), stream
@@ -138,14 +142,17 @@ class LevelQueues:
         return found
 
     def open_all(self) -> None:
-        """Know each queue that the store has."""
+        """Open each level's queue that the store has."""
         keys = [key for key, _ in self._store.queues.items()]
         for topic, queue_id in keys:
             if topic == SCHEDULE_TOPIC and queue_id < LEVELS_MAX:
                 self.of(level_stream(queue_id + 1))
 
     def note(self, refs: Refs) -> Refs:
-        """Their units were written: those of `refs` that are to be noted, all but what its queue finds in time."""
+        """Note that the units of `refs` were written.
+
+        Returns the references for the notes. Messages that their level's queue stages in time are left out.
+        """
         kept = np.ones(len(refs), np.bool_)
         for stream, mine in by_stream(refs[:, ref.ORIGIN]):
             if is_level(stream):
@@ -153,11 +160,14 @@ class LevelQueues:
         return refs if kept.all() else refs[kept]
 
     def next_ms(self) -> int:
-        """When the first is due that is not staged; far off when none is."""
+        """Return the least due time at the head of a level, or NEVER_MS when all messages are staged."""
         return min((level.head_ms for level in self._levels.values()), default=NEVER_MS)
 
     def take_due(self, now_ms: Millis, until_ms: int, count_max: int) -> Refs | None:
-        """Stage what is due by `until_ms`, about `count_max` of each level: references by fire time; None for none."""
+        """Stage the messages due by `until_ms`, about `count_max` of each level.
+
+        Returns their references by fire time, or None when there are none.
+        """
         taken: list[Refs] = []
         for level in self._levels.values():
             if level.has_due(now_ms, until_ms):
@@ -169,13 +179,16 @@ class LevelQueues:
         return by_fire_time(np.concatenate(taken)) if taken else None
 
     def advance(self, queues: list[tuple[int, int, int]]) -> None:
-        """The messages of `queues`, as `ranges` gave them, are staged."""
+        """Note that the messages of `queues`, a result of `ranges`, are staged."""
         for stream, _, end in queues:
             self.of(Stream(stream)).advance(QueueOffset(end))
 
     def follow_clock(self, now_ms: Millis, armed: Armed) -> None:
-        """Where the clock was set back since the last look: what is staged of a level whose first message is further
-        off now than its delay leaves at once, as what is not staged does (delay.levels.deliver_at_ms)."""
+        """If the clock was set back since the last call, bring armed messages of levels forward.
+
+        If the first message of a level is now further away than the level's delay, all armed messages of the level
+        fire at once. For messages that are not staged, delay.levels.deliver_at_ms does the same.
+        """
         if now_ms < self._seen_ms:
             for stream, first_ms in armed.first_by_stream().items():
                 if is_level(stream) and first_ms > now_ms + self.of(stream).delay_ms:
@@ -185,8 +198,11 @@ class LevelQueues:
     def ranges(
         self, now_ms: Millis, until_ms: int, count_max: int, durable: LogPosition | None = None
     ) -> list[tuple[int, int, int]]:
-        """For each level the queue offsets of what is due by `until_ms` and not staged, about `count_max` of it, and of
-        what lies below log position `durable`: stream, first, end; none is empty."""
+        """Return the ranges of queue offsets of messages that are due by `until_ms` and not staged, by level.
+
+        A range is stream, first offset and end. It has about `count_max` messages, and is never empty. With
+        `durable`, the records of all messages end before that log position.
+        """
         found: list[tuple[int, int, int]] = []
         for level in sorted(self._levels.values(), key=lambda level: level.stream):
             if level.has_due(now_ms, until_ms):

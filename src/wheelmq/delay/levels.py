@@ -1,4 +1,4 @@
-"""The level table: what delay each of the fixed levels stands for (RocketMQ: messageDelayLevel)."""
+"""The level table: the delay of each fixed level (RocketMQ: messageDelayLevel)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEVEL = re.compile(r"(\d+)([smhd])")
 
 
 def parse_levels(text: str) -> tuple[Millis, ...]:
-    """The delay of level 1, 2, ... in a table like "1s 5s 1m". Raises ValueError for what is no such table."""
+    """Return the delays of level 1, 2, ... of a table like "1s 5s 1m". Raises ValueError for an invalid table."""
     delays = []
     for word in text.split():
         match = _LEVEL.fullmatch(word)
@@ -33,18 +33,19 @@ def parse_levels(text: str) -> tuple[Millis, ...]:
 
 
 def level_of(levels_ms: tuple[Millis, ...], level: int) -> int:
-    """The level that a message gets which asks for `level`, 1 or more: the table's last for levels above it."""
+    """Return the level for a message that asks for `level`, 1 or more. Levels above the last become the last."""
     return min(level, len(levels_ms))
 
 
 def deliver_at_ms(tag_ms: int, now_ms: Millis, delay_ms: int) -> Millis:
-    """When a message of a level is delivered whose queue unit says `tag_ms` (RocketMQ: correctDeliverTimestamp).
+    """Return the delivery time of a message with tag code `tag_ms` (RocketMQ: correctDeliverTimestamp).
 
-    At once, when that is further off than the level's delay: the clock was set back, or the level table was changed.
+    Returns `now_ms` if `tag_ms` is further away than the level's delay. Then the clock was set back, or the level
+    table was changed.
     """
     return now_ms if tag_ms > now_ms + delay_ms else Millis(tag_ms)
 
 
 def level_delay_ms(levels_ms: tuple[Millis, ...], level: int) -> Millis:
-    """The delay of `level`, 1 or more; levels above the table's last have that one's."""
+    """Return the delay of `level`, 1 or more. Levels above the table's last have the delay of the last."""
     return levels_ms[level_of(levels_ms, level) - 1]

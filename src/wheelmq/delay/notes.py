@@ -1,9 +1,12 @@
-"""Notes: what is parked and not yet indexed by the pipeline, and the near lane that arms the most urgent of it.
+"""Notes: references of parked messages that the pipeline has not indexed yet.
 
-Each parked message is noted as it is appended. A note goes when the pipeline has indexed its message. What is due
-within a second and still noted is armed by the broker itself: so a delay of 50 ms is exact, and what is sent while
-Spark is away is not late. Past the bound only what is due within the lead is noted, and of many that come at once the
-soonest. The timer queue still has the other messages: an index step of the pipeline or of the broker finds them.
+Each parked message is noted as it is appended. Its note is dropped when the pipeline has indexed the message. The
+near lane of the broker arms the noted messages that are due within a second. So a delay of 50 ms is exact, and a
+message that is sent while Spark is down is not late.
+
+Above NOTES_MAX, the broker notes only messages due within the lead. From a large batch, it also notes the soonest up
+to the limit. The other messages are still in the timer queue. An index step of the pipeline or of the broker finds
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ _CHUNK_ROWS: Final = 4096
 
 
 class Notes:
-    """References of un-indexed messages, by stream. Notes of the stream `held` are not taken."""
+    """References of messages that are not indexed, by stream. Notes of the stream `held` are not taken."""
 
     def __init__(self, lead_ms: int, held: Stream | None = None) -> None:
         self._lead_ms = lead_ms
@@ -36,12 +39,12 @@ class Notes:
         self.next_fire_ms: int = NEVER_MS
         """The least fire time among the notes."""
         self.next_near_ms: int = NEVER_MS
-        """The least among those that are taken."""
+        """The least fire time among the notes of all streams except `held`."""
         self.passed_over = 0
-        """Messages that were not noted for want of room, since the start."""
+        """Messages since the start that were not noted because the buffer was full."""
 
     def add(self, refs: Refs, now_ms: Millis) -> None:
-        """Note `refs`, those of a stream in queue order."""
+        """Note `refs`. The references of one stream are in queue order."""
         if self.count + len(refs) > NOTES_MAX:
             kept = refs[:, FIRE_MS] <= now_ms + self._lead_ms
             kept[np.argsort(refs[:, FIRE_MS], kind="stable")[: max(0, NOTES_MAX - self.count)]] = True
@@ -62,7 +65,7 @@ class Notes:
         self.passed_over += count
 
     def fire_times(self, first: Origin, count: int) -> npt.NDArray[np.int64]:
-        """Return the fire times of `count` origins from `first` on, all of one stream; 0 for those without a note."""
+        """Return the fire times of `count` origins of one stream from `first` on. Origins without a note have 0."""
         found = np.zeros(count, np.int64)
         notes = self._streams.get(origin_stream(first))
         for refs in notes.parts() if notes is not None else ():
@@ -72,7 +75,7 @@ class Notes:
         return found
 
     def take_near(self, now_ms: Millis) -> Refs | None:
-        """Take the notes that fire within NEAR_MS, by fire time; None when there are none."""
+        """Take the notes that fire within NEAR_MS, by fire time. Returns None when there are none."""
         horizon_ms = now_ms + NEAR_MS
         if self.next_near_ms > horizon_ms:
             return None
@@ -84,12 +87,12 @@ class Notes:
         return by_fire_time(np.concatenate(near)) if len(near) > 1 else by_fire_time(near[0])
 
     def hold(self, held: Stream | None) -> None:
-        """Take no notes of the stream `held` any more; take those of all streams if it is None."""
+        """Stop taking notes of the stream `held`. With None, take those of all streams."""
         self._held = held
         self._count()
 
     def drop_below(self, origin: Origin) -> None:
-        """Drop the notes of messages that are indexed: those of the stream of `origin` below it."""
+        """Drop the notes of indexed messages: those of the stream of `origin` that are below it."""
         notes = self._streams.get(origin_stream(origin))
         if notes is not None:
             notes.drop_below(origin)
@@ -105,7 +108,7 @@ class Notes:
 
 
 class _Chunk:
-    """Room for notes in queue order; those from `start` to `stop` count."""
+    """Room for notes in queue order. The rows from `_start` to `_stop` are in use."""
 
     def __init__(self) -> None:
         self._rows = make(_CHUNK_ROWS)
@@ -120,7 +123,7 @@ class _Chunk:
         return self._stop - self._start
 
     def add(self, refs: Refs) -> int:
-        """Take as many of `refs` from the front as there is room for; how many."""
+        """Copy references from the front of `refs` as far as there is room. Returns their number."""
         count = min(len(refs), len(self._rows) - self._stop)
         if count == 0:
             return 0
@@ -130,7 +133,7 @@ class _Chunk:
         return count
 
     def take_until(self, horizon_ms: int) -> Refs:
-        """Take those that fire by `horizon_ms`."""
+        """Take the notes that fire by `horizon_ms`."""
         refs = self.refs
         mine = refs[:, FIRE_MS] <= horizon_ms
         taken, left = refs[mine], refs[~mine]
@@ -140,7 +143,7 @@ class _Chunk:
         return taken
 
     def drop_below(self, origin: int) -> None:
-        """Drop those of origins below `origin`, all of which are of its stream."""
+        """Drop the notes with origins below `origin`. All notes are of its stream."""
         self._start += int(np.searchsorted(self.refs[:, ORIGIN], origin))
         self._find_least()
 
@@ -149,7 +152,7 @@ class _Chunk:
 
 
 class _StreamNotes:
-    """Those of one stream in queue order, in chunks; those that were near when they came are apart."""
+    """The notes of one stream in queue order, in chunks. Notes that were near when they were added are separate."""
 
     def __init__(self) -> None:
         self._near: list[Refs] = []
@@ -179,11 +182,10 @@ class _StreamNotes:
         self.next_fire_ms = min(self.next_fire_ms, int(refs[:, FIRE_MS].min()))
 
     def parts(self) -> list[Refs]:
-        """Return all notes, in parts."""
         return [*self._near, *(chunk.refs for chunk in self._chunks)]
 
     def take_until(self, horizon_ms: int) -> list[Refs]:
-        """Take the notes that fire by `horizon_ms`; there are some."""
+        """Take the notes that fire by `horizon_ms`. There is at least one."""
         near, self._near = self._near, []
         near += [chunk.take_until(horizon_ms) for chunk in self._chunks if chunk.least_ms <= horizon_ms]
         self.count -= sum(map(len, near))
@@ -191,7 +193,7 @@ class _StreamNotes:
         return near
 
     def drop_below(self, origin: int) -> None:
-        """Drop the notes of messages that are indexed: those below `origin`."""
+        """Drop the notes of indexed messages: those below `origin`."""
         near, self._near = self._near, []
         self.count -= sum(map(len, near))
         for refs in near:

@@ -1,8 +1,8 @@
-"""Parking: a message that asks for a later delivery is rewritten as it is appended (RocketMQ: HookUtils).
+"""Park: rewrite a message that asks for a later delivery, before it is appended (RocketMQ: HookUtils).
 
-With a level it goes to the level's queue of SCHEDULE_TOPIC_XXXX, else to the timer queue; its own topic and queue stand
-in REAL_TOPIC and REAL_QID. In the timer queue it has the time of its slot in TIMER_OUT_MS as Apache writes it, and the
-exact due time in `__WMQ_DUE`.
+A message with a level goes to the level's queue of SCHEDULE_TOPIC_XXXX, and any other to the timer queue. REAL_TOPIC
+and REAL_QID keep its real topic and queue id. In the timer queue, TIMER_OUT_MS has the time of its slot, as with
+Apache, and `__WMQ_DUE` has the exact due time.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from wheelmq.formats.names import SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 
 ROOM_BYTES: Final = 250
-"""Property bytes that park leaves free, so that release can always add its own (about 100) and roll too."""
+"""Property bytes that park leaves free, so that a release (about 100 bytes) or a roll can always add properties."""
 
 
 class ParkRejected(ValueError):
-    """The message cannot be parked: it is illegal as Apache RocketMQ sees it; the text says why."""
+    """The message cannot be parked: for Apache RocketMQ it is illegal. The text says why."""
 
 
 class LevelUnreadable(ParkRejected):
-    """DELAY holds no number, which Apache RocketMQ answers as an error of its own."""
+    """DELAY is not a number. Apache RocketMQ has a separate error for this."""
 
 
 class TimersOff(ParkRejected):
-    """The message asks for a timer, and there is none."""
+    """The message asks for a timer, and the broker has no timers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkSettings:
-    """How far ahead, how fine, what the levels are; and whether there are timers at all."""
+    """The longest delay, the length of a slot, the delays of the levels, and whether the broker has timers."""
 
     delay_seconds_max: int = 3 * 24 * 3600
     precision_ms: int = 1000
@@ -52,8 +52,8 @@ def park(
     """Rewrite `message` in place when it asks for a delay.
 
     `last_store_ms` is the store time of the log's last record: store times do not go back when the clock is set back.
-    `asked_ms` is the time at which the send came, if it had to wait since: a relative delay starts then. The delay of a
-    level starts at the store time, as with Apache RocketMQ.
+    `asked_ms` is the arrival time of a send that had to wait: a relative delay starts then. The delay of a level
+    starts at the store time, as with Apache RocketMQ.
 
     Returns the due time, or None for a message that is delivered at once. Raises ParkRejected.
     """
@@ -72,7 +72,7 @@ def park(
 
 
 def _level(message: Message, settings: ParkSettings) -> int:
-    """The level that `message` asks for, 0 for none. Raises LevelUnreadable."""
+    """Return the level that `message` asks for, or 0 for none. Raises LevelUnreadable."""
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
         return 0
     level = java_int(message.properties.get(props.DELAY, "0"))
@@ -82,10 +82,10 @@ def _level(message: Message, settings: ParkSettings) -> int:
 
 
 def _level_due_time(message: Message, level: int, now_ms: Millis, settings: ParkSettings, last_store_ms: int) -> Millis:
-    """Park `message` in the queue of `level`, as Apache does: it is due its delay after its store time.
+    """Park `message` in the queue of `level` and return the due time: the clock's time plus the delay of the level.
 
-    Where that is not the clock's it says when it is due. A level wins over the timer properties, that of a cancel among
-    them, which are taken off.
+    Apache counts from the store time. If the store time is ahead of the clock, the property `__WMQ_DUE` keeps the due
+    time. A level wins over the timer properties and the property of a cancel, which are removed.
     """
     properties = message.properties
     due_ms = Millis(now_ms + level_delay_ms(settings.levels_ms, level))
@@ -101,7 +101,7 @@ def _level_due_time(message: Message, level: int, now_ms: Millis, settings: Park
 
 
 def _move(message: Message, topic: str, queue_id: int, added: dict[str, str]) -> None:
-    """Have `message` go to another queue, and note its own behind what is `added`."""
+    """Direct `message` to another queue. Put the properties `added` and then its real topic and queue at the end."""
     properties = message.properties
     for name in (*added, props.REAL_TOPIC, props.REAL_QID):
         properties.pop(name, None)
@@ -126,14 +126,14 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms:
 
     Seconds win over milliseconds, and both win over an absolute time. Relative times count from `asked_ms`.
 
-    Returns None for a message that is delivered at once. Raises ParkRejected, and TimersOff for any time if the broker
-    has no timers.
+    Returns None for a message that is delivered at once. Raises ParkRejected, and TimersOff for any time if the
+    broker has no timers.
     """
     if message.sys_flag & SYS_TRANSACTION not in (0, SYS_TRANSACTION_COMMIT):
         return None
     properties = message.properties
     if props.TIMER_OUT_MS in properties:
-        return None  # as Apache: taken for a message that was parked already
+        return None  # as with Apache: the message counts as already parked
     asked = next((name for name in props.TIMER_REQUESTS if name in properties), None)
     if asked is None:
         return None
@@ -162,5 +162,5 @@ def _absolute(asked: str, value: int, asked_ms: Millis) -> int:
 
 
 def _wrap(value: int) -> int:
-    """A 64-bit integer as Java's arithmetic leaves it."""
+    """Wrap an integer to 64 bits, as Java's arithmetic does."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
