@@ -1,8 +1,8 @@
-"""What became of delayed messages with a key: still pending, delivered, or cancelled.
+"""Delivery states of delayed messages with a key: pending, delivered or cancelled.
 
-Those of the timer queue and of the levels are found by the message index, for they are parked in the commit log. What
-waits in blocks is not there: it is looked for in the blocks' own logs (blocks.search), and behind what the index finds
-of its end when its block is gone.
+The message index finds the messages of the timer queue and of the levels, because they are parked in the commit log.
+It does not find the messages parked in blocks. A search reads the blocks' own logs for them (blocks.search). After
+the block of a message is gone, the index finds the record that settled the message.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from wheelmq.formats.names import SCHEDULE_TOPIC
 
 
 class DelayEnd(StrEnum):
-    """What settled a parked message."""
+    """The way in which a parked message was settled."""
 
     RELEASED = "released"
     ROLLED = "rolled"
-    """Parked again further on, under another queue offset."""
+    """Parked again in the timer queue, under another queue offset."""
     CANCELLED = "cancelled"
     DEAD_LETTER = "dead letter"
-    """It could never be delivered."""
+    """The message could never be delivered."""
     SETTLED = "settled"
-    """One of these, which the message index does not tell (yet), or delivered by Apache RocketMQ before."""
+    """One of the other ends that the message index does not show (yet), or an earlier delivery by Apache RocketMQ."""
 
 
 class DeliveryState(msgspec.Struct):
-    """A parked message and what became of it."""
+    """A parked message and its end."""
 
     message: PendingMessage
-    """Its state is the one it has, or had last."""
+    """Its state is the present or the last one."""
     end: DelayEnd | None = None
-    """None while it is pending."""
+    """None while the message is pending."""
     ended_ms: int | None = None
-    """Store time of the record that ended it, where that was found."""
+    """Store time of the record that settled the message, if that record was found."""
     end_position: int | None = None
-    """And the log position of that."""
+    """Log position of that record."""
 
 
 class KeyQuery(NamedTuple):
@@ -68,7 +68,7 @@ class KeyQuery(NamedTuple):
     key: str
 
     def has(self, properties: dict[str, str]) -> bool:
-        """Whether a parked record with these properties is one of them."""
+        """Return whether a parked record with these properties matches."""
         return (
             properties.get(props.REAL_TOPIC) == self.topic
             and props.TIMER_DEL_UNIQKEY not in properties
@@ -77,14 +77,16 @@ class KeyQuery(NamedTuple):
 
 
 FindRecords = Callable[[str, str], Iterable[Record]]
-"""The newest records of a topic (first) that have a key (second)."""
+"""Returns the newest records of a topic (first argument) that have a key (second argument)."""
 
 _PLACES: Final = ((TIMER_TOPIC, DelayEnd.ROLLED), (DEAD_LETTER_TOPIC, DelayEnd.DEAD_LETTER))
 
 
 def delivery_states(timer: Timer, blocks: Blocks, asked: KeyQuery, find: FindRecords) -> list[DeliveryState]:
-    """What became of what the message index finds: timers and levels, oldest first, then what was in blocks that are
-    gone."""
+    """Return the states of the messages that the message index finds.
+
+    Messages of timers and levels come first, by their log positions, then messages of blocks that are gone.
+    """
     found = [record for place in (SCHEDULE_TOPIC, TIMER_TOPIC) for record in find(place, asked.key)]
     parked = [record for record in found if asked.has(record.message.properties)]
     parked.sort(key=lambda record: record.position)
@@ -112,7 +114,7 @@ def _delivery_state(timer: Timer, origin: Origin, record: Record, asked: KeyQuer
 
 
 def _ends(topic: str, key: str, find: FindRecords) -> Iterator[tuple[Record, DelayEnd]]:
-    """The records that may have ended a message for `topic` with `key`, each with what it says then."""
+    """Yield the records that may have settled a message for `topic` with `key`, each with the end that it implies."""
     for place, end in ((topic, DelayEnd.RELEASED), *_PLACES):
         for last in find(place, key):
             yield last, DelayEnd.CANCELLED if props.TIMER_DEL_UNIQKEY in last.message.properties else end
@@ -126,8 +128,11 @@ def _settles(record: Record) -> Origin | None:
 
 
 def _gone(blocks: Blocks, asked: KeyQuery, find: FindRecords) -> Iterator[DeliveryState]:
-    """What ended messages of blocks that are gone, as the records that ended them tell; of a cancelled one that is its
-    cancel, which has its key and, mostly, its time."""
+    """Yield the states of messages of blocks that are gone, from the records that settled them.
+
+    For a cancelled message this record is its cancel. The cancel has the key of the message and, in most cases, its
+    due time.
+    """
     for last, end in _ends(asked.topic, asked.key, find):
         origin, properties = _settles(last), last.message.properties
         if origin is None or stream_kind(origin_stream(origin)) != KIND_BLOCK:
@@ -145,7 +150,7 @@ def _gone(blocks: Blocks, asked: KeyQuery, find: FindRecords) -> Iterator[Delive
 
 
 def delivery_states_of(timer: Timer, asked: KeyQuery, find: FindRecords, origins: list[Origin]) -> list[DeliveryState]:
-    """What became of messages of blocks that a search found, of those that are asked for."""
+    """Return the states of the messages of blocks that a search found and that match `asked`."""
     records = ((origin, timer.record_elsewhere(origin)) for origin in origins)
     return [
         _delivery_state(timer, origin, record, asked, find)

@@ -1,8 +1,8 @@
-"""Listing and counting pending messages, many at a time: when they are due, and for which topic.
+"""List and count pending messages, many at a time, by due time and topic.
 
-A glance takes due times and topics from the details of the timer log, and from records where there is no detail. A
-listing reads the record of a message only to show it. The unit of a message in a block has its due time, so a glance
-reads the records of blocks for their topics alone.
+A glance takes due times and topics from the details of the timer log. It reads a record only where there is no
+detail. A listing reads the record of a message only to show it. The unit of a message in a block has its due time, so
+a glance reads records of blocks only for their topics.
 """
 
 from __future__ import annotations
@@ -43,37 +43,36 @@ from wheelmq.formats.units import NEVER_MS, LogPosition, Millis, QueueOffset
 from wheelmq.store.store import Store
 
 LOOKED_AT_MAX: Final = 5000
-"""Places that one glance looks at: a listing of millions takes many, none of them long."""
+"""Places that one glance reads. A listing of millions of messages takes many short glances."""
 
 PLACES_MAX: Final = 1 << 16
-"""Places of one glance that counts, or that chooses the soonest. It reads at most LOOKED_AT_MAX records."""
+"""Places of one glance that counts or chooses the soonest messages. It reads at most LOOKED_AT_MAX records."""
 
 PLAIN_MAX: Final = 100
 """Records that a glance reads with the plain code."""
 
 RECORDS_AT_ONCE: Final = 500
-"""Records of a block that are read together; the kernel leaves some to the plain code, so it is seen then how long they
-took."""
+"""Records of a block that are read together. Then the time is checked, as some records need the slow plain code."""
 SLICE_S: Final = 0.005
-"""No other stream is begun, and no other records of a block are read, after so long."""
+"""After this time a glance begins no other stream and reads no more records of a block."""
 
 STEPS_PER_MESSAGE_MAX: Final = 4
-"""With more steps per message than this, sorting them costs less than a counter for each step."""
+"""With more steps per message than this, sorting the steps costs less than a counter for each step."""
 
 STREAM_PLACES: Final = 50
-"""To begin with another stream costs about as much as so many places."""
+"""Approximate cost of beginning another stream, in places."""
 
 Integers = npt.NDArray[np.int64]
 
 
 _scratch: Final = np.empty((4, LOOKED_AT_MAX), np.int64)
-"""What the kernel reads and a glance does not need."""
+"""Columns that the kernel fills and a glance does not need."""
 
 _NOTHING: Final = np.empty(0, np.int64)
 
 
 class Wanted(NamedTuple):
-    """What is asked for: messages of one topic or of all, due from `from_ms` to before `to_ms`."""
+    """The messages to find: those of one topic or of all, due from `from_ms` to before `to_ms`."""
 
     topic: str | None = None
     from_ms: Millis = Millis(0)
@@ -85,14 +84,14 @@ class Glance(NamedTuple):
 
     origins: Integers
     positions: Integers
-    """In the log; of one in a block, in that block's log."""
+    """Positions in the commit log. For a message in a block, the position in that block's log."""
     due_ms: Integers
     next_place: Origin
-    """Where the next glance begins; `END` when this was the last."""
+    """The place at which the next glance begins; `END` when this was the last."""
 
 
 class _Part(NamedTuple):
-    """What a glance finds in one stream: indices, positions, due times; the index behind what was looked at."""
+    """The result of a glance in one stream. `stop` is the index after the last place that it read."""
 
     indices: Integers
     positions: Integers
@@ -101,7 +100,7 @@ class _Part(NamedTuple):
 
 
 def glance(timer: Timer, blocks: Blocks, place: int, wanted: Wanted, places: int = 0) -> Glance:
-    """Return the pending messages from `place` on, of at most `places` places. 0 stands for LOOKED_AT_MAX.
+    """Return the pending messages from `place` on, of at most `places` places. 0 means LOOKED_AT_MAX.
 
     Places are origins, and 0 is the first. Topics whose names have the same Java hash count as one.
     """
@@ -134,13 +133,13 @@ def glance(timer: Timer, blocks: Blocks, place: int, wanted: Wanted, places: int
 
 
 def _streams(timer: Timer, blocks: Blocks, wanted: Wanted) -> list[Stream]:
-    """Where what is wanted may wait, by the order of places."""
+    """Return the streams that may have wanted messages, in the order of places."""
     in_time = (block for block in blocks if block.start_ms < wanted.to_ms and block.end_ms > wanted.from_ms)
     return sorted([*timer.ends(), *(block_stream(block.number) for block in in_time)])
 
 
 def _look_in_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: Wanted) -> _Part:
-    """What is wanted of the timer queue or of a level queue, from index `start` to before `stop`."""
+    """Find the wanted messages of the timer queue or a level queue, from index `start` to before `stop`."""
     store = timer.store
     offsets, positions, sizes, tags = _pending_units(timer, stream, start, stop)
     due_ms, topic_hash = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.int64)
@@ -167,7 +166,7 @@ def _look_in_queue(timer: Timer, stream: Stream, start: int, stop: int, wanted: 
 
 
 def _look_in_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wanted, until: float) -> _Part:
-    """What is wanted of a block, from index `start` to before `stop`; records are read up to the time `until`."""
+    """Find the wanted messages of a block, from index `start` to before `stop`. Stop at the time `until`."""
     done = timer.done.of(block_stream(block.number))
     records = UnitRecords(block.log.files, block.number, check_bodies=False)
     found = [(_NOTHING, _NOTHING, _NOTHING)]
@@ -190,7 +189,7 @@ def _look_in_block(timer: Timer, block: Block, start: int, stop: int, wanted: Wa
 
 
 def lines(timer: Timer, seen: Glance, wanted: Wanted) -> Iterator[tuple[Origin, PendingMessage]]:
-    """What a listing shows of the messages in a glance, each with its place."""
+    """Yield the lines of a listing for the messages in a glance, each with its place."""
     for origin, position in zip(seen.origins.tolist(), seen.positions.tolist(), strict=True):
         record = _record(timer, origin, LogPosition(position))
         if record is not None:
@@ -206,7 +205,7 @@ def _record(timer: Timer, origin: Origin, position: LogPosition) -> Record | Non
 
 
 def count_by(seen: Glance, step_ms: int) -> dict[int, int]:
-    """Return how many messages are due in each step, by the begin of the step. Steps are multiples of `step_ms`."""
+    """Return the number of messages due in each step, by the start of the step. Steps are multiples of `step_ms`."""
     steps = seen.due_ms // step_ms
     if not len(steps):
         return {}
@@ -221,7 +220,7 @@ def count_by(seen: Glance, step_ms: int) -> dict[int, int]:
 
 
 def soonest(seen: Glance, before_ms: int, count: int | None) -> Glance:
-    """Return the messages of a glance that are due before `before_ms`, by due time; the first `count` or all."""
+    """Return the first `count` or all messages of a glance that are due before `before_ms`, by due time."""
     chosen = np.flatnonzero(seen.due_ms < before_ms)
     if count is not None and len(chosen) > count:
         limit_ms = np.partition(seen.due_ms[chosen], count - 1)[count - 1]
@@ -233,7 +232,7 @@ def soonest(seen: Glance, before_ms: int, count: int | None) -> Glance:
 def _pending_units(
     timer: Timer, stream: Stream, start: int, stop: int
 ) -> tuple[Integers, Integers, Integers, Integers]:
-    """Queue offsets, log positions, sizes and tag codes of what is not settled."""
+    """Return queue offsets, log positions, sizes and tag codes of the pending messages."""
     nothing = np.empty(0, np.int64)
     parts = [(nothing, nothing, nothing, nothing)]
     offset = start
@@ -250,11 +249,10 @@ def _pending_units(
 
 
 def _read_records(store: Store, positions: Integers, sizes: Integers, due_ms: Integers, topic_hash: Integers) -> int:
-    """Fill in due times, 0 for what is no record, and the hashes of real topics; how many, from the front.
+    """Fill in due times and hashes of real topics, from the front. Returns the number of positions done.
 
-    The due times of what is in a level queue are there already.
-
-    It ends early when many records are for the plain code, which takes fifty times as long.
+    A due time of 0 means that there is no record. The due times of messages in a level queue are there already. The
+    function ends early when many records need the plain code, which takes fifty times as long.
     """
     at = plain = 0
     while at < len(positions) and plain < PLAIN_MAX:
@@ -273,7 +271,10 @@ def _read_records(store: Store, positions: Integers, sizes: Integers, due_ms: In
 
 
 def _read_many(store: Store, positions: Integers, sizes: Integers, due_ms: Integers, topic_hash: Integers) -> int:
-    """Fill in those at the front that stand in one log file, as far as the kernel reads them; how many."""
+    """Fill in the values of the records at the front that share one log file, as far as the kernel reads them.
+
+    Returns the number of records read.
+    """
     file_bytes = store.log.files.file_bytes
     base = int(positions[0]) // file_bytes * file_bytes
     count = int(np.searchsorted(positions, base + file_bytes))

@@ -1,9 +1,11 @@
-"""What is pending in a store that no broker has open, read without changing a byte.
+"""List the pending messages of a store that no broker has open, without changing a byte.
 
-It is the rule of recovery (delay.timer.recover) over the log alone: what is parked and not settled, less what a cancel
-of Apache RocketMQ names, less what its timercheck and delayOffset.json say is out where it has had the store. The order
-is that of origins: what waits in the level queues comes first, due when its queue unit says, by the default table where
-that is gone; then what waits in blocks; the timer queue comes last.
+The rule is that of recovery (delay.timer.recover), applied to the log alone. A message is pending when it is parked
+and not settled, and no cancel of Apache RocketMQ names it. If Apache used the store, the messages that its timercheck
+and delayOffset.json show as delivered are left out too.
+
+The order is that of origins: first the level queues, then the blocks, and last the timer queue. A message of a level
+is due at the time in its queue unit. Without the unit, the default level table gives the delay.
 """
 
 from __future__ import annotations
@@ -51,10 +53,10 @@ Kept = npt.NDArray[np.int64]
 
 
 def pending_in(root: Path) -> Iterator[PendingMessage]:
-    """The pending messages of the store at `root`, by their origins: in each queue the order in which they were parked.
+    """Yield the pending messages of the store at `root`, by origin. In each queue, this is the order of parking.
 
-    No broker can open the store until the iterator is through or closed. Raises StoreLocked when one has it open, and
-    OSError when `root` is no store.
+    No broker can open the store until the iterator is exhausted or closed. Raises StoreLocked when a broker has the
+    store open, and OSError when `root` is no store.
     """
     disk, paths = ReadOnlyDisk(), StorePaths(root)
     lock = disk.lock(paths.lock)
@@ -89,7 +91,7 @@ def pending_in(root: Path) -> Iterator[PendingMessage]:
 
 
 def _cancelled(log: MappedSequence, waiting: Kept, deletes: npt.NDArray[np.bool_]) -> set[str]:
-    """Return, of each cancel among `waiting`, the first delete key that a waiting message has."""
+    """Return the first delete key of each cancel in `waiting` that a waiting message has too."""
     hashes = set(waiting[~deletes, _KEY].tolist())
     found: set[str] = set()
     for position in waiting[deletes, _POSITION].tolist():
@@ -99,7 +101,7 @@ def _cancelled(log: MappedSequence, waiting: Kept, deletes: npt.NDArray[np.bool_
 
 
 def _log(disk: ReadOnlyDisk, paths: StorePaths) -> MappedSequence:
-    """The commit log; how large its files are, the files tell."""
+    """Return the commit log. Its first file gives the size of its files."""
     names = [name for name in disk.list(paths.commit_log) if name.isdigit()]
     if not names:
         raise FileNotFoundError(errno.ENOENT, "this is no store: it has no commit log", str(paths.commit_log))
@@ -114,9 +116,9 @@ def _mark(disk: ReadOnlyDisk, paths: StorePaths) -> Mark | None:
 
 
 def _waiting(scan: LogScan, done: DoneBits) -> tuple[Kept, int]:
-    """The columns _KEPT of what is parked and not settled, Apache's cancels too; the last record's store time.
+    """Return the columns _KEPT of the pending records, Apache's cancels too, and the last record's store time.
 
-    What the records settle is added to `done`.
+    Adds the origins that the records settle to `done`.
     """
     chunks: list[Kept] = []
     last_ms = 0
@@ -133,7 +135,7 @@ def _waiting(scan: LogScan, done: DoneBits) -> tuple[Kept, int]:
 def _in_levels(
     disk: ReadOnlyDisk, paths: StorePaths, log: MappedSequence, waiting: Kept, *, is_adopted: bool
 ) -> Iterator[PendingMessage]:
-    """What waits in the level queues: of `waiting`, what Apache RocketMQ is not through with."""
+    """Yield the messages of `waiting` in level queues that Apache RocketMQ has not delivered."""
     offsets = delay_offsets.load(disk, paths)
     if is_adopted if offsets is None else not offsets.wheelmq:
         floors = {} if offsets is None else offsets.offset_table
@@ -155,7 +157,7 @@ def _in_levels(
 
 
 def _units(disk: ReadOnlyDisk, paths: StorePaths, level: int) -> dict[int, int]:
-    """The tag codes of the units that the queue of a level has, by queue offset."""
+    """Return the tag codes of the units in the queue of a level, by queue offset."""
     found: dict[int, int] = {}
     folder = paths.consume_queue(SCHEDULE_TOPIC, level - 1)
     for name in disk.list(folder):

@@ -15,10 +15,10 @@ from wheelmq.formats.units import Millis
 
 
 class State(StrEnum):
-    """How far a parked message has come."""
+    """The state of a parked message."""
 
     LEVEL = "level"
-    """In a level queue, and not staged."""
+    """In a level queue, and not armed."""
     PARKED = "parked"
     """In the timer queue, not indexed yet."""
     INDEXED = "indexed"
@@ -26,14 +26,14 @@ class State(StrEnum):
     BLOCK = "block"
     """In a block."""
     ARMED = "armed"
-    """In memory, to be released at its millisecond."""
+    """In memory, ready for release at its due time."""
 
 
 class PendingMessage(msgspec.Struct):
-    """A pending message; times in milliseconds since 1970."""
+    """A pending message. Times are in milliseconds since 1970."""
 
     queue_offset: int
-    """In the timer queue; of what is in a level queue or a block, there."""
+    """Offset in the timer queue, the level queue or the queue of the block."""
     topic: str
     queue_id: int | None
     due_ms: int
@@ -44,15 +44,15 @@ class PendingMessage(msgspec.Struct):
     tags: str | None
     body_bytes: int
     log_position: int
-    """Of what is in a block, in that block's log."""
+    """For a message in a block, the position in that block's log."""
     level: int | None = None
-    """Of what is in a level queue."""
+    """The level of a message in a level queue."""
     block: int | None = None
-    """Number of the block that it is in."""
+    """The number of the block of a message in a block."""
 
 
 def describe(record: Record, state: State, due_ms: Millis | None = None) -> PendingMessage:
-    """The listing's line for a parked record, due when the record says if not at `due_ms`."""
+    """Return the listing's line for a parked record. Without `due_ms`, the record has the due time."""
     properties = record.message.properties
     return PendingMessage(
         queue_offset=record.queue_offset,

@@ -1,7 +1,7 @@
-"""Counting anew what waits, from the records that do (RocketMQ: checkAndReviseMetrics).
+"""Count the pending messages again, from their records (RocketMQ: checkAndReviseMetrics).
 
-The count is of the moment in which it began, whatever comes and goes while it runs: of done bits there is a copy, and
-each queue ends where it did. By what it finds more or less than was known then the counts are put right at its end.
+The result is for the moment at which the count began: it uses a copy of the done bits and the ends of the queues of
+that moment. At the end, the timer's counts are corrected by the difference from the counts of that moment.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from wheelmq.formats.units import QueueOffset
 from wheelmq.store.mapped import MappedSequence
 
 STEP_UNITS: Final = 2000
-"""Messages that are counted at once."""
+"""Messages in one step."""
 STEP_UNITS_PLAIN: Final = 100
 
 Integers = npt.NDArray[np.int64]
 
 
 class Step(NamedTuple):
-    """Messages of one stream that waited when the count began."""
+    """Messages of one stream that were pending when the count began."""
 
     stream: Stream
     indices: Integers
@@ -47,16 +47,15 @@ class Step(NamedTuple):
     files: MappedSequence
 
     def spans(self) -> Spans:
-        """Where their records stand."""
         positions, sizes = (self.units[name].astype(np.int64) for name in ("position", "size"))
         return spans_of(self.files, positions, sizes)
 
 
 class Recount:
-    """One count. `count` each of the `steps`, one after another; then `correct`."""
+    """One count. Call `count` for each of the `steps` in order, then `correct`."""
 
     def __init__(self, timer: Timer, blocks: Blocks) -> None:
-        """Begin; no record may be without its queue unit now."""
+        """Begin the count. Each record must have its queue unit by now."""
         assert timer.store.journal.count == 0
         self._timer = timer
         self._blocks = blocks
@@ -66,10 +65,10 @@ class Recount:
         self._ends: dict[Stream, int] = {**timer.ends()}
         self._ends |= {block_stream(block.number): block.queue.end for block in blocks}
         self.is_void = False
-        """Whether it says nothing: what waited when it began was gone before it was counted."""
+        """Whether the count is useless: a message that was pending at its start was gone before it was counted."""
 
     def steps(self) -> Iterator[Step]:
-        """What is to be counted, looked up as it is asked for."""
+        """Yield the messages to count. Each step is read when it is asked for."""
         most = STEP_UNITS if jit.available() else STEP_UNITS_PLAIN
         for stream, end in self._ends.items():
             index = self._done.of(stream).first_unset(end)
@@ -86,7 +85,10 @@ class Recount:
                 index += len(units)
 
     def _read(self, stream: Stream, index: int, count: int) -> tuple[npt.NDArray[Any], MappedSequence] | None:
-        """At most `count` units of a stream from `index` on, and where their records are; None when they are gone."""
+        """Return at most `count` units of a stream from `index` on, and the files of their records.
+
+        Returns None when the units are gone.
+        """
         if stream_kind(stream) == KIND_BLOCK:
             block = self._blocks.get(stream_number(stream))
             return None if block is None else (block.queue.read(index, count), block.log.files)
@@ -94,7 +96,6 @@ class Recount:
         return None if index < queue.start else (queue.read(QueueOffset(index), count), self._timer.store.log.files)
 
     def count(self, step: Step) -> None:
-        """Read the records of a step."""
         records = UnitRecords(step.files, _queue_id(step.stream), check_bodies=False)
         rows = records.read(step.indices, step.units)
         is_there = rows[:, col.SIZE] > 0
@@ -109,7 +110,7 @@ class Recount:
             np.add.at(self._found, queues, 1)
 
     def correct(self) -> Integers:
-        """Put the timer's counts right; by how much each was wrong, by the row of the real queue."""
+        """Correct the timer's counts. Returns the correction of each count, by the row of the real queue."""
         assert not self.is_void
         wrong = self._found.copy()
         wrong[: len(self._known)] -= self._known
@@ -118,7 +119,6 @@ class Recount:
 
 
 def _queue_id(stream: Stream) -> int:
-    """What the records of a stream have for a queue id."""
     if stream == TIMER_STREAM:
         return 0
     return stream_number(stream) - (1 if is_level(stream) else 0)

@@ -1,7 +1,8 @@
-"""Copies: what Apache RocketMQ had delivered when it was killed, though its files do not say so.
+"""Copies: find the messages that Apache RocketMQ had delivered before it was killed, though its files do not say so.
 
-Timercheck and delayOffset.json are written every few seconds. What was delivered since stands in the log behind the
-parked record: a record of its real queue with the same body, birth and properties, but for two that delivery adds.
+Apache writes timercheck and delayOffset.json every few seconds. A message that it delivered since then has a copy in
+the log after its parked record. The copy is a record of the real queue with the same body, birth and properties,
+except for two properties that delivery adds.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ _ADDED: Final = frozenset((props.TIMER_ENQUEUE_MS, props.TIMER_DEQUEUE_MS))
 
 
 class ParkedRecord(NamedTuple):
-    """A parked record, and the time before which Apache does not deliver it."""
+    """A parked record, and the earliest time at which Apache delivers it."""
 
     position: int
-    """Of the record in the log."""
+    """Log position of the record."""
     from_ms: int
 
 
 def read(files: MappedSequence, position: int) -> Record:
-    """The record that begins at a position of the log at which one is known to stand."""
+    """Return the record at a position of the log. The caller knows that a record begins there."""
     return decode_record(files.file_at(position).view[position % files.file_bytes :])
 
 
 def delivered(files: MappedSequence, waiting: Iterable[ParkedRecord]) -> set[LogPosition]:
-    """Log positions of those of `waiting` behind which a copy stands: each copy speaks for one of them."""
+    """Return the log positions of the records in `waiting` with a later copy. Each copy counts for one record."""
     without: dict[bytes, list[ParkedRecord]] = {}
     topics: set[str] = set()
     found: set[LogPosition] = set()
@@ -65,7 +66,7 @@ def _is_in_its_own_queue(record: Record) -> bool:
 
 
 def _key(record: Record) -> bytes:
-    """A digest of what a parked record and its copy have in common."""
+    """Return a digest of the fields that a parked record and its copy have in common."""
     message = record.message
     properties = sorted(pair for pair in message.properties.items() if pair[0] not in _ADDED)
     common = (message.born_ms, message.born_host, message.reconsume_times, record.body_crc, properties)

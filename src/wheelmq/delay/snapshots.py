@@ -1,8 +1,8 @@
-"""Snapshots, so that a start walks little of the log: taken in a tick, written beside the loop.
+"""Snapshots: shorten the scan of the log at a start. A tick takes a snapshot, and a worker writes it.
 
-What the log says so far is noted at its end P, a copy of bits and of numbers. It is written once log and queue units
-are on disk up to there, so that a start may go on from P whatever the stop took. A snapshot that is lost costs a longer
-walk, nothing else.
+A snapshot is a copy of the done bits and of the numbers that the log up to its end P defines. It is written once the
+log and the queue units are on disk up to P. So a start can continue from P after any kind of stop. Without a
+snapshot, a start only needs a longer scan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECORD_SIZE_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
-    """When a snapshot is due: after so long with changes, or so many bytes of log; none sooner than `pause_ms`."""
+    """When a snapshot is due: after `after_ms` with changes, or `after_bytes` of log, but not within `pause_ms`."""
 
     after_ms: int
     after_bytes: int
@@ -45,7 +45,7 @@ class SnapshotSettings:
 
 
 class _Taken(NamedTuple):
-    """What a tick notes for a snapshot."""
+    """The values that a tick copies for a snapshot."""
 
     position: LogPosition
     record_position: LogPosition
@@ -53,14 +53,14 @@ class _Taken(NamedTuple):
     store_ms: Millis
     damaged: frozenset[LogPosition]
     queue_ends: npt.NDArray[np.int64]
-    """By the row of the queue."""
+    """Ends of the queues, by the row of the queue."""
     done: DoneBits
     ends: dict[Stream, QueueOffset]
-    """Of the streams of `done`."""
+    """Ends of the streams of `done`."""
     waiting: npt.NDArray[np.int64]
-    """By the row of the real queue."""
+    """Numbers of pending messages, by the row of the real queue."""
     mark: Mark
-    """E and T: what is on disk of the timer log."""
+    """E and T of the timer log on disk."""
     timer_log_sums: Callable[[], dict[int, int]]
     blocks_gone: dict[int, LogPosition]
 
@@ -78,8 +78,11 @@ class Snapshots:
         settings: SnapshotSettings,
         hides_nothing: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`hides_nothing` says whether a start may begin behind the end of the log, for all that the store knows not
-        of; none is taken while it does not."""
+        """Create the object. While `hides_nothing` returns False, no snapshot is taken.
+
+        The function returns whether a start may continue from the end of the log. It speaks for parts of the broker
+        that the store does not know.
+        """
         self._store = store
         self._timer = timer
         self._lane = lane
@@ -88,7 +91,7 @@ class Snapshots:
         self._settings = settings
         self._hides_nothing = hides_nothing
         self.index_mark: IndexMark | None = None
-        """What of the message index the last snapshot says to be on disk."""
+        """The part of the message index that is on disk according to the last snapshot."""
         self._taken: _Taken | None = None
         self._is_busy = False
         self._last_position = store.log.start
@@ -96,7 +99,7 @@ class Snapshots:
         self._last_ms = int(store.clock.monotonic() * 1000)
 
     def poll(self, monotonic_ms: int) -> None:
-        """Take one if it is due, have it written if the log is on disk that far; called at the end of every tick."""
+        """Take a snapshot if it is due, and write it once the log is on disk up to P. Runs at each tick's end."""
         if self._is_busy:
             return
         if self._taken is None:
@@ -109,7 +112,7 @@ class Snapshots:
             self._background.submit(job, self._written)
 
     def close(self) -> None:
-        """Bring the log to disk and write a last one; no job may run any more. Raises OSError of the log."""
+        """Flush the log and write a last snapshot. No job may run any more. Raises OSError of the log."""
         self._store.flush()
         taken = self._take()
         if taken is not None:
@@ -119,7 +122,7 @@ class Snapshots:
                 self._written(error)
 
     def is_due(self, monotonic_ms: int) -> bool:
-        """Whether one is taken by the next `look`, if nothing is in its way."""
+        """Return whether the next `poll` takes a snapshot, if nothing prevents it."""
         grown = self._store.log.end - self._last_position
         waited_ms = monotonic_ms - self._last_ms
         if not (grown or self._indexed_to() != self._last_indexed_to) or waited_ms < self._settings.pause_ms:
@@ -127,12 +130,14 @@ class Snapshots:
         return grown >= self._settings.after_bytes or waited_ms >= self._settings.after_ms
 
     def _indexed_to(self) -> int:
-        """E, as far as it is on disk."""
+        """Return E as it is on disk."""
         return (self._timer.mark_file.last or Mark()).queue_offset
 
     def _take(self) -> _Taken | None:
-        """Note what the log says up to its end; None while queue units are missing, when there is no record, or when it
-        would hide something."""
+        """Copy the values that the log up to its end defines.
+
+        Returns None while queue units are missing, without a record, or while `hides_nothing` returns False.
+        """
         store, timer = self._store, self._timer
         if store.journal.count or store.last_position is None or not self._hides_nothing():
             return None
@@ -156,7 +161,7 @@ class Snapshots:
         )
 
     def _job(self, taken: _Taken) -> Callable[[], None]:
-        """What brings the queues to disk and writes a snapshot of what was taken. Raises OSError."""
+        """Return the job that syncs the queues and writes the snapshot `taken`. The job raises OSError."""
         store = self._store
         assert store.log.files.synced(taken.position)
         checkpoint = store.checkpoint_job()
@@ -173,7 +178,7 @@ class Snapshots:
         return job
 
     def _sync_index(self) -> IndexMark | None:
-        """What of the message index is on disk; it is brought there."""
+        """Sync the message index. Returns the part of it that is on disk."""
         try:
             return self._index.sync() if self._index is not None else None
         except OSError as error:
