@@ -1,1 +1,1 @@
-"""The second generation: messages by the hour in which they fall due, each block in files of its own (ours)."""
+"""The second generation (WheelMQ's own): messages by the hour of their due time. Each block has separate files."""

@@ -1,7 +1,7 @@
-"""One block: the messages that fall due in a stretch of time (ours; the seed's ScheduledTempBlock).
+"""One block: the messages due in one period of time (WheelMQ's own; the seed's ScheduledTempBlock).
 
-A message is appended to the block's own log, and its unit to the block's queue. The log is the truth: what a stop
-leaves out of the queue is written again from it.
+A message is appended to the block's own log, and its unit to the block's queue. The log is the truth: units that are
+missing in the queue after a stop are written again from the log.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ log = logging.getLogger(__name__)
 
 LOG_STEP_BYTES: Final = 256 << 10
 QUEUE_STEP_BYTES: Final = 64 << 10
-"""Room on disk that a block's files get at once: of many blocks most hold little."""
+"""Room on disk that a block's files get at once. It is small because most blocks have few messages."""
 _CHECKPOINT_BYTES: Final = 2 * BLOCK_CHECKPOINT_SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSizes:
-    """Of the files of a block."""
+    """Sizes of the files of a block."""
 
     log_file_bytes: int = BLOCK_LOG_FILE_BYTES
     queue_file_bytes: int = UNITS_PER_FILE * BLOCK_UNIT.size
@@ -59,7 +59,7 @@ class BlockSizes:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Where a message went: its index in the queue of its block, position and size of its record in the block's log."""
+    """The place of a message: its index in its block's queue, and its record's position and size in the log."""
 
     number: int
     index: int
@@ -69,9 +69,9 @@ class Put:
 
 
 class Block:
-    """The files of one block, and how far they are on disk.
+    """The files of one block, and the ends up to which they are on disk.
 
-    `store_ms` is the store time of its last record; 0 while none is known.
+    `last_store_ms` is the store time of its last record, or 0 while none is known.
     """
 
     def __init__(self, disk: Disk, folder: Path, known: BlockCheckpoint, sizes: BlockSizes, clock: Clock) -> None:
@@ -83,14 +83,14 @@ class Block:
         queue_files = MappedSequence(disk, self.paths.queue, sizes.queue_file_bytes, step_bytes=QUEUE_STEP_BYTES)
         self.queue = BlockQueue(queue_files)
         self.durable = 0
-        """Messages with an index below are on disk."""
+        """Messages with an index below this one are on disk."""
         self._checkpoint: MappedFile | None = None
         self._sequence = 0
         self._is_checkpoint_on_disk = False
         self.has_failed = False
-        """Whether a sync of its units failed: what is on disk of them only the next start can tell."""
+        """Whether a sync of its units failed. Only the next start can find out which units are on disk."""
         self.is_said_removed = False
-        """Whether the checkpoint on disk says that the block is removed: nothing else of it counts any more."""
+        """Whether the checkpoint on disk says that the block is removed. Then its other files do not count."""
 
     @property
     def last_store_ms(self) -> Millis:
@@ -98,7 +98,7 @@ class Block:
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages are not on disk."""
+        """Whether some messages are not on disk."""
         return self.durable < self.queue.end
 
     # Put and read --------------------------------------------------------------------------------------------------
@@ -137,14 +137,17 @@ class Block:
         return Put(self.number, index, position, size, store_ms)
 
     def record_at(self, position: LogPosition) -> Record | None:
-        """The record at `position` of the block's log, with the body that was stored; None when there is none."""
+        """Return the record at `position` of the block's log, or None without a record or with a changed body."""
         record = self.log.record_at(position)
         return record if record is not None and record.body_is_intact else None
 
     # Sync ----------------------------------------------------------------------------------------------------------
 
     def sync_job(self) -> Callable[[], Callable[[], None]]:
-        """What brings the messages so far to disk, and may run off the loop. Call what it gives there, then."""
+        """Return the job that syncs the present messages. The job may run off the event loop.
+
+        Call the job's result on the event loop afterwards.
+        """
         index = self.queue.end
         upto, sync = self.log.sync_job()
         checkpoint = None if self._is_checkpoint_on_disk else self._checkpoint
@@ -164,9 +167,9 @@ class Block:
         return job
 
     def checkpoint_job(self) -> Callable[[], None] | None:
-        """What brings the units to disk and writes down how far they are; None when nothing changed since the last.
+        """Return the job that syncs the units and writes a checkpoint, or None if nothing changed since the last.
 
-        After a sync that failed there is no other: the next start writes again what may not be on disk.
+        After a failed sync there are no more jobs: the next start writes the units again that may not be on disk.
         """
         if self.has_failed or not self.queue.is_changed or not self._is_checkpoint_on_disk:
             return None
@@ -188,7 +191,7 @@ class Block:
         return BlockCheckpoint(self.number, self.start_ms, self.end_ms)
 
     def _begin(self) -> None:
-        """Have a checkpoint that names the block; a flush brings it to disk. Raises DiskFull."""
+        """Create a checkpoint that names the block, if there is none. A flush syncs it. Raises DiskFull."""
         if self._checkpoint is None:
             path = self.paths.checkpoint
             checkpoint = self._disk.map(path, _CHECKPOINT_BYTES, sparse=True)
@@ -207,18 +210,20 @@ class Block:
         return self._checkpoint
 
     def _write(self, checkpoint: BlockCheckpoint) -> None:
-        """Write a checkpoint and bring it to disk. Safe off the loop."""
+        """Write and sync a checkpoint. Safe off the event loop."""
         file = self._put_checkpoint(checkpoint)
         file.sync(file.size)
 
     # Recovery ------------------------------------------------------------------------------------------------------
 
     def recover(self, checkpoint: BlockCheckpoint | None, sequence: int, *, is_clean: bool = False) -> None:
-        """Find the ends of queue and log, and make them agree; `checkpoint` is the last that was written whole.
+        """Find the ends of queue and log, and make them agree. `checkpoint` is the last one that was written whole.
 
-        After a stop that `is_clean` nothing is brought to disk of a block that ends where its checkpoint says.
-        Units before the checkpoint are looked at, and records behind it are walked. Raises LogDamaged when records that
-        were on disk are not there any more, with something behind them, or when the log holds what is none of its own.
+        Units before the checkpoint are checked, and records after it are scanned. After a clean stop (`is_clean`), a
+        block that ends where its checkpoint says is not synced.
+
+        Raises LogDamaged when records that were on disk are missing and other data follows, or when the log has a
+        record that does not belong to the block.
         """
         self._sequence = sequence
         known = checkpoint or self._known()
@@ -237,7 +242,8 @@ class Block:
         queue.cut(queue.end)
         self.log.end = scan.end
         self.log.last_store_ms = self._last_record_store_ms()
-        self.log.synced = LogPosition(max(0, min(scan.end, known.log_position) - 1))  # of it the disk says so itself
+        # One byte less than the checkpoint says: the next sync covers this byte, so the disk itself confirms it.
+        self.log.synced = LogPosition(max(0, min(scan.end, known.log_position) - 1))
         reach("block.recovered")
         if self.log.end:
             self._begin()
@@ -247,7 +253,7 @@ class Block:
                 self.sync_job()()()
 
     def _last_record_store_ms(self) -> Millis:
-        """Store time of the record that the last unit names; 0 when none does."""
+        """Return the store time of the record that the last unit names, or 0 when no unit names one."""
         for index in range(self.queue.end - 1, -1, -1):
             unit = self.queue.read(index, 1)[0]
             if unit["size"]:
@@ -255,9 +261,10 @@ class Block:
         return Millis(0)
 
     def _queue_again(self, rows: Rows, names: InternedNames, *, is_named: bool) -> None:
-        """Write the units of records (rows of LogScan); where nothing names the block yet, the first says what it is.
+        """Write the units of records (rows of LogScan).
 
-        Raises LogDamaged when one is none of this block, DiskFull.
+        Without `is_named`, the records define the block's number and end. Raises LogDamaged when a record does not
+        belong to this block, and DiskFull.
         """
         due_ms, indices = rows[:, col.DUE_MS], rows[:, col.QUEUE_OFFSET]
         if not is_named:
@@ -282,10 +289,10 @@ class Block:
     # The end of a block --------------------------------------------------------------------------------------------
 
     def remove_job(self) -> Callable[[], None]:
-        """What removes the block from the disk, of which nothing is read any more; may run off the loop.
+        """Return the job that removes the block from the disk. The job may run off the event loop.
 
-        First its checkpoint says so: else what a stop leaves of it would be taken for a block whose messages wait.
-        Raises DiskFull.
+        The job first marks the block as removed in its checkpoint. Otherwise a stop could leave files that look like
+        a block with pending messages. The block must not be read any more. Raises DiskFull.
         """
         self._begin()
         gone = self._known()._replace(log_position=REMOVED)
@@ -304,7 +311,7 @@ def _long(due_ms: Millis, store_ms: Millis) -> int:
 
 
 def remove_files(disk: Disk, paths: BlockPaths) -> None:
-    """Remove the files of a block whose checkpoint says that it is gone, or that has none; the checkpoint last."""
+    """Remove the files of a block, the checkpoint last. The checkpoint must say that it is removed, or be missing."""
     for folder in (paths.log, paths.queue):
         names = disk.list(folder)
         for name in names:
@@ -316,13 +323,13 @@ def remove_files(disk: Disk, paths: BlockPaths) -> None:
     disk.sync_folder(paths.folder)
     for name in disk.list(paths.folder):
         if name != paths.checkpoint.name:
-            disk.remove(paths.folder / name)  # a file that was not finished
+            disk.remove(paths.folder / name)  # a file that was not completed
     disk.remove(paths.checkpoint)
     disk.remove_folder(paths.folder)
 
 
 def read_checkpoint(disk: Disk, path: Path) -> tuple[int, BlockCheckpoint] | None:
-    """Sequence and values of the last checkpoint that was written whole; None when there is none."""
+    """Return sequence and values of the last checkpoint that was written whole, or None when there is none."""
     raw = disk.read(path)
     if raw is None or len(raw) < _CHECKPOINT_BYTES:
         return None

@@ -1,7 +1,7 @@
-"""The blocks of a store: which block a message belongs in, and their life from the first message to the last (ours; the
-seed's ScheduledMessageStore).
+"""The blocks of a store: create them, find the block of a message, and remove them when all messages are settled.
 
-At a start the order is: check how the last stop was, load what there is, map it, recover each block, then the wheel.
+This is WheelMQ's own (the seed's ScheduledMessageStore). At a start the order is: check whether the last stop was
+clean, load the blocks, map them, recover each block, then fill the wheel.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ Note = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class BlockSettings:
-    """How long a block is, and how large its files."""
+    """The length of a block, and the sizes of its files."""
 
     length_ms: int = 3_600_000
     sizes: BlockSizes = field(default_factory=BlockSizes)
 
 
 class BlockGoing(OSError):
-    """The block that a message belongs in is being removed from the disk: the clock was set back."""
+    """The block of the message is being removed from the disk. This happens when the clock was set back."""
 
 
 class NoNumberLeft(OSError):
-    """Every number is one of a block, or of one that the log still names: blocks are too short."""
+    """Each number belongs to a block, or to a removed block that the log still names. The blocks are too short."""
 
 
 class Blocks:
-    """The blocks, in the order of their times, which do not overlap.
+    """The blocks, in the order of their times. The times do not overlap.
 
-    `end` counts the messages put since the start, `synced` those of them that are on disk.
+    `end` is the number of messages put since the start, and `synced` the number of these that are on disk.
     """
 
     def __init__(self, store: Store, settings: BlockSettings) -> None:
@@ -64,20 +64,20 @@ class Blocks:
         self._in_time: list[Block] = []
         self._by_number: dict[int, Block] = {}
         self._going: set[int] = set()
-        """Numbers of blocks that are being removed, or were in part: what their checkpoints may say holds for good."""
+        """Numbers of blocks whose removal has begun. It is final, because their checkpoints may say so."""
         self._removing: set[int] = set()
-        """Those of them whose removal is under way."""
+        """Numbers of blocks with a running removal job."""
         self._over: dict[int, LogPosition] = {}
-        """Numbers of blocks that are gone, each with the log's end when it went: what the log names of it is before."""
+        """Numbers of blocks that are gone, each with the log's end at that time. Later records do not name them."""
         self.on_removed: Callable[[int], None] = lambda number: None
-        """Told the number of a block that is gone."""
+        """Called with the number of a block that is gone."""
         self._behind: dict[int, Block] = {}
         self._last_store_ms = Millis(0)
         self._loaded: list[tuple[Block, BlockCheckpoint | None, int]] = []
         self.last_number = 0
-        """The number given last; at a start the highest that a block has, or that an origin in the log names."""
+        """The last number used. At a start, the highest number that a block or an origin in the log has."""
         self.last_stop_was_clean: bool | None = None
-        """As abort.scheduled said at the start; None in a store that had no blocks."""
+        """Whether abort.scheduled existed at the start; None in a store without blocks."""
         self.end = self.synced = 0
 
     def __iter__(self) -> Iterator[Block]:
@@ -87,13 +87,12 @@ class Blocks:
         return len(self._in_time)
 
     def get(self, number: int) -> Block | None:
-        """The block of that number."""
         return self._by_number.get(number)
 
     # Start ---------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Check how the last stop was, and map what there is. Raises OSError."""
+        """Check whether the last stop was clean, and load the blocks. Raises OSError."""
         disk, paths = self._disk, self._paths
         names = disk.list(paths.blocks)
         is_clean = disk.read(paths.abort_scheduled) is not None
@@ -125,12 +124,12 @@ class Blocks:
         self._loaded.append((block, known, sequence))
 
     def recover(self) -> None:
-        """Make log and queue of each block agree. Raises LogDamaged, DiskFull, OSError."""
+        """Make the log and the queue of each block agree. Raises LogDamaged, DiskFull, OSError."""
         loaded, self._loaded = self._loaded, []
         for block, known, sequence in loaded:
             block.recover(known, sequence, is_clean=self.last_stop_was_clean is True)
             if block.number == 0:
-                remove_files(self._disk, block.paths)  # nothing of it had reached the disk
+                remove_files(self._disk, block.paths)  # no message of it had reached the disk
             else:
                 self._add(block)
         for before, block in pairwise(self._in_time):
@@ -141,11 +140,11 @@ class Blocks:
         reach("blocks.recovered")
 
     def resume(self, settled: dict[int, Indices], gone: dict[int, LogPosition]) -> None:
-        """Take what the commit log says is settled: by the block's number, indices. Raises DiskFull.
+        """Apply the indices, by block number, that the commit log shows as settled. Raises DiskFull.
 
-        An index is given once. A message that was out before its own block's log was on disk may have left no record
-        there; then the index stays a blank. Of a block that is gone the log names nothing behind where `gone` says,
-        unless the walk has met something of it since.
+        An index is used only once. A message may have been settled before its block's log was on disk, and then left
+        no record there. Its index becomes a blank. For a block that is gone, the log has no records after the
+        position in `gone`, unless the scan found some.
         """
         for number in settled.keys() | gone.keys():
             self.last_number = max(self.last_number, number)
@@ -168,7 +167,10 @@ class Blocks:
     # Put -----------------------------------------------------------------------------------------------------------
 
     def block_for(self, due_ms: Millis) -> Block:
-        """The block of messages due at `due_ms`, made if there is none. Raises BlockGoing, NoNumberLeft, DiskFull."""
+        """Return the block of messages due at `due_ms`. Create it if there is none.
+
+        Raises BlockGoing, NoNumberLeft, DiskFull.
+        """
         place = bisect_right(self._in_time, due_ms, key=lambda one: one.start_ms)
         before = self._in_time[place - 1] if place else None
         if before is not None and due_ms < before.end_ms:
@@ -178,7 +180,7 @@ class Blocks:
         length_ms = self.settings.length_ms
         start_ms = Millis(due_ms - due_ms % length_ms)
         end_ms = Millis(start_ms + length_ms)
-        if before is not None:  # of another length, from before the setting was changed
+        if before is not None:  # it may have another length, from before the setting was changed
             start_ms = max(start_ms, before.end_ms)
         if place < len(self._in_time):
             end_ms = min(end_ms, self._in_time[place].start_ms)
@@ -190,7 +192,7 @@ class Blocks:
         return block
 
     def _next_number(self) -> int:
-        """One that no block has, and that nothing in the log names. Raises NoNumberLeft."""
+        """Return a number that no block has, and that no record in the log names. Raises NoNumberLeft."""
         number = self.last_number
         for _ in range(NUMBER_MAX):
             number = number % NUMBER_MAX + 1
@@ -200,8 +202,10 @@ class Blocks:
         raise NoNumberLeft(f"each of {NUMBER_MAX} numbers of blocks is in use, or the log names it")
 
     def gone(self) -> dict[int, LogPosition]:
-        """Numbers of blocks that are gone, of which the log still says what became of their messages, each with the log
-        position before which it does."""
+        """Return the numbers of blocks that are gone and that records in the log still name.
+
+        Each number has the log position before which these records are.
+        """
         start = self._store.log.start
         self._over = {number: position for number, position in self._over.items() if position > start}
         return dict(self._over)
@@ -216,35 +220,35 @@ class Blocks:
         return put
 
     def behind(self) -> list[Block]:
-        """The blocks with messages that are not on disk."""
+        """Return the blocks with messages that are not on disk."""
         return list(self._behind.values())
 
     # Disk ----------------------------------------------------------------------------------------------------------
 
     def flush_job(self) -> tuple[int, Callable[[], list[Note]]]:
-        """The end as it is now, and what brings all blocks to disk up to there; the job may run off the loop.
+        """Return the present end, and the job that syncs all blocks up to it. The job may run off the event loop.
 
-        Tell `note_flushed` when it is done, with what it gave.
+        Call `note_flushed` with its result afterwards.
         """
         jobs = [block.sync_job() for block in self._behind.values()]
         return self.end, lambda: [job() for job in jobs]
 
     def flush(self) -> None:
-        """Bring all blocks to disk. Raises OSError."""
+        """Sync all blocks. Raises OSError."""
         upto, job = self.flush_job()
         self.note_flushed(upto, job())
 
     def note_flushed(self, upto: int, notes: list[Note]) -> None:
-        """The last flush job is done: messages are on disk up to `upto`."""
+        """Note that the last flush job is done, and that messages are on disk up to `upto`."""
         for note in notes:
             note()
         self._behind = {number: block for number, block in self._behind.items() if block.is_behind}
         self.synced = upto
 
     def checkpoint_job(self) -> Callable[[], None] | None:
-        """What brings units to disk and writes checkpoints; None when nothing has changed since the last.
+        """Return the job that syncs units and writes checkpoints, or None when nothing changed since the last.
 
-        The job raises OSError when that failed for a block, once it has tried all.
+        The job tries all blocks, and then raises OSError if one failed.
         """
         staying = [block for block in self._in_time if block.number not in self._going]
         jobs = [job for block in staying if (job := block.checkpoint_job()) is not None]
@@ -256,7 +260,7 @@ class Blocks:
             for job in jobs:
                 try:
                     job()
-                except OSError as error:  # of one block: the others do not wait for it
+                except OSError as error:  # an error of one block does not stop the others
                     errors.append(error)
             if errors:
                 raise errors[0]
@@ -264,8 +268,10 @@ class Blocks:
         return write
 
     def expire(self, now_ms: Millis, is_out: Callable[[Block], bool]) -> list[tuple[Note, Callable[[object], None]]]:
-        """What removes each block that is past, and of whose messages `is_out` says that all are: jobs that may run off
-        the loop, each with who is to be told of its result. Raises DiskFull."""
+        """Return the jobs that remove past blocks, whose messages are all settled (`is_out`).
+
+        The jobs may run off the event loop. Each comes with the function that takes its result. Raises DiskFull.
+        """
         past = [block for block in self._in_time if block.end_ms <= now_ms or block.number in self._going]
         idle = [block for block in past if block.number not in self._removing]
         jobs = [(block.remove_job(), block) for block in idle if block.number in self._going or is_out(block)]
@@ -285,13 +291,13 @@ class Blocks:
         self.on_removed(block.number)
 
     def may_lack_flags(self) -> bool:
-        """Whether flags of units may not be on disk though `checkpoint_job` is done, and are needed there."""
+        """Return whether flags of units may be missing on disk after `checkpoint_job`, and are needed there."""
         return any(
             block.has_failed or block.number in self._going for block in self._in_time if not block.is_said_removed
         )
 
     def close(self) -> None:
-        """A clean stop: everything to disk, then abort.scheduled says so; it does not when units are not on disk."""
+        """Sync all blocks, then write abort.scheduled. If units may not be on disk, the file is not written."""
         self.flush()
         checkpoint = self.checkpoint_job()
         try:

@@ -1,6 +1,6 @@
-"""What waits in the blocks of a store that no broker has open, read without changing a byte.
+"""Read the pending messages in the blocks of a store that no broker has open, without changing a byte.
 
-It is the rule of recovery (`Block.recover`): what units name that were on disk, then the log behind them.
+The rule is that of recovery (`Block.recover`): first the records that units on disk name, then the log after them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from wheelmq.system.disk import Disk
 
 
 class _Files(NamedTuple):
-    """What there is of one block."""
-
     number: int
     known: BlockCheckpoint
     log: MappedSequence
@@ -37,9 +35,9 @@ class _Files(NamedTuple):
 
 
 def waiting_in_blocks(disk: Disk, paths: StorePaths, done: DoneBits) -> Iterator[Record]:
-    """The records of messages in blocks that are not out, block after block by their numbers.
+    """Yield the records of the pending messages in blocks, in the order of block numbers.
 
-    `done` is what the commit log says. Raises OSError, LogDamaged among them.
+    `done` has the done bits of the commit log. Raises OSError, including LogDamaged.
     """
     found = (_find(disk, BlockPaths(paths.blocks / name), name) for name in disk.list(paths.blocks))
     for files in sorted(filter(None, found), key=lambda files: files.number):
@@ -58,7 +56,7 @@ def _find(disk: Disk, folder: BlockPaths, name: str) -> _Files | None:
     if checkpoint is not None:
         known = checkpoint[1]
         number = known.number
-    else:  # the first record says it
+    else:  # the first record has the number
         known = BlockCheckpoint(0, start_ms, Millis(start_ms + 1000))
         number = next((int(rows[0, col.QUEUE_ID]) for rows in LogScan(log, LogPosition(0)).chunks()), 0)
     if known.log_position == REMOVED or not 0 < number < 1 << STREAM_BITS:
@@ -67,7 +65,7 @@ def _find(disk: Disk, folder: BlockPaths, name: str) -> _Files | None:
 
 
 def _rows(files: _Files) -> Iterator[Rows]:
-    """Rows of the records in the log whose units do not say that they are out."""
+    """Yield rows of the records in the log whose units are not flagged as settled."""
     known, position, end, flagged = files.known, 0, 0, np.empty(0, np.int64)
     if files.queue is not None:
         queue = BlockQueue(files.queue)
@@ -89,6 +87,6 @@ def _rows(files: _Files) -> Iterator[Rows]:
 
 
 def _files(disk: Disk, folder: Path) -> MappedSequence | None:
-    """The files of a folder; how large they are, the first one tells. None when there is none."""
+    """Return the files of a folder, or None when there are none. The first file gives the size of all."""
     names = [name for name in disk.list(folder) if name.isdigit()]
     return MappedSequence(disk, folder, (folder / names[0]).stat().st_size) if names else None

@@ -1,8 +1,8 @@
-"""Parking for a block: what `delayInSeconds` asks for (ours; the seed's SendMessageProcessor).
+"""Park a message with `delayInSeconds` in a block (WheelMQ's own; the seed's SendMessageProcessor).
 
-delayInSeconds   0         delivered at once
-                 1 ...     due so many seconds after the broker received it
-                 else      MESSAGE_ILLEGAL: negative, too far, no 32-bit number, or another delay beside it
+delayInSeconds   0         the message is delivered at once
+                 1 ...     the message is due this number of seconds after the broker received it
+                 else      MESSAGE_ILLEGAL: negative, too large, no 32-bit number, or together with another delay
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from wheelmq.formats.java import java_int
 from wheelmq.formats.units import Millis
 
 BOTH = "delayInSeconds and delayTimeLevel should not be specified at the same time."
-"""The seed's words."""
+"""The text of the seed."""
 
 
 class SecondsRejected(ValueError):
-    """`delayInSeconds` cannot be granted; the text is the answer."""
+    """`delayInSeconds` is invalid. The text is the answer."""
 
 
 def asked_due_ms(message: Message, now_ms: Millis, seconds_max: int) -> Millis | None:
-    """When `message` asks to be delivered by `delayInSeconds`, which is taken off; None when it does not.
+    """Remove `delayInSeconds` from `message` and return the due time that it asks for.
 
-    Raises SecondsRejected, LevelUnreadable.
+    Returns None if the message is not delayed by it. Raises SecondsRejected, LevelUnreadable.
     """
     properties = message.properties
     asked = properties.pop(props.DELAY_IN_SECONDS, None)
@@ -53,7 +53,7 @@ def asked_due_ms(message: Message, now_ms: Millis, seconds_max: int) -> Millis |
 
 
 def park_in_block(message: Message, due_ms: Millis) -> None:
-    """Rewrite `message` in place for a block; its queue id is then the number of the block. Raises ParkRejected."""
+    """Rewrite `message` in place for a block. BlockScheduler.put then sets its queue id. Raises ParkRejected."""
     properties = message.properties
     for name in (props.REAL_TOPIC, props.REAL_QID, props.TIMER_DELAY_LEVEL, props.TIMER_OUT_MS):
         properties.pop(name, None)

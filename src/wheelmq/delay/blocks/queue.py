@@ -1,8 +1,8 @@
-"""The queue of one block: units of 24 bytes in mapped files, in the order in which messages came (ours; the seed's
-ScheduledTempQueue).
+"""The queue of one block: units of 24 bytes in mapped files, in the order of the messages' arrival.
 
-It follows from the block's log, but for one flag: that a message is out. That follows from the commit log, of which old
-files go while the block is still there; so the flag is set once the record that says it is on disk.
+The format is WheelMQ's own (the seed's ScheduledTempQueue). The units follow from the block's log, except for the
+flag that a message is settled. This flag follows from the commit log, whose old files are deleted while the block
+still exists. So the flag is set once the record that settles the message is on disk.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from wheelmq.formats.units import Millis
 from wheelmq.store.mapped import MappedSequence
 
 FILES_LOOKED_AT: Final = 3
-"""At a start the units of so many files are looked at, the last ones; those before them were long on disk."""
+"""Number of last files whose units a start checks. The units of earlier files have been on disk for a long time."""
 
 LOOKED_AT_ONCE: Final = 1 << 13
-"""Units: of many blocks most hold little, and the rest of the file is left alone."""
+"""Units that are checked at once. Most blocks have few units, and the rest of their file is not read."""
 
 Units = npt.NDArray[Any]
 """An array of BLOCK_UNIT.dtype."""
@@ -29,7 +29,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class BlockQueue:
-    """The units. `end` is the index that the next one gets."""
+    """The units of a block. `end` is the index of the next unit."""
 
     def __init__(self, files: MappedSequence) -> None:
         assert files.file_bytes % BLOCK_UNIT.size == 0 and files.start == 0
@@ -44,27 +44,27 @@ class BlockQueue:
         return self.files.file_bytes // BLOCK_UNIT.size
 
     def make_room(self) -> None:
-        """Have room for the next unit. Raises DiskFull with nothing changed."""
+        """Get room for the next unit. Raises DiskFull with nothing changed."""
         self._make_room(1)
 
     def _make_room(self, count: int) -> None:
-        """Have room for the next `count` units, which are of one file."""
+        """Get room for the next `count` units, which are in one file."""
         self.files.grow(self.end * BLOCK_UNIT.size, count * BLOCK_UNIT.size)
 
     def add(self, position: int, size: int, due_ms: Millis, flags: int = 0) -> None:
-        """Write the next unit, for which there is room."""
+        """Write the next unit. There must be room for it."""
         self._put(BLOCK_UNIT.pack(position, size, due_ms, flags))
 
     def add_many(self, indices: Indices, positions: Indices, sizes: Indices, dues_ms: Indices, flags: Indices) -> None:
-        """Write the units of a recovery, with blanks for the indices between them. Raises DiskFull.
+        """Write the units that a recovery found, with blanks for the indices between them. Raises DiskFull.
 
-        `indices` rise, from the end or behind it. Where the same unit is found, its flag stays.
+        `indices` are ascending, from the end or a later index. If the file already has the same unit, its flag stays.
         """
         at = 0
         while at < len(indices):
             first = self.end
             self.make_room()
-            room = self._units(first)  # to the end of the file
+            room = self._units(first)  # up to the end of the file
             stop = int(np.searchsorted(indices, first + len(room)))
             count = len(room) if stop < len(indices) else int(indices[-1]) + 1 - first
             self._make_room(count)
@@ -82,7 +82,7 @@ class BlockQueue:
             self.end, at = first + count, stop
 
     def skip_to(self, index: int) -> None:
-        """Fill up with blanks, so that the next unit gets `index` or more. Raises DiskFull."""
+        """Add blanks until the next unit gets `index` or a higher index. Raises DiskFull."""
         while self.end < index:
             self.make_room()
             self._put(BLOCK_UNIT.pack(0, 0, 0, FLAG_BLANK))
@@ -95,20 +95,20 @@ class BlockQueue:
         self.end += 1
 
     def read(self, index: int, count: int) -> Units:
-        """At most `count` units from `index` on, as many as one file holds; 0 <= index < end."""
+        """Return at most `count` units from `index` on, from one file; 0 <= index < end."""
         assert 0 <= index < self.end, (index, self.end)
         count = min(count, self.end - index)
         return self._units(index)[:count]
 
     def _units(self, index: int) -> Units:
-        """The units of the file of `index` from there to its end, whatever they are."""
+        """Return the units from `index` to the end of its file, valid or not."""
         at = index * BLOCK_UNIT.size
         file = self.files.file_at(at)
         at %= self.files.file_bytes
         return file.array[at:].view(BLOCK_UNIT.dtype)
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Units]]:
-        """The units from `start` to `stop` or the end, file by file, each with the index of the first."""
+        """Yield the units from `start` to `stop` or the end, file by file, each with the index of its first unit."""
         stop = self.end if stop is None else stop
         while start < stop:
             units = self.read(start, stop - start)
@@ -116,7 +116,7 @@ class BlockQueue:
             start += len(units)
 
     def due_between(self, after_ms: int, through_ms: int, stop: int) -> tuple[Indices, Units]:
-        """The messages before index `stop` that are due later than `after_ms` up to `through_ms`: indices, units."""
+        """Return indices and units of the messages before index `stop` due after `after_ms` and by `through_ms`."""
         indices, found = [np.empty(0, np.int64)], [np.empty(0, BLOCK_UNIT.dtype)]
         for first, units in self.chunks(0, stop):
             due_ms = units["due_ms"]
@@ -125,10 +125,13 @@ class BlockQueue:
             found.append(units[mine])
         return np.concatenate(indices), np.concatenate(found)
 
-    # What is out ---------------------------------------------------------------------------------------------------
+    # Settled messages ----------------------------------------------------------------------------------------------
 
     def flag_done(self, indices: Indices) -> None:
-        """Note in their units that messages are out; the record that says it is on disk. Others are passed over."""
+        """Flag the units of settled messages, whose settling records are on disk.
+
+        Blanks are skipped, and indices outside the queue too.
+        """
         indices = np.sort(indices[(indices >= 0) & (indices < self.end)])
         while len(indices):
             first = int(indices[0]) // self.units_per_file * self.units_per_file
@@ -142,17 +145,17 @@ class BlockQueue:
                 self._flagged_from = least if self._flagged_from is None else min(self._flagged_from, least)
 
     def done(self) -> Indices:
-        """The indices of what is flagged as being out, and of those that no message has."""
+        """Return the indices of units flagged as settled, and of blanks."""
         found = [first + np.flatnonzero(units["flags"] & (FLAG_DONE | FLAG_BLANK)) for first, units in self.chunks()]
         return np.concatenate([np.empty(0, np.int64), *found])
 
     # Recovery and sync ---------------------------------------------------------------------------------------------
 
     def load(self, start_ms: Millis, end_ms: Millis, log_end: int) -> None:
-        """Find the end: the first unit that is none of a block due from `start_ms` to before `end_ms`, whose log files
-        end at `log_end`.
+        """Find the end: the first unit that cannot belong to the block.
 
-        Where there are more than three files, those before the last three count as whole.
+        The messages of the block are due from `start_ms` to before `end_ms`, and its log files end at `log_end`. If
+        there are more than three files, the files before the last three count as whole.
         """
         files = self.files
         first = max(0, files.end - FILES_LOOKED_AT * files.file_bytes)
@@ -170,17 +173,19 @@ class BlockQueue:
         self._synced = self.end
 
     def resume(self, known: BlockCheckpoint, log_end: int) -> int:
-        """Find the end as `load` does, but not behind what the last checkpoint says; the log position from which on
-        records are to be walked, whose units are missing."""
+        """Find the end as `load` does, but not after the end in the last checkpoint.
+
+        Returns the log position from which the log must be scanned for records without units.
+        """
         self.load(known.start_ms, known.end_ms, log_end)
         if self.end < known.units:
-            self.end = max(0, self.end - 1)  # one that names too much makes the next one look wrong
+            self.end = max(0, self.end - 1)  # if a unit names too many bytes, the next unit looks wrong
             return self._position_behind(self.end)
         self.end = known.units
         return known.log_position
 
     def _position_behind(self, index: int) -> int:
-        """The end of the last record that a unit before `index` names."""
+        """Return the end of the last record that a unit before `index` names."""
         for start in range(max(0, index - 1) // self.units_per_file, -1, -1):
             for _, units in self.chunks(start * self.units_per_file, index):
                 named = np.flatnonzero(units["size"])
@@ -189,7 +194,7 @@ class BlockQueue:
         return 0
 
     def cut(self, index: int) -> None:
-        """Drop the units from `index` on."""
+        """Delete the units from `index` on."""
         self.files.cut(index * BLOCK_UNIT.size)
         self.end = min(self.end, index)
         self._synced = min(self._synced, self.end)
@@ -200,7 +205,7 @@ class BlockQueue:
         return self._synced < self.end or self._flagged_from is not None
 
     def sync_job(self) -> Callable[[], None]:
-        """What brings all that was written to disk; may run off the loop."""
+        """Return the job that syncs the written units. The job may run off the event loop."""
         first = self._synced if self._flagged_from is None else min(self._synced, self._flagged_from)
         end, flagged_from = self.end, self._flagged_from
         sync = self.files.sync_job(first * BLOCK_UNIT.size, end * BLOCK_UNIT.size)
@@ -218,8 +223,11 @@ class BlockQueue:
 
 
 def _are_whole(units: Units, start_ms: Millis, end_ms: Millis, position: int, log_end: int) -> int:
-    """How many units at the front are whole: blanks, or such as name a message due in that time, each behind the one
-    before it in the log, the first not before `position`."""
+    """Return the number of whole units at the front.
+
+    A whole unit is a blank, or names a record with a due time of the block. The records do not overlap, and are in
+    ascending order from `position` on.
+    """
     blank = (units["size"] == 0) & (units["flags"] == FLAG_BLANK)
     positions, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
     good = (sizes > 0) & (units["due_ms"] >= start_ms) & (units["due_ms"] < end_ms)

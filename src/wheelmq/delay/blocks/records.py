@@ -1,4 +1,4 @@
-"""The records that units of a block's queue name, read many at a time."""
+"""Read the records that units of a block's queue name, many at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wheelmq.store.mapped import HeldFiles, MappedSequence
 from wheelmq.store.recovery import InternedNames, LogDamaged, LogScan, Rows
 
 AT_ONCE: Final = 1 << 14
-"""Units whose records are walked over together."""
+"""Units whose records are scanned together."""
 
 
 class UnitRecords:
-    """Reads the records of the block of `number`, whose log is `files`, as units name them."""
+    """Reads records of block `number`, whose log is `files`, by their units."""
 
     def __init__(self, files: MappedSequence, number: int, *, check_bodies: bool = True) -> None:
         self._files = files
@@ -26,13 +26,13 @@ class UnitRecords:
 
     @property
     def names(self) -> InternedNames:
-        """The names that the rows mean."""
+        """The names that the rows refer to."""
         return self._scan.names
 
     def read(self, indices: Indices, units: Units) -> Rows:
-        """A row (columns of `kernels.scan`) for each unit, whose indices in the queue are told.
+        """Return a row (columns of `kernels.scan`) for each unit. `indices` are the units' indices in the queue.
 
-        All zero is that of a unit behind which its record is not: it is another one, or damaged.
+        The row is all zero if the record at the unit's position is damaged, or is another record.
         """
         found = np.zeros((len(units), col.COLUMNS), np.int64)
         for first in range(0, len(units), AT_ONCE):
@@ -40,7 +40,7 @@ class UnitRecords:
         return found
 
     def _read(self, indices: Indices, units: Units, found: Rows) -> None:
-        """Fill the front of `found`. Where a walk meets damage, each half is walked alone."""
+        """Fill the front of `found`. If a scan finds damage, scan each half separately."""
         rows = self._walk(units["position"].astype(np.int64), units["size"].astype(np.int64))
         if rows is not None:
             mine = (rows[:, col.QUEUE_ID] == self._number) & (rows[:, col.QUEUE_OFFSET] == indices)
@@ -52,7 +52,7 @@ class UnitRecords:
             self._read(indices[half:], units[half:], found[half:])
 
     def _walk(self, positions: Rows, sizes: Rows) -> Rows | None:
-        """The rows of the records that stand there; None unless each does."""
+        """Return the rows of the records at `positions`, or None unless each record is there."""
         if not can_be_records(positions, sizes, self._files):
             return None
         try:
@@ -64,7 +64,7 @@ class UnitRecords:
 
 
 def can_be_records(positions: Rows, sizes: Rows, files: MappedSequence | HeldFiles) -> bool:
-    """Whether these can be records one behind another, each within a file that is there."""
+    """Return whether these can be records in ascending order, each within one existing file."""
     ends = positions + sizes
     is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= files.end)
     is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes

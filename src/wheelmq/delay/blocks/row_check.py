@@ -1,4 +1,4 @@
-"""The check of a turn's rows of one block against the units of its queue."""
+"""Check a turn's rows of one block against the units of its queue."""
 
 from __future__ import annotations
 

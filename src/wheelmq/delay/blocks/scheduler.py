@@ -1,8 +1,8 @@
-"""Messages of blocks on their way out: put, found again at a start, counted in the wheel, armed, and flagged when out.
+"""The scheduler of blocks: put messages, recover them, count them in the wheel, arm them, and flag their units.
 
-S here is `walked_ms`: all that is due by then is armed or out. What comes for a time before is armed as it comes. What
-comes for later is counted in the wheel once it is on disk, and armed by a turn; or by the tick itself, when no turn
-came in time.
+S here is `walked_ms`: all messages due by then are armed or settled. A message that is put for an earlier time is
+armed at once. A message for a later time is counted in the wheel once it is on disk. A turn arms it, or the tick
+itself when no turn came in time.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from wheelmq.system.workers import Worker
 log = logging.getLogger(__name__)
 
 NEAR_MS: Final = 1000
-"""What is due within this and was walked by no turn is armed by the tick."""
+"""The tick arms messages that are due within this time and that no turn scanned."""
 ROWS_MAX: Final = 200_000
-"""Rows that one turn walks, unless a single second has more."""
+"""Limit of the rows that one turn scans, unless a single second has more."""
 
 
 class _Settled(NamedTuple):
-    """Origins that records of one tick settle, from one log position to another."""
+    """Origins that the records of one tick settle. The records are from log position `first` to `before`."""
 
     first: LogPosition
     before: LogPosition
@@ -71,7 +71,7 @@ class _Settled(NamedTuple):
 
 
 class WalkedRecords(NamedTuple):
-    """Positions and sizes of records in the log of a block; they may be looked at off the loop."""
+    """Positions and sizes of records in the log of a block. They may be read off the event loop."""
 
     files: HeldFiles
     positions: npt.NDArray[np.int64]
@@ -79,7 +79,7 @@ class WalkedRecords(NamedTuple):
 
 
 class BlockScheduler:
-    """What becomes of the messages of blocks between put and release."""
+    """Schedules the messages of blocks, from put to release."""
 
     def __init__(self, blocks: Blocks, timer: Timer) -> None:
         self.blocks = blocks
@@ -92,21 +92,23 @@ class BlockScheduler:
         self._planned: dict[int, Counts] | None = None
         self._settled: deque[_Settled] = deque()
         self.flagged_to = self._store.log.start
-        """What records before this log position settle is flagged in its unit, on disk."""
+        """Records before this log position settle only messages whose units are flagged on disk."""
         self._is_writing = False
         self.put_count = 0
         self._waiting: Counter[int] = Counter()
-        """Messages of blocks that wait, by the row of their real queue."""
+        """Number of pending messages of blocks, by the row of their real queue."""
         self.walked: list[WalkedRecords] = []
-        """Where the records stand of what walks armed: whoever reads them ahead takes them from here."""
+        """The records of messages that scans armed. The prefetcher takes them from here."""
 
     # Put -----------------------------------------------------------------------------------------------------------
 
     def put(self, message: Message, due_ms: Millis) -> Put:
-        """Append a message that was parked. Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft,
-        DiskFull."""
+        """Append a message that was parked.
+
+        Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft, DiskFull.
+        """
         block = self.blocks.block_for(due_ms)
-        if block.queue.end == 0:  # it is new, and its number may be one that was given before
+        if block.queue.end == 0:  # the block is new, and an earlier block may have had its number
             self._timer.done.forget(block_stream(block.number))
             self._timer.armed.forget(block_stream(block.number))
         message.queue_id = block.number
@@ -124,7 +126,10 @@ class BlockScheduler:
         return put
 
     def _armed_through_ms(self) -> int:
-        """What is put for a time up to this is met by no walk: that of the turn under way is over for it."""
+        """Return the time up to which a new message is armed at once, because no scan would find it.
+
+        The scan of the running turn does not include new messages.
+        """
         plan = self._timer.turns.plan
         planned_ms = plan.blocks.through_ms if plan is not None and plan.blocks is not None else 0
         return max(self.walked_ms, planned_ms)
@@ -132,7 +137,6 @@ class BlockScheduler:
     def _arm(
         self, block: Block, indices: Indices, units: Units, *, by: str, enqueue_ms: int = ref.NO_ENQUEUE_MS
     ) -> None:
-        """Arm units of a block."""
         refs = ref.make(len(indices))
         refs[:, ref.FIRE_MS] = units["due_ms"]
         refs[:, ref.ORIGIN] = indices | origin_of(block_stream(block.number), 0)
@@ -146,7 +150,7 @@ class BlockScheduler:
     # Reading -------------------------------------------------------------------------------------------------------
 
     def position_of(self, origin: Origin) -> LogPosition | None:
-        """Where the record of a message stands in its block's log; None when the block, or its record, is gone."""
+        """Return the position of a message's record in its block's log. Returns None when block or record is gone."""
         block, index = self.blocks.get(stream_number(origin_stream(origin))), origin_index(origin)
         if block is None or index >= block.queue.end:
             return None
@@ -154,7 +158,7 @@ class BlockScheduler:
         return LogPosition(int(unit["position"])) if unit["size"] else None
 
     def record_of(self, origin: Origin, position: LogPosition | None = None) -> Record | None:
-        """The record of a message, which may be known to stand at `position` of its block's log; None without one."""
+        """Return the record of a message, or None. `position` is its position in the block's log, if it is known."""
         number, index = stream_number(origin_stream(origin)), origin_index(origin)
         block = self.blocks.get(number)
         position = self.position_of(origin) if position is None else position
@@ -168,7 +172,7 @@ class BlockScheduler:
     # The tick ------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: Millis) -> None:
-        """Bring in what comes near, move S over what holds nothing, and arm what no turn did in time."""
+        """Count the blocks that come near, move S over empty entries, and arm messages that no turn armed in time."""
         goal_ms = self._goal_ms(now_ms)
         self._count_near(goal_ms)
         if self._timer.turns.plan is None and goal_ms > self.walked_ms:
@@ -184,7 +188,7 @@ class BlockScheduler:
             self._walk_to(near_ms)
 
     def _count_near(self, goal_ms: int) -> None:
-        """Have the wheel count all that is on disk now of the blocks from S to `goal_ms`."""
+        """Let the wheel count all messages on disk of the blocks from S to `goal_ms`."""
         for block in self.blocks:
             if block.start_ms > goal_ms + STEP_MS:
                 break
@@ -193,19 +197,22 @@ class BlockScheduler:
             self.wheel.count(block)
 
     def next_ms(self) -> int | None:
-        """Wall time at which the tick is to see whether a turn came in time; None when nothing is near."""
+        """Return the wall time at which a tick must check whether a turn came in time; None with an empty wheel."""
         return self.walked_ms - NEAR_MS if self.wheel else None
 
     def _goal_ms(self, now_ms: Millis) -> int:
         return _floor(now_ms + self._timer.settings.lead_ms)
 
     def _first_filled_ms(self, goal_ms: int) -> int:
-        """The first entry from S to `goal_ms` that counts anything; `goal_ms` when none does."""
+        """Return the time of the first entry from S to `goal_ms` that counts a message, or `goal_ms` without one."""
         filled = [int(np.flatnonzero(counts)[0]) for counts in self.wheel.between(self.walked_ms, goal_ms).values()]
         return min([goal_ms, *(self.walked_ms + place * STEP_MS for place in filled)])
 
     def _walk_to(self, walked_ms: int) -> None:
-        """All that is counted and due by then is armed; so is now what is not, which no walk will meet."""
+        """Move S to `walked_ms`. All counted messages due by then are armed.
+
+        Arm the uncounted messages too, because no later scan will find them.
+        """
         if walked_ms <= self.walked_ms:
             return
         self.walked_ms = walked_ms
@@ -216,14 +223,17 @@ class BlockScheduler:
             self.wheel.drop(block.number)
 
     def arm_behind(self, through_ms: int) -> None:
-        """Arm what is due by then and not counted, which is not on disk: a walk meets what the wheel counts."""
+        """Arm the messages due by `through_ms` that are not counted, because they are not on disk.
+
+        A scan finds the counted messages.
+        """
         for block in self.blocks.behind():
             for first, units in block.queue.chunks(self.wheel.counted_to(block)):
                 mine = np.flatnonzero(units["due_ms"] <= through_ms)
                 self._arm(block, first + mine, units[mine], by="block_lane")
 
     def take_settled(self, rows: Rows) -> None:
-        """Note which messages of blocks the journal's rows settle."""
+        """Note the messages of blocks that the journal's rows settle."""
         is_mine = rows[:, row.SETTLES] >> KIND_SHIFT == KIND_BLOCK
         mine = rows[is_mine, row.SETTLES]
         if len(mine):
@@ -235,15 +245,15 @@ class BlockScheduler:
     # Turns ---------------------------------------------------------------------------------------------------------
 
     def units_to_walk(self, now_ms: Millis) -> int:
-        """Messages within the lead that were not walked."""
+        """Return the number of messages within the lead that were not scanned."""
         return int(sum(counts.sum() for counts in self.wheel.between(self.walked_ms, self._goal_ms(now_ms)).values()))
 
     def runs_short(self, now_ms: Millis) -> bool:
-        """Return whether S is less than two thirds of the lead ahead, and messages wait for a walk."""
+        """Return whether S is less than two thirds of the lead ahead, and messages wait for a scan."""
         return self._timer.is_short(self.walked_ms, now_ms) and self.units_to_walk(now_ms) > 0
 
     def window(self, now_ms: Millis) -> BlockWindow | None:
-        """What the next turn walks of blocks, over what is on disk; None when that is nothing."""
+        """Return the window that the next turn scans, over messages on disk. Returns None without messages."""
         through_ms = self._goal_ms(now_ms)
         self._count_near(through_ms)  # a flush may have ended since the tick
         counts = self.wheel.between(self.walked_ms, through_ms)
@@ -262,13 +272,13 @@ class BlockScheduler:
         )
 
     def _named(self, number: int) -> tuple[int, str, int]:
-        """Number and folder of a block, and how many of its units the wheel counts: so many is a turn to read."""
+        """Return number and folder of a block, and the number of units that the wheel counts and a turn must read."""
         block = self.blocks.get(number)
         assert block is not None, number
         return number, block.paths.folder.name, self.wheel.counted_to(block)
 
     def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
-        """Check the rows of blocks: each entry has as many as the wheel counted, each row agrees with its unit.
+        """Check that each entry has as many rows as the wheel counted, and that each row agrees with its unit.
 
         Raises TurnRejected.
         """
@@ -332,10 +342,10 @@ class BlockScheduler:
     # Start ---------------------------------------------------------------------------------------------------------
 
     def recover(self, gone: dict[int, LogPosition]) -> None:
-        """The commit log was walked, and the timer is ready: find what waits, fill the wheel, arm what is near.
+        """Find the pending messages, fill the wheel, and arm near messages, after the scan of the commit log.
 
-        `gone` are the blocks that were gone before the walk began, as `Blocks.gone` tells them.
-        Raises LogDamaged, DiskFull.
+        The timer must be ready. `gone` has the blocks that were gone before the scan, as from `Blocks.gone`. Raises
+        LogDamaged, DiskFull.
         """
         timer = self._timer
         streams = [stream for stream in timer.done.streams() if stream_kind(stream) == KIND_BLOCK]
@@ -355,7 +365,7 @@ class BlockScheduler:
         reach("blocks.wheel")
 
     def _find(self, block: Block, records: UnitRecords, indices: Indices, units: Units) -> None:
-        """Note messages that wait; those within the lead are armed. One whose record is damaged is set aside."""
+        """Note pending messages, and arm those within the lead. A message whose record is damaged is set aside."""
         timer = self._timer
         rows = records.read(indices, units)
         is_there = rows[:, col.SIZE] > 0
@@ -373,11 +383,11 @@ class BlockScheduler:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait in blocks."""
+        """Number of pending messages in blocks."""
         return self._waiting.total()
 
     def waiting_elsewhere(self) -> npt.NDArray[np.int64]:
-        """Messages that wait in the timer queue and in level queues, by the row of their real queue."""
+        """Return the numbers of pending messages in the timer and level queues, by the row of the real queue."""
         waiting = self._timer.pending_by_queue.copy()
         for real_queue, count in self._waiting.items():
             if real_queue >= 0:
@@ -387,16 +397,20 @@ class BlockScheduler:
     # Disk ----------------------------------------------------------------------------------------------------------
 
     def ends(self) -> dict[Stream, QueueOffset]:
-        """The end of each block's stream, and of the one that had the last number: it is not given again soon, also
-        after a start that does not walk the whole log."""
+        """Return the end of each block's stream, and of the stream with the last number.
+
+        So this number is not reused soon, even after a start that does not scan the whole log.
+        """
         ends = {block_stream(block.number): QueueOffset(block.queue.end) for block in self.blocks}
         if self.blocks.last_number:
             ends.setdefault(block_stream(self.blocks.last_number), QueueOffset(0))
         return ends
 
     def write_checkpoints(self, background: Worker) -> None:
-        """Flag in their units the messages that are out, bring units to disk and write the blocks' checkpoints, beside
-        the loop; at most once at a time."""
+        """Flag the units of settled messages. Then a worker syncs the units and writes the blocks' checkpoints.
+
+        Only one such job runs at a time.
+        """
         if self._is_writing:
             return
         upto = self._flag_settled()
@@ -408,9 +422,10 @@ class BlockScheduler:
             self._note_flagged(upto)
 
     def _flag_settled(self) -> LogPosition:
-        """Flag what records settle that are on disk; up to where in the log all that is settled is flagged.
+        """Flag the messages that records on disk settle.
 
-        Not further than queue units are written: what records behind those settle was not noted yet.
+        Returns the log position up to which all settled messages are flagged. It is at most the position up to which
+        queue units are written: the messages that later records settle are not noted yet.
         """
         synced = min(self._store.log.synced, self._store.dispatched_to)
         ready = list(itertools.takewhile(lambda one: one.before <= synced, self._settled))
@@ -423,8 +438,10 @@ class BlockScheduler:
         return min(synced, self._settled[0].first) if self._settled else synced
 
     def _flag(self, origins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
-        """Flag messages at the front of `origins`: of the parts that end at `ends`, those that are on disk whole; how
-        many messages that are."""
+        """Flag messages at the front of `origins`, whose parts end at `ends`. Returns the number of messages.
+
+        Only parts whose messages are all on disk are flagged.
+        """
         by_block: list[tuple[Block, npt.NDArray[np.intp]]] = []
         is_late = np.zeros(len(origins), np.bool_)
         for stream, mine in by_stream(origins):
@@ -447,43 +464,42 @@ class BlockScheduler:
             self._note_flagged(upto)
 
     def _note_flagged(self, upto: LogPosition) -> None:
-        """Flags were brought to disk; not those of a block whose sync failed once, and that has no other."""
+        """Note that the flags up to log position `upto` are on disk, unless a block's failed sync left some out."""
         if not self.blocks.may_lack_flags():
             self.flagged_to = max(self.flagged_to, upto)
 
     def close(self) -> None:
-        """A clean stop: all to disk; no job may run any more. Raises OSError of the blocks' logs."""
+        """Sync everything for a clean stop. No job may run any more. Raises OSError of the blocks' logs."""
         self.blocks.flush()
         self._flag_settled()
         self.blocks.close()
 
     def needed_from(self) -> LogPosition:
-        """What settles messages of blocks from this log position on stands nowhere else."""
+        """Return the first log position whose settling records of messages in blocks are still needed."""
         return self.flagged_to if len(self.blocks) else self._store.dispatched_to
 
     def expire(self, now_ms: Millis) -> Iterator[tuple[Callable[[], None], Callable[[object], None]]]:
-        """What removes past blocks, with who is to be told. Raises DiskFull."""
+        """Yield the jobs that remove past blocks, each with the function that takes its result. Raises DiskFull."""
         done = self._timer.done
         settled = [one.origins for one in self._settled]
-        settled.append(_settled_in_blocks(self._store.journal.rows()))  # done, and to be noted with its queue unit
+        settled.append(_settled_in_blocks(self._store.journal.rows()))  # settled, but noted only by the next dispatch
         unflagged = {stream_number(stream) for origins in settled for stream, _ in by_stream(origins)}
 
         def is_out(block: Block) -> bool:
-            """Whether all of it is out, and what says so is on disk."""
+            """Return whether all messages of the block are settled, and the settling records are on disk."""
             bits = done.of(block_stream(block.number))
             return bits.first_unset(block.queue.end) >= block.queue.end and block.number not in unflagged
 
         yield from self.blocks.expire(now_ms, is_out)
 
     def _end_stream(self, number: int) -> None:
-        """A block is gone, and all of it was out: a reference to it that is on its way is passed over as settled."""
+        """End the stream of a block that is gone. A reference to it that is still armed counts as settled."""
         self.wheel.drop(number)
         self._timer.armed.forget(block_stream(number))
         self._timer.done.end(block_stream(number))
 
 
 def _settled_in_blocks(rows: Rows) -> npt.NDArray[np.int64]:
-    """Origins of the messages of blocks that the journal's rows settle."""
     settles = rows[:, row.SETTLES]
     found: npt.NDArray[np.int64] = settles[settles >> KIND_SHIFT == KIND_BLOCK]
     return found

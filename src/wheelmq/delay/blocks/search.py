@@ -1,7 +1,7 @@
-"""A search for a key through the logs of blocks, whose records no index knows.
+"""Search for a key in the logs of blocks, whose records no index has.
 
-Those logs may have been written months ago, and then they come from a cold disk: so the search runs beside the loop. It
-goes over what blocks held when it was begun; what it finds is looked at on the loop.
+A worker runs the search, because the logs may be months old and must then be read from disk. The search covers the
+messages that the blocks had at its start. The event loop checks the results.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from wheelmq.store.mapped import HeldFiles
 from wheelmq.system.workers import Worker
 
 SEARCHED_BYTES: Final = 2 << 20
-"""Bytes of blocks' logs that one look searches: a search through gigabytes takes many, none of them long."""
+"""Bytes of blocks' logs in one search step. A search through gigabytes takes many short steps."""
 FOUND_MAX: Final = 64
-"""Records that one look finds."""
+"""Limit of the records that one step finds."""
 UNDER_WAY_MAX: Final = 16
-"""Looks that may be under way at once."""
+"""Limit of the steps that run at the same time."""
 END: Final = Origin(1 << 62)
-"""Behind all places."""
+"""The place after all other places."""
 _UNITS_MAX: Final = 5000
 _BLOCK_BYTES: Final = 1 << 16
-"""To begin with another block costs about as much as to search so many bytes."""
+"""Approximate cost of beginning another block, in searched bytes."""
 _SEPARATORS: Final = rb"[\x01\x02\s]"
-"""What stands before and behind a key in a record's properties."""
+"""The characters before and after a key in a record's properties."""
 
 
 class Searched(NamedTuple):
-    """What one look found."""
+    """The result of one search step."""
 
     origins: list[Origin]
-    """Of records in which the key stands as one may, in their order. They may be of other messages all the same."""
+    """Origins of records with the key between separators, in order. Some may belong to other messages."""
     next_place: Origin
-    """Where the next look begins; `END` when this was the last."""
+    """The place at which the next step begins; `END` when this was the last."""
 
 
 class Searches:
-    """Looks beside the loop, a bounded number of them at once."""
+    """Runs search steps in a worker, a limited number of them at the same time."""
 
     def __init__(self, blocks: Blocks, worker: Worker) -> None:
         self._blocks = blocks
@@ -54,9 +54,9 @@ class Searches:
         self._under_way = 0
 
     def begin(self, key: str, place: int, done: Callable[[Any], None]) -> bool:
-        """Look for `key` from `place` on, which is an origin, and tell `done` (Searched, or what was raised).
+        """Search for `key` from origin `place` on, and call `done` with the Searched or the exception.
 
-        False, with nothing begun, while too many are under way.
+        Returns False, with nothing begun, while too many steps are running.
         """
         if self._under_way >= UNDER_WAY_MAX:
             return False
@@ -71,18 +71,18 @@ class Searches:
 
 
 class _SearchedBlock(NamedTuple):
-    """A block as it is when a look begins."""
+    """The state of a block when a search step begins."""
 
     first: Origin
-    """That of index 0."""
+    """Origin of index 0."""
     start: int
-    """The index at which the look begins."""
+    """The index at which the step begins."""
     end: int
     units: HeldFiles
     log: HeldFiles
 
     def read(self, index: int) -> Units:
-        """The units from `index` on, as many as are taken at once and one file holds."""
+        """Return the units from `index` on: at most _UNITS_MAX, and from one file."""
         at = index * BLOCK_UNIT.size
         file, at = self.units.file_at(at), at % self.units.file_bytes
         stop = min(at + min(_UNITS_MAX, self.end - index) * BLOCK_UNIT.size, self.units.file_bytes)
@@ -90,14 +90,14 @@ class _SearchedBlock(NamedTuple):
         return file.array[at:stop].view(BLOCK_UNIT.dtype)
 
     def records(self, position: int, end: int) -> bytes:
-        """The bytes of the log from `position` to `end`, which are in one file."""
+        """Return the bytes of the log from `position` to `end`, which are in one file."""
         file, at = self.log.file_at(position), position % self.log.file_bytes
         file.populate(at, at + end - position)
         return bytes(file.view[at : at + end - position])
 
 
 def search_job(blocks: Blocks, key: str, place: int) -> Callable[[], Searched]:
-    """What looks for `key` from `place` on, and may run beside the loop."""
+    """Return the job that searches for `key` from `place` on. The job may run off the event loop."""
     held: list[_SearchedBlock] = []
     for block in sorted(blocks, key=lambda block: block.number):
         first = origin_of(block_stream(block.number), 0)
@@ -143,12 +143,12 @@ def _search(held: list[_SearchedBlock], key: bytes, beyond: Origin) -> Searched:
 
 
 def _with_key(block: _SearchedBlock, units: Units, key: bytes) -> Iterator[int]:
-    """Which of `units` name records in which `key` stands as one may, in their order."""
+    """Yield the places of those `units` whose records have `key` between separators, in order."""
     wanted = re.compile(_SEPARATORS + re.escape(key) + _SEPARATORS)
     named = np.flatnonzero(units["size"] > 0)
     positions = units["position"][named].astype(np.int64)
     ends = positions + units["size"][named]
-    if not can_be_records(positions, ends - positions, block.log):  # units that no start looks at any more
+    if not can_be_records(positions, ends - positions, block.log):  # old units that a start does not check
         yield from named.tolist()
         return
     numbers = positions // block.log.file_bytes
@@ -156,7 +156,7 @@ def _with_key(block: _SearchedBlock, units: Units, key: bytes) -> Iterator[int]:
         mine = np.flatnonzero(numbers == number)
         start = int(positions[mine[0]])
         raw = block.records(start, int(ends[mine[-1]]))
-        at = raw.find(key)  # faster, and mostly it stands nowhere
+        at = raw.find(key)  # faster than the pattern, and most searches find nothing
         while at >= 0 and (hit := wanted.search(raw, max(0, at - 1))) is not None:
             which = int(np.searchsorted(positions, start + hit.start(), "right")) - 1
             yield int(named[which])

@@ -1,6 +1,6 @@
-"""What a task of a turn reads of blocks: the messages that are due within the plan's window, from their queues.
+"""Staging of blocks in a task of a turn: read the messages due within the plan's window from the blocks' queues.
 
-A unit says all that a reference needs, so no record is read. Pure of Spark.
+A unit has all the values of a reference, so no record is read. The module does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wheelmq.formats.wire.portions import FileKind
 
 
 def read_blocks(view: ReadView, window: dict[str, Any], *, write_ms: int, turn: int) -> StagedRows:
-    """Rows for the window of a plan, as it travels. Raises StoreUnreadable, and what the view raises."""
+    """Return the rows for `window`, the plan's window as a dict. Raises StoreUnreadable and the view's errors."""
     found = [np.zeros(0, STAGED_ROW)]
     for number, name, count in window["blocks"]:
         units = _units(view, name, count)
@@ -45,7 +45,7 @@ def read_blocks(view: ReadView, window: dict[str, Any], *, write_ms: int, turn: 
 
 
 def _units(view: ReadView, name: str, count: int) -> npt.NDArray[Any]:
-    """The first `count` units of the block in folder `name`."""
+    """Return the first `count` units of the block in folder `name`."""
     stop = count * BLOCK_UNIT.size
     view.need(FileKind.BLOCK, np.array([0]), np.array([stop]), name)
     files = view.block_queue(name)

@@ -1,7 +1,7 @@
-"""The time wheel of blocks, in memory: how many messages are due in each second of the blocks that are near.
+"""The time wheel of blocks, in memory: the number of messages due in each second of the blocks that are near.
 
-An entry counts what is on disk and was not armed as it came. A turn that walks entries must bring as many references
-as they count. Nothing of it is written: it follows from the queues of the blocks.
+An entry counts the messages that are on disk and were not armed when they were sent. A turn that scans entries must
+return the number of references that they count. The wheel is not stored: it follows from the queues of the blocks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy.typing as npt
 from wheelmq.delay.blocks.block import Block
 
 STEP_MS: Final = 1000
-"""An entry of time s counts what is due in (s, s + STEP_MS]."""
+"""An entry of time s counts the messages due in (s, s + STEP_MS]."""
 
 Counts = npt.NDArray[np.int64]
 
 
 class BlockWheel:
-    """Entries of the blocks that were brought in, by their number."""
+    """Entries of the blocks that were added, by block number."""
 
     def __init__(self) -> None:
         self._counts: dict[int, Counts] = {}
@@ -34,7 +34,7 @@ class BlockWheel:
         return number in self._counts
 
     def bring_in(self, block: Block) -> None:
-        """Count the messages of a block."""
+        """Add a block and count its messages."""
         first = (block.start_ms - 1) // STEP_MS
         self._firsts[block.number] = first
         self._counts[block.number] = np.zeros((block.end_ms - 1) // STEP_MS - first + 1, np.int64)
@@ -42,7 +42,7 @@ class BlockWheel:
         self.count(block)
 
     def count(self, block: Block) -> None:
-        """Count the messages of a block that came to be on disk since it was counted last."""
+        """Count the messages of a block that reached the disk since its last count."""
         counted = self._counted_to.get(block.number)
         if counted is None or counted == block.durable:
             return
@@ -53,16 +53,16 @@ class BlockWheel:
         self._counted_to[block.number] = block.durable
 
     def counted_to(self, block: Block) -> int:
-        """Messages with an index below are counted; of a block that was not brought in, those on disk will be."""
+        """Return the index before which messages are counted, or will be counted once the block is added."""
         return self._counted_to.get(block.number, block.durable)
 
     def drop(self, number: int) -> None:
-        """A block is past, and walked."""
+        """Drop a block that is past and scanned."""
         for table in (self._counts, self._firsts, self._counted_to):
             table.pop(number, None)
 
     def between(self, after_ms: int, through_ms: int) -> dict[int, Counts]:
-        """Of each block that has any, the counts of the entries from `after_ms` to before `through_ms`."""
+        """Return the counts of the entries from `after_ms` to before `through_ms`, by block. Omit empty blocks."""
         start, stop = after_ms // STEP_MS, through_ms // STEP_MS
         found = {}
         for number, counts in self._counts.items():
@@ -77,6 +77,6 @@ class BlockWheel:
 
 
 def entries_of(due_ms: npt.NDArray[np.int64], after_ms: int) -> npt.NDArray[np.int64]:
-    """The place of each due time among the entries from `after_ms` on."""
+    """Return the place of each due time among the entries from `after_ms` on."""
     places: npt.NDArray[np.int64] = (due_ms - 1) // STEP_MS - after_ms // STEP_MS
     return places
