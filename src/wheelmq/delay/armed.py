@@ -19,10 +19,7 @@ from wheelmq.formats.units import Millis
 _NEVER: Final = 1 << 62
 
 FEW: Final = 32
-"""A chunk of at most this many references enters the heap one by one.
-
-Then each reference is taken once, but a chunk must be cut for each reference that leaves.
-"""
+"""Chunks up to this size enter the heap as single references, so no chunk is cut for each reference that leaves."""
 
 
 PART_COST: Final = 500
@@ -30,10 +27,7 @@ PART_COST: Final = 500
 
 
 def cost_of(refs: Refs) -> int:
-    """Return the cost of splitting `refs` by millisecond. They are sorted by fire time.
-
-    The unit is one reference, about 10 ns.
-    """
+    """Return the cost of splitting `refs`, sorted by fire time, into milliseconds: in references of about 10 ns."""
     span = int(refs[-1, FIRE_MS] - refs[0, FIRE_MS]) + 1
     return len(refs) + PART_COST * min(len(refs), span)
 
@@ -141,10 +135,7 @@ class Armed:
         return found
 
     def take_due(self, now_ms: Millis, cost_max: int) -> list[Refs]:
-        """Take references that fire at or before `now_ms`, the earliest chunks first.
-
-        Their cost (`cost_of`) is at most about `cost_max`.
-        """
+        """Take references that fire by `now_ms`, earliest chunks first. Their `cost_of` is at most about `cost_max`."""
         taken: list[Refs] = []
         left = cost_max
         while left > 0 and self._heap and self._heap[0][0] <= now_ms:

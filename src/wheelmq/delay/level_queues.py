@@ -164,9 +164,9 @@ class LevelQueues:
         return min((level.head_ms for level in self._levels.values()), default=NEVER_MS)
 
     def take_due(self, now_ms: Millis, until_ms: int, count_max: int) -> Refs | None:
-        """Stage the messages due by `until_ms`, about `count_max` of each level.
+        """Stage messages due by `until_ms`, about `count_max` of each level. Returns their references by fire time.
 
-        Returns their references by fire time, or None when there are none.
+        Returns None when there are none.
         """
         taken: list[Refs] = []
         for level in self._levels.values():

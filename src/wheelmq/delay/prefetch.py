@@ -63,7 +63,7 @@ def bring_in(spans: Spans) -> None:
 
 
 class BlockPrefetcher:
-    """Prefetches the records that scans of blocks armed. `poll` runs in every tick, and is cheap without work."""
+    """Prefetches the records that scans of blocks armed. `poll` runs in every tick, cheaply if idle."""
 
     def __init__(self, lane: BlockScheduler, worker: Worker) -> None:
         self._lane = lane
@@ -88,10 +88,7 @@ class BlockPrefetcher:
 
 
 class Prefetcher:
-    """Prefetches the records of armed timers and levels that fire soon.
-
-    `poll` runs in every tick, and is cheap without work.
-    """
+    """Prefetches records of armed timers and levels that fire soon. `poll` runs in every tick, cheaply if idle."""
 
     def __init__(self, timer: Timer, worker: Worker) -> None:
         self._timer = timer

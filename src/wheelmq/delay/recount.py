@@ -85,10 +85,7 @@ class Recount:
                 index += len(units)
 
     def _read(self, stream: Stream, index: int, count: int) -> tuple[npt.NDArray[Any], MappedSequence] | None:
-        """Return at most `count` units of a stream from `index` on, and the files of their records.
-
-        Returns None when the units are gone.
-        """
+        """Return at most `count` units from `index` on, and the files of their records, or None if they are gone."""
         if stream_kind(stream) == KIND_BLOCK:
             block = self._blocks.get(stream_number(stream))
             return None if block is None else (block.queue.read(index, count), block.log.files)

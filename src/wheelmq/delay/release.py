@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 QUANTUM = 512
 """References in one append. The buckets in the ring share them."""
 SHARES_MAX = 8
-"""The share of a bucket is at least QUANTUM // SHARES_MAX references.
+"""A bucket's share is at least QUANTUM // SHARES_MAX references.
 
 So in a long ring small buckets leave whole: a small part of a bucket costs as much as a large one.
 """
@@ -139,10 +139,7 @@ class Releaser:
         """Number of failed references by fire time, since the lateness was last counted."""
 
     def earliest_in_hand_ms(self) -> int | None:
-        """Return the least fire time of the references taken and not released, failed ones among them.
-
-        Returns None when there are none.
-        """
+        """Return the least fire time of references taken and not released, failed ones among them, or None."""
         failed_ms = self.failed.earliest_ms()
         return min(self._buckets if failed_ms is None else (*self._buckets, failed_ms), default=None)
 
@@ -399,7 +396,7 @@ class Releaser:
             reach("roll.after")
 
     def _append_dead_letter(self, record: Record, origin: Origin, real_queue: int, error: ValueError) -> bool:
-        """Append a message that cannot be delivered to the dead-letter topic.
+        """Append an undeliverable message to the dead-letter topic.
 
         Returns False when no log file can hold it there either. Then it stays parked.
         """

@@ -167,10 +167,7 @@ class Blocks:
     # Put -----------------------------------------------------------------------------------------------------------
 
     def block_for(self, due_ms: Millis) -> Block:
-        """Return the block of messages due at `due_ms`. Create it if there is none.
-
-        Raises BlockGoing, NoNumberLeft, DiskFull.
-        """
+        """Return the block of messages due at `due_ms`, or create it. Raises BlockGoing, NoNumberLeft, DiskFull."""
         place = bisect_right(self._in_time, due_ms, key=lambda one: one.start_ms)
         before = self._in_time[place - 1] if place else None
         if before is not None and due_ms < before.end_ms:
@@ -202,10 +199,7 @@ class Blocks:
         raise NoNumberLeft(f"each of {NUMBER_MAX} numbers of blocks is in use, or the log names it")
 
     def gone(self) -> dict[int, LogPosition]:
-        """Return the numbers of blocks that are gone and that records in the log still name.
-
-        Each number has the log position before which these records are.
-        """
+        """Return the numbers of gone blocks that log records still name, each with the end of these records."""
         start = self._store.log.start
         self._over = {number: position for number, position in self._over.items() if position > start}
         return dict(self._over)

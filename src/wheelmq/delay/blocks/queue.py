@@ -128,10 +128,7 @@ class BlockQueue:
     # Settled messages ----------------------------------------------------------------------------------------------
 
     def flag_done(self, indices: Indices) -> None:
-        """Flag the units of settled messages, whose settling records are on disk.
-
-        Blanks are skipped, and indices outside the queue too.
-        """
+        """Flag units of messages whose settling records are on disk. Skip blanks and indices outside the queue."""
         indices = np.sort(indices[(indices >= 0) & (indices < self.end)])
         while len(indices):
             first = int(indices[0]) // self.units_per_file * self.units_per_file

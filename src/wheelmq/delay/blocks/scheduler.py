@@ -103,10 +103,7 @@ class BlockScheduler:
     # Put -----------------------------------------------------------------------------------------------------------
 
     def put(self, message: Message, due_ms: Millis) -> Put:
-        """Append a message that was parked.
-
-        Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft, DiskFull.
-        """
+        """Append a parked message. Raises PropertiesTooLong, RecordTooLong, BlockGoing, NoNumberLeft, DiskFull."""
         block = self.blocks.block_for(due_ms)
         if block.queue.end == 0:  # the block is new, and an earlier block may have had its number
             self._timer.done.forget(block_stream(block.number))
@@ -223,10 +220,7 @@ class BlockScheduler:
             self.wheel.drop(block.number)
 
     def arm_behind(self, through_ms: int) -> None:
-        """Arm the messages due by `through_ms` that are not counted, because they are not on disk.
-
-        A scan finds the counted messages.
-        """
+        """Arm the messages due by `through_ms` that are not on disk: they are not counted, so no scan finds them."""
         for block in self.blocks.behind():
             for first, units in block.queue.chunks(self.wheel.counted_to(block)):
                 mine = np.flatnonzero(units["due_ms"] <= through_ms)
@@ -278,10 +272,7 @@ class BlockScheduler:
         return number, block.paths.folder.name, self.wheel.counted_to(block)
 
     def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
-        """Check that each entry has as many rows as the wheel counted, and that each row agrees with its unit.
-
-        Raises TurnRejected.
-        """
+        """Check that each entry has the counted number of rows, and that rows agree with units. Raises TurnRejected."""
         for part in parts:
             check_order(part, KIND_BLOCKS)
         rows = np.concatenate(parts) if parts else None
