@@ -135,7 +135,7 @@ class Armed:
         return found
 
     def take_due(self, now_ms: Millis, cost_max: int) -> list[Refs]:
-        """Take references that fire by `now_ms`, earliest chunks first. Their `cost_of` is at most about `cost_max`."""
+        """Take references that fire by `now_ms`, earliest chunks first, up to a `cost_of` of about `cost_max`."""
         taken: list[Refs] = []
         left = cost_max
         while left > 0 and self._heap and self._heap[0][0] <= now_ms:

@@ -272,7 +272,7 @@ class BlockScheduler:
         return number, block.paths.folder.name, self.wheel.counted_to(block)
 
     def check(self, window: BlockWindow | None, parts: list[TurnRows]) -> None:
-        """Check that each entry has the counted number of rows, and that rows agree with units. Raises TurnRejected."""
+        """Check that each entry has the counted number of rows, and rows agree with units. Raises TurnRejected."""
         for part in parts:
             check_order(part, KIND_BLOCKS)
         rows = np.concatenate(parts) if parts else None
