@@ -1,1 +1,1 @@
-"""What we ask of the machine: clock, disk, work off the loop. Passed in, so that a test can pass in others."""
+"""Access to the machine: clock, disk, memory, worker threads. Callers pass these in, so a test can replace them."""

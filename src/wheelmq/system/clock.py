@@ -9,24 +9,22 @@ from wheelmq.formats.units import Millis
 
 
 class Clock(Protocol):
-    """Wall time for what users see and files keep; monotonic time for how long a thing took."""
+    """Wall time for users and files; monotonic time for durations."""
 
     def now_ms(self) -> Millis:
-        """The wall clock. May step in either direction."""
+        """Return the time of the wall clock. It may step in either direction."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start. Never steps back."""
+        """Return the seconds since an arbitrary start. The value never decreases."""
         ...
 
     def processor(self) -> float:
-        """Processor seconds that the calling thread has used."""
+        """Return the processor seconds that the calling thread has used."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
-
     def now_ms(self) -> Millis:
         return Millis(time.time_ns() // 1_000_000)
 

@@ -1,12 +1,12 @@
 """The disk as a component. Nothing else in the package opens, maps, syncs or removes a file of a store.
 
-What is written through a mapping has room on the disk before: a store into a hole of a full disk would be SIGBUS, which
-no exception handler sees. A file gets its room in full when it is made, or, where there are thousands that stay nearly
-empty, it is made sparse and gets room in steps (`give_room`). On a file system that copies on write (btrfs, ZFS) room
-lasts for one write only, so the promise does not hold there. Syncing is msync, which is fdatasync of what is mapped.
+Each byte that a mapping writes has room on the disk before the write. A store into a hole of a full disk would raise
+SIGBUS, which no exception handler sees. Most files get all their room at creation. Thousands of files stay nearly
+empty: these are sparse and get room in steps (`give_room`). On a copy-on-write file system (btrfs, ZFS) room lasts
+for one write only, so the promise does not hold there. A sync is an msync, which is the fdatasync of a mapping.
 
-Files are mapped by the system's calls and not by Python's `mmap`: that keeps a descriptor for each (until Python 3.13),
-and holds the interpreter's lock while it flushes or gives advice.
+This module maps files with system calls instead of Python's `mmap`. Until Python 3.13, that module keeps a descriptor
+for each file. It also holds the interpreter's lock during a flush or an madvise.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _MADV_POPULATE_WRITE: Final = 23
 _MS_SYNC = 4
 
 _unfinished = itertools.count()
-"""Tells apart the files that are being made."""
+"""Part of the name of each unfinished file, so that two threads never use the same name."""
 _placing = threading.Lock()
-"""Held while one of them is put in its place."""
+"""Held while a thread renames a finished file to its final name."""
 
 
 class DiskFull(OSError):
-    """There is no room for a file that is needed; nothing was written."""
+    """The disk has no room for a file. Nothing was written."""
 
 
 @contextlib.contextmanager
 def _needing_room(what: str, path: Path) -> Iterator[None]:
-    """Raises DiskFull for `what` where the file system, or the user's share of it, is full."""
+    """Raise DiskFull for `what` if the file system or the user's quota is full."""
     try:
         yield
     except DiskFull:
@@ -70,13 +70,13 @@ def _needing_room(what: str, path: Path) -> Iterator[None]:
 
 
 UNMAPPED_BYTES: Final = 32 << 20
-"""What one call of the system takes out of a mapping: meanwhile nobody else in the process can map a file."""
+"""Bytes that one system call removes from a mapping. During the call, no other thread can map a file."""
 UNMAPPED_BYTES_MIN: Final = 256 << 10
-"""Less is not worth the call: a flush for which senders wait is to be short."""
+"""A smaller range is not worth the call, because a flush that senders wait for must be short."""
 
 
 POPULATED_BYTES: Final = 512 << 10
-"""What one call of the system populates: meanwhile nobody else in the process can map a file or give memory back."""
+"""Bytes that one system call populates. During the call, no other thread can map a file or free memory."""
 
 LOCKED_BYTES: Final = 32 << 20
 """The size of the piece that one call of the system locks or unlocks."""
@@ -87,11 +87,11 @@ class StoreLocked(OSError):
 
 
 class StoreRemoved(OSError):
-    """The lock file of the store is gone, or another one is in its place: the store is not this process's any more."""
+    """The lock file of the store is gone or was replaced. The store does not belong to this process any more."""
 
 
 class _Mapping:
-    """Mapped pages, given back when nobody holds bytes of them any more. NumPy arrays over it keep it alive."""
+    """Mapped pages, unmapped when no object refers to their bytes. NumPy arrays over them keep them alive."""
 
     def __init__(self, handle: int, size: int, *, writable: bool) -> None:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
@@ -109,7 +109,7 @@ class _Mapping:
 
 
 class MappedFile:
-    """A file of fixed size, mapped and shared; `array` and `view` are the same bytes."""
+    """A file of fixed size, mapped and shared. `array` and `view` are the same bytes."""
 
     def __init__(self, path: Path, size: int, *, writable: bool) -> None:
         self.path = path
@@ -122,22 +122,22 @@ class MappedFile:
         finally:
             os.close(handle)
         self._address = mapping.address
-        _madvise(self._address, size, mmap.MADV_RANDOM)  # reads go where they go: reading ahead only evicts
+        _madvise(self._address, size, mmap.MADV_RANDOM)  # reads are random: readahead would only evict pages
         self.array: Bytes = np.asarray(mapping)
         self.view = memoryview(self.array)  # type: ignore[arg-type] # NumPy says so for Python 3.12 and newer
         self.synced_bytes = 0
         """Bytes from the start that are known to be on disk. Grows only in `sync`."""
         self.is_written = False
-        """Whether it may hold what no sync has covered. Whoever lets go of files keeps it so (store.mapped)."""
+        """Whether the file may hold bytes that no sync has covered. `store.mapped` never closes such a file."""
 
     def sync(self, upto_bytes: int, *, new_from: int | None = None) -> None:
-        """Bring the file to disk. `upto_bytes` says how much of it the caller had written when it asked.
+        """Sync the file to the disk. `upto_bytes` is the number of bytes that the caller had written at the request.
 
-        With `new_from`, where what no sync has covered begins, nothing behind the page of `upto_bytes`. A page that is
-        brought to disk is write-protected, and the next store to it a fault: those ahead of a log's end, which were
-        stored to so that there is none, are left alone.
+        `new_from` is the first byte that no sync has covered. With it, the sync ends at the page of `upto_bytes`. A
+        sync write-protects the pages that it writes, and the next store to such a page is a fault. The pages after
+        the log's end were stored to in advance to avoid these faults. So this sync leaves them alone.
 
-        Goes by the mapping, so it needs no descriptor: a broker that may open no more files still keeps its word.
+        The sync uses the mapping and needs no descriptor. It also works when the broker may open no more files.
         Raises OSError.
         """
         if new_from is None:
@@ -148,11 +148,11 @@ class MappedFile:
         self.synced_bytes = max(self.synced_bytes, upto_bytes)
 
     def _unmap(self, start: int, stop: int) -> None:
-        """Take whole pages out of the mapping that are about to be written, if they are many; who reads there has them
-        back by a fault, sixteen at a time.
+        """Remove whole pages that are about to be written from the mapping, if there are many of them.
 
-        A mapped page is write-protected before it is written, and each such page interrupts every other processor that
-        this process runs on. Taken out together they do so hundreds at a time.
+        The kernel write-protects a mapped page before it writes the page. Each such page interrupts every other
+        processor that this process runs on. When pages are removed together, one interrupt covers hundreds of them. A
+        later read brings them back by a fault, sixteen pages at a time.
         """
         start, stop = (at - at % mmap.PAGESIZE for at in (start, stop))
         if stop - start >= UNMAPPED_BYTES_MIN:
@@ -160,13 +160,13 @@ class MappedFile:
                 _madvise(self._address + at, min(UNMAPPED_BYTES, stop - at), mmap.MADV_DONTNEED)
 
     def _sync(self, stop: int) -> None:
-        """Bring the bytes before `stop` to disk. Raises OSError."""
+        """Sync the bytes before `stop` to the disk. Raises OSError."""
         if _msync(self._address, stop, _MS_SYNC):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
 
     def lock(self) -> None:
-        """Lock all pages in memory, so that the system does not take them back. Raises OSError.
+        """Lock all pages in memory, so that the system does not evict them. Raises OSError.
 
         After an error no page is locked. Each call covers a piece, so that other threads can map files in between.
         """
@@ -177,32 +177,33 @@ class MappedFile:
                 raise OSError(code, os.strerror(code), str(self.path))
 
     def unlock(self) -> None:
-        """Unlock all pages: the system may take them back again."""
+        """Unlock all pages. The system may evict them again."""
         for at in range(0, self.size, LOCKED_BYTES):
             _munlock(self._address + at, min(LOCKED_BYTES, self.size - at))
 
     def read_ahead(self, start: int, stop: int) -> None:
-        """Begin to read bytes `start` to `stop` from disk, in large pieces: they will be walked over one after another.
+        """Begin to read bytes `start` to `stop` from disk in large pieces, because a scan follows.
 
-        Without, each page would be read by itself when it is touched.
+        Otherwise the system would read each page at its first touch.
         """
         start -= start % mmap.PAGESIZE
         _madvise(self._address + start, stop - start, mmap.MADV_WILLNEED)
 
     def populate(self, start: int, stop: int, *, stores: bool = False) -> bool:
-        """Bring the pages of bytes `start` to `stop` in, so that storing there is cheap; they have room on the disk.
+        """Populate the pages of bytes `start` to `stop`, so that stores there are cheap.
 
-        They stay clean: what nobody stores to is never written to disk, and can be taken back. A store to one costs
-        0.6 us then, where one to a page that is not there costs 17. With `stores` they are as after a store, and a
-        further one costs nothing: for what is stored to next, since the system may write them to disk any time.
-        Where the system cannot do that (Linux before 5.14), or the file ends before, it is False, and no harm.
+        The bytes must have room on the disk.
+        The pages stay clean: the system never writes an unused one to disk, and may evict it. A store to a populated
+        page costs 0.6 us; a store to a missing page costs 17 us. With `stores` the pages are dirty and a store costs
+        nothing more. Use that only for the bytes that are written next, because the system may write dirty pages to
+        disk at any time. Returns False, without harm, before Linux 5.14 or when the file is shorter.
         """
         from wheelmq.formats.kernels import jit
 
         advice = _MADV_POPULATE_WRITE if stores else _MADV_POPULATE_READ
         start -= start % mmap.PAGESIZE
         if jit.available():
-            from wheelmq.formats.kernels import pages  # its library is loaded by those who populate
+            from wheelmq.formats.kernels import pages  # only threads that populate pages load its library
 
             return pages.advise_by_pieces(self._address, start, stop, POPULATED_BYTES, advice) == 0
         pieces = [(at, min(POPULATED_BYTES, stop - at)) for at in range(start, stop, POPULATED_BYTES)]
@@ -210,21 +211,19 @@ class MappedFile:
 
 
 class Disk:
-    """The machine's file system."""
-
     owner_id = os.getpid()
-    """Who holds the store, as `abort` names it."""
+    """The owner of the store, as the `abort` file names it."""
 
     def __init__(self) -> None:
         self._unsettled: set[Path] = set()
-        """Names that were added and are not known to be on disk; whoever wants to use one brings it there first."""
+        """New names that may not be on disk yet. Each use of such a name syncs it first."""
         self._locked: dict[Path, tuple[int, int]] = {}
         """Lock files that this process holds, each with its device and inode number."""
 
     def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
-        """The file at `path`, made with `size` zero bytes when it is not there. Raises DiskFull.
+        """Map the file at `path`; create it with `size` zero bytes if it does not exist. Raises DiskFull.
 
-        Raises OSError (EINVAL) when it is there with another size; but a sparse one may be shorter, by a power cut.
+        Raises OSError (EINVAL) if the file has another size. A sparse file may be shorter after a power cut.
         """
         self.check_locked(path)
         self.allocate(path, size, sparse=sparse)
@@ -236,13 +235,15 @@ class Disk:
         return MappedFile(path, size, writable=True)
 
     def allocate(self, path: Path, size: int, *, sparse: bool = False) -> None:
-        """Make the file at `path` with `size` zero bytes if it is not there. Raises DiskFull.
+        """Create the file at `path` with `size` zero bytes if it does not exist. Raises DiskFull.
 
-        It has its room, and is durable, on return. A sparse one has no room and is not durable: its writer calls
-        `give_room`, and syncs the file and the folders that it lies in.
-        Several threads may want one file: each makes its own, the first that is done puts it in place, and the others
-        are content with it. It never gives way to a later one, since it may be mapped and written by then. Where it was
-        there already, its name may still have to be brought to disk: who made it may not have come so far.
+        On return the file has its room and is durable. A sparse file has no room and is not durable: its writer calls
+        `give_room`, and syncs the file and its folders.
+
+        Several threads may want the same file. Each creates its own; the first one to finish renames its file to
+        `path`, and the others use that file. A later file never replaces it, because it may already be mapped and
+        written. If the file existed already, its name may not be on disk yet, because its creator may still be at
+        work. Then this call syncs the name.
         """
         if path.exists():
             self._settle(path)
@@ -264,18 +265,18 @@ class Disk:
                     if not sparse:
                         self._unsettled.add(path)
                     unfinished.rename(path)
-                for left in path.parent.glob(f"{path.name}.*new"):  # of those who come too late, and of stops
+                for left in path.parent.glob(f"{path.name}.*new"):  # from slower threads and from earlier stops
                     left.unlink(missing_ok=True)
             self._settle(path)
 
     def _settle(self, path: Path) -> None:
-        """Make a name durable that was to be so when it was added."""
+        """Sync a new name to the disk if that has not happened yet."""
         if path in self._unsettled:
             self.sync_folder(path.parent)
             self._unsettled.discard(path)
 
     def _make(self, path: Path, size: int, *, sparse: bool) -> None:
-        """A new file at `path` with `size` zero bytes; its size is durable, unless it is sparse."""
+        """Create a file at `path` with `size` zero bytes. Its size is durable, unless the file is sparse."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             if sparse:
@@ -287,7 +288,7 @@ class Disk:
             os.close(handle)
 
     def give_room(self, path: Path, start: int, stop: int) -> None:
-        """See to it that bytes `start` to `stop` of a file have room on the disk. Raises DiskFull."""
+        """Allocate room on the disk for bytes `start` to `stop` of a file. Raises DiskFull."""
         self.check_locked(path)
         with _needing_room(f"{stop - start} bytes", path):
             handle = os.open(path, os.O_RDWR)
@@ -297,8 +298,10 @@ class Disk:
                 os.close(handle)
 
     def written(self, path: Path, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges between bytes `start` and `stop` of a file that may hold anything but zeros, from the system's
-        books: asking touches no page."""
+        """Return the ranges between bytes `start` and `stop` of a file that may hold data other than zeros.
+
+        The file system answers from its metadata, so the call touches no page.
+        """
         found: list[tuple[int, int]] = []
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -307,7 +310,7 @@ class Disk:
                     start = os.lseek(handle, start, os.SEEK_DATA)
                 except OSError as error:
                     if error.errno != errno.ENXIO:
-                        return [*found, (start, stop)]  # a file system that keeps no such books
+                        return [*found, (start, stop)]  # the file system does not support SEEK_DATA
                     break
                 if start < stop:
                     end = min(os.lseek(handle, start, os.SEEK_HOLE), stop)
@@ -318,19 +321,21 @@ class Disk:
         return found
 
     def free_bytes(self, folder: Path) -> int:
-        """Room that is left on the file system that holds `folder`."""
+        """Return the free bytes of the file system that holds `folder`."""
         return shutil.disk_usage(folder).free
 
     def read(self, path: Path) -> bytes | None:
-        """What the file holds; None when it is not there."""
+        """Return the content of the file, or None if it does not exist."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             return None
 
     def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
-        """Put `data` at `path` in one step, on disk when this returns; the old file stays as `.bak` if asked. Who may
-        read and write the old one may the new one, and nobody else."""
+        """Write `data` to `path` in one step. It is on disk on return.
+
+        The new file gets the permissions of the old one. With `keep_previous` the old file stays as `.bak`.
+        """
         self.check_locked(path)
         self.make_folder(path.parent)
         fresh = path.with_name(path.name + ".tmp")
@@ -351,27 +356,29 @@ class Disk:
         self.sync_folder(path.parent)
 
     def list(self, folder: Path) -> list[str]:
-        """The names in `folder`, sorted; none when it is not there."""
+        """Return the sorted names in `folder`, or an empty list if it does not exist."""
         try:
             return sorted(os.listdir(folder))
         except FileNotFoundError:
             return []
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         self.check_locked(path)
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
     def remove_folder(self, folder: Path) -> None:
-        """Remove a folder that is empty, if it is there."""
+        """Remove an empty folder if it exists."""
         self.check_locked(folder)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
 
     def make_folder(self, folder: Path, *, durable: bool = True) -> None:
-        """Make `folder`, and those it lies in, if they are not there; each name durable on return, unless that is left
-        to the caller. Raises DiskFull."""
+        """Create `folder` and its parents if they do not exist. Raises DiskFull.
+
+        With `durable` each name is on disk on return. Otherwise the caller syncs them.
+        """
         if not folder.is_dir():
             self.make_folder(folder.parent, durable=durable)
             with _needing_room("a folder", folder):
@@ -381,7 +388,7 @@ class Disk:
         self._settle(folder)
 
     def used_share(self, folder: Path) -> float:
-        """Return the used share of the file system that holds `folder`, 0 to 1; 0 if the folder is gone."""
+        """Return the used share of the file system that holds `folder`, 0 to 1, or 0 if the folder is gone."""
         try:
             usage = shutil.disk_usage(folder)
         except FileNotFoundError:
@@ -389,7 +396,7 @@ class Disk:
         return usage.used / usage.total
 
     def space(self, folder: Path) -> tuple[int, int]:
-        """Return the bytes of the file system that holds `folder`, and its free bytes; zeros if the folder is gone."""
+        """Return the total and the free bytes of the file system of `folder`, or zeros if the folder is gone."""
         try:
             usage = shutil.disk_usage(folder)
         except FileNotFoundError:
@@ -397,11 +404,11 @@ class Disk:
         return usage.total, usage.free
 
     def sync_new(self, handle: int) -> None:
-        """Make a new file durable, its size and what is in it, before it gets its name."""
+        """Sync the size and the content of a new file before it gets its name."""
         os.fsync(handle)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make names that were added to or taken from `folder` durable."""
+        """Sync the names that were added to `folder` or removed from it."""
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -409,9 +416,10 @@ class Disk:
             os.close(handle)
 
     def identity(self, path: Path) -> str:
-        """What tells the file at `path` from any other, its copies and those of other machines too; empty without it.
+        """Return a text that identifies the file at `path`, or an empty text if it does not exist.
 
-        A copy has another time of change; another machine, or another mount of the network's, another device number.
+        A copy has another change time. A file on another machine, or on another network mount, has another device
+        number.
         """
         try:
             found = path.stat()
@@ -420,9 +428,9 @@ class Disk:
         return f"{found.st_dev}-{found.st_ino}-{found.st_ctime_ns}"
 
     def lock(self, path: Path) -> Any:
-        """Hold the store whose lock file is `path` until the process ends or the result is closed."""
+        """Lock the store of lock file `path` until the process ends or the result is closed. Raises StoreLocked."""
         self.make_folder(path.parent)
-        file = open(path, "a+b")  # noqa: SIM115 - held as long as the store is
+        file = open(path, "a+b")  # noqa: SIM115 - held for the life of the store
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError:
@@ -438,10 +446,10 @@ class Disk:
         return file
 
     def check_locked(self, path: Path) -> None:
-        """Check that a store in which `path` lies is the one that this process has locked, if it has locked any.
+        """Check that the store of `path` is the one that this process has locked. Raises StoreRemoved.
 
-        Without this check a broker whose store was removed would write into the store of its successor. Raises
-        StoreRemoved.
+        The check passes if the process has locked no store that contains `path`. Without the check, a broker whose
+        store was removed would write into the store of its successor.
         """
         for lock, identity in self._locked.items():
             if path.is_relative_to(lock.parent):
@@ -456,7 +464,7 @@ class Disk:
 
 
 class ReadOnlyDisk(Disk):
-    """Maps files for reading and makes none: how a Spark task, or a tool, looks at a store that it does not own."""
+    """Maps files for reading and creates none. Spark tasks and tools read a store of another process with it."""
 
     def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         found = path.stat().st_size
@@ -465,12 +473,12 @@ class ReadOnlyDisk(Disk):
         return MappedFile(path, size, writable=False)
 
     def lock(self, path: Path) -> Any:
-        """Keep brokers from opening the store until the result is closed, without changing its lock file.
+        """Keep brokers from opening the store until the result is closed, without a change to its lock file.
 
-        None where there is no such file: then no broker ever ran there. Raises StoreLocked while one does.
+        Returns None if there is no lock file: then no broker ever ran there. Raises StoreLocked while a broker runs.
         """
         try:
-            file = open(path, "rb")  # noqa: SIM115 - held as long as the store is looked at
+            file = open(path, "rb")  # noqa: SIM115 - held while the caller reads the store
         except FileNotFoundError:
             return None
         try:

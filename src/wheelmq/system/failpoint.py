@@ -1,6 +1,6 @@
-"""Failpoints: named places in the code where a test may end the process, or bend a value.
+"""Failpoints: named places in the code where a test may end the process or change a value.
 
-They are armed by the environment and cost one dictionary look-up when they are not:
+The environment arms them. An unarmed failpoint costs one dictionary look-up:
 
     WHEELMQ_FAILPOINTS="commit.units=3,flush.synced=1"   ends the process with SIGKILL at the n-th passage
     WHEELMQ_FAILPOINTS="task.skew_due_ms=5000"           gives `bend` its value
@@ -22,18 +22,18 @@ _armed = _parse(os.environ.get("WHEELMQ_FAILPOINTS", ""))
 
 
 def reach(name: str) -> None:
-    """Pass the failpoint `name`; does not return when this is the passage at which it is armed to fire."""
+    """Pass the failpoint `name`. Does not return if the failpoint is armed to fire at this passage."""
     if not _armed or name not in _armed:
         return
     _armed[name] -= 1
-    if _armed[name] != 0:  # below: another thread is telling, and ends the process
+    if _armed[name] != 0:  # below 0: another thread reports the failpoint and ends the process
         return
     _report(name)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def bend(name: str, value: int) -> int:
-    """`value`, or what the test armed in its place."""
+    """Return `value`, or the value that the test armed instead."""
     return _armed.get(name, value) if _armed else value
 
 

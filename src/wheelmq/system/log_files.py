@@ -1,4 +1,4 @@
-"""Keeps a log file that a child process writes within a bound."""
+"""The size limit of a log file that a child process writes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 LOG_BYTES_MAX: Final = 16 << 20
-"""Size at which a log file is emptied. With the previous one, the logs of a part take twice that."""
+"""Size at which a log file is emptied. With the previous file, the logs of a child process take twice as much."""
 PIECE_BYTES: Final = 1 << 16
 
 
 def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
     """Move the content of a log file to `PATH.1` if it is too long. Returns whether it was.
 
-    The writer keeps the file open for appending, so the file is copied and emptied. Lines that are written between
-    these two steps are lost. If there is no room for the copy, the file is emptied all the same.
+    The writer keeps the file open for appending, so the file is copied and then emptied. Lines that are written
+    between these two steps are lost. If there is no room for the copy, the file is emptied without one.
     """
     try:
         if path.stat().st_size <= bytes_max:
@@ -36,7 +36,7 @@ def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
 
 
 def _copy(source: BinaryIO, target: BinaryIO, bytes_max: int) -> None:
-    """Copy the newest `bytes_max` bytes of `source`, whose writer appends to it meanwhile."""
+    """Copy the newest `bytes_max` bytes of `source`. Its writer may append to it meanwhile."""
     source.seek(-bytes_max, os.SEEK_END)
     left = bytes_max
     while left > 0 and (piece := source.read(min(left, PIECE_BYTES))):

@@ -1,4 +1,4 @@
-"""The machine's memory, and what this process does with what it has of it."""
+"""The machine's memory, and the allocator and garbage collector of this process."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
 KEPT_ARRAY_BYTES: Final = 32 << 20
-"""Arrays below this come from the heap: the most that every glibc allows."""
+"""Smaller arrays come from the heap. This is the largest value that every glibc accepts."""
 KEPT_BYTES: Final = 64 << 20
-"""What is free at the end of the heap is kept up to this. All threads have one heap, else each would keep as much."""
+"""Free bytes that the process keeps at the end of the heap. All threads share one heap: else each would keep them."""
 STEP_BYTES: Final = 16 << 20
-"""The heap grows by so much more than is asked for."""
+"""Bytes that the heap grows by, beyond each request."""
 
 
 def keep_freed_memory() -> bool:
-    """Have freed memory used again instead of given back to the system and asked for anew; False where the C library
-    has no `mallopt` (musl) or refuses.
+    """Configure the C library to reuse freed memory instead of returning it to the system.
 
-    A few megabytes that are freed and wanted again are otherwise given back and come as new pages, each with a fault.
-    Both take the lock of the process's mappings, which waits for any thread that populates pages, and every fault waits
-    behind it. Call it before there are threads that allocate: each may have a heap of its own by then.
+    Without this, a few megabytes that are freed and allocated again come back as new pages, each with a fault. Both
+    steps take the lock of the process's mappings. The lock waits for threads that populate pages, and every fault
+    waits for the lock. Call this function before other threads allocate, because each may get a heap of its own.
+    Returns False if the C library has no `mallopt` (musl) or rejects a value.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -48,35 +48,35 @@ def keep_freed_memory() -> bool:
 
 NEVER: Final = 1 << 30
 COLLECTION_S: Final = 60.0
-"""Time between two full collections of garbage, at least."""
+"""Least time between two full collections of garbage."""
 CROWDED_COLLECTION_S: Final = 3600.0
-"""The same, while the process is crowded with objects."""
+"""Least time between two full collections while the process is crowded with objects."""
 COLLECTION_REST: Final = 2000
-"""The time between two is also at least this multiple of the time that the last one took."""
+"""The time between two collections is also at least this multiple of the length of the last one."""
 GROWN_BYTES: Final = 128 << 20
-"""Growth of the process at which it looks for freed memory."""
+"""Growth of the process at which it checks for freed memory."""
 LOOKS_MAX: Final = 256
-"""Looks from one trim to the next, at most."""
+"""Greatest number of checks between two trims."""
 
 
 class FreedMemory:
-    """Returns freed pages to the system after a peak, such as answers to peers that did not read them.
+    """Returns freed pages to the system after a peak, for example of answers to peers that did not read them.
 
-    Only a trim finds out how much of the memory is free. During a peak it finds little. So the process tries again
-    while it is larger than it was at its smallest. The time between two trims doubles until one returns much.
+    Only a trim shows how much of the memory is free, and during a peak it finds little. So the process tries again
+    while it is larger than at its smallest. The time between two trims doubles until a trim returns much memory.
     """
 
     def __init__(self) -> None:
         self._least_bytes = self._tried_bytes = anonymous_bytes()
         """The memory of the process at its smallest, and after the last trim."""
         self._looks = 0
-        """Looks since the last trim."""
+        """Checks since the last trim."""
         self._looks_wanted = 1
 
     def trim_job(self) -> Callable[[], None] | None:
-        """Return the job that returns the pages, or None if it is not time for it. Call it at regular times.
+        """Return the job that trims the heap, or None if it is not time for a trim. Call it at regular times.
 
-        The job takes up to 0.1 s for each gigabyte. It may run off the loop.
+        The job takes up to 0.1 s per gigabyte. It may run on a worker.
         """
         now_bytes = anonymous_bytes()
         self._least_bytes = min(self._least_bytes, now_bytes)
@@ -101,19 +101,19 @@ class FreedMemory:
 class Collections:
     """Full collections of cyclic garbage, at times that this process chooses.
 
-    The interpreter begins one after each growth by a quarter. With 200,000 held requests it takes a second, in which
-    nothing else runs.
+    The interpreter starts one whenever the number of objects has grown by a quarter. With 200,000 held requests it
+    takes a second, in which nothing else runs.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         gc.set_threshold(*gc.get_threshold()[:2], NEVER)
         self._now_s = now_s
         self._ended_s = now_s()
-        """When the last full collection ended."""
+        """The end of the last full collection, in seconds."""
         self._rest_s = 0.0
 
     def poll(self, *, is_crowded: bool) -> bool:
-        """Collect if it is time to: more rarely if the process is crowded with objects. Returns whether it did."""
+        """Collect garbage if it is time, and less often in a crowded process. Returns whether it did."""
         began_s = self._now_s()
         wait_s = CROWDED_COLLECTION_S if is_crowded else COLLECTION_S
         if began_s < self._ended_s + max(wait_s, self._rest_s):
@@ -125,7 +125,7 @@ class Collections:
 
 
 def anonymous_bytes() -> int:
-    """Return the memory of the process that no file holds."""
+    """Return the bytes of the process's memory that no file backs."""
     with open("/proc/self/statm", "rb") as file:
         _, resident, shared = file.read().split()[:3]
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""How many files the process may open, sockets among them."""
+"""The number of files that the process may open, sockets included."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import resource
 from typing import Final
 
 OWN_SHARE: Final = 4
-"""One file in four is kept for the process's own: logs, queues, indexes, tables of the config folder."""
+"""One file in four is reserved for the process: logs, queues, indexes, tables of the config folder."""
 OWN_MIN: Final = 64
-"""Files that are kept in any case, or half of all if there are fewer than 128."""
+"""Least number of reserved files. With fewer than 128 files in total, half of them are reserved."""
 
 
 def connections_possible(wanted: int) -> int:
-    """How many of `wanted` connections there can be beside the process's own files.
+    """Return how many of the `wanted` connections the limit on open files allows, less the reserved files.
 
-    The limit is raised as far as the process may, as Java does at its start.
+    This call raises the limit as far as the process may, as Java does at its start.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # the system may know a bound below the limit it tells
+        with contextlib.suppress(ValueError, OSError):  # the real bound may be below the reported limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

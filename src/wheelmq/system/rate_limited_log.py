@@ -1,4 +1,4 @@
-"""A log of events that can happen a thousand times a second: one line in ten seconds, with the number of events."""
+"""A log for frequent events: one line in ten seconds for each kind of event, with the number of events."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 EVERY_S: Final = 10.0
-"""As Apache's brokers thin theirs."""
+"""The interval that Apache's brokers use."""
 
 
 class RateLimitedLog:
-    """Logs one line in EVERY_S seconds for each kind. There should be few kinds: none may come from a peer."""
+    """Logs one line in EVERY_S seconds for each kind. Use few kinds, and never take a kind from a peer's data."""
 
     def __init__(self, log: logging.Logger, now_s: Callable[[], float]) -> None:
         self._log = log
@@ -20,15 +20,15 @@ class RateLimitedLog:
         self._unsaid: dict[str, int] = {}
 
     def warn(self, kind: str, message: str, *arguments: object) -> None:
-        """Log a warning, unless one of its kind was logged a moment ago: then count it."""
+        """Log a warning, or only count it if one of its kind was logged a moment ago."""
         self.log(logging.WARNING, kind, message, *arguments)
 
     def exception(self, kind: str, message: str, *arguments: object) -> None:
-        """Log an error with the traceback of the exception that is handled."""
+        """Log an error with the traceback of the current exception."""
         self.log(logging.ERROR, kind, message, *arguments, traceback=True)
 
     def log(self, level: int, kind: str, message: str, *arguments: object, traceback: bool = False) -> None:
-        """Log a line of any level, unless one of its kind was logged a moment ago: then count it."""
+        """Log a line of any level, or only count it if one of its kind was logged a moment ago."""
         now_s, said_s = self._now_s(), self._said_s.get(kind)
         if said_s is not None and now_s - said_s < EVERY_S:
             self._unsaid[kind] = self._unsaid.get(kind, 0) + 1

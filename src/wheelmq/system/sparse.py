@@ -1,4 +1,4 @@
-"""Memory as large as a file, of which only the pages take room that were written to."""
+"""Memory as large as a file. Only pages that were written to take room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 
 
 
 class SparseFile:
-    """Zeros, but for what was written; `array` and `view` are the same bytes, as with a mapped file."""
+    """Zeros, except for written bytes. `array` and `view` are the same bytes, as in a mapped file."""
 
     def __init__(self, size: int) -> None:
         self._memory = mmap.mmap(-1, size, flags=_FLAGS)
@@ -22,5 +22,5 @@ class SparseFile:
         self.view = memoryview(self._memory)
 
     def forget(self) -> None:
-        """Make all of it zeros again, and give the memory back."""
+        """Set all bytes to zero and return the memory to the system."""
         self._memory.madvise(mmap.MADV_DONTNEED)

@@ -1,7 +1,7 @@
-"""Unique message ids, in the form the Java client makes them (RocketMQ: MessageClientIDSetter).
+"""Unique message ids, in the format of the Java client (RocketMQ: MessageClientIDSetter).
 
-32 hex digits: address 4 bytes, process id 2, a number of the maker 4, milliseconds since the start of the month 4,
-counter 2. (An IPv6 address makes it 56.)
+32 hex digits: address 4 bytes, process id 2, a random number of the creator 4, milliseconds since the start of the
+month 4, counter 2. An IPv6 address makes it 56 digits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from wheelmq.system.clock import Clock
 
 
 class UniqueIds:
-    """Makes ids that differ from each other and from those of other makers, whose number is drawn from `randomness`."""
+    """Creates ids that differ from each other and from those of other creators. `randomness` draws the own number."""
 
     def __init__(self, address: bytes, clock: Clock, process_id: int, randomness: Random) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class UniqueIds:
         self._next_month_ms = Millis(0)
 
     def next(self) -> str:
-        """A new id."""
+        """Return a new id."""
         now_ms = self._clock.now_ms()
         if not self._month_ms <= now_ms < self._next_month_ms:
             self._begin_month(now_ms)

@@ -1,7 +1,7 @@
-"""Work that must not hold up the loop: fsync, large scans.
+"""Worker threads for work that must not block the event loop, such as an fsync or a large scan.
 
-`work` runs elsewhere; `done` runs later on the loop, with what `work` returned or the exception it raised. Jobs of
-one worker run one after another, in the order in which they were handed in.
+A worker runs `work`. Later, the loop runs `done` with the result of `work` or the exception that it raised. A worker
+runs its jobs one after another, in the order of submission.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker(Protocol):
-    """A single worker beside the loop."""
+    """One worker thread outside the loop."""
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run `work` off the loop, then `done(result or exception)` on it."""
+        """Run `work` on the worker, then `done(result or exception)` on the loop."""
         ...
 
     def close(self) -> None:
-        """Finish what was handed in; take no more."""
+        """Finish the submitted jobs. Accept no more."""
         ...
 
 
 class InlineWorker:
-    """Runs work at once, in place: for tools and tests that have no loop."""
+    """Runs each job at once in the calling thread, for tools and tests that have no loop."""
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         try:
@@ -38,11 +38,11 @@ class InlineWorker:
         done(result)
 
     def close(self) -> None:
-        """Nothing is ever left to finish."""
+        """Do nothing: no job is ever left."""
 
 
 class ThreadWorker:
-    """One daemon thread; `on_loop` hands a callback back to the loop (asyncio: call_soon_threadsafe)."""
+    """One daemon thread. `on_loop` runs a callback on the loop (asyncio: call_soon_threadsafe)."""
 
     def __init__(self, name: str, on_loop: Callable[[Callable[[], None]], object]) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -69,32 +69,35 @@ class ThreadWorker:
 
 @dataclass(frozen=True)
 class Workers:
-    """The workers of a broker by what they do, so that what somebody waits for is not behind what nobody does."""
+    """The workers of a broker, one per kind of work.
+
+    So a job that a caller waits for does not queue after jobs without a waiter.
+    """
 
     flushing: Worker
-    """Flushes of the log, and marks: somebody waits for them."""
+    """Flushes of the log, and marks. Senders wait for them."""
     blocks: Worker
     """Flushes of the blocks."""
     background: Worker
-    """What nobody waits for, if it does not take too long: files that are written, made ahead or removed, the index."""
+    """Short jobs without a waiter: write, create ahead and remove files, and build the message index."""
     reading: Worker
-    """What may have to come from a cold disk: reads of the pipeline's tasks, searches."""
+    """Reads that may come from a cold disk: those of the pipeline's tasks, and searches."""
     tables: Worker
-    """Writes of the JSON tables of the config folder: answers to administration and to sends of new topics wait."""
+    """Writes of the JSON tables of the config folder. Answers to administration and to sends of new topics wait."""
     timers: Worker
     """Reads of the timer wheel and the timer queue while the pipeline is away."""
     populating: Worker
-    """Pages ahead of what is written, and nothing that takes longer."""
+    """Populates the pages before they are written, and does nothing that takes longer."""
 
     @classmethod
     def of(cls, make: Callable[[str], Worker]) -> Workers:
-        """Each made by its name."""
+        """Return the workers, each created by `make` with its name."""
         return cls(**{field.name: make(field.name) for field in fields(cls)})
 
     def __iter__(self) -> Iterator[Worker]:
         return (getattr(self, field.name) for field in fields(self))
 
     def close(self) -> None:
-        """Have each finish what was handed in before; what a tick hands in meanwhile may never run."""
+        """Finish all jobs that were submitted before. A job that a tick submits meanwhile may never run."""
         for one in self:
             one.close()
