@@ -1,1 +1,1 @@
-"""What the broker tells about itself."""
+"""The broker's metrics about itself."""

@@ -1,4 +1,4 @@
-"""A histogram of durations or lateness in buckets that grow by a twentieth: percentiles to 5 % at any scale."""
+"""A histogram of durations or lateness. Buckets grow by 5 %, so percentiles are exact to 5 % at any scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BUCKETS = 512
 
 
 class Histogram:
-    """Counts of values from `least` up; values below it count in the first bucket."""
+    """Counts of values from `least` up. Smaller values count in the first bucket."""
 
     def __init__(self, least: float) -> None:
         self._least = least
@@ -22,7 +22,7 @@ class Histogram:
         self.greatest = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
-        """Count a value, once or several times."""
+        """Count a value once or several times."""
         place = 0 if value <= self._least else math.ceil(math.log(value / self._least, _GROWTH))
         self._counts[min(place, _BUCKETS - 1)] += times
         self.count += times
@@ -30,21 +30,24 @@ class Histogram:
         self.greatest = max(self.greatest, value)
 
     def percentile(self, share: float) -> float:
-        """A value that `share` of all counted ones do not exceed (the upper bound of its bucket); 0 without any."""
+        """Return the upper bound of the bucket with the percentile `share` (0 to 1), or 0 if nothing was counted.
+
+        At least `share` of all counted values do not exceed it.
+        """
         if not self.count:
             return 0.0
         place = int(np.searchsorted(np.cumsum(self._counts), share * self.count))
         return min(self._least * _GROWTH**place, self.greatest)
 
     def count_to(self, bound: float) -> int:
-        """How many values were counted in buckets that end at or before `bound`."""
+        """Return the number of values in the buckets that end at or before `bound`."""
         if bound < self._least:
             return 0
         place = math.floor(math.log(bound / self._least, _GROWTH) + 1e-9)
         return int(self._counts[: place + 1].sum())
 
     def summary(self) -> dict[str, float]:
-        """Count, mean, p50, p99 and greatest, in the unit of the values."""
+        """Return count, mean, p50, p99 and greatest value, in the unit of the values."""
         return {
             "count": self.count,
             "mean": self.total / self.count if self.count else 0.0,

@@ -1,4 +1,4 @@
-"""Rates over the last 10 s, minute and ten minutes, from counters that only grow (RocketMQ: StoreStatsService)."""
+"""Rates over the last 10 s, 1 min and 10 min, from counters that only grow (RocketMQ: StoreStatsService)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ WINDOWS_S = (10, 60, 600)
 
 
 class Rate:
-    """Samples a counter now and then and tells how fast it grows."""
+    """Samples a counter at times and returns its rate of growth."""
 
     def __init__(self, read: Callable[[], int]) -> None:
         self._read = read
         self._samples: deque[tuple[float, int]] = deque()
 
     def sample(self, now: float) -> None:
-        """Take a sample; `now` in seconds, monotonic."""
+        """Take a sample at `now`, in monotonic seconds."""
         self._samples.append((now, self._read()))
         while len(self._samples) > 2 and now - self._samples[1][0] > WINDOWS_S[-1]:
             self._samples.popleft()
 
     def per_second(self, window_s: float) -> float:
-        """The rate over the last `window_s` seconds, or as long as there are samples."""
+        """Return the rate over the last `window_s` seconds, or over all samples if these cover less."""
         if len(self._samples) < 2:
             return 0.0
         last, value = self._samples[-1]
@@ -32,5 +32,5 @@ class Rate:
         return 0.0
 
     def text(self) -> str:
-        """The rates of the three windows, as Apache's runtime info has them."""
+        """Return the rates of the three windows in the format of Apache's runtime info."""
         return " ".join(f"{self.per_second(window):.6g}" for window in WINDOWS_S)

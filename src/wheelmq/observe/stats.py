@@ -1,8 +1,9 @@
-"""Counters by name and key, with their figures over the last minute, hour and day (RocketMQ: StatsItemSet).
+"""Counters by name and key, with figures over the last minute, hour and day (RocketMQ: StatsItemSet).
 
-One table for all: a row a counter, and rings of samples of the whole table, so that a sample is one copy however many
-there are. A figure is what lies between the oldest sample of its window and the newest of all: a counter is 10 s old at
-most before it shows. Apache's hours and days end with their own last sample, which may be an hour ago.
+One table holds all counters, one per row. Each window has a ring of samples of the whole table, so a sample is one
+copy for any number of counters. A figure is the difference between the newest sample of all and the oldest one of the
+window. A new counter shows after 10 s at most. Apache's hours and days end with their own last sample, which may be
+an hour old.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import numpy.typing as npt
 log = logging.getLogger(__name__)
 
 SAMPLE_MS: Final = 10_000
-"""How often `sample` is to be called."""
+"""Interval between two calls of `sample`."""
 COUNTERS_MAX: Final = 1 << 16
-"""Counters that are kept; what has not changed for a day makes room for others."""
+"""Greatest number of counters. One that has not changed for a day makes room for others."""
 _FIRST_ROOM: Final = 64
 
 
 class _Window(NamedTuple):
-    """Samples `every_ms` apart, so many of them."""
+    """A number of samples that are `every_ms` apart."""
 
     every_ms: int
     samples: int
@@ -35,13 +36,13 @@ _WINDOWS: Final = (_Window(SAMPLE_MS, 7), _Window(600_000, 7), _Window(3_600_000
 
 
 class WindowFigures(NamedTuple):
-    """What a counter counted within a window."""
+    """The figures of a counter within a window."""
 
     sum: int = 0
     tps: float = 0.0
-    """A second."""
+    """Sum per second."""
     average: float = 0.0
-    """Each time that something was counted."""
+    """Average value per call of `add`."""
 
 
 class Counted(NamedTuple):
@@ -60,10 +61,10 @@ class _Ring:
         self.next_ms = now_ms
         self.taken: deque[tuple[int, npt.NDArray[np.int64]]] = deque(maxlen=window.samples)
         self.first: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        """By row, when its counter began: the samples until then are of another one, or of none."""
+        """Start time of each row's counter. Samples up to that time belong to an earlier counter or to none."""
 
     def figures(self, row: int, newest_ms: int, newest: npt.NDArray[np.int64]) -> WindowFigures:
-        """Of what one row counted up to its newest sample."""
+        """Return the figures of one row up to its newest sample."""
         oldest_ms, oldest = int(self.first[row]), np.zeros(2, np.int64)
         if len(self.taken) == self.window.samples and self.taken[0][0] > oldest_ms:
             oldest_ms, oldest = self.taken[0][0], self.taken[0][1][row]
@@ -84,7 +85,6 @@ class Stats:
         self._now_ms = now_ms
 
     def add(self, name: str, key: str, value: int, times: int = 1) -> None:
-        """Count `value`."""
         row = self._rows.get((name, key))
         if row is None:
             row = self._begin(name, key)
@@ -93,22 +93,22 @@ class Stats:
             self._table[row, 1] += times
 
     def total(self, name: str, key: str) -> int:
-        """What was counted from the start on."""
+        """Return the sum since the start."""
         row = self._rows.get((name, key))
         return 0 if row is None else int(self._table[row, 0])
 
     def figures(self, name: str, key: str) -> Counted | None:
-        """The figures of a counter; None when there is no such."""
+        """Return the figures of a counter, or None if it does not exist."""
         row = self._rows.get((name, key))
         return None if row is None else Counted(*(self._figures(row, ring) for ring in self._rings))
 
     def per_second(self, name: str, key: str) -> float:
-        """The rate of the last minute."""
+        """Return the rate of the last minute."""
         row = self._rows.get((name, key))
         return 0.0 if row is None else self._figures(row, self._rings[0]).tps
 
     def rates(self, name: str) -> dict[str, float]:
-        """The rates of the last minute of all counters of a name, by key; one that has no sample yet is left out."""
+        """Return the last minute's rate of each counter of a name, by key. Omits counters without a sample."""
         ring = self._rings[0]
         if not ring.taken:
             return {}
@@ -141,7 +141,7 @@ class Stats:
                     self._drop_idle()
 
     def drop(self, wanted: Callable[[str, str], bool]) -> None:
-        """Forget the counters that `wanted` is true of, by name and key."""
+        """Drop the counters for which `wanted(name, key)` is true."""
         for name, key in [pair for pair in self._rows if wanted(*pair)]:
             self._end(name, key)
 
@@ -149,7 +149,7 @@ class Stats:
         return len(self._rows)
 
     def _begin(self, name: str, key: str) -> int:
-        """The row of a new counter; -1 when there is no room."""
+        """Return the row of a new counter, or -1 if there is no room."""
         if not self._free and self._used == COUNTERS_MAX:
             if not self._is_full:
                 log.warning("%d counters are kept, and no more: those of %s %s are not", COUNTERS_MAX, name, key)
@@ -179,7 +179,7 @@ class Stats:
         self._is_full = False
 
     def _drop_idle(self) -> None:
-        """Forget what has counted nothing for as long as the day's samples go back."""
+        """Drop the counters that have not changed since the oldest sample of the day."""
         taken = self._rings[-1].taken
         if len(taken) < self._rings[-1].window.samples:
             return

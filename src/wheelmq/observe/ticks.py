@@ -1,6 +1,7 @@
-"""How long rounds of reading take, from the first frame to the end, and ticks that have work to do.
+"""The length of rounds, from the first frame to the end, and of ticks that have work to do.
 
-Both are called ticks where they are told, and each is counted by itself."""
+The metrics call both ticks. Each one is counted separately.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from wheelmq.system.clock import Clock
 log = logging.getLogger(__name__)
 
 SLOW_S: Final = 0.5
-"""A longer tick is logged. Its puts and releases have waited for it, whichever of its steps was slow."""
+"""A longer tick is logged. Its puts and releases have waited for it, even if another step was slow."""
 PROCESSOR_EVERY: Final = 17
-"""The processor's clock is read for one tick in so many: on a virtual machine that takes as long as a short tick. It is
-odd, since rounds and ticks may take turns."""
+"""One tick in 17 reads the processor's clock: on a virtual machine, a read takes as long as a short tick. The number
+is odd, because rounds and ticks may alternate."""
 
 
 class Ticks:
-    """The length of rounds and ticks in seconds, by the wall and (of some) by the processor."""
+    """The length of rounds and ticks in seconds: wall time of all, processor time of some."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -33,7 +34,7 @@ class Ticks:
         self._processor_began: float | None = None
 
     def begin(self) -> None:
-        """Work begins; told again within the tick, it began the first time."""
+        """Start the measurement. Within a running tick, this does nothing."""
         if self._began is not None:
             return
         self._began = self._clock.monotonic()
@@ -42,15 +43,15 @@ class Ticks:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the work of this tick began; 0 outside of one."""
+        """The seconds since this tick's work began, or 0 outside of a tick."""
         return 0.0 if self._began is None else self._clock.monotonic() - self._began
 
     def forget(self) -> None:
-        """What began was nothing."""
+        """Cancel the measurement, because there was no work."""
         self._began = None
 
     def end(self, *, worked: bool) -> None:
-        """The tick is over."""
+        """End the measurement and count the tick."""
         assert self._began is not None
         if not worked:
             self.idle += 1
