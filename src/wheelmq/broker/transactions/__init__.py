@@ -1,1 +1,1 @@
-"""Transactional messages: kept back until their producer says how the transaction ended; it is asked if it does not."""
+"""Transactional messages. The broker holds each one until its producer commits it or rolls it back."""

@@ -1,8 +1,8 @@
-"""Asking producers how their transactions ended (RocketMQ: TransactionalMessageServiceImpl.check).
+"""Checks that ask producers how their transactions ended (RocketMQ: TransactionalMessageServiceImpl.check).
 
-A round goes over what was pending when it began, a part of it in each tick. A half message that is old enough is put
-back to the end of its queue, and a producer of its group is told where it stands now; the answer is a request of its
-own. So the front of the queue goes on, and op messages with it.
+A check round covers the messages that were pending at its start, a part of them in each tick. It puts each half
+message that is old enough back at the end of its queue, and sends the new place to a producer of the group. The
+producer answers by a request of its own. So the front of the half queue advances, and the op queue with it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOKS_MAX: Final = 200
-"""Half messages that one tick looks at."""
+"""Half messages that one tick checks."""
 HOUR_MS: Final = 3_600_000
 
 
 class Checks:
-    """The rounds. Times of the ticks are monotonic milliseconds."""
+    """The check rounds. Times of the ticks are monotonic milliseconds."""
 
     def __init__(self, broker: Broker, transactions: Transactions) -> None:
         self._broker = broker
@@ -46,15 +46,15 @@ class Checks:
         self._next_ms = broker.now_monotonic_ms() + self._interval_ms
         self._at = 0
         self._stop: int | None = None
-        """Where the round ends that goes on; None between two of them."""
+        """End of the running round as a queue offset, or None between rounds."""
         self._asked = 0
 
     def next_ms(self) -> int:
-        """When there is something to do."""
+        """Return the time of the next check round."""
         return self._next_ms
 
     def tick(self, monotonic_ms: int) -> int:
-        """Begin a round if it is time, or go on with it; how many records that appended. Raises OSError."""
+        """Start a check round if it is due, or continue it. Return the number of appended records. Raises OSError."""
         if monotonic_ms < self._next_ms:
             return 0
         pending = self._transactions.pending
@@ -75,8 +75,10 @@ class Checks:
         return appended
 
     def _check_half(self, offset: int) -> int | None:
-        """What is to be done about the half message at `offset`: how many records that appended; None when the round
-        ends here, since those behind are younger."""
+        """Check the half message at `offset`. Return the number of appended records.
+
+        Returns None if the round ends here, because later messages are younger.
+        """
         transactions = self._transactions
         half = queue_record(self._broker.store, HALF_TOPIC, offset)
         if half is None:
@@ -100,7 +102,7 @@ class Checks:
         return 1
 
     def _why_hopeless(self, half: Record, age_ms: int) -> str | None:
-        """Why nobody is asked about `half` any more; None when somebody is."""
+        """Return the reason to check `half` no more, or None to check it."""
         times = halves.check_times(half.message)
         try:
             halves.real_queue(half.message)
@@ -113,7 +115,7 @@ class Checks:
     def _give_up(self, half: Record, why: str) -> int:
         """Move `half` to the topic of transactions that are checked no more.
 
-        Returns the number of records that this appended.
+        Return the number of appended records.
         """
         key = half.message.properties.get(props.UNIQ_KEY)
         try:
@@ -126,7 +128,7 @@ class Checks:
         return 1
 
     def _ask(self, half: Record, stored: Appended) -> None:
-        """Ask a producer of the group, if one is connected; `stored` is where the half message stands now."""
+        """Ask a producer of the group, if one is connected. `stored` is the new place of the half message."""
         broker = self._broker
         group = half.message.properties.get(props.PRODUCER_GROUP, "")
         connection = broker.clients.available_producer(group, self._asked)
@@ -149,7 +151,7 @@ class Checks:
         reach("transaction.asked")
 
     def _body(self, half: Record, stored: Appended) -> bytes:
-        """The message as its producer knows it, in its own topic and queue, at the place of its half message."""
+        """Return the message as its producer knows it: in its real queue, and at the place of its half message."""
         message = halves.put_back(half, checked=True)
         message.topic, message.queue_id = halves.real_queue(half.message)
         message.properties.pop(props.TRAN_PREPARED_QUEUE_OFFSET)

@@ -1,7 +1,7 @@
-"""How many half messages wait, by topic, as Apache keeps it in config/transactionMetrics (RocketMQ:
-TransactionMetrics), and what became of those that do not.
+"""The number of pending half messages by topic, and of the commits, rollbacks and discards since the start.
 
-The counts are taken anew from the half queue at every start; the file says them to Apache, and keeps the version.
+The file config/transactionMetrics has Apache's format (RocketMQ: TransactionMetrics). Each start counts the half
+queue again. The file only informs Apache, and keeps the version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class TransactionCounts:
-    """Counts by the topic that a message is meant for."""
+    """Counts by the real topic of a message."""
 
     def __init__(self, store: Store) -> None:
         self._disk = store.disk
@@ -32,9 +32,9 @@ class TransactionCounts:
         self.committed: Counter[str] = Counter()
         self.rolled_back: Counter[str] = Counter()
         self.given_up: Counter[str] = Counter()
-        """These since the start."""
+        """Committed, rolled back and discarded messages since the start."""
         self.seconds: dict[str, Histogram] = {}
-        """From the birth of a message to its commit."""
+        """Seconds from the birth of a message to its commit."""
 
     def _load(self) -> TransactionMetrics:
         try:
@@ -45,7 +45,7 @@ class TransactionCounts:
         return TransactionMetrics(data_version=found.data_version)
 
     def add(self, topic: str, change: int) -> None:
-        """So many more wait."""
+        """Add `change` to the number of pending half messages."""
         now_ms = self._clock.now_ms()
         counts, version = self._table.transaction_count, self._table.data_version
         count = counts[topic].count if topic in counts else 0
@@ -56,28 +56,31 @@ class TransactionCounts:
         self._is_saved = False
 
     def commit(self, topic: str, born_ms: int) -> None:
-        """One of those that wait was committed."""
+        """Count the commit of a pending message."""
         self.add(topic, -1)
         self.committed[topic] += 1
         seconds = self.seconds.setdefault(topic, Histogram(least=1.0))
         seconds.add(max(0, self._clock.now_ms() - born_ms) // 1000)
 
     def roll_back(self, topic: str) -> None:
-        """One of those that wait was rolled back."""
+        """Count the rollback of a pending message."""
         self.add(topic, -1)
         self.rolled_back[topic] += 1
 
     def note_discarded(self, topic: str) -> None:
-        """Of one of those that wait nobody is asked any more."""
+        """Count a pending message that is checked no more."""
         self.add(topic, -1)
         self.given_up[topic] += 1
 
     def waiting(self) -> dict[str, int]:
-        """How many wait; a topic of which none waits any more has a zero until the next start."""
+        """Return the number of pending messages by topic. A topic without any keeps a zero until the next start."""
         return {topic: one.count for topic, one in self._table.transaction_count.items()}
 
     def save_job(self) -> Callable[[], None] | None:
-        """What brings the table to disk, if it has changed; may run off the loop. What fails is tried again."""
+        """Return the job that saves the table, or None if it is unchanged. It may run on a worker.
+
+        A failed save is tried again later.
+        """
         if self._is_saved:
             return None
         raw = bodies.write(self._table)

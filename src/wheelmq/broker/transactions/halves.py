@@ -1,8 +1,8 @@
-"""What a transactional message is stored as on its way (docs/formats/transactions.md; RocketMQ:
-TransactionalMessageBridge, TransactionalMessageUtil).
+"""The records of a transactional message before its end (docs/formats/transactions.md).
 
-A half message waits in RMQ_SYS_TRANS_HALF_TOPIC with its own topic and queue in REAL_TOPIC and REAL_QID. It is never
-parked there, whatever delay it asks for: the delay begins with the commit.
+RocketMQ has them in TransactionalMessageBridge and TransactionalMessageUtil. A half message waits in
+RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue in REAL_TOPIC and REAL_QID. It is never parked there, even if
+it has a delay: the delay begins with the commit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from wheelmq.formats.java import java_int, java_long
 from wheelmq.formats.units import Millis
 
 HALF_QUEUE: Final = 0
-"""The only queue of the half topic, of the op topic, and of that of transactions which were asked for too often."""
+"""The only queue of the half topic, of the op topic and of the topic of discarded transactions."""
 OP_TAG: Final = "d"
 ROOM_BYTES: Final = 100
-"""Property bytes that a half message leaves free, for what is added when it is put back."""
+"""Property bytes that a half message leaves free, for the properties that putting it back adds."""
 
 
 _OURS: Final = (
@@ -31,16 +31,16 @@ _OURS: Final = (
     props.TRAN_PREPARED_QUEUE_OFFSET,
     props.TRANSACTION_CHECK_TIMES,
 )
-"""What the broker notes on a half message. A sender's would have it taken for the copy of another one, which a start
-gives up then, or for one that was asked for often enough."""
+"""Properties that the broker sets on a half message. Values from a sender are removed. With them, a start would take
+the message for the copy of another one and drop it, or a check would find that it was checked often enough."""
 
 
 class Unending(ValueError):
-    """The half message does not say where it belongs; the text says what is wrong."""
+    """The half message does not name a valid real topic and queue. The text says which part is wrong."""
 
 
 def half_of(message: Message) -> Message:
-    """`message` as it waits for the end of its transaction."""
+    """Return `message` as a half message."""
     properties = {name: value for name, value in message.properties.items() if name not in _OURS}
     properties[props.TRANSACTION_ID] = properties[props.UNIQ_KEY]
     properties[props.REAL_TOPIC] = message.topic
@@ -55,12 +55,12 @@ def half_of(message: Message) -> Message:
 
 
 def has_room(half: Message) -> bool:
-    """Whether a half message can be put back with what is added then."""
+    """Return whether a half message has room for the properties that putting it back adds."""
     return len(props.encode(half.properties)) + ROOM_BYTES <= props.PROPERTIES_BYTES_MAX
 
 
 def committed(half: Record) -> Message:
-    """What a commit appends: the message for its own topic, and the position of the half message that it ends.
+    """Return the message that a commit appends, with the log position of the half message that it ends.
 
     Raises Unending.
     """
@@ -74,7 +74,10 @@ def committed(half: Record) -> Message:
 
 
 def put_back(half: Record, *, checked: bool) -> Message:
-    """The half message as it goes to the end of its queue, once more `checked` or not yet; it keeps its origin."""
+    """Return the copy of a half message for the end of its queue, with its origin.
+
+    `checked` adds one to its check count.
+    """
     properties = props.without_origin(half.message.properties)
     if checked:
         properties[props.TRANSACTION_CHECK_TIMES] = str(check_times(half.message) + 1)
@@ -83,8 +86,10 @@ def put_back(half: Record, *, checked: bool) -> Message:
 
 
 def given_up(half: Record) -> Message:
-    """The half message as it goes where nobody asks for it any more, with the position of the one that it ends;
-    properties without room go."""
+    """Return a half message for the topic of discarded transactions, with its own position as prepared position.
+
+    Properties that do not fit are left out.
+    """
     message = half.message.again(
         names.CHECK_MAX_TIME_TOPIC, HALF_QUEUE, props.fitting(props.without_origin(half.message.properties))
     )
@@ -93,7 +98,7 @@ def given_up(half: Record) -> Message:
 
 
 def resumed(record: Record) -> Message:
-    """A message that was given up, as a half message that nobody was asked for yet."""
+    """Return a discarded message as a half message that was never checked."""
     properties = props.without_origin(record.message.properties)
     properties.pop(props.TRAN_PREPARED_QUEUE_OFFSET, None)
     properties[props.TRANSACTION_CHECK_TIMES] = "0"
@@ -101,14 +106,17 @@ def resumed(record: Record) -> Message:
 
 
 def op_message(offsets: str, now_ms: Millis, host: Host) -> Message:
-    """The message that says which half messages have ended: their queue offsets, a comma behind each."""
+    """Return the op message that ends half messages.
+
+    `offsets` are their queue offsets, each with a comma after it.
+    """
     properties = {props.WAIT: "true", props.TAGS: OP_TAG}
     body = offsets.encode()
     return Message(names.OP_HALF_TOPIC, HALF_QUEUE, body, properties, born_ms=now_ms, born_host=host)
 
 
 def offsets_in(op: Message) -> list[int]:
-    """The queue offsets in the body of an op message; what is no number is left out."""
+    """Return the queue offsets in the body of an op message. Entries that are not numbers are left out."""
     if op.properties.get(props.TAGS) != OP_TAG:
         return []
     found = (java_long(text) for text in op.body.decode("utf-8", "replace").split(","))
@@ -116,13 +124,13 @@ def offsets_in(op: Message) -> list[int]:
 
 
 def origin_of(half: Record) -> int:
-    """The queue offset at which the half message stood first; by it a transaction is known."""
+    """Return the first queue offset of a half message. It identifies the transaction."""
     origin = java_long(half.message.properties.get(props.TRAN_PREPARED_QUEUE_OFFSET, ""))
     return origin if origin is not None and 0 <= origin < half.queue_offset else half.queue_offset
 
 
 def real_queue(half: Message) -> tuple[str, int]:
-    """The topic and queue that a half message is meant for. Raises Unending."""
+    """Return the real topic and queue of a half message. Raises Unending."""
     topic = half.properties.get(props.REAL_TOPIC, "")
     queue_id = java_int(half.properties.get(props.REAL_QID, ""))
     if names.topic_problem(topic) or topic in names.NOT_FOR_SENDING or queue_id is None or queue_id < 0:
@@ -131,12 +139,12 @@ def real_queue(half: Message) -> tuple[str, int]:
 
 
 def check_times(half: Message) -> int:
-    """How often its producer was asked."""
+    """Return how often the producer was asked."""
     return max(0, java_int(half.properties.get(props.TRANSACTION_CHECK_TIMES, "0")) or 0)
 
 
 def immunity_ms(half: Message, time_out_ms: int) -> int | None:
-    """For how long after its birth nobody is asked, if the message says that itself; else None."""
+    """Return the time after its birth in which the message is not checked, or None if the message does not say so."""
     text = half.properties.get(props.CHECK_IMMUNITY_SECONDS)
     if text is None:
         return None
@@ -145,8 +153,10 @@ def immunity_ms(half: Message, time_out_ms: int) -> int | None:
 
 
 def is_too_late(half: Message, now_ms: Millis, time_out_ms: int) -> bool:
-    """Whether the end of a transaction comes so late that only an answer to a check counts: one that says itself for
-    how long nobody is asked is asked for from then on."""
+    """Return whether the end of a transaction comes so late that only an answer to a check counts.
+
+    A message with its own immunity time is checked after that time.
+    """
     text = half.properties.get(props.CHECK_IMMUNITY_SECONDS)
     if not text:
         return False

@@ -1,4 +1,4 @@
-"""What a start knows of transactions: those of the half queue that have not ended."""
+"""The transactions that a start finds pending in the half queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class _Half(NamedTuple):
-    """What is kept of a half message that was read."""
+    """The part of a half message that loading keeps."""
 
     place: Place
     topic: str
@@ -26,19 +26,20 @@ class _Half(NamedTuple):
 
 @dataclass
 class Loaded:
-    """What was found in the half queue."""
+    """The content of the half queue."""
 
     pending: PendingHalves
     topics: list[str] = field(default_factory=list)
-    """Of each pending message, the topic that it is meant for."""
+    """The real topic of each pending message."""
     unsaid: list[int] = field(default_factory=list)
-    """Queue offsets of half messages that have ended and that no op message names."""
+    """Queue offsets of ended half messages that no op message names."""
 
 
 def load(store: Store, first: int, in_ops: set[int], recovered_ends: RecoveredEnds) -> Loaded:
-    """Read the half queue from `first` on; `in_ops` are the queue offsets that op messages name.
+    """Read the half queue from `first` on. `in_ops` are the queue offsets that op messages name.
 
-    What was put back stands in the queue twice when the stop came before that was written down: the last one counts.
+    A half message that was put back is in the queue twice if the stop came before the progress was saved. Then the
+    last copy counts.
     """
     loaded = Loaded(PendingHalves(first))
     by_origin: dict[int, list[_Half]] = {}

@@ -1,7 +1,8 @@
-"""Op messages: which half messages have ended (RocketMQ: TransactionalOpBatchService).
+"""Op messages, which name the half messages that have ended (RocketMQ: TransactionalOpBatchService).
 
-They are written for many ends at once, so the last ends may be known by their commits alone: a start finds those in the
-log (`settled`), and before a snapshot, behind which a start would not look, what waits is written.
+One op message covers many ends. So only commits in the log may name the last ends, and a start finds these there
+(`recovered_ends`). A start does not read the log before a snapshot. So all waiting ends are written before a
+snapshot.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from wheelmq.system.failpoint import reach
 
 
 class _Op(NamedTuple):
-    """An op message that may still be needed."""
+    """An op message that a start may still need."""
 
     queue_offset: int
     last: int
@@ -26,7 +27,7 @@ class _Op(NamedTuple):
 
 
 class Ops:
-    """Writes op messages, and knows up to where they are not needed any more. Times are monotonic milliseconds."""
+    """Writes op messages, and knows the first one that is still needed. Times are monotonic milliseconds."""
 
     def __init__(self, store: Store, interval_ms: int, bytes_max: int) -> None:
         self._store = store
@@ -39,7 +40,10 @@ class Ops:
         self._written: deque[_Op] = deque()
 
     def load(self, offset: int) -> set[int]:
-        """Read the op messages from `offset` of their queue on: the half messages that they say have ended."""
+        """Read the op messages from `offset` of their queue on.
+
+        Return the offsets of the half messages that they name.
+        """
         ended: set[int] = set()
         for queue_offset, record in queue_records(self._store, OP_HALF_TOPIC, offset):
             found = [] if record is None else offsets_in(record.message)
@@ -49,14 +53,14 @@ class Ops:
 
     @property
     def end(self) -> int:
-        """The end of the op queue, with what this tick appended."""
+        """Return the end of the op queue, including messages of the running tick."""
         queues = self._store.queues
         if queues.find(OP_HALF_TOPIC, HALF_QUEUE) is None:
             return 0
         return int(queues.next_offset[queues.row(OP_HALF_TOPIC, HALF_QUEUE)])
 
     def add(self, offset: int, now_ms: int) -> None:
-        """The transaction has ended whose half message stands at `offset`."""
+        """Add the queue offset of a half message that has ended."""
         text = f"{offset},"
         self._waiting.append(text)
         self._waiting_bytes += len(text)
@@ -67,11 +71,14 @@ class Ops:
             self._due_ms = now_ms
 
     def next_ms(self) -> int | None:
-        """When something is to be written; None when nothing waits."""
+        """Return the time of the next write, or None if no end waits."""
         return self._due_ms
 
     def write(self) -> int:
-        """Write what waits; how many messages that took. Raises OSError: what is not written goes on waiting."""
+        """Write the waiting ends. Return the number of op messages.
+
+        Raises OSError: then the unwritten ends keep waiting.
+        """
         count = 0
         while self._waiting:
             self._append(self._front())
@@ -80,7 +87,7 @@ class Ops:
         return count
 
     def _front(self) -> int:
-        """How many of those that wait go into the next message: the first with which it has its full size."""
+        """Return the number of ends that fill the next op message."""
         size = 0
         for count, text in enumerate(self._waiting, 1):
             size += len(text)
@@ -96,14 +103,14 @@ class Ops:
             self._waiting_bytes -= len(text)
 
     def append_op(self, offsets: str) -> QueueOffset:
-        """Append an op message; its queue offset. Raises OSError."""
+        """Append an op message. Return its queue offset. Raises OSError."""
         store = self._store
         appended = store.append(op_message(offsets, store.clock.now_ms(), store.settings.store_host))
         reach("transaction.op")
         return appended.queue_offset
 
     def needed_from(self, first: int) -> int:
-        """The first op message that is still needed when all half messages before `first` are gone."""
+        """Return the first op message that is still needed when all half messages before `first` are gone."""
         while self._written and self._written[0].last < first:
             self._written.popleft()
         return self._written[0].queue_offset if self._written else self.end

@@ -1,4 +1,4 @@
-"""The records of a queue of transactions, one after another."""
+"""The records of a transaction queue in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheelmq.store.store import Store
 
 
 def queue_records(store: Store, topic: str, offset: int) -> Iterator[tuple[int, Record | None]]:
-    """Queue offset and record of each from `offset` on; None in place of one that is not there, or damaged."""
+    """Yield queue offset and record of each entry from `offset` on, with None for a missing or damaged record."""
     queue = store.queues.find(topic, HALF_QUEUE)
     if queue is None:
         return
@@ -23,7 +23,7 @@ def queue_records(store: Store, topic: str, offset: int) -> Iterator[tuple[int, 
 
 
 def queue_record(store: Store, topic: str, offset: int) -> Record | None:
-    """The record at `offset`, which is before the end of the queue; None when it is not there, or damaged."""
+    """Return the record at `offset`, or None if it is missing or damaged. `offset` is before the end of the queue."""
     queue = store.queues.find(topic, HALF_QUEUE)
     if queue is None or not queue.start <= offset < queue.end:
         return None

@@ -1,7 +1,8 @@
-"""The transactions of a broker: what waits for its end, what has ended, and how far that is known on disk.
+"""The transactions of a broker: the pending ones, the ended ones, and the progress that is on disk.
 
-All of it follows from the log and the consumer offsets of CID_RMQ_SYS_TRANS. These are moved on only when the records
-that end what stands before them are on disk: a power cut that takes a commit leaves its half message pending.
+All of it follows from the log and from the consumer offsets of CID_RMQ_SYS_TRANS. These offsets advance only when the
+records that end all transactions before them are on disk. So if a power cut loses a commit, its half message is
+pending again.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ log = logging.getLogger(__name__)
 
 COMMIT: Final = SYS_TRANSACTION_COMMIT
 ROLLBACK: Final = SYS_TRANSACTION
-"""How a transaction ends: as the transaction bits of a record's system flag say it."""
+"""The outcome of a transaction, as the transaction bits of a record's system flag."""
 ENDS_REMEMBERED: Final = 10_000
-"""So many of the last ends are known by what they were, for who says one again."""
+"""Number of recent outcomes remembered, so that a repeated commit or rollback is answered consistently."""
 OP_ROOM_BYTES: Final = 512
-"""Room that an op message leaves in a log file, for the rest of its record and the offset that makes it full."""
+"""Bytes that an op message leaves free in a log file, for the rest of its record and its last offset."""
 REST_MS: Final = 100
-"""How long to wait before an append is tried again that could not be done."""
+"""Pause after a failed append."""
 
 
 class _Progress(NamedTuple):
-    """A queue offset of the half queue that counts once the log is on disk up to `position`."""
+    """A queue offset of the half queue that becomes valid once the log is on disk up to `position`."""
 
     half: int
     position: LogPosition
@@ -77,7 +78,7 @@ class Transactions:
         return loaded.pending
 
     def _stored(self, topic: str) -> int:
-        """How far a queue was done with when that was written down last."""
+        """Return the saved progress in a queue."""
         queue = self._store.queues.find(topic, HALF_QUEUE)
         offset = self._broker.consumer_offsets.get(TRANSACTION_GROUP, topic, HALF_QUEUE) or 0
         return 0 if queue is None else min(max(offset, queue.start), queue.end)
@@ -87,21 +88,21 @@ class Transactions:
     def prepare(self, half: Message) -> Appended:
         """Append a half message. Raises OSError, PropertiesTooLong, RecordTooLong."""
         if self._store.log.end == 0:
-            self._ops.append_op("")  # so that position 0, which says that a record ends none, is none of a half message
+            self._ops.append_op("")  # no half message may be at position 0: it means "ends none"
         appended = self._store.append(half)
         self.counts.add(half.properties[REAL_TOPIC], 1)
         reach("transaction.half")
         return appended
 
     def find(self, half: Record) -> Record | None:
-        """The half message of the same transaction that stands last in the queue; None when it has ended."""
+        """Return the last half message of the same transaction in the queue, or None if the transaction has ended."""
         place = self.pending.find(halves.origin_of(half), Place(half.queue_offset, half.position))
         if place is None:
             return None
         return half if place.position == half.position else self._store.log.record_at(place.position)
 
     def put_back(self, half: Record, *, checked: bool) -> Appended:
-        """Append a pending half message once more. Raises PropertiesTooLong, RecordTooLong, OSError."""
+        """Append a pending half message again. Raises PropertiesTooLong, RecordTooLong, OSError."""
         appended = self._store.append(halves.put_back(half, checked=checked))
         self.pending.move(halves.origin_of(half), Place(appended.queue_offset, appended.position))
         self.pending.drop(half.queue_offset)
@@ -111,7 +112,7 @@ class Transactions:
     def discard(self, half: Record) -> None:
         """Move a pending half message to the topic of transactions that are checked no more.
 
-        Properties at its end for which a log file has no room are left out. Raises OSError, RecordTooLong.
+        The last properties are left out if a log file has no room for them. Raises OSError, RecordTooLong.
         """
         self._broker.topics.create_for_group(CHECK_MAX_TIME_TOPIC, 1)
         message = halves.given_up(half)
@@ -122,7 +123,7 @@ class Transactions:
         reach("transaction.given_up")
 
     def end(self, half: Record, outcome: int) -> None:
-        """The pending transaction of `half` has ended; the record of its commit is appended already."""
+        """Record the end of the pending transaction of `half`. The record of its commit is in the log already."""
         topic = half.message.properties.get(REAL_TOPIC, "")
         if outcome == COMMIT:
             self.counts.commit(topic, half.message.born_ms)
@@ -135,7 +136,7 @@ class Transactions:
         reach("transaction.ended")
 
     def has_ended_as(self, half: Record, outcome: int) -> bool:
-        """Whether it is known that the transaction of `half` ended in this way."""
+        """Return whether the transaction of `half` is known to have ended with this outcome."""
         return self._ends.get(halves.origin_of(half)) == outcome
 
     def _settle(self, half: Record) -> None:
@@ -145,9 +146,10 @@ class Transactions:
     # Ticks ---------------------------------------------------------------------------------------------------------
 
     def tick(self, monotonic_ms: int) -> int:
-        """Ask producers, write op messages, move on; how many records were appended. Raises OSError.
+        """Ask producers, write op messages and advance. Return the number of appended records. Raises OSError.
 
-        Where a snapshot is about to be taken all ends are said first: a start looks at nothing before it.
+        Before a snapshot, all ends are written as op messages, because a start does not read the log before the
+        snapshot.
         """
         self._move_on()
         if monotonic_ms < self._rests_to_ms:
@@ -163,25 +165,25 @@ class Transactions:
         return appended
 
     def next_ms(self) -> int | None:
-        """When there is something to do; None when that is not known."""
+        """Return the time of the next work, or None if it is unknown."""
         times_ms = (self._ops.next_ms(), self._checks.next_ms() if self._broker.is_master else None)
         known_ms = [time_ms for time_ms in times_ms if time_ms is not None]
         return max(self._rests_to_ms, min(known_ms)) if known_ms else None
 
     @property
     def has_unsaid_ends(self) -> bool:
-        """Whether ends stand in the log that no op message says yet: a snapshot behind them would hide them."""
+        """Whether the log has ends that no op message names yet. A later snapshot would hide them."""
         return self._ops.next_ms() is not None
 
     def needed_from(self) -> LogPosition:
-        """Log files from this position on hold what is pending."""
+        """Return the log position from which log files hold pending half messages."""
         queue = self._store.queues.find(HALF_TOPIC, HALF_QUEUE)
         if queue is None or not queue.start <= self.pending.first < queue.end:
             return self._store.log.end
         return LogPosition(int(queue.read(QueueOffset(self.pending.first), 1)["position"][0]))
 
     def _move_on(self) -> None:
-        """Note how far the queues are done with, if the log is on disk as far as that needs it."""
+        """Save the progress in the queues once the log is on disk up to the required position."""
         commit_log, offsets = self._store.log, self._broker.consumer_offsets
         if self._staged is not None and commit_log.synced >= self._staged.position:
             half = self._staged.half
@@ -199,11 +201,11 @@ class Transactions:
             self._broker.workers.background.submit(job, self._broker.periodic_tasks.note_saved)
 
     def say_all(self) -> int:
-        """A clean stop: say every end in op messages; how many that took. Raises OSError."""
+        """Write all ends in op messages, for a clean stop. Return the number of op messages. Raises OSError."""
         return self._ops.write()
 
     def close(self) -> None:
-        """A clean stop: bring the log to disk, note how far the queues are done with, and how many wait."""
+        """Flush the log, and save the progress and the counts, for a clean stop."""
         job = self.counts.save_job()
         try:
             self._store.flush()
