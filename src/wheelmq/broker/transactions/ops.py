@@ -1,8 +1,7 @@
 """Op messages, which name the half messages that have ended (RocketMQ: TransactionalOpBatchService).
 
-One op message covers many ends. So only commits in the log may name the last ends, and a start finds these there
-(`recovered_ends`). A start does not read the log before a snapshot. So all waiting ends are written before a
-snapshot.
+One op message covers many ends, so the last ends may have none yet. A start finds these by their commits in the log
+(`recovered_ends`). It does not read the log before a snapshot. So all waiting ends are written before a snapshot.
 """
 
 from __future__ import annotations
