@@ -1,1 +1,1 @@
-"""asyncio shells: sockets around the pure cores."""
+"""asyncio shells: they connect sockets to the pure cores."""

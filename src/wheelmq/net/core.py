@@ -1,4 +1,4 @@
-"""The part of a process that a server serves, as the server sees it."""
+"""The interface between a server and its core."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Core(Protocol):
     def connection_lost(self, connection: ServerConnection) -> None: ...
 
     def end_round(self) -> bool:
-        """Finish the work of a round of reading. Returns whether a tick is due."""
+        """Finish the work of a round. Returns whether a tick is due."""
         ...
 
     def tick(self) -> None:
-        """Do the work that time and other threads bring."""
+        """Do the work that time and worker threads bring."""
         ...
 
     def next_tick_ms(self) -> int | None:
-        """Milliseconds until the next tick is needed; None when only a request makes one."""
+        """Return the milliseconds until the next tick, or None if only a request can require one."""
         ...

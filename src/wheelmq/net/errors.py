@@ -1,4 +1,4 @@
-"""What a call may raise."""
+"""The errors of a call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class CallError(ConnectionError):
 
 
 class Unreachable(CallError):
-    """The connection could not be made: the request was certainly not sent."""
+    """The connection could not be opened. The request was certainly not sent."""
 
 
 class Refused(Exception):
-    """The server answered with another code than SUCCESS."""
+    """The server answered with a code other than SUCCESS."""
 
     def __init__(self, answer: Command) -> None:
         try:

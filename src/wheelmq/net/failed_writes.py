@@ -19,7 +19,7 @@ _ACKNOWLEDGED: Final = struct.Struct("@120xQ")
 
 
 def write(log: RateLimitedLog, connection: ServerConnection, transport: asyncio.Transport, frames: bytes) -> None:
-    """Write frames. A failure ends this connection alone, not the round that writes to others too."""
+    """Write frames. A failure ends only this connection, not the round, which also writes to others."""
     connection.last_answer = frames[:HEAD_BYTES]
     try:
         transport.write(frames)
@@ -35,9 +35,10 @@ def warn_of_lost_answers(
     written_bytes: int,
     error: Exception,
 ) -> None:
-    """Log that a connection failed, if the peer's system has not acknowledged all answers.
+    """Log that a connection failed if the peer's system has not acknowledged all answers.
 
-    A client that is killed resets its connection. That alone is no failure: it may have read all answers before.
+    A killed client resets its connection. The reset alone is no failure, because the client may have read all
+    answers.
     """
     acknowledged = _bytes_acknowledged(transport)
     if acknowledged is None or acknowledged < written_bytes:
@@ -45,7 +46,7 @@ def warn_of_lost_answers(
 
 
 def _bytes_acknowledged(transport: asyncio.Transport) -> int | None:
-    """Return the bytes that the peer's system has acknowledged, or None if the system does not know."""
+    """Return the bytes that the peer's system has acknowledged, or None if the count is unavailable."""
     try:
         info = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.size)
         return int(_ACKNOWLEDGED.unpack(info)[0])

@@ -1,4 +1,4 @@
-"""The deadline of a frame that has begun: a peer must send the rest of it in time."""
+"""The deadline of an unfinished frame: the peer must send the rest of it in time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class FrameDeadline:
     """The deadline of one connection. Each frame has its own.
 
-    The connection owns it. So it does not refer to the connection, except while the timer runs: a closed connection
-    must not need a collection of garbage.
+    The connection owns this object. The object refers to the connection only while the timer runs, because a closed
+    connection must not need a garbage collection.
     """
 
     def __init__(self, server: Server) -> None:
@@ -24,7 +24,7 @@ class FrameDeadline:
         """Bytes of answers that had left the connection when the timer started."""
 
     def watch(self, connection: ServerConnection, *, begun: bool, moved: bool) -> None:
-        """Start the timer of a frame that has begun; stop it after progress or at the end of the frame."""
+        """Start the timer of an unfinished frame. Stop it after progress or at the end of the frame."""
         if self._timer is not None and (moved or not begun):
             self._timer.cancel()
             self._timer = None
@@ -34,7 +34,7 @@ class FrameDeadline:
             self._timer = self._server.loop.call_later(deadline_s, self._expire, connection)
 
     def _expire(self, connection: ServerConnection) -> None:
-        """Close the connection, unless its bytes are unread because the peer still reads answers."""
+        """Close the connection, unless its bytes are unread only because the peer still reads answers."""
         self._timer = None
         server = self._server
         if connection.is_stalled and connection.bytes_drained > self._drained_bytes:

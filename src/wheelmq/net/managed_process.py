@@ -1,8 +1,9 @@
-"""A child process that is kept running: started, listened to, started again when it dies, stopped in good order.
+"""A child process that is kept running: started, watched, restarted after a death, and stopped in order.
 
-A child speaks in JSON lines on its standard output; what else it prints goes to its log file. Its standard input is a
-pipe of which only we hold the other end: so a child that watches it ends when we do, however we end. It has a process
-group of its own, so that a Ctrl-C at the terminal is for us, who stop the children in order.
+A child writes events as JSON lines to its standard output. Its log file gets all other output. Its standard input is
+a pipe whose other end only the parent holds. So a child that watches this pipe ends with the parent, even if that is
+killed. Each child has a process group of its own. So Ctrl-C at the terminal reaches only the parent, which stops the
+children in order.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from wheelmq.system.clock import Clock
 from wheelmq.system.log_files import bound
 
 CANNOT_START: Final = 78
-"""A child's exit code when it would not help to start it again: a port is taken, a setting is wrong (EX_CONFIG)."""
+"""Exit code of a child that would fail again after a restart: a port is taken, or a setting is wrong (EX_CONFIG)."""
 
 LOG_LOOK_S: Final = 5.0
-"""Time between two looks at the size of the log file."""
+"""Seconds between two checks of the log file's size."""
 BACKOFF_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0)
-"""Pauses before a start, by how many deaths came in a row; the last one for all that follow."""
+"""Pauses in seconds before a restart, by the number of deaths in a row. The last one applies to all further
+deaths."""
 STEADY_S: Final = 30.0
-"""A child that lived this long died of something new: its deaths are counted from the start."""
+"""The death of a child that lived for this many seconds has a new cause, so the count of deaths starts again."""
 DEATHS_MAX: Final = 5
-"""Deaths of a child that never came up, after which it is given up."""
+"""Deaths in a row after which a child that never came up is not restarted."""
 LINE_BYTES_MAX: Final = 1 << 20
 LAST_WORDS_S: Final = 1.0
 
@@ -39,7 +41,10 @@ Event = dict[str, Any]
 
 
 class ManagedProcess:
-    """One process and those that follow it. `on_event` hears what it says, `on_death` how it ended."""
+    """One process and its successors.
+
+    `on_event` receives its events, and `on_death` its end and the pause that follows.
+    """
 
     def __init__(
         self,
@@ -57,9 +62,9 @@ class ManagedProcess:
         self.log_path = log_path
         self.deaths = 0
         self.is_up = False
-        """Whether any of its processes ever came up, as `came_up` was told."""
+        """Whether one of its processes ever came up, as reported by `came_up`."""
         self.failure: str | None = None
-        """Why it is given up; None while it is not."""
+        """The reason for no further restart; None while the process is kept running."""
         self.failed = asyncio.Event()
         self.log_start = 0
         """Byte of the log at which the output of the current process begins."""
@@ -67,7 +72,7 @@ class ManagedProcess:
         self._on_event = on_event
         self._on_death = on_death
         self._environment = dict(environment or {})
-        """Variables of the child besides those that it inherits."""
+        """Environment variables of the child in addition to the inherited ones."""
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -77,22 +82,23 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now; None between two of them."""
+        """The id of the running process, or None if none runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     def start(self) -> None:
-        """Begin to keep it running."""
+        """Start the process and keep it running."""
         assert self._task is None
         self._task = asyncio.create_task(self._keep())
 
     def came_up(self) -> None:
-        """It does its work: from now on it is never given up."""
+        """Record that the child does its work. From now on it is always restarted."""
         self.is_up = True
 
     async def stop(self, deadline_s: float) -> bool:
-        """End it by SIGTERM, after `deadline_s` by SIGKILL; False when it took that, went wrong, or was dead.
+        """End the process by SIGTERM, or by SIGKILL after `deadline_s`. Return whether it ended well.
 
-        A process that has not come so far as to handle SIGTERM has nothing to tidy up: its end is as good as any.
+        Returns False if it needed SIGKILL, failed, or was dead before. A process that cannot handle SIGTERM yet has
+        nothing to clean up, so its end counts as good.
         """
         if self._task is None:
             return True
@@ -115,21 +121,24 @@ class ManagedProcess:
             return False
 
     def kill(self) -> None:
-        """End it at once, and for good: for whoever cannot wait any more. `stop` is still to be awaited."""
+        """Kill the process at once and do not restart it, for a caller that cannot wait.
+
+        The caller must still await `stop`.
+        """
         if self._task is not None:
             self._task.cancel()
         if self._process is not None:
             _signal(self._process, signal.SIGKILL)
 
     def end_process(self, why: str) -> None:
-        """End the running process by SIGKILL, as one that hangs. It is started again like one that died."""
+        """End a hanging process by SIGKILL. It is restarted as after a death."""
         if self._process is not None:
             self._last_words = why
             _signal(self._process, signal.SIGKILL)
         self.note(f"WARNING {why}")
 
     def note(self, text: str) -> None:
-        """Write a line to the child's log. A disk that is full loses the line."""
+        """Write a line to the child's log. The line is lost if the disk is full."""
         self._log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {text}\n".encode())
 
     def _log(self, line: bytes) -> None:
@@ -190,14 +199,14 @@ class ManagedProcess:
                 self._on_event(event)
 
     async def _bound_log(self) -> None:
-        """Keep the log file within its bound while the process runs."""
+        """Keep the log file within its limit while the process runs."""
         while True:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(bound, self.log_path)
             await asyncio.sleep(LOG_LOOK_S)
 
     def _count_death(self, code: int) -> float | None:
-        """Note a death; the pause before the next start, None when there is to be none."""
+        """Count a death. Return the pause before the restart in seconds, or None for no restart."""
         self.deaths += 1
         if self._clock.monotonic() - self._started_s >= STEADY_S:
             self._in_a_row = 0
@@ -214,7 +223,7 @@ class ManagedProcess:
 
 
 def end_text(code: int) -> str:
-    """How a process ended, in words."""
+    """Return a text about the end of a process with exit code `code`."""
     if code >= 0:
         return f"it ended with code {code}"
     try:

@@ -1,9 +1,13 @@
-"""The bound on bytes in memory, of all connections of a server: who is closed when there are too many.
+"""The limit on bytes in memory for all connections of a server, and the choice of connections to close.
 
-Bytes are counted as they come and go as far as that is cheap: what is handed to a socket counts until it is counted
-anew. Only when the count passes the bound is it made true. If there are too many indeed, every peer rests for a moment;
-what those read meanwhile that do read may make room. If not, some are closed until a quarter is free: first those that
-had answers to read and read nothing, most bytes first; then those whose frame began first; then whoever holds most.
+The count of bytes is approximate where an exact one would be expensive: bytes that were passed to a socket count
+until the next recount. The guard recounts only when the count exceeds the limit. If the exact total exceeds it too,
+all peers pause for a moment, and peers that read meanwhile may make room. If there is still no room, the guard closes
+connections until a quarter of the limit is free:
+
+1. connections that had answers to read and read nothing, most bytes first;
+2. connections with unfinished frames, the oldest frame first;
+3. all others, most bytes first.
 """
 
 from __future__ import annotations
@@ -23,38 +27,38 @@ FREED_SHARE: Final = 4
 
 
 class MemoryGuard:
-    """Keeps the count of a server, and the bound."""
+    """Counts the bytes of a server and enforces the limit."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._counted = 0
         self._begun: dict[ServerConnection, None] = {}
-        """Connections that hold much of a frame, in the order in which the frames began."""
+        """Connections with large unfinished frames, in the order in which the frames began."""
         self._drained: dict[ServerConnection, int] = {}
-        """Bytes that had left for each peer when all began to rest."""
+        """Bytes that had left for each peer when the pause began."""
         self._log = RateLimitedLog(log, server.loop.time)
         self.is_on = False
-        """Whether all peers rest."""
+        """Whether all peers pause."""
         self.closed = 0
-        """Connections closed to make room."""
+        """Connections that were closed to make room."""
 
     def charge(self, count: int) -> None:
-        """So many bytes more are in memory, fewer when it is negative."""
+        """Add `count` bytes to the total. It may be negative."""
         self._counted += count
         if self._counted > self._server.limits.bytes_in_flight_max and not self.is_on:
             self._recount()
 
     def begin_frame(self, connection: ServerConnection) -> None:
-        """`connection` holds much of a frame from now on."""
+        """Record that `connection` holds a large unfinished frame."""
         self._begun.pop(connection, None)
         self._begun[connection] = None
 
     def end_frame(self, connection: ServerConnection) -> None:
-        """`connection` does so no more."""
+        """Record that `connection` holds no large unfinished frame any more."""
         self._begun.pop(connection, None)
 
     def _recount(self) -> None:
-        """Count anew; have all rest when it is too much indeed."""
+        """Compute the exact total. Pause all peers if it exceeds the limit."""
         self._server.write()
         self._counted = sum(one.bytes_held for one in self._server.connections)
         if self._counted <= self._server.limits.bytes_in_flight_max:
@@ -66,7 +70,7 @@ class MemoryGuard:
         self._server.loop.call_later(RELIEF_S, self._end, RELIEF_LOOKS)
 
     def _end(self, looks: int) -> None:
-        """Go on when there is room; when there is none after so many looks, close those that hold too much before."""
+        """End the pause when there is room. If `looks` checks found none, close connections first."""
         held = {one: one.bytes_held for one in self._server.connections}
         total, bound = sum(held.values()), self._server.limits.bytes_in_flight_max
         if total > bound and looks > 1:

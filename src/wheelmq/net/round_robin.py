@@ -1,8 +1,8 @@
-"""RoundRobin of connections: how much a server serves to one of them before the others and the tick.
+"""Turns of connections: how much a server serves to one connection before the others and the tick.
 
-A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection is busy if its turn ended before its requests
-did. Busy connections wait for a later round, and the next round begins with them, in their order. After them the round
-serves new reads. A connection that is not busy always gets a short turn: a client with one request does not wait for
+A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection is busy if its turn ended before its
+requests did. Busy connections wait for a later round, which begins with them in their order. Then the round serves
+new reads. A connection that is not busy always gets a short turn, so a client with one request does not wait for
 clients with thousands. A new connection is not busy.
 """
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 ROUND_S: Final = 0.01
 ROUND_BYTES: Final = 1 << 20
-"""Answers of one round. The last one may exceed it."""
+"""Bytes of answers in one round. The last answer may exceed them."""
 SHORT_S: Final = 0.001
 SHORT_BYTES: Final = 64 << 10
-"""A turn in a round that has ended early."""
+"""Limits of a turn in a round that has ended early."""
 
 
 class RoundRobin:
@@ -27,15 +27,15 @@ class RoundRobin:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._ends_s: float | None = None
-        """When the round that runs is over; None between rounds."""
+        """End of the running round, or None between rounds."""
         self._bytes = 0
         self.waiting: dict[ServerConnection, None] = {}
         """Connections that wait for a turn, in order."""
         self.postponed = 0
-        """RoundRobin that waited for a later round, since the start."""
+        """Turns that waited for a later round, since the start."""
 
     def begin(self) -> tuple[float, int]:
-        """Begin a turn. Returns when it ends, and the bytes of answers that may be queued in it."""
+        """Begin a turn. Return its end, and the bytes of answers that may be queued in it."""
         now_s = self._server.loop.time()
         if self._ends_s is None:
             self._ends_s = now_s + ROUND_S
@@ -57,11 +57,10 @@ class RoundRobin:
         self.waiting[connection] = None
 
     def forget(self, connection: ServerConnection) -> None:
-        """Drop a connection that is closed."""
+        """Remove a closed connection."""
         self.waiting.pop(connection, None)
 
     def is_waiting(self, connection: ServerConnection) -> bool:
-        """Return whether `connection` waits for a turn."""
         return connection in self.waiting
 
     def end_round(self) -> None:

@@ -1,4 +1,4 @@
-"""The client shell: one connection to a server, requests matched to answers by opaque."""
+"""The client shell: one connection to a server. It matches answers to requests by opaque."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 256 << 10
 ASKED_MAX: Final = 1000
-"""Requests of the server's own accord that are worked on at once; more are refused, and oneway ones dropped."""
+"""Server requests in progress at the same time. Further ones are rejected, and further oneway requests are
+dropped."""
 SILENCE_S: Final = 1.0
-"""A call that waited for longer than this while nothing at all was heard gives its connection up."""
+"""A call that timed out after at least this many seconds drops its connection if nothing at all arrived meanwhile."""
 CLOSING_S: Final = 1.0
-"""How long what is written and not sent yet is waited for when a connection is closed."""
+"""Seconds that a close waits for written data to be sent."""
 
 OnRequest = Callable[[Command], Command | Awaitable[Command | None] | None]
 
 
 class RpcClient:
-    """One connection, made at the first call and again after it was lost, until it is closed.
+    """One connection, opened at the first call and again after a loss, until it is closed.
 
-    A server that has gone without a word, with its machine or behind a router, would be waited for as long as the
-    system tries to reach it: a quarter of an hour. So a call that times out with nothing heard since gives it up.
+    A server can vanish without closing the connection, for example when its machine or a router fails. The system
+    would then retry for a quarter of an hour. So a call that times out while nothing arrived drops the connection.
 
-    `on_request` gets what the server asks of its own accord; what it returns is the answer, at once or when it is
-    awaited. `on_lost` is told when the connection breaks. `sign` completes each request before it is sent.
+    `on_request` receives the requests of the server. Its result is the answer, either at once or when awaited.
+    `on_lost` runs when the connection breaks. `sign` completes each request before it is sent.
     """
 
     def __init__(
@@ -57,10 +58,10 @@ class RpcClient:
         self._opening: asyncio.Task[None] | None = None
         self._is_closed = False
         self._heard = 0
-        """How often something came."""
+        """Number of reads that returned data."""
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
-        """Send a request and wait for its answer, whatever its code. Raises CallError."""
+        """Send a request and return its answer, with any code. Raises CallError."""
         await self._connect(timeout_s)
         self._opaque = (self._opaque + 1) & 0x7FFF_FFFF
         command.opaque = self._opaque
@@ -78,14 +79,14 @@ class RpcClient:
             self._waiting.pop(command.opaque, None)
 
     async def ask(self, command: Command, timeout_s: float = 3.0) -> Command:
-        """As `call`, but raises Refused for an answer that is no success."""
+        """Call the server as `call` does. Raises Refused if the answer's code is not SUCCESS."""
         answer = await self.call(command, timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(answer)
         return answer
 
     async def tell(self, command: Command, timeout_s: float = 3.0) -> None:
-        """Send a oneway request; waits while the server does not read. Raises CallError."""
+        """Send a oneway request. Waits while the server does not read. Raises CallError."""
         await self._connect(timeout_s)
         self._opaque = (self._opaque + 1) & 0x7FFF_FFFF
         command.opaque = self._opaque
@@ -101,7 +102,7 @@ class RpcClient:
             raise CallError(f"{self.address} does not read: {error or 'too long'}") from None
 
     async def close(self) -> None:
-        """Close the connection for good; waiting calls fail, and what the server asked is not answered any more."""
+        """Close the connection for good. Waiting calls fail, and requests of the server remain without an answer."""
         self._is_closed = True
         for task in self._asked:
             task.cancel()
@@ -123,16 +124,16 @@ class RpcClient:
                 writer.transport.abort()
 
     def abort(self) -> None:
-        """Break the connection, and give up what waits to be sent over it; the next call makes another."""
+        """Break the connection and drop unsent data. The next call opens another connection."""
         if self._writer is not None:
             self._writer.transport.abort()
 
     async def _connect(self, timeout_s: float) -> None:
-        """Have a connection: all who want one wait for the same attempt, each for as long as it has time."""
+        """Connect if there is no connection. All callers wait for the same attempt, each up to its own timeout."""
         if self._reader is not None and self._writer is not None:
             if not self._reader.at_eof() and not self._writer.is_closing():
                 return
-            # it is over, and the task that reads has yet to learn it: what is sent now would be lost
+            # the connection is closed but the reader does not know yet: a request would be lost
             self._lose(self._writer, CallError(f"{self.address} closed the connection"))
         if self._is_closed:
             raise Unreachable(f"the connection to {self.address} was closed")
@@ -164,7 +165,7 @@ class RpcClient:
     def _opened(self, opening: asyncio.Task[None]) -> None:
         self._opening = None
         if not opening.cancelled():
-            opening.exception()  # whoever still waits gets it
+            opening.exception()  # each waiting caller gets the exception
 
     def _write(self, command: Command) -> None:
         if self._writer is None:
@@ -234,12 +235,12 @@ class RpcClient:
             self._write(answer)
 
     def _give_up(self, writer: asyncio.StreamWriter | None, heard: int, waited_s: float) -> None:
-        """Lose a connection on which nothing was heard while a call waited for its answer."""
+        """Drop a connection on which nothing arrived while a call waited for its answer."""
         if writer is not None and heard == self._heard and waited_s >= SILENCE_S:
             self._lose(writer, CallError(f"{self.address} was silent for {waited_s} s: the connection was given up"))
 
     def _lose(self, writer: asyncio.StreamWriter, error: CallError) -> None:
-        """The server, or the way to it, has gone: what was not sent yet is let go."""
+        """Drop the connection after a failure. Unsent data is lost."""
         if writer is not self._writer:
             return  # there is another connection by now
         self._drop(error)
@@ -248,7 +249,7 @@ class RpcClient:
             self._on_lost()
 
     def _drop(self, error: CallError) -> asyncio.StreamWriter | None:
-        """Fail the calls that wait; the writer of the connection that was."""
+        """Fail the waiting calls. Return the writer of the dropped connection."""
         writer, self._writer = self._writer, None
         for future in self._waiting.values():
             if not future.done():

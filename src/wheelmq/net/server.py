@@ -1,9 +1,9 @@
-"""The server shell: sockets in, a core behind them, rounds of reading and ticks.
+"""The server shell: it connects sockets to a core, and runs rounds and ticks.
 
-All connections read into one buffer; whole frames are served as soon as they are there, and a connection keeps what is
-left of a frame that has begun. The first bytes of a round schedule its end. Answers queue up per connection and leave
-with one write at the round's end; behind them, when it is due, comes the tick, for what time and other threads bring.
-`Limits` bound what peers can have of all that.
+All connections read into one buffer. The server serves whole frames as soon as they arrive, and a connection keeps
+the rest of an unfinished frame. The first bytes of a round schedule its end. Answers are queued per connection and
+leave in one write at the end of the round. Then the tick runs if it is due. It does the work that time and worker
+threads bring. `Limits` bound the resources that peers can take.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from wheelmq.system.rate_limited_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
-"""The buffer that connections read into."""
+"""Size of the buffer that connections read into."""
 SMALL_BYTES = 16 << 10
-"""So much of a frame that has begun is copied to that buffer's front for the next read; more has one of its own."""
+"""A shorter unfinished frame is copied to the front of that buffer for the next read. A longer one has its own."""
 ROOM_BYTES = 4096
-"""Room that a read needs."""
+"""Free bytes that a read needs."""
 FAILED_TICK_MS = 100
 SAME_ALARM_S = 0.001
-"""What a core wants by the millisecond is one moment still when it is told again within it: its alarm stays."""
+"""An alarm stays if the next tick is due within this time after it: a core computes times to the millisecond."""
 
 
 T = TypeVar("T")
@@ -47,9 +47,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._rest: bytearray | None = None
-        """What has come of a frame that has begun, and room for more of it if it is large."""
+        """The bytes of an unfinished frame, with free room if the frame is large."""
         self._filled = 0
-        """Bytes of `_rest` that are filled; of the server's buffer while that is served."""
+        """Filled bytes of `_rest`, or of the server's buffer while that is served."""
         self._is_large = False
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
@@ -57,17 +57,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._close_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self.is_stalled = False
-        """Reading rests, and frames may be left in the buffer, until what is queued has drained."""
+        """Whether reading pauses until the queued answers have drained. Whole frames may remain in the buffer."""
         self._queued_bytes = 0
         self._turn_ends_s, self._turn_bytes_max = 0.0, 0
-        """When the turn of the connection is over, and the queued bytes at which it is."""
+        """End of the connection's turn: its time, and its number of queued bytes."""
         self._is_busy = False
         """Whether its last turn left whole requests unserved. They are in `_rest` until its next turn."""
         self._written_bytes = 0
         self._has_moved = True
-        """Whether something came, or left for a peer that had to read, since the last look at who is idle."""
+        """Whether bytes arrived since the last idle check."""
         self._drained_bytes = 0
-        """At that look."""
+        """Bytes that had left at the last idle check."""
         self._idle_looks = 0
         self.peer = Host(b"\0\0\0\0", 0)
         self.is_open = False
@@ -112,7 +112,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._serve(self._server.buffer if self._rest is None or not self._is_large else memoryview(self._rest))
 
     def _serve(self, view: memoryview) -> None:
-        """Serve the whole frames in view[:filled] in a turn; keep the rest."""
+        """Serve the whole frames in view[:filled] in a turn. Keep the rest."""
         server = self._server
         server.schedule_round()
         taken = 0
@@ -140,7 +140,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.rest()
 
     def pause_writing(self) -> None:
-        """The peer does not read: stop reading from it until it does."""
+        """Stop reading from a peer that does not read, until it does."""
         self._paused = True
         self.rest()
 
@@ -149,13 +149,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.go_on()
 
     def rest(self) -> None:
-        """Stop reading, until what is queued has drained."""
+        """Stop reading until the queued answers have drained."""
         if self._transport is not None and not self.is_stalled and not self._transport.is_closing():
             self.is_stalled = True
             self._transport.pause_reading()
 
     def go_on(self) -> None:
-        """Serve on, once what is queued has drained."""
+        """Continue to serve if the queued answers have drained."""
         if self._transport is None or self._transport.is_closing():
             return
         if self.is_stalled and not self.is_full and not self._server.round_robin.is_waiting(self):
@@ -164,7 +164,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.loop.call_soon(self._serve_rest)
 
     def take_turn(self) -> None:
-        """Continue to serve now, after a wait for a turn. A peer that must read answers first loses this turn."""
+        """Continue to serve after a wait for a turn. A peer that must read answers first loses this turn."""
         if self._transport is None or self._transport.is_closing():
             return
         if self.is_full:
@@ -201,7 +201,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is queued for the peer that nothing more should be served to it for now."""
+        """Whether no more requests should be served for now, because too many bytes wait for this peer or for all."""
         server = self._server
         return self._paused or self._queued_bytes > server.limits.buffer_bytes_max or server.memory_guard.is_on
 
@@ -213,7 +213,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self.is_full
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame; it leaves at the end of the round, or of the tick."""
+        """Queue a frame. It leaves at the end of the round or tick."""
         if self.is_open:
             if not self._out:
                 self._server.dirty.append(self)
@@ -223,7 +223,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.round_robin.charge(len(frame))
 
     def flush(self) -> None:
-        """Write what was queued."""
+        """Write the queued frames."""
         if self._transport is not None and self._out:
             if not self._transport.is_closing():
                 self._written_bytes += self._queued_bytes
@@ -234,7 +234,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.go_on()
 
     def close(self) -> None:
-        """Close; what was queued is still sent, to a peer that reads it in time."""
+        """Close the connection. A peer that reads in time still gets the queued frames."""
         if self.is_open and self._transport is not None:
             self.flush()
             self.is_open = False
@@ -243,7 +243,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._close_timer = self._server.loop.call_later(self._server.limits.close_s, self._transport.abort)
 
     def abort(self) -> None:
-        """Close at once; what was queued is lost."""
+        """Close at once. The queued frames are lost."""
         self.is_open = False
         self._out.clear()
         self._queued_bytes = 0
@@ -254,10 +254,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     # The buffer ----------------------------------------------------------------------------------------------------
 
     def _keep(self, view: memoryview, taken: int) -> None:
-        """Keep view[taken:filled], what is left of what was served."""
+        """Keep the unserved bytes view[taken:filled]."""
         left = self._filled - taken
         if self._is_large and not taken:
-            return  # more of the frame that it is there for
+            return  # `_rest` holds more of the frame that it was created for
         if not self.is_open or not left:
             if self._rest is not None:
                 self._hold(None)
@@ -273,7 +273,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._filled = left
 
     def _grow(self, rest: bytearray) -> bytearray:
-        """Room for more of a frame: as much again as has come, and no more than the frame needs."""
+        """Return a larger buffer for the frame: twice the received bytes, but at most the size of the frame."""
         wanted = min(_frame_bytes(rest[:4]), 2 * self._filled)
         large = bytearray(max(wanted, self._filled + ROOM_BYTES))
         large[: self._filled] = rest[: self._filled]
@@ -281,7 +281,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return large
 
     def _hold(self, rest: bytearray | None, *, is_large: bool = False) -> None:
-        """Hold `rest` in place of what was held."""
+        """Replace the held bytes by `rest`."""
         if self._is_large and not is_large:
             self._server.memory_guard.end_frame(self)
         change = (0 if rest is None else len(rest)) - (0 if self._rest is None else len(self._rest))
@@ -293,12 +293,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def bytes_unread(self) -> int:
-        """Answers that were written and have not left."""
+        """Bytes of answers that were written and have not left."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def bytes_drained(self) -> int:
-        """Answers that have left, of all there ever were."""
+        """Bytes of answers that have left since the connection opened."""
         return self._written_bytes - self.bytes_unread
 
     @property
@@ -309,9 +309,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Time ----------------------------------------------------------------------------------------------------------
 
     def check_idle(self) -> bool:
-        """Look whether anything has moved; whether nothing has for so long that the connection is idle.
+        """Check for progress since the last check. Return whether the connection is idle.
 
-        A peer that has answers to read must read: what it sends does not count meanwhile.
+        A peer with unread answers must read them. Requests that it sends are no progress meanwhile.
         """
         drained = self.bytes_drained
         must_read = self.bytes_unread > 0
@@ -324,19 +324,19 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 
 def _frame_bytes(prefix: memoryview | bytearray) -> int:
-    """Bytes of the frame that begins with `prefix`, its length among them."""
+    """Return the size of the frame that begins with `prefix`, with its length field."""
     announced = int.from_bytes(prefix, "big", signed=True) if len(prefix) == 4 else 0
     return min(max(announced, 0), FRAME_BYTES_MAX) + 4
 
 
 def _holds_frame(view: memoryview) -> bool:
-    """Return whether `view` begins with a whole frame, or with a length that no frame may have."""
+    """Return whether `view` begins with a whole frame, or with an invalid length."""
     announced = int.from_bytes(view[:4], "big", signed=True)
     return len(view) >= 4 and (announced <= len(view) - 4 or announced > FRAME_BYTES_MAX)
 
 
 class Server:
-    """Listens, and ticks the core."""
+    """Listens for connections and runs the core's rounds and ticks."""
 
     def __init__(self, core: Core, *, limits: Limits | None = None, sockets: SocketOptions | None = None) -> None:
         self.core = core
@@ -344,18 +344,18 @@ class Server:
         self.limits = limits or Limits()
         self.sockets = sockets or SocketOptions()
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
-        """What connections read into, one after another."""
+        """The buffer that all connections read into, one after another."""
         self.connections: set[ServerConnection] = set()
         self.dirty: list[ServerConnection] = []
         self.memory_guard = MemoryGuard(self)
         self.round_robin = RoundRobin(self)
         self.bad_frames = 0
-        """Connections closed for what they sent: no frame, or one that could not be served."""
+        """Connections that were closed because they sent no frame, or one that could not be served."""
         self.slow_frames = 0
         self.refused = 0
-        """Connections closed as they were made: there were too many."""
+        """Connections that were closed at once because there were too many."""
         self.idle = 0
-        """Connections closed because nothing moved over them."""
+        """Connections that were closed because they made no progress."""
         self.failed_ticks = 0
         self.on_tick: Callable[[], None] | None = None
         """Called after each tick."""
@@ -363,14 +363,14 @@ class Server:
         self._round_ends = False
         """Whether the end of a round is scheduled."""
         self._tick_asked = False
-        """Whether it is to tick whatever the core says."""
+        """Whether to run a tick even if the core needs none."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._idle_alarm: asyncio.TimerHandle | None = None
         self.log = RateLimitedLog(log, self.loop.time)
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen on `host`, beside what is listened on already; the port, which `port` 0 leaves to the system."""
+        """Listen on one more `host`. Return the port; the system chooses it if `port` is 0."""
         backlog = self.sockets.backlog
         listener = await self.loop.create_server(lambda: ServerConnection(self), host, port, backlog=backlog)
         self._listeners.append(listener)
@@ -380,7 +380,7 @@ class Server:
         return int(listener.sockets[0].getsockname()[1])
 
     def is_crowded(self) -> bool:
-        """Whether a connection is one too many."""
+        """Return whether there are too many connections for one more. Count and log the rejection."""
         if len(self.connections) < self.limits.connections_max:
             return False
         self.refused += 1
@@ -397,18 +397,18 @@ class Server:
                 connection.close()
 
     def schedule_round(self) -> None:
-        """End the round of reading that runs now."""
+        """Schedule the end of the running round."""
         if not self._round_ends:
             self._round_ends = True
             self.loop.call_soon(self._end_round)
 
     def schedule_tick(self) -> None:
-        """The same, and tick: something has come that is none of the core's requests."""
+        """Schedule the end of the round and a tick, for an event other than a request."""
         self._tick_asked = True
         self.schedule_round()
 
     def on_loop(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the loop, then tick; may be called from another thread."""
+        """Run `callback` on the loop, then tick. Any thread may call this."""
 
         def run() -> None:
             callback()
@@ -417,7 +417,7 @@ class Server:
         self.loop.call_soon_threadsafe(run)
 
     def _end_round(self) -> None:
-        """End the round, and tick if that is due or asked for, and also when the round's end fails."""
+        """End the round. Tick if that is due or requested, or if the end of the round failed."""
         self._round_ends = False
         failed = self.failed_ticks
         is_due = self._attempt(self.core.end_round)
@@ -435,7 +435,7 @@ class Server:
             self.round_robin.serve_waiting()
 
     def _attempt(self, step: Callable[[], T]) -> T | None:
-        """What `step` gives; None when it fails, which is told and counted."""
+        """Return the result of `step`. Log and count a failure, and return None."""
         try:
             return step()
         except Exception:
@@ -444,7 +444,7 @@ class Server:
             return None
 
     def _set_alarm(self, wait_ms: int | None) -> None:
-        """Have the next tick in `wait_ms`, and in place of the one that was to be."""
+        """Schedule the next tick in `wait_ms`, in place of the one that was scheduled."""
         if wait_ms == 0:
             self.schedule_tick()
             wait_ms = None
@@ -462,13 +462,13 @@ class Server:
         self.schedule_tick()
 
     def write(self) -> None:
-        """Hand what is queued for connections to their sockets."""
+        """Write the queued frames of all connections to their sockets."""
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
             connection.flush()
 
     def figures(self) -> dict[str, int]:
-        """What the shell counts, by name."""
+        """Return the metrics of the shell by name."""
         return {
             "connections": len(self.connections),
             "bad_frames": self.bad_frames,
@@ -481,7 +481,6 @@ class Server:
         }
 
     async def close(self) -> None:
-        """Stop listening and close every connection."""
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):

@@ -1,4 +1,4 @@
-"""A blocking connection to a server, for code that has no loop: Spark's driver, its tasks, small tools."""
+"""A blocking connection to a server, for code without an event loop: Spark's driver, its tasks, small tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheelmq.net.errors import CallError, Refused
 
 
 class SyncConnection:
-    """One connection, made at the first call and again after it was lost. Not for use by several threads at once."""
+    """One connection, opened at the first call and again after a loss. Only one thread may use it at a time."""
 
     def __init__(self, address: str, timeout_s: float = 5.0) -> None:
         self.address = address
@@ -21,7 +21,7 @@ class SyncConnection:
         self._opaque = 0
 
     def call(self, command: Command) -> Command:
-        """Send a request and wait for its answer, whatever its code. Raises CallError."""
+        """Send a request and return its answer, with any code. Raises CallError."""
         try:
             connection = self._connect()
             self._opaque = (self._opaque + 1) & 0x7FFF_FFFF
@@ -36,7 +36,7 @@ class SyncConnection:
             raise CallError(f"{self.address}: {error}") from None
 
     def ask(self, command: Command) -> Command:
-        """As `call`, but raises Refused for an answer that is no success."""
+        """Call the server as `call` does. Raises Refused if the answer's code is not SUCCESS."""
         answer = self.call(command)
         if answer.code != ResponseCode.SUCCESS:
             raise Refused(answer)
@@ -58,7 +58,7 @@ class SyncConnection:
         return self._socket
 
     def _was_closed(self, connection: socket.socket) -> bool:
-        """Whether the server has closed a connection over which nothing is asked, as it does with idle ones."""
+        """Return whether the server has closed this idle connection. No request may be pending on it."""
         connection.settimeout(0)
         try:
             return connection.recv(1, socket.MSG_PEEK) == b""
