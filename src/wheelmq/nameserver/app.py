@@ -1,4 +1,4 @@
-"""A name server process: core, sockets, signals."""
+"""A name server process: core, sockets and signals."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class NameServerApp:
 
     @property
     def port(self) -> int:
-        """The port that is listened on, once it is."""
+        """The port, known after the start."""
         return self.settings.listen_port
 
     async def start(self) -> None:
-        """Listen; `port` is then the real one."""
+        """Start to listen. `port` is then the real port."""
         settings = self.settings
         sockets = SocketOptions(settings.listen_backlog, settings.socket_send_bytes, settings.socket_receive_bytes)
         limits = Limits(

@@ -1,15 +1,15 @@
-"""Registrations of Apache's brokers that have compressedRegister on (RocketMQ: RegisterBrokerBody).
+"""Registrations of Apache's brokers with compressedRegister (RocketMQ: RegisterBrokerBody).
 
     zlib( length | dataVersion as JSON
           count  | length | one topic as text, `count` times
           length | list of filter servers as JSON
           count  | length | one mapping of a static topic as JSON, `count` times )
 
-Lengths and counts are integers of 32 bits. A topic is `name readQueues writeQueues perm filterType attributes`, with a
-blank between; its flags are not among them. What comes behind the topics is of no use here and is not read.
+Lengths and counts are 32-bit integers. A topic is `name readQueues writeQueues perm filterType attributes`, separated
+by blanks, without its flags. The parts after the topics are not needed and not read.
 
-The header says whether a body is compressed; but those of 5.x say that it is not, and Apache's own name server cannot
-read them then. What zlib writes begins with an x, as no JSON does.
+The header says whether a body is compressed. Brokers of 5.x always deny it, so Apache's own name server cannot read
+their compressed bodies. Therefore this module checks the first byte: zlib data begin with an x, and JSON never does.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.bodies import BodyError, DataVersion, Registration, TopicConfig, TopicConfigTable
 
 INFLATED_BYTES_MAX: Final = 64 << 20
-"""Bytes that a broker's registration may have once it is unpacked."""
+"""Greatest size of a broker's registration after decompression."""
 
 
 _ZLIB: Final = b"x"
-"""What it begins with, by the size of window that everybody has."""
+"""First byte of zlib data with the usual window size."""
 
 
 def is_compressed(raw: bytes) -> bool:
-    """Whether a registration is compressed, by how it begins."""
+    """Return whether a registration is compressed, by its first byte."""
     return raw.startswith(_ZLIB)
 
 
 def read(raw: bytes) -> Registration:
-    """The registration in `raw`. Raises BodyError."""
+    """Return the registration in `raw`. Raises BodyError."""
     parts = _Parts(_inflated(raw))
     version = bodies.read(parts.next(), DataVersion)
     topics = [_topic(parts.next()) for _ in range(parts.number())]
@@ -44,7 +44,7 @@ def read(raw: bytes) -> Registration:
 
 
 def _inflated(raw: bytes) -> bytes:
-    """What was compressed. Raises BodyError when it is longer than any broker's, or not whole."""
+    """Return the decompressed body. Raises BodyError if it is incomplete, or longer than the limit."""
     unpack = zlib.decompressobj()
     try:
         text = unpack.decompress(raw, INFLATED_BYTES_MAX)
@@ -56,7 +56,7 @@ def _inflated(raw: bytes) -> bytes:
 
 
 class _Parts:
-    """Numbers, and texts behind their lengths, one after another. Raises BodyError where they end too early."""
+    """Reads numbers, and texts with their lengths in front, one after another. Raises BodyError at an early end."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw

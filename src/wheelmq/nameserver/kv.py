@@ -1,4 +1,4 @@
-"""Key-value config by namespace (RocketMQ: KVConfigManager), kept in a file."""
+"""Key-value config by namespace, saved in a file (RocketMQ: KVConfigManager)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class KvTable(Body):
-    """kvConfig.json."""
+    """The content of kvConfig.json."""
 
     config_table: dict[str, dict[str, str]] = {}
 
 
 class KvConfig:
-    """Values by namespace and key; each change is on disk when it returns."""
+    """Values by namespace and key. Each change is on disk on return."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -30,21 +30,21 @@ class KvConfig:
         return self._table.config_table.get(namespace, {}).get(key)
 
     def all(self, namespace: str) -> dict[str, str] | None:
-        """Every pair of a namespace; None when there is no such namespace."""
+        """Return all pairs of a namespace, or None if the namespace does not exist."""
         return self._table.config_table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises OSError with nothing changed, as `delete`."""
+        """Set a value. Raises OSError without a change, as `delete` does."""
         self._replace(namespace, {**self._table.config_table.get(namespace, {}), key: value})
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget a value, if there is one; its namespace stays."""
+        """Delete a value if it exists. Its namespace stays."""
         pairs = self._table.config_table.get(namespace, {})
         if key in pairs:
             self._replace(namespace, {name: value for name, value in pairs.items() if name != key})
 
     def _replace(self, namespace: str, pairs: dict[str, str]) -> None:
-        """Take other pairs of a namespace once they are on disk."""
+        """Replace the pairs of a namespace, once they are on disk."""
         table = KvTable(config_table={**self._table.config_table, namespace: pairs})
         config_file.save(self._disk, self._path, table)
         self._table = table

@@ -1,6 +1,6 @@
-"""What administrators and brokers ask of a name server beside routes (RocketMQ: DefaultRequestProcessor).
+"""Answers of the name server other than routes, for administrators and brokers (RocketMQ: DefaultRequestProcessor).
 
-QUERY_DATA_VERSION and BROKER_HEARTBEAT come from brokers of Apache's that register in full only when something changed.
+QUERY_DATA_VERSION and BROKER_HEARTBEAT come from Apache's brokers, which register in full only after a change.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from wheelmq.nameserver.routes import RouteTable
 
 UNIT: Final = 1
 UNIT_SUB: Final = 2
-"""Bits of a topic's system flag (RocketMQ: TopicSysFlag): it belongs to a unit, it is subscribed to from units."""
+"""Bits of a topic's system flag (RocketMQ: TopicSysFlag). The topic belongs to a unit, or units subscribe to it."""
 
 Serve = Callable[[Command], Command]
 
 
 class Listings:
-    """Answers from the routes. `is_allowed` says whether topics are listed; `now_ms` is monotonic."""
+    """Answers from the routes. `is_allowed` returns whether topics may be listed; `now_ms` is monotonic."""
 
     def __init__(self, routes: RouteTable, is_allowed: Callable[[], bool], now_ms: Callable[[], int]) -> None:
         self._routes = routes
@@ -30,7 +30,7 @@ class Listings:
         self._now_ms = now_ms
 
     def handlers(self) -> dict[int, Serve]:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,

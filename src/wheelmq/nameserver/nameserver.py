@@ -1,4 +1,4 @@
-"""The name server behind its sockets (RocketMQ: DefaultRequestProcessor of the name server)."""
+"""The core of the name server (RocketMQ: DefaultRequestProcessor of the name server)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """Routes and key-value config, served."""
+    """Serves routes and the key-value config."""
 
     def __init__(self, settings: NameServerSettings, *, disk: Disk, clock: Clock, origin: Origin | None = None) -> None:
         self.settings = settings
@@ -62,14 +62,16 @@ class NameServer:
 
     @property
     def codes(self) -> frozenset[int]:
-        """The codes that are served."""
+        """The request codes that are served."""
         return frozenset(self._handlers)
 
-    # What the shell calls ------------------------------------------------------------------------------------------
+    # Called by the shell ------------------------------------------------------------------------------------------
 
     def receive(self, connection: ServerConnection, buffer: memoryview, end: int) -> int:
-        """Serve the whole frames in `buffer[:end]`, as long as their peer reads; how many bytes they took. Raises
-        FrameError."""
+        """Serve the whole frames in `buffer[:end]` until the connection must wait.
+
+        Returns the number of bytes that were served. Raises FrameError.
+        """
         at = 0
         while connection.is_open and not connection.must_wait:
             stop = frame.frame_end(buffer, at, end)
@@ -92,11 +94,11 @@ class NameServer:
             log.info("broker %s is gone: its connection closed", address)
 
     def end_round(self) -> bool:
-        """Every request is served whole as it comes; a tick is next to nothing."""
+        """Return that a tick is due. Requests leave no work for the end of a round, and a tick is cheap."""
         return True
 
     def tick(self) -> None:
-        """Forget the brokers that did not register in time."""
+        """Remove the brokers that did not register in time."""
         now_ms = self._now_ms()
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + self.settings.scan_interval_ms
@@ -258,7 +260,7 @@ class NameServer:
 
 
 def _for_anyone(serve: Callable[[Command], Command]) -> Callable[[Command, ServerConnection], Command]:
-    """A handler that does not look at who asks."""
+    """Return a handler that ignores the connection."""
 
     def handler(request: Command, connection: ServerConnection) -> Command:
         return serve(request)
@@ -267,7 +269,7 @@ def _for_anyone(serve: Callable[[Command], Command]) -> Callable[[Command, Serve
 
 
 def _registration(raw: bytes, *, said_compressed: bool) -> bodies.Registration:
-    """What a broker registers. Raises BodyError."""
+    """Parse a registration. Raises BodyError."""
     if said_compressed or compressed.is_compressed(raw):
         return compressed.read(raw)
     return bodies.read(raw, bodies.Registration)

@@ -1,4 +1,4 @@
-"""The routing table (RocketMQ: RouteInfoManager). Pure: no sockets, no clock; times are monotonic milliseconds."""
+"""The routing table (RocketMQ: RouteInfoManager), without sockets and clock. Times are monotonic milliseconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MASTER_ID = 0
 
 @dataclass(slots=True)
 class LiveBroker:
-    """One broker process, as it last registered."""
+    """One broker process as of its last registration."""
 
     name: str
     cluster: str
@@ -46,8 +46,10 @@ class _Group:
 
 
 class RouteTable:
-    """Brokers by name and address, topics by broker name. `drops_missing` says whether a broker that registers gives up
-    the topics that it does not name then."""
+    """Brokers by name and address, and topics by broker name.
+
+    `drops_missing` returns whether a registration removes the broker's topics that it does not name.
+    """
 
     def __init__(self, drops_missing: Callable[[], bool] = lambda: False) -> None:
         self._drops_missing = drops_missing
@@ -55,18 +57,19 @@ class RouteTable:
         self._live: dict[str, LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
         self.replaced: str | None = None
-        """Address of the live broker whose place the last registration took; None when it took none."""
+        """Address of the live broker whose place the last registration took, or None."""
 
     def register(
         self, broker: LiveBroker, topics: dict[str, TopicConfig] | None, *, acting_master: bool | None
     ) -> str | None:
-        """Take a registration; the master's address for a replica, None for a master.
+        """Register a broker process. Return the master's address for a replica, and None for a master.
 
-        Of topics that are known here already, what is known stays while their version does. A registration may name
-        some topics alone, as Apache's brokers do when one changes; `topics` None names none. They are taken of the
-        master, or else of the replica that stands in for it; brokers older than that leave `acting_master` out, and
-        where it is True what is stood in for is not written. What another broker took over as master is nothing to an
-        earlier one that comes back: it is passed over.
+        The queues of a known topic stay unchanged while the broker's data version and address do. A registration may
+        name only some topics, as Apache's brokers do when one changes; `topics` None names none.
+
+        Topics come only from the master or, without one, from the replica with the lowest id. Older brokers omit
+        `acting_master`; then no topics come from a replica. If it is True, the replica's topics lose their write
+        permission. If another process became master later, the registration of the earlier master is ignored.
         """
         self.replaced = None
         known = self._live.get(broker.address)
@@ -76,7 +79,7 @@ class RouteTable:
         group = self._groups.setdefault(broker.name, _Group(broker.cluster))
         for broker_id in [i for i, address in group.addresses.items() if address == broker.address]:
             if broker_id != broker.broker_id:
-                del group.addresses[broker_id]  # it has changed its id
+                del group.addresses[broker_id]  # the process has changed its id
         if self._is_superseded(broker, group):
             self._live.pop(broker.address, None)
             return None
@@ -96,7 +99,7 @@ class RouteTable:
         return None if is_master else group.addresses.get(MASTER_ID)
 
     def _is_superseded(self, broker: LiveBroker, group: _Group) -> bool:
-        """Whether another process with its id is of a later state: one that was made master after it."""
+        """Return whether another process with the same id has a later state, because it became master later."""
         other = self._live.get(group.addresses.get(broker.broker_id, broker.address))
         return (
             other is not None
@@ -121,7 +124,7 @@ class RouteTable:
             )
 
     def beat(self, address: str, now_ms: int) -> None:
-        """The broker at `address` is alive."""
+        """Record that the broker at `address` is alive."""
         if address in self._live:
             self._live[address].last_seen_ms = now_ms
 
@@ -130,9 +133,9 @@ class RouteTable:
         return live.ha_address if live else None
 
     def unregister(self, address: str) -> None:
-        """Forget a broker process, and the topics that it alone served.
+        """Remove a broker process, and the topics that only it served.
 
-        Another live broker with the same name and id gets the place in the routes back.
+        Another live broker with the same name and id gets its place in the routes back.
         """
         live = self._live.pop(address, None)
         if live is None:
@@ -151,7 +154,7 @@ class RouteTable:
             self._drop_queues(topic, live.name)
 
     def _restore(self, gone: LiveBroker, group: _Group) -> None:
-        """Give the place of a broker that is gone to the live broker that had it before, if there is one."""
+        """Give the place of a removed broker to the live broker that had it before, if there is one."""
         if gone.broker_id in group.addresses:
             return
         others = [live for live in self._live.values() if (live.name, live.broker_id) == (gone.name, gone.broker_id)]
@@ -160,24 +163,24 @@ class RouteTable:
             group.addresses[live.broker_id] = live.address
             live.version = replace(
                 live.version, counter=-1
-            )  # its next registration replaces the topics of the broker that is gone
+            )  # its next registration replaces the topics of the removed broker
 
     def expire(self, now_ms: int) -> list[str]:
-        """Forget the brokers that did not register in time; their addresses."""
+        """Remove the brokers that did not register in time. Return their addresses."""
         late = [a for a, live in self._live.items() if now_ms - live.last_seen_ms > live.expiry_ms]
         for address in late:
             self.unregister(address)
         return late
 
     def lose(self, connection: object) -> list[str]:
-        """Forget the brokers that registered over `connection`; their addresses."""
+        """Remove the brokers that registered over `connection`. Return their addresses."""
         lost = [a for a, live in self._live.items() if live.connection is connection]
         for address in lost:
             self.unregister(address)
         return lost
 
     def route(self, topic: str) -> Route | None:
-        """Where `topic` is; None when nowhere."""
+        """Return the route of `topic`, or None if no broker serves it."""
         queues = self._queues.get(topic, {})
         served = {name: data for name, data in queues.items() if name in self._groups}
         if not served:
@@ -197,7 +200,7 @@ class RouteTable:
         )
 
     def clusters(self) -> ClusterInfo:
-        """Every broker, and the broker names of each cluster."""
+        """Return all brokers, and the broker names of each cluster."""
         by_cluster: dict[str, list[str]] = {}
         for name, group in self._groups.items():
             by_cluster.setdefault(group.cluster, []).append(name)
@@ -206,39 +209,39 @@ class RouteTable:
         )
 
     def topics(self) -> list[str]:
-        """Every topic that some broker registered."""
+        """Return all topics that a broker registered."""
         return sorted(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """The topics that some broker of the cluster registered."""
+        """Return the topics that a broker of the cluster registered."""
         names = {name for name, group in self._groups.items() if group.cluster == cluster}
         return sorted(topic for topic, queues in self._queues.items() if names & queues.keys())
 
     def topics_with_flag(self, wanted: Callable[[int], bool]) -> list[str]:
-        """The topics of whose system flag `wanted` is true."""
+        """Return the topics for whose system flag `wanted` is true."""
         first = {topic: next(iter(queues.values())) for topic, queues in self._queues.items()}
         return sorted(topic for topic, data in first.items() if wanted(data.topic_sys_flag))
 
     def add_topic(self, topic: str, queues: list[QueueData]) -> bool:
-        """Take queues of a topic that some broker has; False, with nothing taken, when one is of no broker."""
+        """Add queues of a topic. Return False, without a change, if a queue belongs to no known broker."""
         if not queues or any(data.broker_name not in self._groups for data in queues):
             return False
         self._queues.setdefault(topic, {}).update({data.broker_name: data for data in queues})
         return True
 
     def version_of(self, address: str) -> DataVersion | None:
-        """The version of the topics that the broker at `address` registered last."""
+        """Return the version of the topics in the last registration of the broker at `address`."""
         live = self._live.get(address)
         return live.version if live else None
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forget a topic, on the brokers of one cluster or on all."""
+        """Delete a topic on the brokers of one cluster, or on all brokers."""
         for name in list(self._queues.get(topic, {})):
             if cluster is None or (name in self._groups and self._groups[name].cluster == cluster):
                 self._drop_queues(topic, name)
 
     def set_write_permission(self, broker_name: str, *, allowed: bool) -> int:
-        """Take from or give to a broker's topics the permission to be written; how many topics."""
+        """Grant or remove the write permission of a broker's topics. Return the number of topics."""
         count = 0
         for queues in self._queues.values():
             data = queues.get(broker_name)

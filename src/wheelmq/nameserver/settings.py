@@ -1,4 +1,4 @@
-"""The name server's settings, by our names and by Apache's."""
+"""The settings of the name server, with all their names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheelmq.config.schema import Schema, by_name
 
 
 class NameServerSettings(msgspec.Struct, kw_only=True):
-    """All settings of a name server. Only `NameServer.configuration` sets fields, and only mutable ones."""
+    """All settings. After the start, only `NameServer.configuration` sets fields, and only mutable ones."""
 
     kv_config_path: Path
     """The file of the key-value config."""
