@@ -1,4 +1,4 @@
-"""One file per operation. Importing this package registers every handler with broker.dispatch."""
+"""One file per operation. The import of this package registers every handler with broker.dispatch."""
 
 from wheelmq.broker.handlers import (
     cleaning,

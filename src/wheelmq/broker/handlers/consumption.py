@@ -1,4 +1,4 @@
-"""How far groups have come: GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_TOPIC_CONSUME_BY_WHO and their like."""
+"""The progress of groups: GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_TOPIC_CONSUME_BY_WHO and others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 NEVER: Final = (1 << 63) - 1
-"""The offset that stands for none that is needed (RocketMQ: Long.MAX_VALUE)."""
+"""The offset that means "no correction is needed" (RocketMQ: Long.MAX_VALUE)."""
 
 Progress = tuple[QueueName, dict[str, int]]
 
@@ -51,7 +51,10 @@ def get_consume_stats(request: Request, broker: Broker) -> Answer:
 
 
 def _topics(broker: Broker, header: ConsumeStatsHeader) -> Iterable[str]:
-    """The topics that are asked for: of one that is not named in a list, those that the group subscribes to, if any."""
+    """Return the topics of a request.
+
+    They are its list. Without a list they are its topic, or all topics of the group, if the group subscribes to them.
+    """
     chosen = [topic for topic in (header.topic_list or "").split(";") if topic]
     if chosen:
         return chosen
@@ -60,13 +63,13 @@ def _topics(broker: Broker, header: ConsumeStatsHeader) -> Iterable[str]:
 
 
 def is_subscribed(broker: Broker, group: str, topic: str) -> bool:
-    """Whether the members of a group want the topic; True when none is connected."""
+    """Return whether the members of a group subscribe to the topic. True if no member is connected."""
     members = broker.clients.consumers.get(group)
     return members is None or not members.subscriptions or topic in members.subscriptions
 
 
 def _progress(broker: Broker, group: str, config: TopicConfig, count: int) -> Generator[None, None, list[Progress]]:
-    """Where the group is in the first `count` queues of a topic."""
+    """Return the progress of the group in the first `count` queues of a topic."""
     topic = config.topic_name
     offsets, pulled = broker.consumer_offsets.of(group, topic), broker.consumer_offsets.pulled(group, topic)
     found = []
@@ -129,7 +132,10 @@ def query_time_span(request: Request, broker: Broker) -> Answer:
 
 
 def _span(broker: Broker, topic: str, queue_id: int, consumed: int) -> dict[str, Any]:
-    """Times of one queue, -1 for those of no message; `consumed` is -1 when the group was never there."""
+    """Return the times of one queue, -1 where no message has one.
+
+    `consumed` is -1 if the group has no offset there.
+    """
     first, end = bounds(broker, topic, queue_id)
 
     def when(offset: int) -> int:

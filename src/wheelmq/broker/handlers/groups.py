@@ -1,4 +1,4 @@
-"""Settings of consumer groups: made, changed, told, forgotten (RocketMQ: SubscriptionGroupManager)."""
+"""Settings of consumer groups: create, change, return and delete them (RocketMQ: SubscriptionGroupManager)."""
 
 from __future__ import annotations
 

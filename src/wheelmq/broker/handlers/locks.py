@@ -1,4 +1,4 @@
-"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: orderly consumers hold their queues alone."""
+"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: locks that give an orderly consumer exclusive use of its queues."""
 
 from __future__ import annotations
 

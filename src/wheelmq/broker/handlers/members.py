@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 ENTRIES_MAX: Final = 10_000
-"""Groups of a heartbeat and subscriptions of all of them. A client has one or a few; a proxy has thousands."""
+"""Greatest number of groups and subscriptions in a heartbeat. A client has one or a few; a proxy has thousands."""
 EXPRESSION_CHARS_MAX: Final = 128 << 10
-"""Characters of all expressions of a heartbeat. Tag expressions do not count."""
+"""Greatest number of characters of all expressions of a heartbeat. Tag expressions do not count."""
 AT_ONCE_MAX: Final = 64
-"""Groups and subscriptions that are served without slices."""
+"""Groups and subscriptions up to which a heartbeat is served without slices."""
 
 
 @serves(RequestCode.HEART_BEAT)
 def heart_beat(request: Request, broker: Broker) -> Answer:
     """Register a client in its groups, and notify each group that it changes.
 
-    A heartbeat of few groups is served at once. A heartbeat of many groups is served in slices, so that other requests
-    and due messages do not wait for it.
+            A heartbeat of few groups is served at once. A heartbeat of many groups is served in slices, so that other requests
+        and due messages do not wait for it.
 
-    Raises PeerError for a heartbeat with more groups or subscriptions than a client can have.
-    """
+        Raises PeerError for a heartbeat with more groups or subscriptions than a client can have.
+        """
     beat = bodies.read(request.body, bodies.Heartbeat)
     entries = sum(1 + len(one.subscription_data_set) for one in beat.consumer_data_set) + len(beat.producer_data_set)
     if entries > ENTRIES_MAX:
@@ -85,7 +85,7 @@ def heart_beat(request: Request, broker: Broker) -> Answer:
 
 
 def _finish(steps: Steps) -> Command:
-    """Return the answer that `steps` work out."""
+    """Run `steps` to the end and return their answer."""
     while True:
         try:
             next(steps)
@@ -95,7 +95,7 @@ def _finish(steps: Steps) -> Command:
 
 
 def _register(beat: bodies.Heartbeat, client: Client, unfinished: UnfinishedHeartbeat, broker: Broker) -> Steps:
-    """Register the groups one by one, a step for each. Groups that a later request has named are left out."""
+    """Register the groups, one per step. Skip groups that a later request has named."""
     try:
         for consumer in beat.consumer_data_set:
             if unfinished.registers(Membership(True, consumer.group_name, client.client_id)):
@@ -146,7 +146,7 @@ def check_client_config(request: Request, broker: Broker) -> Answer:
 
 
 def _check_expression(subscription: Subscription, broker: Broker) -> Answer:
-    """Raises PeerError."""
+    """Check that the broker supports the expression and that it is valid. Raises PeerError."""
     check_is_supported(subscription, broker)
     try:
         compiled(str(subscription.expression_type), subscription.sub_string)

@@ -1,4 +1,4 @@
-"""WMQ_METRICS: what the broker, its timer and the pipeline are doing, for those who watch it."""
+"""WMQ_METRICS: the metrics of the broker, its timer and the pipeline, for monitoring."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def get_metrics(request: Request, broker: Broker) -> Answer:
 
 
 def metrics(broker: Broker) -> dict[str, Any]:
-    """Figures since the start of this broker process; times in milliseconds since 1970."""
+    """Return the metrics since the start of this broker process. Times are milliseconds since 1970."""
     return {
         "broker": broker.settings.broker_name,
         "boot_ms": broker.boot_ms,
@@ -45,10 +45,10 @@ def metrics(broker: Broker) -> dict[str, Any]:
 
 
 def pipeline_metrics(broker: Broker) -> dict[str, Any]:
-    """Who holds the lease, and whether it makes turns.
+    """Return the holder of the lease, and whether it runs turns.
 
-    `is_turning` is said only when the lease is kept and a plan was asked for under it: a driver takes its lease before
-    its query runs.
+    `is_turning` is reported only while the lease is held and after a plan was requested under it, because a driver
+    takes its lease before its query runs.
     """
     turns, timer = broker.timer.turns, broker.timer
     is_held = turns.is_held(broker.now_monotonic_ms())
@@ -71,7 +71,7 @@ def pipeline_metrics(broker: Broker) -> dict[str, Any]:
 
 
 def timer_metrics(broker: Broker) -> dict[str, Any]:
-    """What is parked, what is staged and by whom, and what became of what was due."""
+    """Return the numbers of pending, overdue, armed and noted messages, and counts by way of arming and release."""
     timer, late = broker.timer, overdue(broker)
     return {
         "pending": int(timer.pending_by_queue.sum()),
@@ -85,7 +85,7 @@ def timer_metrics(broker: Broker) -> dict[str, Any]:
 
 
 def tick_metrics(broker: Broker) -> dict[str, Any]:
-    """How long ticks took that had work, in milliseconds by the wall and by the processor; how many had none."""
+    """Return the length of ticks with work, in wall and processor milliseconds, and the number of idle ticks."""
     ticks = broker.ticks
     lengths = {"wall_ms": ticks.wall.summary(), "processor_ms": ticks.processor.summary()}
     figures = {

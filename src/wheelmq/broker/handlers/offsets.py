@@ -1,4 +1,4 @@
-"""Offsets: of a group in a queue, and of the queues themselves (RocketMQ: ConsumerManageProcessor)."""
+"""Offsets of groups in queues, and of the queues themselves (RocketMQ: ConsumerManageProcessor)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def query_consumer_offset(request: Request, broker: Broker) -> Answer:
 
 
 def _begins_in_memory(broker: Broker, queue: ConsumeQueue | None) -> bool:
-    """Whether a new group begins at 0: the queue has its first message, and that is near enough to the log's end.
+    """Return whether a new group begins at 0: the queue has its first message, and it is near the end of the log.
 
-    Near as RocketMQ has it (DefaultMessageStore.checkInMemByConsumeOffset): else the group's client decides where to
-    begin. In a queue that never had a message both are the same; RocketMQ has the client ask once more.
+    RocketMQ defines near in DefaultMessageStore.checkInMemByConsumeOffset. Otherwise the group's client chooses its
+    start. Both give the same offset in a queue that never had a message. RocketMQ makes the client ask again there.
     """
     if queue is None or queue.end == 0:
         return True
@@ -53,7 +53,7 @@ def _begins_in_memory(broker: Broker, queue: ConsumeQueue | None) -> bool:
 
 
 def is_in_memory(broker: Broker, position: int) -> bool:
-    """Whether what stands at a log position is near enough to the end of the log to be taken for in memory."""
+    """Return whether a log position is near enough to the end of the log to count as in memory."""
     share = broker.settings.access_message_in_memory_max_ratio / 100
     return broker.store.log.end - position <= memory.PHYSICAL_BYTES * share
 
@@ -112,16 +112,17 @@ def search_offset(request: Request, broker: Broker) -> Answer:
 
 
 def offset_at(broker: Broker, topic: str, queue_id: int, at_ms: int, *, upper: bool = False) -> int:
-    """The queue offset of the first message of a queue stored at or after a time; its end when all are older.
+    """Return the queue offset of the first message stored at or after a time, or the queue's end if all are older.
 
-    `upper` asks for the last one stored at or before it; the first of the queue when all are younger.
+    With `upper`, return the last message stored at or before the time, or the first one of the queue if all are
+    younger.
     """
     queue = broker.store.queues.find(topic, queue_id)
     if queue is None or queue.start == queue.end:
         return 0
     first = oldest = queue.skip_blanks(queue.start)
     behind = queue.end
-    while first < behind:  # the first message stored at or after the time, for `upper` after it
+    while first < behind:  # the first message stored at or after the time, or after it with `upper`
         middle = QueueOffset((first + behind) // 2)
         stored_ms = _store_ms(broker, queue, middle)
         if stored_ms < at_ms or (upper and stored_ms == at_ms):
@@ -132,13 +133,13 @@ def offset_at(broker: Broker, topic: str, queue_id: int, at_ms: int, *, upper: b
 
 
 def earliest_ms(broker: Broker, topic: str, queue_id: int) -> int:
-    """When the first message of a queue was stored that is still there, in epoch milliseconds; -1 without any."""
+    """Return the store time of a queue's first message in epoch milliseconds, or -1 without a message."""
     queue = broker.store.queues.find(topic, queue_id)
     return -1 if queue is None else store_ms_at(broker, topic, queue_id, queue.skip_blanks(queue.start))
 
 
 def store_ms_at(broker: Broker, topic: str, queue_id: int, offset: int) -> int:
-    """When the message at a queue offset was stored, in epoch milliseconds; -1 when there is none."""
+    """Return the store time of the message at a queue offset in epoch milliseconds, or -1 without a message."""
     queue = broker.store.queues.find(topic, queue_id)
     if queue is None or not queue.start <= offset < queue.end:
         return -1

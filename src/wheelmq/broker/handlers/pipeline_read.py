@@ -1,7 +1,7 @@
 """WMQ_PIPELINE_READ: portions of the store for tasks that cannot map it (formats.wire.portions).
 
-Off the loop, over a view of its own that lasts for a turn; an answer has a bounded size. A task that reads for a turn
-that is over is answered STALE.
+A worker reads them over its own view, which lasts for one turn. An answer has a bounded size. A task of a turn that
+is over gets STALE.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read(request: Request, broker: Broker) -> Answer:
 
 
 def _check_name(broker: Broker, kind: FileKind, name: str) -> None:
-    """Check that a task may read the consume queue `name`, which becomes a path. Raises PortionError.
+    """Check that a task may read the consume queue `name`, which becomes part of a path. Raises PortionError.
 
     Tasks read the timer queue and the queues of levels. The plan names the blocks (`OnDisk.blocks`).
     """
@@ -75,7 +75,7 @@ def _check_name(broker: Broker, kind: FileKind, name: str) -> None:
 
 
 def _answer(broker: Broker, result: Any) -> Command:
-    """The answer for what the reader gave or raised."""
+    """Return the answer for the result or the exception of the reader."""
     files = broker.store.log.files
     match result:
         case Portion(body, covered):

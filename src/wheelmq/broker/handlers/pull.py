@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FILTER_S: Final = 0.01
-"""How long one pull goes on asking an expression about messages."""
+"""Greatest time in seconds in which one pull evaluates an expression."""
 
 
 class PullStatus(StrEnum):
-    """How a read of a queue went; the name is the answer's remark."""
+    """The outcome of a queue read. Its name is the answer's remark."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -60,7 +60,7 @@ _CODES = {
 
 
 class Read(NamedTuple):
-    """What a read of a queue gave."""
+    """The result of a queue read."""
 
     status: PullStatus
     next_offset: int
@@ -68,15 +68,15 @@ class Read(NamedTuple):
     end: int
     body: bytes = b""
     is_behind: bool = False
-    """Whether it read before what the machine has in memory."""
+    """Whether the read lies before the part of the log that is in memory."""
 
 
 @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 def pull(request: Request, broker: Broker) -> Answer:
     """Return messages of a queue from an offset on. If there are none, hold the pull, if its client allows that.
 
-    A held pull skips the messages that its filter does not match. Its last answer names the next offset.
-    """
+            A held pull skips the messages that its filter does not match. Its last answer names the next offset.
+        """
     text = request.ext.get("subscription", "") if request.ext.get("expressionType") == SQL92 else ""
     return when_parsed(request, broker, [text], lambda: _pull(request, broker))
 
@@ -92,10 +92,12 @@ def _pull(request: Request, broker: Broker) -> Answer:
 
 
 class _Pull:
-    """A pull on its way to its answer. What it may read, and wants, is asked anew each time (RocketMQ: processRequest
-    by executeRequestWhenWakeup): between, a permission may be taken away, or its group may want something else.
+    """A pull that has no answer yet.
 
-    Of the request it keeps the header: hundreds of thousands may be held."""
+    Each attempt checks its permissions and its filter again (RocketMQ: processRequest by executeRequestWhenWakeup),
+    because they may change between attempts. The object keeps only the header of the request: hundreds of thousands
+    may be held.
+    """
 
     __slots__ = ("_broker", "_code", "_connection", "_group", "_held_for", "_passed_to", "_row", "_topic", "_wanted",
                  "header", "queue")  # fmt: skip
@@ -106,19 +108,19 @@ class _Pull:
         self.header = header = request.header(PullHeader)
         self.queue = header.consumer_group, header.topic, header.queue_id
         self._held_for: MessageFilter | None = None
-        """What it wanted when it was held, and so is found by; None before it is."""
+        """The filter with which the pull is held and found; None before it is held."""
         self._passed_to: int | None = None
-        """Before this queue offset there is nothing of that."""
+        """No message before this queue offset matches that filter."""
         self._row = -1
         self._group, self._topic = _check(self._code, self._connection, header, broker)
         self._wanted = filter_of(header, broker, self._group)
         _check_is_registered(self._connection, header, broker)
 
     def hold(self) -> Hold:
-        """Wait for what is wanted."""
+        """Return the hold that waits for matching messages."""
         header, settings = self.header, self._broker.settings
         self._held_for = self._wanted
-        header.subscription = None  # it may be long, and is read
+        header.subscription = None  # it may be long, and is parsed already
         timeout_ms = header.suspend_timeout_millis if settings.long_polling else settings.short_polling_ms
         self._row = self._broker.store.queues.row(header.topic, header.queue_id)
         wants = None if self._wanted == EVERYTHING else Wants(*self._wanted, self._go_to)
@@ -127,11 +129,11 @@ class _Pull:
     def _go_to(self, offset: int | None) -> None:
         if offset is not None:
             self._passed_to = offset
-        elif not self._broker.store.journal.count:  # else units may be there that nobody was asked again for
+        elif not self._broker.store.journal.count:  # else there may be units that no held pull has checked
             self._passed_to = self._broker.store.queues[self._row].end
 
     def _reread(self) -> None:
-        """Raises PeerError when it may not be answered any more."""
+        """Check again whether the pull may be answered. Raises PeerError."""
         header = self.header
         self._group, self._topic = _check(self._code, self._connection, header, self._broker)
         if not header.sys_flag & PULL_SUBSCRIPTION:
@@ -142,7 +144,7 @@ class _Pull:
         self._passed_to = None
 
     def attempt(self, last: bool) -> Command | None:
-        """The answer, if there is something to tell, or it is the last time."""
+        """Return the answer, or None to wait. The last attempt always returns an answer."""
         is_held = self._held_for is not None
         if is_held:
             self._reread()
@@ -165,7 +167,7 @@ class _Pull:
         return _answer(found, code, self._topic, self._group, broker)
 
     def _read(self) -> Read:
-        """Read the queue, and note how long that took."""
+        """Read the queue and record the time of the read."""
         broker = self._broker
         begin_s = broker.clock.monotonic()
         found = read_queue(broker, self.header, self._wanted)
@@ -174,7 +176,7 @@ class _Pull:
 
 
 def _check(code: int, connection: Connection, header: PullHeader, broker: Broker) -> tuple[GroupConfig, TopicConfig]:
-    """The group and the topic, which may be read. Raises PeerError."""
+    """Return the group and the topic, which both allow reads. Raises PeerError."""
     if not broker.settings.broker_permission & PERM_READ:
         raise forbidden(Forbidden.BROKER, f"the broker[{broker.settings.broker_ip}] pulling message is forbidden")
     if code == RequestCode.LITE_PULL_MESSAGE and not broker.settings.lite_pull_message_enable:
@@ -201,7 +203,7 @@ def _check(code: int, connection: Connection, header: PullHeader, broker: Broker
 
 
 def _check_is_registered(connection: Connection, header: PullHeader, broker: Broker) -> None:
-    """Refuse who pulls by itself, where only consumers that push are served. Raises PeerError."""
+    """Reject pull consumers if the broker serves only push consumers. Raises PeerError."""
     if not broker.settings.reject_pull_consumer_enable or may_always_pull(header.consumer_group):
         return
     members = broker.clients.consumers.get(header.consumer_group)
@@ -213,18 +215,18 @@ def _check_is_registered(connection: Connection, header: PullHeader, broker: Bro
 
 
 def _reset_to(broker: Broker, header: PullHeader, offset: int) -> Read:
-    """The answer that sends a client to the offset its group was reset to."""
+    """Return the answer that sends a client to the offset to which its group was reset."""
     queue = broker.store.queues.find(header.topic, header.queue_id)
     start, end = (queue.start, queue.end) if queue else (0, 0)
     return Read(PullStatus.OFFSET_RESET, offset, start, end)
 
 
 def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Read:
-    """Read a queue: whole records, end to end, that pass the filter."""
+    """Read from a queue the whole records that pass the filter."""
     queue = broker.store.queues.find(header.topic, header.queue_id)
     asked = header.queue_offset
     if queue is None:
-        return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # Apache makes a queue when it is asked for
+        return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # Apache creates a queue when one is requested
     start, end = queue.start, queue.end
     if end == 0:
         return Read(PullStatus.NO_MESSAGE_IN_QUEUE, 0, start, end)
@@ -264,12 +266,15 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
 
 
 def _is_behind(broker: Broker, unit: Any) -> bool:
-    """Whether what was looked at last stands before what is in memory; asked only where it matters."""
+    """Return whether the last checked unit lies before the part of the log in memory.
+
+    False unless slave reads are on.
+    """
     return broker.settings.slave_read_enable and not is_in_memory(broker, int(unit["position"]))
 
 
 def _units_max(broker: Broker, wanted: MessageFilter, count_max: int) -> int:
-    """How many units are looked at: with a filter more than are given, as most may not match."""
+    """Return the number of units to check. With a filter it may exceed `count_max`, because most may not match."""
     if wanted == EVERYTHING:
         return count_max
     return max(count_max, -(-broker.settings.max_filter_message_size // QUEUE_UNIT.size))
@@ -278,9 +283,9 @@ def _units_max(broker: Broker, wanted: MessageFilter, count_max: int) -> int:
 def _select(
     broker: Broker, units: Units, wanted: MessageFilter, count_max: int, bytes_max: int
 ) -> tuple[list[tuple[LogPosition, int]], int, bool]:
-    """The records that pass; how many units were looked at; whether one names a record that is gone from the log.
+    """Return the matching records, the number of checked units, and whether one names a record no longer in the log.
 
-    An expression may be long, and so may what it is asked about: after `FILTER_S` the client is to ask again.
+    An expression may be long, and so may a message's properties. After `FILTER_S` the client must ask again.
     """
     log, clock = broker.store.log, broker.clock
     log_start, damaged = log.start, log.damaged
@@ -314,7 +319,7 @@ def _select(
 def _readable(
     log: CommitLog, header: PullHeader, units: list[tuple[LogPosition, int]]
 ) -> list[tuple[LogPosition, int]]:
-    """The units that name a record; the others are told of and passed over."""
+    """Return the units that name a record. Log and skip the others."""
     good = [unit for unit in units if log.is_record(*unit)]
     logger.critical(
         "%d units of queue %d of topic %s, at or behind queue offset %d, name no record: stop the broker and remove "
@@ -328,7 +333,7 @@ def _readable(
 
 
 def code_of(status: PullStatus, asked: int) -> ResponseCode:
-    """The code that a status is answered with; of a queue without messages it tells where was asked."""
+    """Return the response code of a status. For a queue without messages it depends on the requested offset."""
     if status in (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_NOT_FOUND if asked == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]

@@ -1,4 +1,4 @@
-"""What every handler that stores a message does: park it if it is delayed, append it, name what came of it."""
+"""Storing a message, for all handlers that do so: park it if it is delayed, append it, and report the outcome."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ A = TypeVar("A")
 
 
 def check_writable(broker: Broker) -> None:
-    """Raises PeerError when the broker takes no messages: of those in order, and of those that come back."""
+    """Check that the broker has write permission, for ordered and sent-back messages. Raises PeerError."""
     if not broker.settings.broker_permission & PERM_WRITE:
         raise PeerError(
             ResponseCode.NO_PERMISSION, f"the broker[{broker.settings.broker_ip}] sending message is forbidden"
@@ -51,9 +51,9 @@ def check_writable(broker: Broker) -> None:
 
 @timed
 def put(broker: Broker, message: Message, asked_ms: Millis | None = None) -> tuple[Appended, Cancelled | None]:
-    """Store `message`, and park it if it asks for a delay.
+    """Store `message`, and park it if it has a delay.
 
-    `asked_ms` is the time at which the send came, if it had to wait since. Raises PeerError.
+    `asked_ms` is the arrival time of the send if it had to wait. Raises PeerError.
     """
     _admit(broker, message)
     due_ms = _parked_due_ms(broker, message, asked_ms)
@@ -74,7 +74,7 @@ def put(broker: Broker, message: Message, asked_ms: Millis | None = None) -> tup
 
 
 def _parked_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = None) -> Millis | None:
-    """Rewrite `message` if it asks for a delay: its due time, or None. Raises PeerError."""
+    """Rewrite `message` if it has a delay. Return its due time, or None. Raises PeerError."""
     now_ms, last_store_ms = broker.clock.now_ms(), broker.store.log.last_store_ms
     try:
         due_ms = park(message, now_ms, broker.park_settings, last_store_ms, asked_ms)
@@ -98,7 +98,10 @@ def _check_room(broker: Broker, message: Message, growth_bytes: int) -> None:
 
 
 def _is_rejected_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
-    """Whether too many wait in the slot of the parked `message`. A cancel makes them fewer, a level is no timer."""
+    """Return whether too many messages wait in the slot of the parked `message`.
+
+    Never true for a cancel, which makes them fewer, and for a level, which is no timer.
+    """
     if message.topic != names.TIMER_TOPIC or props.TIMER_DEL_UNIQKEY in message.properties:
         return False
     return broker.timer.congestion.refuses(due_ms, broker.randomness)
@@ -106,7 +109,7 @@ def _is_rejected_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -
 
 @timed
 def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
-    """Store `message` in the block of its due time. Raises PeerError with the answer when it cannot be."""
+    """Store `message` in the block of its due time. Raises PeerError with the answer if that fails."""
     _admit(broker, message)
     try:
         park_in_block(message, due_ms)
@@ -118,7 +121,7 @@ def put_in_block(broker: Broker, message: Message, due_ms: Millis) -> Put:
 
 @timed
 def put_half(broker: Broker, half: Message) -> Appended:
-    """Store a half message, whatever delay it asks for. Raises PeerError with the answer when it cannot be."""
+    """Store a half message, and ignore its delay. Raises PeerError with the answer if that fails."""
     _admit(broker, half)
     if not has_room(half):
         raise PutFailed(broker, PutStatus.PROPERTIES_SIZE_EXCEEDED, "a half message needs room to be put back")
@@ -127,8 +130,10 @@ def put_half(broker: Broker, half: Message) -> Appended:
 
 
 def check_delay(broker: Broker, message: Message, half: Message) -> None:
-    """Refuse a `message` that could not be parked by a commit, with what its `half` message has grown by then. Raises
-    PeerError."""
+    """Reject a `message` that its commit could not park. Raises PeerError.
+
+    The check includes the properties that its `half` message has gained by then.
+    """
     asked = str(broker.settings.transaction_check_max)
     properties = {**half.properties, props.TRANSACTION_CHECK_TIMES: asked}
     sys_flag = message.sys_flag & ~SYS_TRANSACTION
@@ -137,7 +142,7 @@ def check_delay(broker: Broker, message: Message, half: Message) -> None:
 
 @timed
 def put_batch(broker: Broker, messages: list[Message]) -> list[Appended]:
-    """Store `messages`, none of which asks for a delay: all of them or none. Raises PeerError as `put`."""
+    """Store `messages`, of which none has a delay: all or none. Raises PeerError as `put` does."""
     for message in messages:
         _admit(broker, message)
 
@@ -186,18 +191,19 @@ def _admit(broker: Broker, message: Message) -> None:
 def answer_when_stored(
     broker: Broker, message: Message, answer: Command, end: LogPosition, *, late: Command | None = None
 ) -> Answer:
-    """`answer`, now or once the log is on disk up to `end`, as the flush mode and the message's WAIT say.
+    """Return `answer` now, or once the log is on disk up to `end`, by the flush mode and the message's WAIT.
 
-    `late` is answered when that takes too long; without it, `answer` with FLUSH_DISK_TIMEOUT.
+    `late` is the answer if that takes too long. Without it, `answer` gets the code FLUSH_DISK_TIMEOUT.
     """
     waits = java_boolean(message.properties.get(props.WAIT, "true"))
     return Durable(answer, end, late) if broker.flush.is_sync and waits else answer
 
 
 def recall_handle(broker: Broker, message: Message) -> str | None:
-    """What a client hands in to recall a timer (RocketMQ: RecallMessageHandle); None for any other message.
+    """Return the handle with which a client recalls a timer, or None for other messages.
 
-    Asked when the message is stored already, so it must not fail: a sender may have set its properties to anything.
+    RocketMQ calls it RecallMessageHandle. The message is stored already, so this must not fail: a sender may have set
+    its properties to anything.
     """
     out_ms = java_long(message.properties.get(props.TIMER_OUT_MS, ""))
     topic = message.properties.get(props.REAL_TOPIC)

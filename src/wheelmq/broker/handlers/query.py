@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 CATCH_UP_MS: Final = 100
-"""So long a query waits for the index to have what was stored before it; then it is answered with what there is."""
+"""Milliseconds that a query waits for the index to cover earlier messages. Then its answer has the known ones."""
 
 
 @serves(RequestCode.QUERY_MESSAGE)
 def query_message(request: Request, broker: Broker) -> Answer:
     """Return the records of a topic with a key, stored within a time range. Some may only share the hash of the key.
 
-    These include pending messages in blocks.
-    """
+            These include pending messages in blocks.
+        """
     header = request.header(QueryMessageHeader)
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
     most = broker.settings.query_unique_key_count_max if is_unique else header.max_num

@@ -1,4 +1,4 @@
-"""GET_TOPIC_STATS_INFO, QUERY_CONSUME_QUEUE: what stands in queues."""
+"""GET_TOPIC_STATS_INFO, QUERY_CONSUME_QUEUE: the content of queues."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 UNITS_MAX: Final = 1024
-"""Units of a queue that one answer shows, however many are asked for."""
+"""Greatest number of units in one answer."""
 
 
 def topic_of(broker: Broker, topic: str) -> TopicConfig:
-    """The topic's config. Raises PeerError."""
+    """Return the topic's config. Raises PeerError."""
     config = broker.topics.get(topic)
     if config is None:
         raise PeerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
@@ -33,18 +33,18 @@ def topic_of(broker: Broker, topic: str) -> TopicConfig:
 
 
 def queue_name(broker: Broker, topic: str, queue_id: int) -> QueueName:
-    """The queue as clients name it."""
+    """Return the queue's name as clients use it."""
     return QueueName(broker_name=broker.settings.broker_name, queue_id=queue_id, topic=topic)
 
 
 def bounds(broker: Broker, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
-    """The offsets of a queue's first message and of its next one."""
+    """Return the offsets of a queue's first message and of its next one."""
     queue = broker.store.queues.find(topic, queue_id)
     return (queue.skip_blanks(queue.start), queue.end) if queue else (QueueOffset(0), QueueOffset(0))
 
 
 def stored_ms(broker: Broker, topic: str, queue_id: int, offset: int) -> Millis | None:
-    """When the message at a queue offset was stored; None when it is not there."""
+    """Return the store time of the message at a queue offset, or None without a message."""
     queue = broker.store.queues.find(topic, queue_id)
     if queue is None or not queue.start <= offset < queue.end:
         return None

@@ -1,4 +1,4 @@
-"""RECALL_MESSAGE: cancel a timer by the handle that its send answered with (RocketMQ: RecallMessageProcessor)."""
+"""RECALL_MESSAGE: cancel a timer by the handle in the answer to its send (RocketMQ: RecallMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RecallHandle(NamedTuple):
-    """A handle's parts: URL-safe base64 of `v1 topic brokerName deliverMs uniqKey`."""
+    """The parts of a handle: URL-safe base64 of `v1 topic brokerName deliverMs uniqKey`."""
 
     topic: str
     broker_name: str
@@ -31,7 +31,7 @@ class RecallHandle(NamedTuple):
 
 
 def parse_handle(text: str) -> RecallHandle | None:
-    """The parts of a handle; None when it is none."""
+    """Return the parts of a handle, or None if it is invalid."""
     try:
         words = base64.urlsafe_b64decode(text.encode()).decode().split(" ")
     except (binascii.Error, ValueError):
@@ -50,7 +50,7 @@ def recall(request: Request, broker: Broker) -> Answer:
 
 
 def _recall(request: Request, broker: Broker, header: RecallHeader) -> Answer:
-    """The answer to a recall that is granted. Raises PeerError."""
+    """Park the cancel, and return the answer. Raises PeerError."""
     if not broker.settings.recall_enable:
         raise PeerError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
     if not broker.is_master:

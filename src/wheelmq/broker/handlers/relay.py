@@ -1,5 +1,7 @@
-"""GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, INVOKE_BROKER_TO_GET_CONSUMER_STATUS: an administrator asks the
-clients of a group, and the broker passes question and answer on (RocketMQ: AdminBrokerProcessor.callConsumer).
+"""GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
+
+An administrator asks the clients of a group. The broker relays the request and the answer (RocketMQ:
+AdminBrokerProcessor.callConsumer).
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _VERSION_ASKED: Final = 62
-"""V3_1_8_SNAPSHOT: older clients know neither question."""
+"""V3_1_8_SNAPSHOT: older clients support neither of these requests."""
 VERSION_WITH_OFFSETS: Final = 28
-"""V3_0_7_SNAPSHOT: older clients neither tell their offsets nor reset them."""
+"""V3_0_7_SNAPSHOT: older clients can neither report nor reset their offsets."""
 
 
 @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -56,7 +58,7 @@ def consume_directly(request: Request, broker: Broker) -> Answer:
 
 
 def _record(broker: Broker, msg_id: str | None) -> bytes:
-    """The record that an offset message id names. Raises PeerError."""
+    """Return the record that an offset message id names. Raises PeerError."""
     try:
         _, position = parse_offset_message_id(msg_id or "")
     except ValueError as error:
@@ -68,7 +70,7 @@ def _record(broker: Broker, msg_id: str | None) -> bytes:
 
 
 def _pass_on(request: Request, broker: Broker, header: ClientOfGroupHeader, command: Command) -> Answer:
-    """Ask the client, and answer with its answer."""
+    """Ask the client, and relay its answer. Raises PeerError."""
     name = f"<{header.consumer_group}> <{header.client_id}>"
     group = broker.clients.consumers.get(header.consumer_group)
     client = None if group is None else group.find(header.client_id or "")
@@ -138,7 +140,7 @@ def get_consumer_status(request: Request, broker: Broker) -> Answer:
 
 
 def check_versions(clients: list[Client], least: int) -> None:
-    """Refuse when a client is too old. Raises PeerError."""
+    """Check that no client is too old. Raises PeerError."""
     for client in clients:
         if client.version < least:
             remark = f"the client does not support this feature. version={client.version}"

@@ -1,4 +1,4 @@
-"""GET_BROKER_HA_STATUS: a master, to which no replica is connected."""
+"""GET_BROKER_HA_STATUS: the status of a master without replicas."""
 
 from __future__ import annotations
 

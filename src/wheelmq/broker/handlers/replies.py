@@ -1,8 +1,7 @@
-"""SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: the reply to a request goes to the producer that waits for it (RocketMQ:
-ReplyMessageProcessor).
+"""SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2 (RocketMQ: ReplyMessageProcessor): relay a reply to the waiting producer.
 
-Request and reply are messages; the reply is passed on at once by PUSH_REPLY_MESSAGE_TO_CLIENT, to the client that the
-request named, and stored besides. The sender of the reply hears how the passing on went.
+Request and reply are messages. The broker pushes the reply at once to the client that the request named, with
+PUSH_REPLY_MESSAGE_TO_CLIENT. It also stores the reply. The sender of the reply gets the outcome of the push.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_ID: Final = "0"
-"""In place of a message id when nothing is stored: clients decode what stands there."""
+"""Replaces the message id if nothing is stored, because clients decode this field."""
 
 
 @dataclass(slots=True)
 class _Reply:
-    """A reply on its way."""
+    """A reply that is being relayed."""
 
     header: SendHeader
     message: Message
@@ -52,7 +51,7 @@ def send_reply(request: Request, broker: Broker) -> Answer:
 
 
 def _send_reply(request: Request, broker: Broker) -> Answer:
-    """Raises TopicUnsaved."""
+    """Relay the reply to its client, and answer its sender. Raises TopicUnsaved."""
     if request.command.code == RequestCode.SEND_REPLY_MESSAGE:
         header = request.header(SendHeader)
     else:
@@ -96,7 +95,7 @@ def _message(request: Request, broker: Broker, header: SendHeader) -> Message:
 
 
 def _push(request: Request, broker: Broker, reply: _Reply) -> Command:
-    """The reply as the client that waits for it gets it."""
+    """Return the request that pushes the reply to the waiting client."""
     header, message = reply.header, reply.message
     properties = {**message.properties, props.PUSH_REPLY_TIME: str(broker.clock.now_ms())}
     ext = headers.texts(
@@ -134,7 +133,10 @@ def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Comm
 
 
 def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
-    """Store the reply, if that is wanted; the answer to its sender. What is not stored is passed on all the same."""
+    """Store the reply if the settings say so, and return the answer to its sender.
+
+    A reply that cannot be stored is relayed all the same.
+    """
     message = reply.message
     answer = Command(code=ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR, remark=failure)
     answer.ext = marks(broker)

@@ -1,8 +1,9 @@
-"""INVOKE_BROKER_TO_RESET_OFFSET: a group goes on elsewhere in a topic (RocketMQ: AdminBrokerProcessor.resetOffset).
+"""INVOKE_BROKER_TO_RESET_OFFSET: move a group's offsets in a topic (RocketMQ: AdminBrokerProcessor.resetOffset).
 
-As Apache RocketMQ 5 does it by default, the broker notes the new offsets: a client that pulls is sent to them by the
-answer to its pull, and what it commits before is not taken; one that comes later finds them. With
-useServerSideResetOffset=false the clients are told, as those before 5.0 expect it; then some must be connected.
+By default the broker records the new offsets, as Apache RocketMQ 5 does. The answer to its next pull moves a client
+to them, and its earlier commits are ignored. A client that connects later finds them. With
+useServerSideResetOffset=false the broker notifies the clients, as those before 5.0 expect. Then at least one must be
+connected.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _reset_here(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig) -
 
 
 def _checked(broker: Broker, header: ResetOffsetHeader) -> int:
-    """The queue offset that is asked for. Raises PeerError when the queue has none such."""
+    """Return the requested queue offset. Raises PeerError if the queue does not have it."""
     offset = header.offset or 0
     queue = broker.store.queues.find(header.topic, header.queue_id)
     first, end = (queue.skip_blanks(queue.start), queue.end) if queue else (0, 0)
@@ -87,7 +88,7 @@ def _offset_by_time(broker: Broker, header: ResetOffsetHeader, queue_id: int) ->
 
 
 def _notify_clients(broker: Broker, header: ResetOffsetHeader, topic: TopicConfig, *, in_cpp: bool) -> dict[int, int]:
-    """Have the clients of the group set their offsets; the answer does not wait for them."""
+    """Notify the clients of the group to set their offsets. The answer does not wait for them."""
     offsets = {}
     for queue_id in range(topic.write_queue_nums):
         committed = broker.consumer_offsets.get(header.group, header.topic, queue_id)
@@ -112,7 +113,7 @@ def _notify_clients(broker: Broker, header: ResetOffsetHeader, topic: TopicConfi
 
 
 def _body(broker: Broker, topic: str, offsets: dict[int, int], *, in_cpp: bool) -> bytes:
-    """The offsets as clients read them; those in C++ a list (RocketMQ: ResetOffsetBodyForC)."""
+    """Return the offsets in the form that clients read. C++ clients read a list (RocketMQ: ResetOffsetBodyForC)."""
     name = broker.settings.broker_name
     if in_cpp:
         listed = [

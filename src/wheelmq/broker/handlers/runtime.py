@@ -1,7 +1,7 @@
-"""GET_BROKER_RUNTIME_INFO: every key that mqadmin's brokerStatus prints of a broker of Apache's.
+"""GET_BROKER_RUNTIME_INFO: every key that mqadmin's brokerStatus prints for an Apache broker.
 
-A round of reading is the queue of each group of requests (docs/adr/0021-a-queue-is-a-round.md). So the size of a pool's
-queue is the number of its requests in this round, and the wait of its head is the age of the round.
+A round is the queue of each group of requests (docs/adr/0021-a-queue-is-a-round.md). So the size of a pool's queue is
+the number of its requests in this round, and the wait of its head is the age of the round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VERSION_TEXT = "V5_3_3"
 _POOLS: Final = {"send": overload.SEND, "pull": overload.PULL, "litePull": overload.LITE_PULL, "query": overload.QUERY}
 NO_BUFFERS: Final = (1 << 31) - 1
-"""What Apache tells where no pool of buffers stands before the page cache."""
+"""Apache's value for a broker without a pool of buffers in front of the page cache."""
 _SPANS: Final = (
     ("[<=0ms]", 0.0),
     ("[0~10ms]", 0.01),
@@ -38,7 +38,7 @@ _SPANS: Final = (
     ("[4~5s]", 5.0),
     ("[5~10s]", 10.0),
 )
-"""How Apache groups put times, each with its upper end in seconds; behind them comes [10s~]."""
+"""Apache's groups of durations, each with its upper bound in seconds. The last group is [10s~]."""
 
 
 @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -49,7 +49,10 @@ def get_runtime_info(request: Request, broker: Broker) -> Answer:
 
 
 def runtime_info(broker: Broker) -> dict[str, object]:
-    """The table, by Apache's keys; times in milliseconds, behind in seconds or messages as Apache says it."""
+    """Return the table by Apache's keys.
+
+    Times are milliseconds; lags are seconds or messages, as in Apache's table.
+    """
     up_ms = broker.clock.now_ms() - broker.boot_ms
     return {
         "brokerActive": "true",
@@ -67,7 +70,7 @@ def runtime_info(broker: Broker) -> dict[str, object]:
 
 
 def _store(broker: Broker) -> dict[str, object]:
-    """The log and the disk under it."""
+    """Return the figures of the log and its disk."""
     store = broker.store
     first = store.log.record_at(store.log.start)
     used = round(broker.disk.used_share(store.paths.root), 4)
@@ -82,9 +85,9 @@ def _store(broker: Broker) -> dict[str, object]:
         "earliestMessageTimeStamp": first.store_ms if first else -1,
         "remainHowManyDataToFlush": _bytes(store.log.end - store.log.synced),
         "remainTransientStoreBufferNumbs": NO_BUFFERS,
-        "dispatchBehindBytes": 0,  # queue units are written at the end of the round that appends
+        "dispatchBehindBytes": 0,  # the end of each round writes its queue units
         "dispatchMaxBuffer": 0,
-        "pageCacheLockTimeMills": 0,  # nothing holds a lock while it writes
+        "pageCacheLockTimeMills": 0,  # no write holds a lock
     }
 
 
@@ -93,7 +96,7 @@ def _puts(broker: Broker) -> dict[str, object]:
     before, today = stats.put_mornings
     return {
         "putTps": broker.put_rate.text(),
-        "putMessageTimesTotal": max(1, times),  # as Apache tells it, which divides by it
+        "putMessageTimesTotal": max(1, times),  # at least 1 as in Apache, which divides by it
         "putMessageSizeTotal": stats.put_bytes,
         "putMessageAverageSize": stats.put_bytes / max(1, times),
         "putMessageFailedTimes": stats.failed_puts,
@@ -152,7 +155,7 @@ def _delays(broker: Broker) -> dict[str, object]:
 
 
 def _distribution(puts: Histogram) -> str:
-    """Return the number of puts by the time that they took, in Apache's groups."""
+    """Return the number of puts by duration, in Apache's groups."""
     found, before = [], 0
     for name, bound_s in _SPANS:
         upto = puts.count_to(bound_s)
@@ -168,7 +171,7 @@ def _duration(ms: int) -> str:
 
 
 def _bytes(count: int) -> str:
-    """A number of bytes for people, as Apache writes it."""
+    """Return a number of bytes as readable text in Apache's format."""
     if count < 1024:
         return f"{count} B"
     exponent = (count.bit_length() - 1) // 10

@@ -73,7 +73,7 @@ def _send_with_hooks(request: Request, broker: Broker, header: SendHeader) -> An
 
 
 def _with_hooks_later(broker: Broker, context: SendMessageContext, begin: Callable[[Give], None]) -> LaterAnswer:
-    """Return the answer of `begin`, with the hooks called once it is known."""
+    """Return the answer of `begin`. Call the hooks once it is known."""
 
     def made(make: Callable[[], Answer]) -> Answer:
         answer: Answer = None
@@ -97,7 +97,7 @@ def _send(request: Request, broker: Broker, header: SendHeader) -> Answer:
         if too_early is not None:
             raise too_early
         topic = check_topic(request, broker, header)
-        if header.batch:  # the code alone makes none
+        if header.batch:  # the request code alone does not make a batch
             return _send_batch(request, broker, header, topic)
         return _send_one(request, broker, header, topic)
     except PeerError as rejection:
@@ -172,15 +172,17 @@ def _send_one(request: Request, broker: Broker, header: SendHeader, topic: Topic
 
 
 def _is_half(header: SendHeader, message: Message) -> bool:
-    """Whether a transaction is still to end before `message` is delivered. One that a consumer gives back is as any
-    other, though the clients that do that with a send leave the mark on it."""
+    """Return whether `message` is a half message, which waits for the end of its transaction.
+
+    A message that a consumer sends back is not, even if its client left the transaction property on it.
+    """
     properties = message.properties
     is_given_back = header.reconsume_times > 0 and (java_int(properties.get(props.DELAY, "0")) or 0) > 0
     return java_boolean(properties.get(props.TRAN_MSG)) and not is_given_back
 
 
 def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
-    """Store `message` where it waits for the end of its transaction; the answer says where that is."""
+    """Store `message` as a half message. The answer contains its place. Raises PeerError."""
     if broker.settings.reject_transaction_message:
         remark = f"the broker[{broker.settings.broker_ip}] sending transaction message is forbidden"
         raise PeerError(ResponseCode.NO_PERMISSION, remark)
@@ -200,9 +202,9 @@ def _send_half(broker: Broker, message: Message, asked_queue: int) -> Answer:
 
 
 def _block_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = None) -> Millis | None:
-    """Return the due time by `delayInSeconds`; None for no such delay, or for one that passed while the send waited.
+    """Return the due time by `delayInSeconds`, or None without such a delay or if it passed while the send waited.
 
-    `asked_ms` is the time at which the send came, if it had to wait since. Raises PeerError.
+    `asked_ms` is the arrival time of the send if it had to wait. Raises PeerError.
     """
     if not broker.settings.block_enable:
         return None
@@ -219,7 +221,7 @@ def _block_due_ms(broker: Broker, message: Message, asked_ms: Millis | None = No
 
 
 def _send_to_block(broker: Broker, message: Message, due_ms: Millis) -> Answer:
-    """Store a message in a block, and answer with its origin where others have the position of their record."""
+    """Store a message in a block. The answer contains its origin in place of a log position."""
     waits = broker.flush.is_sync and java_boolean(message.properties.get(props.WAIT, "true"))
     asked_queue = message.queue_id
     stored = put_in_block(broker, message, due_ms)
@@ -271,10 +273,10 @@ def _send_batch(request: Request, broker: Broker, header: SendHeader, topic: Top
 
 
 def split_batch(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
-    """Flag, body and properties of each message in a batch's body. Raises ValueError when its sizes lie.
+    """Return flag, body and properties of each message in a batch. Raises ValueError if a size is wrong.
 
-    Each is: size 4, magic 4, body crc 4, flag 4, body length 4, body, properties length 2, properties. The size is not
-    looked at, as in Apache RocketMQ: the lengths inside say where the message ends.
+    Each message is: size 4, magic 4, body crc 4, flag 4, body length 4, body, properties length 2, properties. The
+    size is ignored, as in Apache RocketMQ: the inner lengths define the end of the message.
     """
     found = []
     at = 0
@@ -322,7 +324,7 @@ def _pick_queue(broker: Broker, header: SendHeader, topic: TopicConfig) -> int:
 
 
 def _redirect_if_spent(request: Request, broker: Broker, header: SendHeader, message: Message) -> None:
-    """A message sent to a retry topic too often, or by a group that consumes in order, is a dead letter."""
+    """Make a message a dead letter if it was retried too often or its group consumes in order. Raises PeerError."""
     group_name = header.topic.removeprefix(names.RETRY_PREFIX)
     group = broker.groups.get(group_name)
     if group is None:
@@ -344,7 +346,7 @@ def _check_body(broker: Broker, body: bytes) -> None:
 
 
 def marks(broker: Broker) -> dict[str, str]:
-    """What every send answer carries in its header."""
+    """Return the header fields of every send answer."""
     return {
         props.MSG_REGION: broker.settings.region_id,
         props.TRACE_ON: "true" if broker.settings.trace_on else "false",

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again (RocketMQ: same name)."""
+"""CONSUMER_SEND_MSG_BACK: redelivery of a message that a consumer could not process (RocketMQ: same name)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FIRST_LEVEL = 3
 TIMES_MAX: Final = (1 << 31) - 1
-"""What a record has room for; senders may say any."""
+"""Greatest number that fits the record's field. Senders may give any number."""
 
 
 @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -54,7 +54,7 @@ def _send_back(request: Request, broker: Broker) -> Answer:
     properties.setdefault(props.RETRY_TOPIC, old.topic)
     properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.position))
     for name in (props.TIMER_OUT_MS, *props.TIMER_REQUESTS):
-        properties.pop(name, None)  # they asked for the delivery that has been
+        properties.pop(name, None)  # they asked for the delivery that has happened
     most = group.retry_max_times
     if request.command.version >= VERSION_WITH_MAX_TIMES and header.max_reconsume_times is not None:
         most = header.max_reconsume_times

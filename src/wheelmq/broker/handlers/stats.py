@@ -1,4 +1,4 @@
-"""VIEW_BROKER_STATS_DATA: what was counted, over the last minute, hour and day."""
+"""VIEW_BROKER_STATS_DATA: counters over the last minute, hour and day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET_TIMER_CHECK_POINT, GET_TIMER_METRICS, GET_ALL_DELAY_OFFSET; ours: listings and counts of what is pending."""
+"""GET_TIMER_CHECK_POINT, GET_TIMER_METRICS, GET_ALL_DELAY_OFFSET; our own codes list and count pending messages."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from wheelmq.broker.broker import Broker
 
 LISTED_MAX: Final = 500
-"""Messages that one answer describes, however many are asked for: none takes long."""
+"""Greatest number of messages in one answer, so that no answer takes long."""
 FOUND_MAX: Final = 64
-"""Records of a topic that are looked at for one key, the newest ones."""
+"""Greatest number of records of a topic that are read for one key. The newest ones are read."""
 
 
 @serves(RequestCode.GET_TIMER_CHECK_POINT)
@@ -73,9 +73,9 @@ def list_timers(request: Request, broker: Broker) -> Answer:
 
 
 def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -> Command:
-    """Answer with the messages of some places that are due first.
+    """Answer with the earliest messages of some places, by due time.
 
-    Sorts all of them when a topic is given, because only their records have the name of the topic.
+    Sorts all of them if a topic is given, because only the records have the name of the topic.
     """
     seen = listing.glance(broker.timer, broker.blocks, header.place, wanted, listing.PLACES_MAX)
     count = header.count if wanted.topic is None else None
@@ -93,8 +93,8 @@ def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -
 def count_timers(request: Request, broker: Broker) -> Answer:
     """Count pending messages from a place on by time step. The JSON answer maps the start of each step to its count.
 
-    `nextPlace` is the next place, and `isLast` marks the end. Add up the counts of all answers.
-    """
+            `nextPlace` is the next place, and `isLast` marks the end. Add up the counts of all answers.
+        """
     header = request.header(CountTimersHeader)
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
@@ -111,12 +111,12 @@ def count_timers(request: Request, broker: Broker) -> Answer:
 @serves(RequestCode.WMQ_FIND_TIMERS)
 def find_timers(request: Request, broker: Broker) -> Answer:
     """Return the outcomes of the delayed messages for a topic with a key, one JSON object per line. A place is an
-    origin. From place 0 on come timers and levels, the oldest first. Then come messages in blocks, which are searched
-    off the loop.
+        origin. From place 0 on come timers and levels, the oldest first. Then come messages in blocks, which are searched
+        off the loop.
 
-    The search covers the newest records with the key; `truncated` says that there may be more. `nextPlace` is the next
-    place, and `isLast` says that all blocks were searched.
-    """
+            The search covers the newest records with the key; `truncated` says that there may be more. `nextPlace` is the next
+        place, and `isLast` says that all blocks were searched.
+        """
     header = request.header(FindTimersHeader)
     index, log = broker.index, broker.store.log
     if index is None:

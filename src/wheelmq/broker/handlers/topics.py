@@ -1,4 +1,4 @@
-"""The table of topics: made, changed, told, forgotten (RocketMQ: TopicConfigManager)."""
+"""The table of topics: create, change, return and delete them (RocketMQ: TopicConfigManager)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
-"""What tools and clients in Java can read as a topic's."""
+"""Filter types that Java tools and clients can read."""
 
 
 @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
@@ -60,10 +60,7 @@ def create_topics(request: Request, broker: Broker) -> Answer:
 
 
 def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> Answer:
-    """Store `configs`, whose attributes are changes of attributes, and answer once they are on disk.
-
-    Raises PeerError.
-    """
+    """Store `configs`, whose attributes are changes, and answer once they are on disk. Raises PeerError."""
     checked = []
     for config in configs:
         name = config.topic_name
@@ -94,8 +91,8 @@ def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> Answer
 def delete_topic(request: Request, broker: Broker) -> Answer:
     """Delete a topic, its messages and the offsets of groups in it. Messages parked for it are still stored when due.
 
-    If the topic is created again, its queues continue at their old end, so that no offset is used twice.
-    """
+            If the topic is created again, its queues continue at their old end, so that no offset is used twice.
+        """
     topic = request.header(TopicHeader).topic
     _check_name(broker, topic)
     log.info("%s deletes the topic %s", peer_text(request.connection), topic)
@@ -104,7 +101,7 @@ def delete_topic(request: Request, broker: Broker) -> Answer:
 
 
 def _forget_topic(broker: Broker, topic: str) -> Answer:
-    """Remove the messages, the offsets and the statistics of a topic that is deleted for good."""
+    """Remove the messages, offsets and statistics of a deleted topic."""
     broker.consumer_offsets.remove(lambda _, found: found == topic)
     for remove_files in broker.store.queues.remove_topic(topic):
         if remove_files is not None:
@@ -138,7 +135,7 @@ def get_system_topics(request: Request, broker: Broker) -> Answer:
 
 
 def _check_name(broker: Broker, topic: str) -> None:
-    """Raises PeerError."""
+    """Check that `topic` is a valid name and not a system topic. Raises PeerError."""
     problem = names.topic_problem(topic)
     if problem is None and broker.topics.is_system(topic):
         problem = f"The topic[{topic}] is conflict with system topic."

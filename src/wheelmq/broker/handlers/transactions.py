@@ -28,7 +28,7 @@ _REMARKS: Final = {
     PutStatus.SERVICE_NOT_AVAILABLE: "Service not available now.",
     PutStatus.OS_PAGE_CACHE_BUSY: "OS page cache busy, please try another machine",
 }
-"""Where Apache's broker words a status otherwise than for a send."""
+"""Remarks of Apache's broker that differ from those of a send."""
 
 
 @serves(RequestCode.END_TRANSACTION)
@@ -56,7 +56,10 @@ def end_transaction(request: Request, broker: Broker) -> Answer:
 
 
 def _half(broker: Broker, header: EndTransactionHeader) -> Record:
-    """The half message that a request names. Raises PeerError when it is none, or not the producer's."""
+    """Return the half message that a request names.
+
+    Raises PeerError if there is none or it belongs to another producer group.
+    """
     half = broker.store.log.record_at(LogPosition(header.position))
     if half is None or half.message.topic != names.HALF_TOPIC:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
