@@ -1,9 +1,9 @@
 """Turns of connections: how much a server serves to one connection before the others and the tick.
 
 A round ends after ROUND_S, or after ROUND_BYTES of answers. A connection is busy if its turn ended before its
-requests did. Busy connections wait for a later round, which begins with them in their order. Then the round serves
-new reads. A connection that is not busy always gets a short turn, so a client with one request does not wait for
-clients with thousands. A new connection is not busy.
+requests did. Busy connections wait for a later round. The next round begins with them, in their order, and then
+serves new reads. A connection that is not busy always gets a short turn, so a client with one request does not wait
+for clients with thousands. A new connection is not busy.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 256 << 10
 ASKED_MAX: Final = 1000
-"""Server requests in progress at the same time. Further ones are rejected, and further oneway requests are
-dropped."""
+"""Requests of the server in progress at once. Further ones are rejected; further oneway requests are dropped."""
 SILENCE_S: Final = 1.0
 """A call that timed out after at least this many seconds drops its connection if nothing at all arrived meanwhile."""
 CLOSING_S: Final = 1.0
