@@ -13,8 +13,6 @@ from wheelmq.system.open_files import connections_possible
 
 
 class NameServerApp:
-    """A name server that listens."""
-
     def __init__(self, settings: NameServerSettings, origin: Origin | None = None) -> None:
         self.settings = settings
         self._core = NameServer(settings, disk=Disk(), clock=SystemClock(), origin=origin)

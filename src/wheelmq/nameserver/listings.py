@@ -30,7 +30,6 @@ class Listings:
         self._now_ms = now_ms
 
     def handlers(self) -> dict[int, Serve]:
-        """Return the handlers by request code."""
         return {
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,

@@ -62,7 +62,6 @@ class NameServer:
 
     @property
     def codes(self) -> frozenset[int]:
-        """The request codes that are served."""
         return frozenset(self._handlers)
 
     # Called by the shell ------------------------------------------------------------------------------------------

@@ -209,11 +209,9 @@ class RouteTable:
         )
 
     def topics(self) -> list[str]:
-        """Return all topics that a broker registered."""
         return sorted(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics that a broker of the cluster registered."""
         names = {name for name, group in self._groups.items() if group.cluster == cluster}
         return sorted(topic for topic, queues in self._queues.items() if names & queues.keys())
 

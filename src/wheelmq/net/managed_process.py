@@ -28,8 +28,7 @@ CANNOT_START: Final = 78
 LOG_LOOK_S: Final = 5.0
 """Seconds between two checks of the log file's size."""
 BACKOFF_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0)
-"""Pauses in seconds before a restart, by the number of deaths in a row. The last one applies to all further
-deaths."""
+"""Pauses in seconds before a restart, by the number of deaths in a row. The last one is for all further deaths."""
 STEADY_S: Final = 30.0
 """The death of a child that lived for this many seconds has a new cause, so the count of deaths starts again."""
 DEATHS_MAX: Final = 5
@@ -41,10 +40,7 @@ Event = dict[str, Any]
 
 
 class ManagedProcess:
-    """One process and its successors.
-
-    `on_event` receives its events, and `on_death` its end and the pause that follows.
-    """
+    """One process and its successors. `on_event` receives its events; `on_death` its end and the next pause."""
 
     def __init__(
         self,
@@ -121,10 +117,7 @@ class ManagedProcess:
             return False
 
     def kill(self) -> None:
-        """Kill the process at once and do not restart it, for a caller that cannot wait.
-
-        The caller must still await `stop`.
-        """
+        """Kill the process at once without a restart, for a caller that cannot wait. `stop` must still be awaited."""
         if self._task is not None:
             self._task.cancel()
         if self._process is not None:
@@ -199,7 +192,6 @@ class ManagedProcess:
                 self._on_event(event)
 
     async def _bound_log(self) -> None:
-        """Keep the log file within its limit while the process runs."""
         while True:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(bound, self.log_path)
@@ -223,7 +215,6 @@ class ManagedProcess:
 
 
 def end_text(code: int) -> str:
-    """Return a text about the end of a process with exit code `code`."""
     if code >= 0:
         return f"it ended with code {code}"
     try:

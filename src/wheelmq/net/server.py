@@ -28,9 +28,9 @@ from wheelmq.system.rate_limited_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
-"""Size of the buffer that connections read into."""
 SMALL_BYTES = 16 << 10
-"""A shorter unfinished frame is copied to the front of that buffer for the next read. A longer one has its own."""
+"""A shorter unfinished frame is copied to the front of the server's buffer for the next read. A longer one has its
+own."""
 ROOM_BYTES = 4096
 """Free bytes that a read needs."""
 FAILED_TICK_MS = 100
@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """One peer of the server."""
-
     def __init__(self, server: Server) -> None:
         self._server = server
         self._rest: bytearray | None = None
@@ -223,7 +221,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.round_robin.charge(len(frame))
 
     def flush(self) -> None:
-        """Write the queued frames."""
         if self._transport is not None and self._out:
             if not self._transport.is_closing():
                 self._written_bytes += self._queued_bytes
@@ -303,7 +300,6 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def bytes_held(self) -> int:
-        """Bytes in memory for this peer."""
         return self.bytes_unread + self._queued_bytes + (0 if self._rest is None else len(self._rest))
 
     # Time ----------------------------------------------------------------------------------------------------------
@@ -358,7 +354,6 @@ class Server:
         """Connections that were closed because they made no progress."""
         self.failed_ticks = 0
         self.on_tick: Callable[[], None] | None = None
-        """Called after each tick."""
         self._listeners: list[asyncio.Server] = []
         self._round_ends = False
         """Whether the end of a round is scheduled."""
@@ -468,7 +463,6 @@ class Server:
             connection.flush()
 
     def figures(self) -> dict[str, int]:
-        """Return the metrics of the shell by name."""
         return {
             "connections": len(self.connections),
             "bad_frames": self.bad_frames,

@@ -22,7 +22,6 @@ class Histogram:
         self.greatest = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
-        """Count a value once or several times."""
         place = 0 if value <= self._least else math.ceil(math.log(value / self._least, _GROWTH))
         self._counts[min(place, _BUCKETS - 1)] += times
         self.count += times

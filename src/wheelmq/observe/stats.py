@@ -46,8 +46,6 @@ class WindowFigures(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """The figures of one counter."""
-
     minute: WindowFigures
     hour: WindowFigures
     day: WindowFigures

@@ -177,15 +177,11 @@ class MappedFile:
                 raise OSError(code, os.strerror(code), str(self.path))
 
     def unlock(self) -> None:
-        """Unlock all pages. The system may evict them again."""
         for at in range(0, self.size, LOCKED_BYTES):
             _munlock(self._address + at, min(LOCKED_BYTES, self.size - at))
 
     def read_ahead(self, start: int, stop: int) -> None:
-        """Begin to read bytes `start` to `stop` from disk in large pieces, because a scan follows.
-
-        Otherwise the system would read each page at its first touch.
-        """
+        """Begin to read bytes `start` to `stop` in large pieces for a scan, instead of single pages at first touch."""
         start -= start % mmap.PAGESIZE
         _madvise(self._address + start, stop - start, mmap.MADV_WILLNEED)
 
@@ -321,7 +317,6 @@ class Disk:
         return found
 
     def free_bytes(self, folder: Path) -> int:
-        """Return the free bytes of the file system that holds `folder`."""
         return shutil.disk_usage(folder).free
 
     def read(self, path: Path) -> bytes | None:
@@ -332,9 +327,9 @@ class Disk:
             return None
 
     def replace(self, path: Path, data: bytes, *, keep_previous: bool = False) -> None:
-        """Write `data` to `path` in one step. It is on disk on return.
+        """Write `data` to `path` in one step, on disk on return. It gets the old file's permissions.
 
-        The new file gets the permissions of the old one. With `keep_previous` the old file stays as `.bak`.
+        With `keep_previous` the old file stays as `.bak`.
         """
         self.check_locked(path)
         self.make_folder(path.parent)

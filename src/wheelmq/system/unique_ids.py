@@ -25,7 +25,6 @@ class UniqueIds:
         self._next_month_ms = Millis(0)
 
     def next(self) -> str:
-        """Return a new id."""
         now_ms = self._clock.now_ms()
         if not self._month_ms <= now_ms < self._next_month_ms:
             self._begin_month(now_ms)

@@ -69,10 +69,7 @@ class ThreadWorker:
 
 @dataclass(frozen=True)
 class Workers:
-    """The workers of a broker, one per kind of work.
-
-    So a job that a caller waits for does not queue after jobs without a waiter.
-    """
+    """The workers of a broker, one per kind of work: jobs with a waiter do not queue after jobs without one."""
 
     flushing: Worker
     """Flushes of the log, and marks. Senders wait for them."""

@@ -132,10 +132,7 @@ def query_time_span(request: Request, broker: Broker) -> Answer:
 
 
 def _span(broker: Broker, topic: str, queue_id: int, consumed: int) -> dict[str, Any]:
-    """Return the times of one queue, -1 where no message has one.
-
-    `consumed` is -1 if the group has no offset there.
-    """
+    """Return the times of one queue, -1 where no message has one. `consumed` is -1 without an offset."""
     first, end = bounds(broker, topic, queue_id)
 
     def when(offset: int) -> int:

@@ -60,8 +60,6 @@ _CODES = {
 
 
 class Read(NamedTuple):
-    """The result of a queue read."""
-
     status: PullStatus
     next_offset: int
     start: int
@@ -266,10 +264,7 @@ def read_queue(broker: Broker, header: PullHeader, wanted: MessageFilter) -> Rea
 
 
 def _is_behind(broker: Broker, unit: Any) -> bool:
-    """Return whether the last checked unit lies before the part of the log in memory.
-
-    False unless slave reads are on.
-    """
+    """Return whether the last unit lies before the log's part in memory. False unless slave reads are on."""
     return broker.settings.slave_read_enable and not is_in_memory(broker, int(unit["position"]))
 
 

@@ -98,10 +98,7 @@ def _check_room(broker: Broker, message: Message, growth_bytes: int) -> None:
 
 
 def _is_rejected_by_its_slot(broker: Broker, message: Message, due_ms: Millis) -> bool:
-    """Return whether too many messages wait in the slot of the parked `message`.
-
-    Never true for a cancel, which makes them fewer, and for a level, which is no timer.
-    """
+    """Return whether the slot of the parked `message` is too full. A cancel makes room, and a level is no timer."""
     if message.topic != names.TIMER_TOPIC or props.TIMER_DEL_UNIQKEY in message.properties:
         return False
     return broker.timer.congestion.refuses(due_ms, broker.randomness)
@@ -130,10 +127,7 @@ def put_half(broker: Broker, half: Message) -> Appended:
 
 
 def check_delay(broker: Broker, message: Message, half: Message) -> None:
-    """Reject a `message` that its commit could not park. Raises PeerError.
-
-    The check includes the properties that its `half` message has gained by then.
-    """
+    """Reject a `message` that its commit could not park, with the growth of its `half` by then. Raises PeerError."""
     asked = str(broker.settings.transaction_check_max)
     properties = {**half.properties, props.TRANSACTION_CHECK_TIMES: asked}
     sys_flag = message.sys_flag & ~SYS_TRANSACTION

@@ -33,7 +33,6 @@ def topic_of(broker: Broker, topic: str) -> TopicConfig:
 
 
 def queue_name(broker: Broker, topic: str, queue_id: int) -> QueueName:
-    """Return the queue's name as clients use it."""
     return QueueName(broker_name=broker.settings.broker_name, queue_id=queue_id, topic=topic)
 
 

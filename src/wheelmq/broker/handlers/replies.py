@@ -38,8 +38,6 @@ _NO_ID: Final = "0"
 
 @dataclass(slots=True)
 class _Reply:
-    """A reply that is being relayed."""
-
     header: SendHeader
     message: Message
 
@@ -133,9 +131,9 @@ def _passed_on(broker: Broker, reply: _Reply, connection: Connection, push: Comm
 
 
 def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
-    """Store the reply if the settings say so, and return the answer to its sender.
+    """Store the reply if the settings say so, and return its sender's answer.
 
-    A reply that cannot be stored is relayed all the same.
+    A store may fail: the reply was relayed.
     """
     message = reply.message
     answer = Command(code=ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR, remark=failure)

@@ -49,10 +49,7 @@ def get_runtime_info(request: Request, broker: Broker) -> Answer:
 
 
 def runtime_info(broker: Broker) -> dict[str, object]:
-    """Return the table by Apache's keys.
-
-    Times are milliseconds; lags are seconds or messages, as in Apache's table.
-    """
+    """Return the table by Apache's keys. Times are milliseconds; lags are seconds or messages, as in Apache's."""
     up_ms = broker.clock.now_ms() - broker.boot_ms
     return {
         "brokerActive": "true",
@@ -70,7 +67,6 @@ def runtime_info(broker: Broker) -> dict[str, object]:
 
 
 def _store(broker: Broker) -> dict[str, object]:
-    """Return the figures of the log and its disk."""
     store = broker.store
     first = store.log.record_at(store.log.start)
     used = round(broker.disk.used_share(store.paths.root), 4)

@@ -56,10 +56,7 @@ def end_transaction(request: Request, broker: Broker) -> Answer:
 
 
 def _half(broker: Broker, header: EndTransactionHeader) -> Record:
-    """Return the half message that a request names.
-
-    Raises PeerError if there is none or it belongs to another producer group.
-    """
+    """Return the half message of a request. Raises PeerError if there is none or it has another producer group."""
     half = broker.store.log.record_at(LogPosition(header.position))
     if half is None or half.message.topic != names.HALF_TOPIC:
         raise PeerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")

@@ -113,10 +113,7 @@ class Checks:
         return f"its producer was asked {times} times, it is {age_ms // 1000} s old"
 
     def _give_up(self, half: Record, why: str) -> int:
-        """Move `half` to the topic of transactions that are checked no more.
-
-        Return the number of appended records.
-        """
+        """Move `half` to the topic of discarded transactions. Return the number of appended records."""
         key = half.message.properties.get(props.UNIQ_KEY)
         try:
             self._transactions.discard(half)

@@ -60,7 +60,7 @@ def has_room(half: Message) -> bool:
 
 
 def committed(half: Record) -> Message:
-    """Return the message that a commit appends, with the log position of the half message that it ends.
+    """Return the message that a commit appends, with the position of the half message that it ends.
 
     Raises Unending.
     """
@@ -74,10 +74,7 @@ def committed(half: Record) -> Message:
 
 
 def put_back(half: Record, *, checked: bool) -> Message:
-    """Return the copy of a half message for the end of its queue, with its origin.
-
-    `checked` adds one to its check count.
-    """
+    """Return a half message's copy for the end of its queue, with its origin. `checked` adds one to its checks."""
     properties = props.without_origin(half.message.properties)
     if checked:
         properties[props.TRANSACTION_CHECK_TIMES] = str(check_times(half.message) + 1)
@@ -106,10 +103,7 @@ def resumed(record: Record) -> Message:
 
 
 def op_message(offsets: str, now_ms: Millis, host: Host) -> Message:
-    """Return the op message that ends half messages.
-
-    `offsets` are their queue offsets, each with a comma after it.
-    """
+    """Return the op message that ends half messages: their queue offsets, each with a comma after it."""
     properties = {props.WAIT: "true", props.TAGS: OP_TAG}
     body = offsets.encode()
     return Message(names.OP_HALF_TOPIC, HALF_QUEUE, body, properties, born_ms=now_ms, born_host=host)

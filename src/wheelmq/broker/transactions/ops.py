@@ -39,10 +39,7 @@ class Ops:
         self._written: deque[_Op] = deque()
 
     def load(self, offset: int) -> set[int]:
-        """Read the op messages from `offset` of their queue on.
-
-        Return the offsets of the half messages that they name.
-        """
+        """Read the op messages from `offset` on. Return the offsets of the half messages that they name."""
         ended: set[int] = set()
         for queue_offset, record in queue_records(self._store, OP_HALF_TOPIC, offset):
             found = [] if record is None else offsets_in(record.message)
@@ -74,10 +71,7 @@ class Ops:
         return self._due_ms
 
     def write(self) -> int:
-        """Write the waiting ends. Return the number of op messages.
-
-        Raises OSError: then the unwritten ends keep waiting.
-        """
+        """Write the waiting ends. Return the number of op messages. Raises OSError: the others keep waiting."""
         count = 0
         while self._waiting:
             self._append(self._front())

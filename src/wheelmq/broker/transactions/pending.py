@@ -12,8 +12,6 @@ from wheelmq.formats.units import LogPosition
 
 
 class Place(NamedTuple):
-    """The place of a half message."""
-
     offset: int
     """Queue offset in the half queue."""
     position: LogPosition
