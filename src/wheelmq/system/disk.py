@@ -181,7 +181,7 @@ class MappedFile:
             _munlock(self._address + at, min(LOCKED_BYTES, self.size - at))
 
     def read_ahead(self, start: int, stop: int) -> None:
-        """Begin to read bytes `start` to `stop` in large pieces for a scan, instead of single pages at first touch."""
+        """Begin to read bytes `start` to `stop` in large pieces for a scan, not single pages at their first touch."""
         start -= start % mmap.PAGESIZE
         _madvise(self._address + start, stop - start, mmap.MADV_WILLNEED)
 
