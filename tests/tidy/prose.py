@@ -1,4 +1,4 @@
-"""Measure the prose of docstrings, comments and Markdown: rates of words that belong to no plain English, long sentences.
+"""Measure the prose of docstrings, comments and Markdown: rates of banned words, and long sentences.
 
 The ceilings are those that well-kept Python projects keep: click and hypothesis exceed none of them.
 """

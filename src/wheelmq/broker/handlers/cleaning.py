@@ -28,9 +28,9 @@ def clean_queues(request: Request, broker: Broker) -> Answer:
 def clean_topics(request: Request, broker: Broker) -> Answer:
     """Delete the offsets of groups in deleted topics of which no message is left.
 
-            A deleted topic may still get messages, such as parked ones. They are deleted with the files of the log. The offsets
-        stay until then, so that no message is delivered again if the topic is created again.
-        """
+    A deleted topic may still get messages, such as parked ones. They are deleted with the files of the log. The offsets
+    stay until then, so that no message is delivered again if the topic is created again.
+    """
     left = {topic for (topic, _), queue in broker.store.queues.items() if queue.start < queue.end}
     count = broker.consumer_offsets.remove(lambda group, topic: topic not in broker.topics and topic not in left)
     log.info("%s has topics cleaned: %d places of groups are forgotten", peer_text(request.connection), count)

@@ -36,11 +36,11 @@ AT_ONCE_MAX: Final = 64
 def heart_beat(request: Request, broker: Broker) -> Answer:
     """Register a client in its groups, and notify each group that it changes.
 
-            A heartbeat of few groups is served at once. A heartbeat of many groups is served in slices, so that other requests
-        and due messages do not wait for it.
+    A heartbeat of few groups is served at once. A heartbeat of many groups is served in slices, so that other requests
+    and due messages do not wait for it.
 
-        Raises PeerError for a heartbeat with more groups or subscriptions than a client can have.
-        """
+    Raises PeerError for a heartbeat with more groups or subscriptions than a client can have.
+    """
     beat = bodies.read(request.body, bodies.Heartbeat)
     entries = sum(1 + len(one.subscription_data_set) for one in beat.consumer_data_set) + len(beat.producer_data_set)
     if entries > ENTRIES_MAX:

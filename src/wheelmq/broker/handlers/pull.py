@@ -73,8 +73,8 @@ class Read(NamedTuple):
 def pull(request: Request, broker: Broker) -> Answer:
     """Return messages of a queue from an offset on. If there are none, hold the pull, if its client allows that.
 
-            A held pull skips the messages that its filter does not match. Its last answer names the next offset.
-        """
+    A held pull skips the messages that its filter does not match. Its last answer names the next offset.
+    """
     text = request.ext.get("subscription", "") if request.ext.get("expressionType") == SQL92 else ""
     return when_parsed(request, broker, [text], lambda: _pull(request, broker))
 

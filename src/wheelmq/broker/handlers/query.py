@@ -28,8 +28,8 @@ CATCH_UP_MS: Final = 100
 def query_message(request: Request, broker: Broker) -> Answer:
     """Return the records of a topic with a key, stored within a time range. Some may only share the hash of the key.
 
-            These include pending messages in blocks.
-        """
+    These include pending messages in blocks.
+    """
     header = request.header(QueryMessageHeader)
     is_unique = request.ext.get(UNIQUE_KEY_QUERY) == "true"
     most = broker.settings.query_unique_key_count_max if is_unique else header.max_num

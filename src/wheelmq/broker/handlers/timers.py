@@ -93,8 +93,8 @@ def _soonest(header: ListTimersHeader, broker: Broker, wanted: listing.Wanted) -
 def count_timers(request: Request, broker: Broker) -> Answer:
     """Count pending messages from a place on by time step. The JSON answer maps the start of each step to its count.
 
-            `nextPlace` is the next place, and `isLast` marks the end. Add up the counts of all answers.
-        """
+    `nextPlace` is the next place, and `isLast` marks the end. Add up the counts of all answers.
+    """
     header = request.header(CountTimersHeader)
     if header.step_ms <= 0:
         raise PeerError(ResponseCode.INVALID_PARAMETER, f"stepMs is {header.step_ms}: it must be 1 or more")
@@ -111,12 +111,12 @@ def count_timers(request: Request, broker: Broker) -> Answer:
 @serves(RequestCode.WMQ_FIND_TIMERS)
 def find_timers(request: Request, broker: Broker) -> Answer:
     """Return the outcomes of the delayed messages for a topic with a key, one JSON object per line. A place is an
-        origin. From place 0 on come timers and levels, the oldest first. Then come messages in blocks, which are searched
-        off the loop.
+    origin. From place 0 on come timers and levels, the oldest first. Then come messages in blocks, which are searched
+    off the loop.
 
-            The search covers the newest records with the key; `truncated` says that there may be more. `nextPlace` is the next
-        place, and `isLast` says that all blocks were searched.
-        """
+    The search covers the newest records with the key; `truncated` says that there may be more. `nextPlace` is the next
+    place, and `isLast` says that all blocks were searched.
+    """
     header = request.header(FindTimersHeader)
     index, log = broker.index, broker.store.log
     if index is None:

@@ -91,8 +91,8 @@ def _put(request: Request, broker: Broker, configs: list[TopicConfig]) -> Answer
 def delete_topic(request: Request, broker: Broker) -> Answer:
     """Delete a topic, its messages and the offsets of groups in it. Messages parked for it are still stored when due.
 
-            If the topic is created again, its queues continue at their old end, so that no offset is used twice.
-        """
+    If the topic is created again, its queues continue at their old end, so that no offset is used twice.
+    """
     topic = request.header(TopicHeader).topic
     _check_name(broker, topic)
     log.info("%s deletes the topic %s", peer_text(request.connection), topic)
