@@ -371,6 +371,19 @@ def test_no_send_goes_past_a_hook(twins: Twins) -> None:
     assert kernel.fast_send.served == served and seen == ["Alpha"] * 8
 
 
+@pytest.mark.parametrize(
+    "key", ["", "UNIQ_KEY\x01\x02", f"UNIQ_KEY\x01{'k' * 129}\x02", f"UNIQ_KEY\x01{'k' * 5000}\x02"]
+)
+def test_keys_that_an_answer_has_no_room_for(twins: Twins, key: str) -> None:
+    """The plain code serves a send with no unique key or a long one, also if the answer waits for the disk."""
+    kernel, _ = twins.brokers
+    assert kernel.fast_send is not None
+    twins.receive(_binary_frame("Alpha", f"{KEY}{WAIT}"))
+    served = kernel.fast_send.served
+    twins.receive(_binary_frame("Alpha", f"{key}{WAIT}"))
+    assert kernel.fast_send.served == served
+
+
 @pytest.mark.parametrize("text", ['q"q', "back\\slash", "TAGS\x01a\x07\x02", "k\x01é\x02", ""])
 def test_odd_properties_in_a_binary_header(twins: Twins, text: str) -> None:
     """What would have to be escaped in an answer is left to the plain code."""

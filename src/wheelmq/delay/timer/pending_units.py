@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from wheelmq.store.mapped import MappedSequence
 
 ORIGIN, POSITION, SIZE, SLOT = range(4)
 """Columns of `pending_units`. The caller fills in the slot."""
+STEP_ROWS: Final = 1 << 16
+"""Rows that `can_be_records` checks at once: they stay in the processor's cache."""
 NO_UNITS = np.empty((0, 4), np.int64)
 
 
@@ -89,8 +92,17 @@ def tag_codes(queue: ConsumeQueue, offsets: npt.NDArray[np.int64]) -> npt.NDArra
 def can_be_records(
     positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], files: MappedSequence, log_end: LogPosition
 ) -> bool:
-    """Return whether positions and sizes can be those of records in order before `log_end`."""
-    ends = positions + sizes
-    is_in_log = (sizes > 0) & (positions >= files.start) & (ends <= log_end)
-    is_in_one_file = positions // files.file_bytes == (ends - 1) // files.file_bytes
-    return bool((is_in_log & is_in_one_file).all() and (positions[1:] >= ends[:-1]).all())
+    """Return whether positions and sizes can be those of records in order before `log_end`.
+
+    Reads STEP_ROWS rows at a time: ten million rows need no temporary array of their size.
+    """
+    end = files.start
+    for first in range(0, len(positions), STEP_ROWS):
+        begins, mine = positions[first : first + STEP_ROWS].copy(), sizes[first : first + STEP_ROWS].copy()
+        ends = begins + mine
+        if begins[0] < end or ends[-1] > log_end or mine.min() <= 0 or (begins[1:] < ends[:-1]).any():
+            return False
+        if (begins % files.file_bytes + mine > files.file_bytes).any():
+            return False
+        end = LogPosition(int(ends[-1]))
+    return True

@@ -156,9 +156,10 @@ def must_be_escaped(text: Bytes, start: int, end: int) -> bool:
 
 @inline
 def _waits_or_has_no_key(log: Bytes, spans: Integers, sync: int) -> bool:
-    """Return whether the answer can differ from the one that this kernel writes."""
-    if sync != 0 and spans[2 * prop.WAIT] >= 0:
-        return not equals(log, spans[2 * prop.WAIT], spans[2 * prop.WAIT + 1], _TRUE)
+    """Return whether the answer can differ from the one that this kernel writes, or has no room for the key."""
+    wait = spans[2 * prop.WAIT]
+    if sync != 0 and wait >= 0 and not equals(log, wait, spans[2 * prop.WAIT + 1], _TRUE):
+        return True
     key = spans[2 * prop.UNIQ_KEY]
     key_bytes = spans[2 * prop.UNIQ_KEY + 1] - key
     if key < 0 or key_bytes == 0 or key_bytes > UNIQ_KEY_BYTES_MAX:
