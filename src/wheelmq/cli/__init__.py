@@ -1,7 +1,7 @@
-"""The command line: one file per command, loaded when it is called for.
+"""The command line: one module per command, imported when the command is called.
 
-A command imports what is heavy (PySpark, Numba, NumPy) inside its function, so that `wheelmq --help` and
-`wheelmq send` start fast.
+A command imports heavy packages (PySpark, Numba, NumPy) inside its function, so that `wheelmq --help` and `wheelmq
+send` start fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMANDS: Final = (
 
 
 class LazyGroup(click.Group):
-    """Commands by the name of their module."""
+    """A group that imports a command from the module of the same name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -46,5 +46,5 @@ class LazyGroup(click.Group):
 def main() -> None:
     """WheelMQ: a message broker that delivers each message at the moment its sender chose.
 
-    Begin with `wheelmq demo`, or run it with `wheelmq up`.
+    Start with `wheelmq demo`, or run all parts with `wheelmq up`.
     """

@@ -1,4 +1,4 @@
-"""`wheelmq broker`: a broker alone."""
+"""`wheelmq broker`: run a broker alone."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ if TYPE_CHECKING:
 flush_option = click.option(
     "--flush",
     type=click.Choice(["ASYNC_FLUSH", "SYNC_FLUSH"], case_sensitive=False),
-    help="Whether a send is answered before or after it is on disk; ASYNC_FLUSH if nothing says.",
+    help="Answer a send before it is on disk (ASYNC_FLUSH, the default) or after it (SYNC_FLUSH).",
 )
 
 
 @click.command(name="broker", short_help="Run a broker alone.")
 @home_option
-@click.option("--store", type=click.Path(file_okay=False, path_type=Path), help="Store folder, if not HOME/store.")
+@click.option(
+    "--store", type=click.Path(file_okay=False, path_type=Path), help="Store folder. The default is HOME/store."
+)
 @config_option
-@click.option("--port", type=click.IntRange(0, 65535), help="10911 if nothing says; 0 picks a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on. The default is 10911; 0 picks a free port."
+)
 @click.option("--namesrv", help="Name servers to register at: HOST:PORT;HOST:PORT.")
-@click.option("--name", help="The broker's name; broker-a if nothing says.")
+@click.option("--name", help="The broker's name. The default is broker-a.")
 @flush_option
 @set_option
 @hook_option
@@ -50,8 +54,8 @@ def command(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    It needs no pipeline to take, keep and deliver what is due soon; what is due later than a few seconds is indexed
-    and staged by `wheelmq pipeline`.
+    Without a pipeline, the broker accepts, stores and delivers messages that are due soon. `wheelmq pipeline` indexes
+    and stages messages that are due later than a few seconds.
     """
 
     async def life(stop: asyncio.Event) -> int:
@@ -92,7 +96,7 @@ def command(
             _say_failed(failure, as_json)
         return 0 if failure is None else 1
 
-    port_option = "--broker-port" if ends_with_stdin else "--port"  # `wheelmq up` calls it so
+    port_option = "--broker-port" if ends_with_stdin else "--port"  # the name of the option in `wheelmq up`
     code = run_part(life, as_json=as_json, ends_with_stdin=ends_with_stdin)
     sys.exit(code)
 

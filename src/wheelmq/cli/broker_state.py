@@ -1,4 +1,4 @@
-"""Asks a running broker for the state of its timers, for `wheelmq doctor`."""
+"""Ask a running broker for the state of its timers, for `wheelmq doctor`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class BrokerState(NamedTuple):
 
     pending: int
     problem: str
-    """The broker's own sentence about its pipeline; empty when all is well."""
+    """The problem of the pipeline as the broker describes it; empty if there is none."""
     late_ms: int
-    """How long the first overdue message is overdue."""
+    """How long the message with the earliest due time is overdue."""
 
 
 class _Timers(msgspec.Struct):
@@ -35,7 +35,10 @@ class _Metrics(msgspec.Struct):
 
 
 def ask_state(port: int) -> BrokerState | None:
-    """Ask the broker on `port` of this machine. Returns None when none answers, or one that does not say."""
+    """Ask the broker on `port` of this machine.
+
+    Returns None if no broker answers, or its answer has no such state.
+    """
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
     from wheelmq.formats.wire.frame import Command, FrameError

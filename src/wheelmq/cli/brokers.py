@@ -1,10 +1,10 @@
-"""The brokers that a name server knows, for commands that speak to brokers as such."""
+"""The brokers that a name server knows, for commands that send requests to single brokers."""
 
 from __future__ import annotations
 
 
 async def find_brokers(namesrv: str) -> dict[str, str]:
-    """Addresses of masters by broker name. Raises ValueError, NoNameServer, Refused."""
+    """Return the addresses of masters by broker name. Raises ValueError, NoNameServer, Refused."""
     from wheelmq.client.connections import Connections
     from wheelmq.client.routes import RouteCache
     from wheelmq.client.session import server_list
@@ -17,7 +17,7 @@ async def find_brokers(namesrv: str) -> dict[str, str]:
 
 
 async def check_topic_is_known(namesrv: str, topic: str) -> None:
-    """Raises TopicUnknown when no broker has `topic`, and as `find_brokers`."""
+    """Raise TopicUnknown if no broker has `topic`. Raises the errors of `find_brokers` too."""
     from wheelmq.client.connections import Connections
     from wheelmq.client.routes import RouteCache
     from wheelmq.client.session import server_list

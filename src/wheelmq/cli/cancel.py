@@ -1,4 +1,4 @@
-"""`wheelmq cancel`: a delayed message that is not to be delivered after all."""
+"""`wheelmq cancel`: cancel a delayed message."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from wheelmq.cli.times import parse_time
     "--key", "unique_key", required=True, help="Its unique key, as `wheelmq send` and `wheelmq timers` print it."
 )
 @click.option(
-    "--at", "at", help="When it is due, to the second. Apache's brokers find it by that; WheelMQ's need none."
+    "--at", "at", help="Its due time, to the second. Apache's brokers need it to find the message; WheelMQ's do not."
 )
 @namesrv_option
-@click.option("--json", "as_json", is_flag=True, help="Print what came of it as a JSON line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON line.")
 def command(topic: str, unique_key: str, at: str | None, namesrv: str, as_json: bool) -> None:
-    """Cancel the message that waits for its time to be delivered to TOPIC; every broker of the topic is asked.
+    """Cancel a pending message for TOPIC. The command asks every broker of the topic.
 
-    Exit code 1 says that nothing was cancelled: it has left already, or there is none with this key.
+    Exit code 1 means that nothing was cancelled: the message was delivered or cancelled before, or no pending message
+    has this key.
     """
     from wheelmq.client.results import CancelResult
     from wheelmq.client.sync import SyncProducer

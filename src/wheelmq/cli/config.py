@@ -1,4 +1,4 @@
-"""`wheelmq config`: look at a file of settings before a part is started with it."""
+"""`wheelmq config`: check a file of settings before a start uses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACEHOLDERS: Final = {"store_path": Path("store"), "kv_config_path": Path("kvCo
 
 
 class ConfigGroup(click.Group):
-    """Who names a file where a command is wanted is told of the command that takes it."""
+    """A group that names the right command if the user passes a file instead of a command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -30,18 +30,18 @@ class ConfigGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(name="config", cls=ConfigGroup, short_help="Check a file of settings, or list what there is.")
+@click.group(name="config", cls=ConfigGroup, short_help="Check a file of settings, or list all settings.")
 def command() -> None:
-    """Look at settings: broker.conf and namesrv.conf of Apache RocketMQ, TOML files, environment variables."""
+    """Check settings: broker.conf and namesrv.conf of Apache RocketMQ, TOML files, environment variables."""
 
 
 @command.command(name="check")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--part", type=click.Choice(PARTS), help="Whose settings; by default what the file looks like.")
+@click.option("--part", type=click.Choice(PARTS), help="The part that uses FILE. By default, the names in FILE decide.")
 def check(file: Path, part: str | None) -> None:
-    """Print what of FILE, and of the environment, is honoured, and where each value stands.
+    """Print the settings that FILE and the environment give, and where each value is given.
 
-    What has no effect is told; what is refused, or does not fit, ends this with exit code 1.
+    Settings without effect are listed. A value that is rejected or not allowed ends the command with exit code 1.
     """
     try:
         for name in [part] if part else _parts_of(file):
@@ -60,9 +60,9 @@ def schema() -> None:
 
 @command.command(name="keys")
 @click.option("--part", type=click.Choice(PARTS), default="broker", show_default=True)
-@click.option("--ours", is_flag=True, help="All settings by our names, instead of Apache's keys.")
+@click.option("--ours", is_flag=True, help="List all settings by WheelMQ's names instead of Apache's keys.")
 def keys(part: str, ours: bool) -> None:
-    """Print Apache's keys and what becomes of each, as docs/operations/settings.md has them."""
+    """Print Apache's keys and the treatment of each, as in docs/operations/settings.md."""
     from wheelmq.config import table
 
     found = _schema(part)
@@ -74,7 +74,7 @@ def _schema(part: str) -> Schema[Any]:
 
 
 def _parts_of(file: Path) -> list[str]:
-    """Both for a TOML file; else the one that knows more of its names."""
+    """Return both parts for a TOML file; otherwise the part that knows more of its names."""
     from wheelmq.config import properties, sources
     from wheelmq.config.errors import ConfigError
 

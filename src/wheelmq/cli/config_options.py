@@ -1,4 +1,4 @@
-"""What the commands of the parts share about settings: their options, and how these become settings."""
+"""The options for settings that the commands of the parts share, and their conversion to settings."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ config_option = click.option(
     "--config",
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Settings: a .toml file, or one of properties as Apache RocketMQ has.",
+    help="File of settings: .toml, or properties as in Apache RocketMQ.",
 )
 set_option = click.option(
     "--set",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any setting, by our name or Apache's. It counts before the environment, and that before the file.",
+    help="Any setting, by WheelMQ's name or Apache's. It overrides the environment, which overrides the file.",
 )
 
 
 def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    """NAME=VALUE texts as a dict. Raises CannotStart."""
+    """Return NAME=VALUE texts as a dict. Raises CannotStart."""
     found = {}
     for pair in pairs:
         name, sign, value = pair.partition("=")
@@ -57,10 +57,10 @@ def settings_of(
     fallbacks: Mapping[str, Any],
     options: Mapping[str, tuple[Any, str]],
 ) -> tuple[T, Reading]:
-    """The settings of a part, and how they were given.
+    """Return the settings of a part, and their source. Raises CannotStart.
 
-    `options` are fields by the command line's option, None where that is not given; `fallbacks` stand in for defaults.
-    Raises CannotStart.
+    `options` maps a field to its value (None if not given) and its option on the command line. `fallbacks` are
+    defaults that the shape does not have.
     """
     from wheelmq.config import sources
     from wheelmq.config.apache import Reading
@@ -79,7 +79,7 @@ def settings_of(
 
 
 def all_schemas() -> tuple[Schema[Any], ...]:
-    """Those of every part, which may stand in one TOML file."""
+    """Return the schemas of all parts, which may share one TOML file."""
     from wheelmq.broker.schema import BROKER
     from wheelmq.nameserver.settings import NAME_SERVER
 
@@ -87,6 +87,5 @@ def all_schemas() -> tuple[Schema[Any], ...]:
 
 
 def tell(notes: list[str]) -> None:
-    """Write `notes` to the log."""
     for note in notes:
         log.warning("%s", note)

@@ -1,4 +1,4 @@
-"""`wheelmq consume`: what arrives, with its due time and lateness."""
+"""`wheelmq consume`: print received messages with due time and lateness."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 SHOWN_CHARS = 200
 
 
-@click.command(name="consume", short_help="Print what arrives, with its due time and lateness.")
+@click.command(name="consume", short_help="Print received messages with due time and lateness.")
 @click.argument("topic")
-@click.option("--group", required=True, help="The consumer group; its members share the messages.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--tags", default="*", show_default=True, help="Only these: A||B.")
+@click.option("--group", required=True, help="The consumer group. Its members share the messages.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this number of messages.")
+@click.option("--tags", default="*", show_default=True, help="Receive only these tags: A||B.")
 @namesrv_option
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON line.")
 def command(topic: str, group: str, count: int | None, tags: str, namesrv: str, as_json: bool) -> None:
     """Consume TOPIC as a member of a group, until Ctrl-C or --count.
 
-    A new group begins with the oldest message there is. A topic that does not exist yet is waited for.
+    A new group starts with the oldest message. If TOPIC does not exist yet, the command waits for it.
 
-    Lateness is from the due time to when this command has the message. What came by a delay level does not say when it
-    was due: "about" stands before what is reckoned from its birth, by its producer's clock, and the broker's table.
+    Lateness is the time from the due time until this command has the message. A message with a delay level does not
+    carry its due time. The command then computes it from the producer's time stamp and the broker's table of levels,
+    and prints "about" before it.
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
     with plain_errors(namesrv):
@@ -66,7 +67,7 @@ async def _consume(topic: str, group: str, count: int | None, tags: str, namesrv
     consumer.subscribe(topic, show, tags)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    if not await find_brokers(namesrv):  # raises for a name server that is not there: nobody should wait for that
+    if not await find_brokers(namesrv):  # raises if no name server answers, so that the command does not wait for one
         click.echo(f"No broker is registered at {namesrv} yet; one is waited for. Is it up?", err=True)
     async with admin, consumer:
         if not as_json:
@@ -79,7 +80,7 @@ def _late_ms(message: ReceivedMessage, due: Due) -> int | None:
 
 
 def message_fields(message: ReceivedMessage, due: Due) -> dict[str, object]:
-    """A message as JSON tells it; a body that is no UTF-8 is told as hex."""
+    """Return the JSON fields of a message. A body that is not UTF-8 is hexadecimal."""
     try:
         body = {"body": message.body.decode()}
     except UnicodeDecodeError:
@@ -103,7 +104,7 @@ def message_fields(message: ReceivedMessage, due: Due) -> dict[str, object]:
 
 
 def message_text(message: ReceivedMessage, due: Due) -> str:
-    """A message on one line."""
+    """Return a message as one line."""
     body = message.body[: SHOWN_CHARS * 4].decode("utf-8", "replace")
     shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in body[:SHOWN_CHARS])
     where = f"{message.topic}/{message.queue_id}@{message.queue_offset}"
@@ -116,7 +117,7 @@ def message_text(message: ReceivedMessage, due: Due) -> str:
 
 
 def _timing(message: ReceivedMessage, due: Due) -> str:
-    """When it was due and how late it is."""
+    """Return the due time and the lateness as text."""
     late_ms = _late_ms(message, due)
     if due.at_ms is None or late_ms is None:
         if due.level is not None:

@@ -1,4 +1,4 @@
-"""`wheelmq demo`: all parts, a handful of delayed messages, and how late each of them arrives."""
+"""`wheelmq demo`: start all parts, send a few delayed messages, and show how late each arrives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wheelmq.cli.stack import Stack
 
 LOG_FILE_BYTES: Final = 64 << 20
-"""A demonstration does not take a gigabyte of somebody's temporary folder."""
+"""Keeps a demonstration from taking a gigabyte of the user's temporary folder."""
 
 
 @click.command(name="demo", short_help="Start everything, send delayed messages, show how late they arrive.")
@@ -27,11 +27,12 @@ LOG_FILE_BYTES: Final = 64 << 20
 def command(home: Path | None) -> None:
     """Start all parts on free ports, send delayed messages, and show when each arrives.
 
-    Exit code 0 says that every message arrived once and none early, that a cancelled one did not arrive, and that the
-    pipeline on Spark made turns. It takes about 40 s; the very first start also compiles kernels, and takes up to
-    3 minutes.
+    Exit code 0 means: each message arrived once and not early, a cancelled message did not arrive, and the pipeline
+    on Spark made turns. The command takes about 40 s. The very first start also compiles kernels and takes up to 3
+    minutes.
     """
-    os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")  # making a start-up cache would take the processor from us
+    # creating a start-up cache would take processor time from the demonstration
+    os.environ.setdefault("WHEELMQ_JAVA_CACHE", "use")
     folder = home or Path(tempfile.mkdtemp(prefix="wheelmq-demo-"))
     code = 1
     try:
@@ -85,7 +86,7 @@ async def _start_and_run(stack: Stack, run: Run) -> None:
 
 
 async def _refresh(stack: Stack, run: Run, view: DemoView, demonstrating: asyncio.Task[None]) -> None:
-    """Bring the view up to date, unless a message is about to arrive: its receipt is what is measured."""
+    """Update the view unless a message is about to arrive, because an update would delay the measured receipt."""
     from wheelmq.cli.demo_view import LOOK_S
 
     await asyncio.wait((demonstrating,), timeout=LOOK_S)

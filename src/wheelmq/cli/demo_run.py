@@ -1,4 +1,4 @@
-"""The demonstration itself: what is sent, what arrives, and what is wrong with that."""
+"""The demonstration: send messages, wait for them, and list the problems."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ DELAYS_MS: Final = (1000, 2000, 3000, 5000, 5000, 8000, 12_000)
 CANCELLED_MS: Final = 10_000
 GREETING_DEADLINE_S: Final = 30.0
 PATIENCE_MS: Final = 15_000
-"""How long a message that is due is waited for."""
+"""How long the demonstration waits for a message after its due time."""
 LINGER_MS: Final = 1000
-"""How long is watched, after all have arrived, for one that comes twice."""
+"""How long it waits for duplicates after all messages have arrived."""
 TURN_PATIENCE_S: Final = 60.0
-"""How long a turn is waited for when all have arrived before the first: the broker needs none for what is due soon."""
+"""How long it waits for a turn if all messages arrive before the first one.
+
+The broker needs no turn for messages that are due soon.
+"""
 QUIET_MS: Final = 100
 LOOK_S: Final = 0.05
 
@@ -44,16 +47,16 @@ class Planned:
 
 
 class Run:
-    """Sends, cancels, consumes. What the broker says of the pipeline is noted from outside."""
+    """Sends, cancels and consumes messages. The caller passes the broker's metrics to `note`."""
 
     def __init__(self, stack: Stack, clock: Clock) -> None:
         self.planned: list[Planned] = []
         self.metrics: dict[str, Any] | None = None
         self.turns_before = 0
         self.awaits_turn = False
-        """Whether all has arrived and only the pipeline's first turn is waited for."""
+        """Whether all messages have arrived and the run waits only for the pipeline's first turn."""
         self.cancel_result: CancelResult | None = None
-        """What the broker said of the cancel, which is the last thing to be sent."""
+        """The broker's answer to the cancel, which is the last request."""
         self._stack = stack
         self._clock = clock
         self._greeting = ""
@@ -61,7 +64,7 @@ class Run:
 
     @property
     def turns(self) -> int:
-        """Turns that the pipeline has made since the messages were sent."""
+        """The number of turns since the messages were sent."""
         return self.metrics["pipeline"]["turn"] - self.turns_before if self.metrics and self.planned else 0
 
     def note(self, metrics: dict[str, Any] | None) -> None:
@@ -69,12 +72,12 @@ class Run:
             self.metrics = metrics
 
     def is_quiet(self) -> bool:
-        """Whether no message is about to arrive."""
+        """Return whether no message is due within QUIET_MS."""
         now_ms = self._clock.now_ms()
         return not any(0 < one.due_ms - now_ms < QUIET_MS for one in self.planned)
 
     async def deliver(self) -> None:
-        """Send everything and wait for it. Raises ConnectionError."""
+        """Send all messages and wait for them. Raises ConnectionError."""
         consumer = PushConsumer(self._stack.namesrv_address, GROUP, ConsumerSettings(concurrency=1), clock=self._clock)
         consumer.subscribe(TOPIC, self._arrived)
         async with Producer(self._stack.namesrv_address, clock=self._clock) as producer:
@@ -86,7 +89,7 @@ class Run:
                 await self.wait_for_turn()
 
     async def _wait_for_greeting(self) -> None:
-        """Wait until the consumer has its queues: else the first messages would wait for that."""
+        """Wait until the consumer has its queues. Otherwise the first messages would arrive late."""
         try:
             async with asyncio.timeout(GREETING_DEADLINE_S):
                 await self._greeted.wait()
@@ -116,7 +119,7 @@ class Run:
         await asyncio.sleep(LINGER_MS / 1000)
 
     async def wait_for_turn(self) -> None:
-        """Wait until the pipeline has made a turn since the messages were sent, TURN_PATIENCE_S at most."""
+        """Wait until the pipeline has made a turn since the messages were sent, at most TURN_PATIENCE_S."""
         until_s = self._clock.monotonic() + TURN_PATIENCE_S
         self.note(await self._stack.metrics())
         while self.turns < 1 and self._clock.monotonic() < until_s:
@@ -133,7 +136,7 @@ class Run:
                 one.arrivals_ms.append(message.received_ms)
 
     def problems(self) -> list[str]:
-        """What is not as it should be; nothing when all is well."""
+        """Return the problems of the run; an empty list if there are none."""
         found = []
         for one in self.planned:
             name = f"the message of {one.delay_ms / 1000:g} s"

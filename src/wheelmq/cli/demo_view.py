@@ -1,4 +1,4 @@
-"""What the demonstration shows: a live table on a terminal, plain lines elsewhere."""
+"""The output of the demonstration: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ AWAITS_TURN: Final = f"All is in; the first turn of the pipeline is waited for, 
 
 
 class DemoView(Protocol):
-    """A way to show a run."""
-
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -29,21 +27,21 @@ class DemoView(Protocol):
     ) -> None: ...
 
     def update(self, *, force: bool = False) -> None:
-        """Show what is new."""
+        """Show the changes."""
         ...
 
     def summarize(self, problems: list[str]) -> None:
-        """Say how it went."""
+        """Print the result."""
         ...
 
 
 def make_view(run: Run, stack: Stack, clock: Clock, notes: list[str]) -> DemoView:
-    """The view that suits the standard output; `notes` grows by what a person should know."""
+    """Return the view that suits the standard output. The view prints the `notes` that the stack adds."""
     return DemoTable(run, stack, clock, notes) if sys.stdout.isatty() else PlainView(run, stack, notes)
 
 
 def parts(run: Run, stack: Stack) -> list[tuple[str, str]]:
-    """The parts with their states."""
+    """Return the name and the state of each part."""
     pipeline = stack.pipeline.state if stack.pipeline is not None else PipelineState.DOWN
     is_turning = run.metrics is not None and run.metrics["pipeline"]["is_turning"]
     state = "turning" if is_turning else "starting" if pipeline is PipelineState.TURNING else pipeline.value
@@ -61,7 +59,7 @@ def _state(is_up: bool, address: str) -> str:
 
 
 def outcome(one: Planned, now_ms: int) -> str:
-    """Where a message is."""
+    """Return the state of a message as a word."""
     if one.is_cancelled:
         return "arrived though cancelled" if one.arrivals_ms else "cancelled"
     if not one.arrivals_ms:
@@ -72,7 +70,7 @@ def outcome(one: Planned, now_ms: int) -> str:
 
 
 def summary(run: Run, problems: list[str]) -> list[str]:
-    """How it went, in a few lines."""
+    """Return the result in a few lines."""
     if problems:
         return [f"PROBLEM: {problem}" for problem in problems]
     late = sorted(one.lateness_ms for one in run.planned if one.lateness_ms is not None)
@@ -84,7 +82,7 @@ def summary(run: Run, problems: list[str]) -> list[str]:
 
 
 class PlainView:
-    """A line for each thing that happens."""
+    """Prints one line per event."""
 
     def __init__(self, run: Run, stack: Stack, notes: list[str]) -> None:
         self._run = run
@@ -127,7 +125,10 @@ class PlainView:
 
 
 class DemoTable:
-    """A table that is drawn anew in place. Nothing draws by itself: drawing takes milliseconds from the receipts."""
+    """A table that is redrawn in place.
+
+    It is drawn only on `update`, because drawing takes milliseconds from the receipt of messages.
+    """
 
     def __init__(self, run: Run, stack: Stack, clock: Clock, notes: list[str]) -> None:
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""`wheelmq doctor`: whether this machine has what WheelMQ needs, and what to do where it has not."""
+"""`wheelmq doctor`: check this machine for the needs of WheelMQ, and print the remedies."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from wheelmq.cli.part import home_option
 
 GIB: Final = 1 << 30
 DISK_FREE_MIN: Final = 5 * GIB // 2
-"""A file of the commit log is 1 GiB. The first and the next one are made at the start, and one more where there is room
-for twice as much: with the timer's files and those of queues that is 3.6 GB."""
+"""Room for a first start. It takes 3.6 GB with the timer's files and those of queues.
+
+A file of the commit log is 1 GiB. A start creates the first and the next one, and one more if twice as much room is
+free.
+"""
 DISK_FREE_WISHED: Final = 10 * GIB
 FIRST_START_TAKES: Final = "a first start takes 3.6 GB (three files of the log, of 1 GiB each, and the timer's)"
 SMALLER_FILES: Final = "for less, `wheelmq up --set log_file_bytes=67108864` on a new store"
 TEMPORARY_FREE_MIN: Final = 256 << 20
 MEMORY_FREE_MIN: Final = 1 * GIB
 MEMORY_FREE_WISHED: Final = 2 * GIB
-"""Spark's JVM takes some 500 MB, its Python workers and the broker 100 MB each."""
+"""Spark's JVM takes about 500 MB. Each of its Python workers and the broker take 100 MB."""
 OPEN_FILES_WISHED: Final = 65_536
 OPEN_FILES_MIN: Final = 1024
 MAPS_WISHED: Final = 65_530
@@ -58,12 +61,12 @@ START_PIPELINE: Final = (
     "does not"
 )
 LATE_MS: Final = 1000
-"""Messages that are overdue for this long are a failure."""
+"""The check fails if a message is overdue for this long."""
 LATE: Final = "the broker's log says why, see the lines with `timer:` and `pipeline:`"
 
 
 class CheckStatus(StrEnum):
-    """How a check went."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -80,13 +83,16 @@ class Check:
     advice: str = ""
 
 
-@click.command(name="doctor", short_help="Say whether this machine has what WheelMQ needs.")
+@click.command(name="doctor", short_help="Check that WheelMQ can run on this machine.")
 @home_option
 @click.option("--namesrv-port", type=click.IntRange(1, 65535), default=9876, show_default=True)
 @click.option("--broker-port", type=click.IntRange(1, 65535), default=10911, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print each check as a JSON line.")
 def command(home: Path, namesrv_port: int, broker_port: int, as_json: bool) -> None:
-    """Look at Java, Spark, ports, disk, memory, clock and limits; exit code 1 when something must be mended."""
+    """Check Java, Spark, ports, disk, memory, clock and limits.
+
+    Exit code 1 means that a check failed and needs a repair.
+    """
     failed = False
     for check in run_checks(home, (("name server", namesrv_port), ("broker", broker_port))):
         failed |= check.status is CheckStatus.FAIL
@@ -104,7 +110,7 @@ def check_text(check: Check) -> str:
 
 
 def run_checks(home: Path, wanted_ports: tuple[tuple[str, int], ...]) -> Iterator[Check]:
-    """The checks, one after another. One that breaks is told as such and does not end the others."""
+    """Yield the checks in order. A check that raises becomes a warning and does not end the others."""
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("python", python),
         ("packages", packages),
@@ -133,7 +139,7 @@ def python() -> Check:
 
 
 def packages() -> Check:
-    """Check that each package is installed that WheelMQ declares. A part that lacks one dies at its start."""
+    """Check that each package is installed that WheelMQ declares. A part without one dies at its start."""
     import re
     from importlib.metadata import PackageNotFoundError, requires, version
 
@@ -152,7 +158,7 @@ def packages() -> Check:
 
 
 def java() -> Check:
-    """The Java that Spark would get, and whether it runs: a folder may lie on a disk that does not execute."""
+    """Check the Java that Spark would use by running it: its folder may be on a disk that does not allow execution."""
     from wheelmq.pipeline.java import JavaNotFound, find_java
 
     try:
@@ -177,7 +183,7 @@ def java() -> Check:
 
 
 def spark() -> Check:
-    """Whether PySpark and what its workers need can be imported, in a process like theirs."""
+    """Check that PySpark and the packages of its workers can be imported, in a process like theirs."""
     code = "import pyspark.sql, pyarrow; print(pyspark.__version__, pyarrow.__version__)"
     advice = reinstall_text("pyspark", "pyarrow")
     try:
@@ -197,7 +203,7 @@ def spark() -> Check:
 
 
 def kernels() -> Check:
-    """Whether the hot loops can be compiled; without Numba the broker runs, slowly."""
+    """Check that kernels can be compiled. Without Numba the broker runs, slowly."""
     from importlib.metadata import PackageNotFoundError, version
 
     if os.environ.get("WHEELMQ_KERNELS") == "plain":
@@ -227,7 +233,7 @@ def port_free(name: str, port: int) -> Check:
 
 
 def disk(home: Path) -> Check:
-    """Room and right to write where the store will be."""
+    """Check the free space and the right to write in the folder of the store."""
     import shutil
 
     there = stores.existing(home)
@@ -246,7 +252,7 @@ def disk(home: Path) -> Check:
 
 
 def temporary() -> Check:
-    """Spark's scratch: the folder for temporary files, and shared memory where there is some."""
+    """Check the free space of Spark's scratch folder: the folder for temporary files."""
     import shutil
     import tempfile
 
@@ -275,7 +281,7 @@ def memory() -> Check:
 
 
 def clock() -> Check:
-    """The wall clock against the monotonic one, and how late the machine wakes who waits."""
+    """Compare the wall clock with the monotonic clock, and measure how late the machine wakes a waiting process."""
     from wheelmq.system.clock import SystemClock
 
     system = SystemClock()
@@ -301,7 +307,10 @@ def clock() -> Check:
 
 
 def open_files() -> Check:
-    """How many a process may open. The broker raises its own limit as far as it may: the hard one counts."""
+    """Check the number of files that a process may open.
+
+    The hard limit counts, because the broker raises its soft limit.
+    """
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -314,7 +323,7 @@ def open_files() -> Check:
 
 
 def maps() -> Check:
-    """How many files a process may map: a queue takes one or more."""
+    """Check the number of files that a process may map. Each queue takes at least one."""
     path = Path("/proc/sys/vm/max_map_count")
     if not path.exists():
         return Check("maps", CheckStatus.OK, "this system does not limit them")
@@ -343,7 +352,7 @@ def timers(port: int) -> Check:
 
 
 def reinstall_text(*packages: str) -> str:
-    """How packages that are broken or gone come back."""
+    """Return the remedy for broken or missing packages."""
     import wheelmq
 
     checkout = Path(wheelmq.__file__).parents[2]

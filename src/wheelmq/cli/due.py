@@ -1,4 +1,4 @@
-"""When a message is due: what the broker says of it, or else what can be reckoned, which is said to be about."""
+"""The due time of a message: from the broker, or else an estimate that is marked with "about"."""
 
 from __future__ import annotations
 
@@ -15,41 +15,44 @@ if TYPE_CHECKING:
     from wheelmq.formats.units import Millis
 
 LOOK_MS: Final = 2000
-"""How long a broker is waited for that is asked what it made of a message."""
+"""How long a broker may take to answer what it stored."""
 
 
 class Due(NamedTuple):
-    """When a message is due, milliseconds since 1970."""
+    """The due time of a message, in milliseconds since 1970."""
 
     at_ms: int | None
-    """None where nobody tells."""
+    """None if it is unknown."""
     is_exact: bool = False
-    """Whether the broker goes by this very millisecond."""
+    """Whether the broker uses exactly this millisecond."""
     level: int | None = None
-    """The level that it waits for, or has waited for."""
+    """The delay level that the message waits for, or has waited for."""
     level_delay_ms: int | None = None
 
     @property
     def about(self) -> str:
-        """What stands before a time that was reckoned here."""
+        """The prefix of a time that this machine estimated."""
         return "" if self.is_exact else "about "
 
     @property
     def level_text(self) -> str:
-        """The level and, where that is known, its delay."""
+        """The level and, if it is known, its delay."""
         told = "" if self.level_delay_ms is None else f" ({duration_text(self.level_delay_ms)})"
         return f"level {self.level}{told}"
 
 
 class Levels:
-    """The brokers' own tables of levels, each asked for once."""
+    """The level tables of brokers. Each broker is asked once."""
 
     def __init__(self, broker_config: Callable[[str], Awaitable[Mapping[str, str]]]) -> None:
         self._broker_config = broker_config
         self._tables: dict[str, tuple[Millis, ...]] = {}
 
     async def delay_ms(self, broker_name: str, level: int) -> int | None:
-        """What a level stands for at a broker; None when that does not tell, and is not asked again."""
+        """Return the delay of a level at a broker.
+
+        Returns None if the broker gave no table; it is not asked again.
+        """
         from wheelmq.delay.levels import level_delay_ms, parse_levels
         from wheelmq.net.errors import CallError, Refused
 
@@ -64,9 +67,9 @@ class Levels:
 
 
 async def due_of_sent(namesrv: str, result: SendResult) -> Due:
-    """When a message is due that was just sent, from what its broker has stored.
+    """Return the due time of a message that was just sent, from the record of its broker.
 
-    What waits in a block is not found by its message id: of that the time is reckoned.
+    For a message in a block it is an estimate, because the broker cannot find that message by its message id.
     """
     from wheelmq.client import Admin
     from wheelmq.net.errors import CallError, Refused
@@ -85,8 +88,11 @@ async def due_of_sent(namesrv: str, result: SendResult) -> Due:
 
 
 async def due_of_received(message: ReceivedMessage, levels: Levels) -> Due:
-    """When a message was due that arrived. One that waited for a level says which; its time is reckoned from its birth,
-    which is a moment before the broker's receipt. A retry says nothing of itself."""
+    """Return the due time of a received message.
+
+    A message that waited for a level carries the level. Its due time is an estimate from its birth, a moment before
+    the broker received it. A retry carries nothing.
+    """
     if message.due_ms is not None:
         return Due(message.due_ms, _is_shown(message))
     level = _level_of(message)
@@ -97,13 +103,15 @@ async def due_of_received(message: ReceivedMessage, levels: Levels) -> Due:
 
 
 def _is_shown(message: ReceivedMessage) -> bool:
-    """Whether the message itself says when it is due, to the millisecond."""
+    """Return whether the message carries its due time, to the millisecond."""
     return props.WMQ_DUE in message.properties or props.TIMER_DELIVER_MS in message.properties
 
 
 def _level_of(message: ReceivedMessage) -> int | None:
-    """The level that a message has waited for, as its properties tell; None for none, and for a retry: that one waited
-    for a level too, from a time that it does not say."""
+    """Return the level that a message has waited for, from its properties; None if there is none.
+
+    For a retry it is None too: a retry also waited for a level, but does not carry the time at which that began.
+    """
     if message.reconsume_times or props.REAL_TOPIC not in message.properties:
         return None
     level = java_int(message.properties.get(props.DELAY, ""))

@@ -1,4 +1,4 @@
-"""`wheelmq dump`: what stands in a file of a store."""
+"""`wheelmq dump`: print a file of a store."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import click
 
 @click.command(name="dump", short_help="Print a file of a store.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--limit", type=click.IntRange(min=1), help="Print so many rows, and no more.")
-@click.option("--after", type=int, default=-1, help="Print only what stands behind this position.")
+@click.option("--limit", type=click.IntRange(min=1), help="Print at most this number of rows.")
+@click.option("--after", type=int, default=-1, help="Print only the rows after this position.")
 @click.option("--json", "as_json", is_flag=True, help="Print each row as a JSON object.")
 def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
-    """Print what stands in FILE, a file of a store, with its positions: a file below commitlog, consumequeue, index,
-    timerlog or scheduledtempdata, timerwheel, checkpoint, or of config timercheck, timermark, timerdone, timermetrics
-    and snapshot. Nothing is changed, and a broker may run."""
+    """Print FILE, a file of a store, row by row with positions.
+
+    FILE is a file below commitlog, consumequeue, index, timerlog or scheduledtempdata, or the file timerwheel or
+    checkpoint, or one of timercheck, timermark, timerdone, timermetrics and snapshot below config. The command
+    changes nothing, and a broker may run.
+    """
     import msgspec
 
     from wheelmq.formats.disk.dump import UnknownFile
@@ -31,7 +34,7 @@ def command(file: Path, limit: int | None, after: int, as_json: bool) -> None:
             count += 1
             click.echo(msgspec.json.encode(row) if as_json else _text(row))
     except BrokenPipeError:
-        raise  # who read the rows has enough; click ends without a word
+        raise  # the reader closed the pipe; click ends without a message
     except (UnknownFile, OSError) as error:
         raise click.ClickException(str(error)) from None
     except (struct.error, ValueError) as error:
@@ -51,6 +54,6 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _text(row: dict[str, Any]) -> str:
-    """A row as one line: its position, then what it says."""
+    """Return a row as one line: its position, then its fields."""
     fields = " ".join(f"{name}={value!r}" for name, value in row.items() if name != "at")
     return f"{row['at']:>12}  {fields}"

@@ -1,4 +1,4 @@
-"""What goes wrong in a command, said so that its user knows what to do."""
+"""Errors of the commands, with the remedy in each text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ namesrv_option = click.option(
     envvar="WHEELMQ_NAMESRV",
     default="127.0.0.1:9876",
     show_default=True,
-    help="Name servers: HOST:PORT;HOST:PORT. Also taken from WHEELMQ_NAMESRV.",
+    help="Name servers: HOST:PORT;HOST:PORT. The variable WHEELMQ_NAMESRV sets them too.",
 )
 
 
 @contextmanager
 def plain_errors(namesrv: str) -> Iterator[None]:
-    """Turn the errors of the client into what click prints, with exit code 1."""
+    """Convert errors of the client to click's errors, which end with exit code 1."""
     from wheelmq.client.routes import NoBroker, NoNameServer, TopicUnknown
     from wheelmq.net.errors import CallError, Refused
 

@@ -1,7 +1,7 @@
 """The addresses on which the servers of `wheelmq up` listen: can local parts reach them, and can other machines?
 
-A broker that listens on all addresses is useless to other machines while its name server listens on 127.0.0.1. A
-server that other machines can reach has no password and no TLS. `wheelmq up` prints both facts.
+Other machines cannot use a broker on all addresses while its name server listens on 127.0.0.1. A server that other
+machines can reach has no password and no TLS. `wheelmq up` prints both facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Listener:
 
     name: str
     host: str
-    """The address that it listens on, as the setting listen_host has it."""
+    """The address that it listens on, as in the setting listen_host."""
     port: int
 
     @property
@@ -43,7 +43,7 @@ class Listener:
 
 
 def unreachable_text(listener: Listener) -> str:
-    """Return the error for a server that the other parts of `wheelmq up` do not reach."""
+    """Return the error for a server that the other parts of `wheelmq up` cannot reach."""
     return (
         f"the {listener.name} listens on {listener.host} alone, and the other parts of `wheelmq up` connect to {HOST}: "
         f"set its listen_host to 0.0.0.0, or run the parts one by one (`wheelmq nameserver`, `wheelmq broker`, "

@@ -1,4 +1,4 @@
-"""The option --hook: load hooks by module and object, before anything starts. docs/hooks.md describes them."""
+"""The option --hook: load hooks by module and object before the broker starts. docs/hooks.md describes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ hook_option = click.option(
     "hook_names",
     multiple=True,
     metavar="MODULE:OBJECT",
-    help="Python code around requests, sends or consumption (docs/hooks.md). It must be on PYTHONPATH or installed.",
+    help="Python code that the broker calls on requests, sends or consumption (docs/hooks.md). "
+    "It must be on PYTHONPATH or installed.",
 )
 
 _KINDS: Final = {
@@ -38,7 +39,7 @@ _AUTHORITY_ARGUMENTS: Final = ("address", "producer_group", "topic")
 def load_hooks(names: tuple[str, ...]) -> Hooks:
     """Load the hooks that `names` give as MODULE:OBJECT, and register them in that order.
 
-    A class is created without arguments. Raises CannotStart with the name, the problem and the remedy.
+    A class is instantiated without arguments. Raises CannotStart with the name, the problem and the remedy.
     """
     from wheelmq.broker.hooks import Hooks
 
@@ -52,11 +53,11 @@ def load_hooks(names: tuple[str, ...]) -> Hooks:
 
 
 class _BadHook(Exception):
-    """The text is the problem and the remedy."""
+    """The text names the problem and the remedy."""
 
 
 def _find(name: str) -> Any:
-    """Return the object that `name` gives."""
+    """Return the object that `name` gives. Raises _BadHook."""
     module_name, sign, path = name.partition(":")
     if not (sign and module_name and path):
         raise _BadHook("write MODULE:OBJECT, as in --hook audit:Audit")
@@ -88,7 +89,7 @@ def _instance(name: str, found: Any) -> Any:
 
 
 def _register(hooks: Hooks, name: str, hook: Any) -> None:
-    """Register `hook` as each kind of hook that it is."""
+    """Register `hook` as each kind of hook whose methods it has. Raises _BadHook."""
     ways: dict[str, Callable[[Any], None]] = {
         "RPC hook": hooks.register_rpc_hook,
         "send hook": hooks.register_send_message_hook,

@@ -1,4 +1,4 @@
-"""The last lines of the log of a child process, for the terminal: a child that dies usually writes the reason there."""
+"""The last lines of a child process's log, for the terminal. A child that dies usually writes the reason there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_BYTES: Final = 16 << 10
 def last_lines(path: Path, start: int = 0) -> list[str]:
     """Return the last lines of the file `path` from byte `start` on; an empty list if it cannot be read.
 
-    A file that is shorter than `start` was replaced by a new one, which is then read from its beginning.
+    A file shorter than `start` was replaced by a new one and is read from its beginning.
     """
     try:
         with path.open("rb") as file:
@@ -26,7 +26,7 @@ def last_lines(path: Path, start: int = 0) -> list[str]:
         return []
     lines = raw.decode(errors="replace").splitlines()
     if at > begin:
-        lines = lines[1:]  # the first one is not whole
+        lines = lines[1:]  # the first line is cut off
     found = [line.rstrip() for line in lines if line.strip()][-LINES_MAX:]
     return [line if len(line) <= LINE_CHARS_MAX else f"{line[: LINE_CHARS_MAX - 3]}..." for line in found]
 

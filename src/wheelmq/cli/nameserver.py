@@ -1,4 +1,4 @@
-"""`wheelmq nameserver`: a name server alone."""
+"""`wheelmq nameserver`: run a name server alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from wheelmq.cli.part import home_option, port_errors, run_part, say, supervised
 @click.command(name="nameserver", short_help="Run a name server alone.")
 @home_option
 @config_option
-@click.option("--port", type=click.IntRange(0, 65535), help="9876 if nothing says; 0 picks a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on. The default is 9876; 0 picks a free port."
+)
 @set_option
 @supervised_options[0]
 @supervised_options[1]
@@ -24,7 +26,8 @@ def command(
 ) -> None:
     """Run a name server until SIGTERM or Ctrl-C.
 
-    It tells clients which broker serves which topic. Its key-value config is kept in HOME/namesrv.
+    A name server gives clients the addresses of the brokers of each topic. It stores its key-value config in
+    HOME/namesrv.
     """
 
     async def life(stop: asyncio.Event) -> int:
@@ -50,6 +53,6 @@ def command(
         await app.stop()
         return 0
 
-    port_option = "--namesrv-port" if ends_with_stdin else "--port"  # `wheelmq up` calls it so
+    port_option = "--namesrv-port" if ends_with_stdin else "--port"  # the name of the option in `wheelmq up`
     code = run_part(life, as_json=as_json, ends_with_stdin=ends_with_stdin)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""How a part runs as a process of its own: signals, logging, what it says, and the code it ends with."""
+"""Run one part as a process: signals, logging, output and exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wheelmq.formats.wire.bodies import BodyError
 from wheelmq.net.managed_process import CANNOT_START
 
 Life = Callable[[asyncio.Event], Awaitable[int]]
-"""What a part does until the event is set; its exit code."""
+"""A part's main coroutine. It returns the exit code after the event is set."""
 
 log = logging.getLogger("wheelmq")
 
@@ -31,20 +31,20 @@ home_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(".wheelmq"),
     show_default=True,
-    help="Folder for everything that is kept.",
+    help="Folder for all files: the store and the logs.",
 )
 supervised_options = (
-    click.option("--json", "as_json", is_flag=True, help="Say what happens as JSON lines."),
+    click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines."),
     click.option("--ends-with-stdin", is_flag=True, hidden=True, help="Stop when the standard input ends."),
 )
 
 
 class CannotStart(Exception):
-    """It would not help to try again; the text says what to do."""
+    """A start that would also fail the next time. The text names the remedy."""
 
 
 def say(as_json: bool, event: str, text: str, **fields: object) -> None:
-    """Tell a supervisor by a JSON line, or a person by a sentence."""
+    """Print an event: a JSON line for a supervisor, or a sentence for a person."""
     click.echo(json.dumps({"event": event, **fields}) if as_json else text)
 
 
@@ -55,7 +55,10 @@ def run_part(
     ends_with_stdin: bool,
     has_children: bool = False,
 ) -> int:
-    """Run a part until SIGTERM or Ctrl-C; its exit code. A part that has children runs on asyncio's own loop."""
+    """Run a part until SIGTERM or Ctrl-C, and return its exit code.
+
+    A part that has children runs on asyncio's own event loop instead of uvloop.
+    """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if ends_with_stdin:
         end_with_stdin()
@@ -69,7 +72,7 @@ def run_part(
 
 
 def end_with_stdin() -> None:
-    """Stop cleanly when the standard input ends: whoever started us is gone."""
+    """Stop cleanly when the standard input ends, because the parent process has ended."""
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -82,7 +85,7 @@ def end_with_stdin() -> None:
 def _fast_runner() -> asyncio.Runner:
     try:
         import uvloop
-    except ImportError:  # there is none for this platform
+    except ImportError:  # uvloop does not support this platform
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
@@ -97,7 +100,10 @@ async def _until_signal(life: Life) -> int:
 
 @contextlib.contextmanager
 def port_errors(port: int, option: str) -> Iterator[None]:
-    """What listens on `port` tells who has it when it is taken, and the option that chooses another."""
+    """Raise CannotStart if `port` is taken.
+
+    The text names the process that has it and the option for another port.
+    """
     try:
         yield
     except OSError as error:
@@ -109,7 +115,7 @@ def port_errors(port: int, option: str) -> Iterator[None]:
 def _why(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
-    from wheelmq.system.disk import StoreLocked  # brings NumPy, which a part has anyhow when it gets here
+    from wheelmq.system.disk import StoreLocked  # imports NumPy, which every part has imported by now
 
     if isinstance(error, StoreLocked):
         return stores.in_use_text(Path(error.filename))

@@ -1,4 +1,4 @@
-"""`wheelmq pipeline`: the delay pipeline on Spark alone, with its supervisor."""
+"""`wheelmq pipeline`: run the delay pipeline on Spark alone, with its supervisor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from wheelmq.cli.part import CannotStart, end_with_stdin, home_option, run_part,
 
 
 @click.command(name="pipeline", short_help="Run the delay pipeline on Spark alone.")
-@click.option("--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker to serve; may be given again.")
-@click.option("--namesrv", help="Serve every broker that registers there, as they come and go: HOST:PORT;HOST:PORT.")
-@click.option("--master", help="Any Spark master; local, with tasks enough for the brokers, if none is named.")
-@click.option("--name", help="Who holds the leases; made up if none is named.")
-@click.option("--over-the-wire", is_flag=True, help="Ask brokers for what tasks read, even where they see the store.")
+@click.option(
+    "--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker to serve. May be given several times."
+)
+@click.option("--namesrv", help="Serve every broker that is registered at these name servers: HOST:PORT;HOST:PORT.")
+@click.option("--master", help="Any Spark master. The default is local with enough tasks for the brokers.")
+@click.option("--name", help="The name that holds the leases. By default it is generated.")
+@click.option("--over-the-wire", is_flag=True, help="Let tasks read from the brokers, even if they can read the store.")
 @home_option
-@click.option("--log-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of logs, if not HOME/logs.")
-@click.option("--driver", is_flag=True, hidden=True, help="Be the driver that is watched.")
+@click.option(
+    "--log-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of logs. The default is HOME/logs."
+)
+@click.option("--driver", is_flag=True, hidden=True, help="Run as the driver that the supervisor watches.")
 @click.option("--ends-with-stdin", is_flag=True, hidden=True, help="Stop when the standard input ends.")
 def command(
     brokers: tuple[str, ...],
@@ -35,8 +39,8 @@ def command(
 ) -> None:
     """Run the pipeline that indexes and stages delayed messages, until SIGTERM or Ctrl-C.
 
-    It is a Spark Structured Streaming application that serves any number of brokers, with a query for each. When it
-    dies it is started again; the brokers go on meanwhile, and what is due within their lead (30 s) is not late.
+    It is a Spark Structured Streaming application with one query per broker. If it dies, it is started again. The
+    brokers continue meanwhile, and messages that are due within their lead (30 s) are not late.
     """
     what = _Work(brokers, _servers(namesrv), master, name, over_the_wire, log_dir or home / "logs")
     if driver:
@@ -56,7 +60,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Work:
-    """What was asked for."""
+    """The arguments of the command."""
 
     brokers: tuple[str, ...]
     namesrv: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Ports of this machine: a free one, and who has one that is taken."""
+"""Ports of this machine: find a free one, or the process that has a taken one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from wheelmq.config.bounds import FAST_PORT_BELOW
 HOST: Final = "127.0.0.1"
 FIRST: Final = 15_000
 COUNT: Final = 15_000
-"""Free ports are looked for below the kernel's range for outgoing connections, so that none of those is in the way
-when a server comes back to its port."""
+"""Number of ports in the search for a free one.
+
+The search stays below the kernel's range for outgoing connections. So no connection can take the port of a server
+that restarts.
+"""
 APART: Final = 4
-"""How far apart ports are that are looked for. A broker also listens on its fast port, FAST_PORT_BELOW its own, and is
-not to take that of a server that has chosen it and is still on its way up."""
+"""Distance of the ports in the search.
+
+A broker also listens on its fast port, FAST_PORT_BELOW below its own. The distance keeps it off the port that another
+server has chosen and does not listen on yet.
+"""
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` now."""
+    """Return whether a server could listen on `port` now."""
     try:
         socket.create_server((HOST, port)).close()
     except OSError:
@@ -28,7 +34,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(*, but: tuple[int, ...] = ()) -> int:
-    """A port that is free now, as is the fast port that goes with it, and that no server on `but` uses.
+    """Return a port that is free now, with its fast port, and that no server on the ports `but` uses.
 
     Raises OSError.
     """
@@ -42,7 +48,7 @@ def free_port(*, but: tuple[int, ...] = ()) -> int:
 
 
 def holder(port: int) -> str | None:
-    """Who listens on `port`, in words; None when that cannot be seen."""
+    """Return a text with the process that listens on `port`; None if it cannot be seen."""
     import psutil
 
     try:
@@ -59,7 +65,7 @@ def holder(port: int) -> str | None:
 
 
 def process_text(pid: int) -> str:
-    """A process by number and command."""
+    """Return the number and the command of a process as text."""
     import psutil
 
     try:
@@ -74,6 +80,6 @@ def _command(words: list[str]) -> str:
 
 
 def taken_text(port: int, option: str) -> str:
-    """What to say of a port that is taken."""
+    """Return the error text for a taken port."""
     who = holder(port)
     return f"port {port} is taken{f' by {who}' if who else ''}: end that, or choose another port with {option}"

@@ -1,4 +1,4 @@
-"""`wheelmq send`: one message, now or for later."""
+"""`wheelmq send`: send one message, now or for later."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 @click.option(
     "--delay-in-seconds",
     type=Seconds(),
-    help="Deliver it so many seconds from now, by way of a block: up to a year ahead.",
+    help="Deliver it after this number of seconds. A block stores it: up to a year ahead.",
 )
 @click.option(
     "--level", type=click.IntRange(min=1), help="Deliver it after the delay of this level, as RocketMQ 4 does."
 )
-@click.option("--keys", help="Business keys, with spaces between them.")
-@click.option("--tags", help="A tag that consumers can choose by.")
+@click.option("--keys", help="Business keys, separated by spaces.")
+@click.option("--tags", help="A tag by which consumers can filter.")
 @namesrv_option
-@click.option("--json", "as_json", is_flag=True, help="Print what came of it as a JSON line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON line.")
 def command(
     topic: str,
     body: str,
@@ -47,17 +47,17 @@ def command(
     namesrv: str,
     as_json: bool,
 ) -> None:
-    """Send BODY to TOPIC; a topic that does not exist is made.
+    """Send BODY to TOPIC. A topic that does not exist is created.
 
     \b
-    How far ahead it may be due:
+    The latest due time:
       --delay, --at       3 days, or the broker's timer_max_delay_seconds
       --delay-in-seconds  a year, or the broker's block_max_delay_seconds
       --level             1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h are levels 1 to 18, or the broker's own table;
-                          above the highest it is that one
+                          a level above the highest counts as the highest
 
-    What is told of the due time is the broker's, which is asked what it stored; "about" stands before a time that was
-    reckoned from this machine's clock, for the broker could not be asked (a message in a block it finds by no id).
+    The printed due time is the one that the broker stored. "about" before it marks an estimate from this machine's
+    clock: the broker could not be asked, or the message is in a block, where the broker cannot find it by its id.
     """
     from wheelmq.cli.due import Due, due_of_sent
     from wheelmq.client.delays import TooFarAhead
@@ -104,7 +104,7 @@ def _due_ms(at: str, now_ms: Millis) -> Millis:
 
 
 def _too_far_text(error: TooFarAhead) -> str:
-    """Return the error and the ways out, for a message that is due later than the timer or the blocks reach."""
+    """Return the error and the remedies for a due time beyond the reach of the timer or the blocks."""
     asked, limit = duration_text(error.asked_ms), duration_text(error.limit_ms)
     if error.is_in_block:
         return (
@@ -136,7 +136,7 @@ def _as_json(topic: str, result: SendResult, due: Due) -> str:
 
 
 def sent_text(topic: str, result: SendResult, due: Due, asked_level: int | None, now_ms: Millis) -> str:
-    """What became of a send, for a person."""
+    """Return the result of a send as text for a person."""
     found = [
         f"Sent to queue {result.queue.queue_id} of {topic} on {result.queue.broker_name}, "
         f"{when_text(due, asked_level, now_ms)}.",
@@ -151,7 +151,7 @@ def sent_text(topic: str, result: SendResult, due: Due, asked_level: int | None,
 
 
 def when_text(due: Due, asked_level: int | None, now_ms: Millis) -> str:
-    """When it is delivered."""
+    """Return the due time as text."""
     if due.at_ms is not None:
         left = remaining_text(max(0, due.at_ms - now_ms))
         level = "" if due.level is None else f", by {due.level_text}"

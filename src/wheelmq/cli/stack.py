@@ -1,8 +1,8 @@
-"""Name server, broker and pipeline together: started, watched, stopped in good order. `up` and `demo` run it.
+"""Start, watch and stop name server, broker and pipeline, for `wheelmq up` and `wheelmq demo`.
 
-Each part is a process of its own; the dashboard is served by this one. What this knows of the broker it asks the broker
-(WMQ_METRICS); what it knows of the pipeline, the broker says too: only a plan that was asked for shows that a pipeline
-turns.
+Each part is a process of its own; this process serves the dashboard. The state of the broker comes from the broker
+(WMQ_METRICS). The state of the pipeline comes from the broker too, because only a request for a plan proves that a
+pipeline turns.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from wheelmq.system.clock import Clock
 
 LOOK_S: Final = 0.1
 PATIENCE_S: Final = 10.0
-"""After which it is said what is waited for."""
+"""Print what the start waits for each time this interval has passed."""
 BROKER_ANSWER_S: Final = 1.0
 BROKER_STOP_DEADLINE_S: Final = 30.0
 NAMESRV_STOP_DEADLINE_S: Final = 10.0
 
 
 class StackFailed(Exception):
-    """A part cannot run; the text says which one, why, and where its log is."""
+    """A part cannot run. The text names the part, the reason and its log."""
 
 
 @dataclass(frozen=True)
 class StackSettings:
-    """What can be chosen; port 0 picks a free one."""
+    """The choices of the user. Port 0 picks a free port."""
 
     home: Path
     namesrv_port: int = 0
@@ -55,17 +55,20 @@ class StackSettings:
     """None for no dashboard."""
     flush: str | None = None
     config: Path | None = None
-    """A file of settings for the broker; a TOML file is the name server's too. Ports are those above."""
+    """A file of settings for the broker; the name server reads it too if it is TOML.
+
+    The ports above override its ports.
+    """
     with_pipeline: bool = True
     master: str | None = None
     broker_settings: tuple[str, ...] = ()
     namesrv_host: str | None = None
-    """The address that the name server listens on; None for the one of its settings."""
+    """The address that the name server listens on; None for the address in its settings."""
     hooks: tuple[str, ...] = ()
 
 
 class Stack:
-    """The three parts. `tell` hears what a person should know, whenever it happens."""
+    """The three parts. It calls `tell` with each event that the user should know."""
 
     def __init__(self, settings: StackSettings, *, clock: Clock, tell: Callable[[str], None]) -> None:
         self.settings = settings
@@ -77,7 +80,7 @@ class Stack:
         self.namesrv_address = f"{HOST}:{namesrv_port}"
         self.broker_address = f"{HOST}:{settings.broker_port or free_port(but=(namesrv_port,))}"
         self._registered_address = self.broker_address
-        """The address that the broker gives to name servers and clients; another one with its setting broker_ip."""
+        """The address that the broker gives to name servers and clients. The setting broker_ip changes it."""
         self._listeners: dict[str, Listener] = {}
         self._problem: str | None = None
         self.namesrv = self._part("name server", self._namesrv_command())
@@ -109,7 +112,7 @@ class Stack:
     # Life ----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the parts; returns once the broker takes sends and the pipeline turns. Raises StackFailed."""
+        """Start the parts. Returns once the broker accepts sends and the pipeline turns. Raises StackFailed."""
         problem = stores.home_problem(self.home)
         if problem is not None:
             raise StackFailed(f"{problem}: choose another --home")
@@ -139,7 +142,7 @@ class Stack:
             self._tell(f"WARNING: {text}")
 
     async def _start_dashboard(self) -> None:
-        """Let it listen; it says that there is no broker until there is one. Raises StackFailed."""
+        """Start the dashboard, which reports that there is no broker until one answers. Raises StackFailed."""
         port = self.settings.dashboard_port
         if port is None:
             return
@@ -151,7 +154,7 @@ class Stack:
             raise StackFailed(taken_text(port, "--dashboard-port")) from None
 
     async def wait_for_failure(self) -> None:
-        """Wait until a part is given up. Raises StackFailed."""
+        """Wait until a part cannot be restarted. Raises StackFailed."""
         waiting = [asyncio.create_task(child.failed.wait()) for child in self.children]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +164,7 @@ class Stack:
         self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raises StackFailed if a part was given up."""
+        """Raise StackFailed if a part cannot be restarted."""
         for child in self.children:
             if child.failure is not None:
                 end = tail_text(child.log_path, child.log_start) or f"\nIts log is {child.log_path}."
@@ -170,7 +173,7 @@ class Stack:
             raise StackFailed(self._problem)
 
     async def stop(self) -> bool:
-        """Stop pipeline, broker, name server, in this order; False when one of them took force or was dead."""
+        """Stop pipeline, broker and name server, in this order. Returns False if a part was killed or dead."""
         await self._dashboard.stop()
         await self._connections.close()
         stopped = [await self.pipeline.stop()] if self.pipeline is not None else []
@@ -179,7 +182,7 @@ class Stack:
         return all(stopped)
 
     def kill(self) -> None:
-        """End the parts at once."""
+        """Kill all parts."""
         for child in self.children:
             child.kill()
 
@@ -189,10 +192,11 @@ class Stack:
         waiting = ", ".join(child.name for child in self.children if not child.is_up)
         return waiting or ("first turn of the pipeline" if self.pipeline is not None else "registration of the broker")
 
-    # What it knows -------------------------------------------------------------------------------------------------
+    # State
+    # -----------------------------------------------------------------------------------------------------------
 
     async def metrics(self) -> dict[str, Any] | None:
-        """What the broker says of itself and of the pipeline; None while it does not answer."""
+        """Return the broker's metrics of itself and of the pipeline; None while it does not answer."""
         try:
             answer = await self._ask_broker(Command(code=RequestCode.WMQ_METRICS))
         except (CallError, Refused):
@@ -208,7 +212,7 @@ class Stack:
             registered = self._registered_address in (await self._routes.brokers()).values()
         except (CallError, Refused):
             return False
-        has_spoken = len(self._listeners) == 2  # the line of a part may come after its registration
+        has_spoken = len(self._listeners) == 2  # a part's line may arrive after its registration
         found = await self.metrics() if registered and has_spoken else None
         if found is None or not found["takes_sends"]:
             return False
@@ -219,8 +223,8 @@ class Stack:
 
     def _pipeline_changed(self, text: str) -> None:
         if any(child.failure is not None for child in self.children):
-            return  # all is about to stop
-        if self.broker.is_up or not text.startswith("waits"):  # that it waits for a broker which starts is no news
+            return  # all parts are about to stop
+        if self.broker.is_up or not text.startswith("waits"):  # do not report a wait for a broker that is starting
             child = self.pipeline.child if self.pipeline is not None and text.startswith("died") else None
             end = "" if child is None else tail_text(child.log_path, child.log_start)
             self._tell(f"pipeline: {text}{end}")

@@ -1,4 +1,4 @@
-"""Folders: whether a home can be written, which folder of a home is the store, and who has a store open."""
+"""Folders: is a home writable, which folder of a home is the store, and which process has a store open?"""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from wheelmq.cli.ports import process_text
 
 STORE: Final = "store"
-"""The store's folder in a home."""
+"""The name of the store's folder in a home."""
 
 
 def home_problem(home: Path) -> str | None:
-    """Why nothing can be kept in `home`, in words; None when something can. The folder is not made."""
+    """Return the reason why `home` cannot be written; None if it can. Does not create the folder."""
     there = existing(home)
     if not there.is_dir():
         return f"{home} cannot be written, for {there} is no folder"
@@ -26,7 +26,7 @@ def home_problem(home: Path) -> str | None:
 
 
 def existing(folder: Path) -> Path:
-    """The nearest folder at or above `folder` that is there."""
+    """Return the nearest existing folder at or above `folder`."""
     there = folder.resolve()
     while not there.exists():
         there = there.parent
@@ -34,13 +34,13 @@ def existing(folder: Path) -> Path:
 
 
 def store_in(folder: Path) -> Path:
-    """The store that is meant by `folder`: itself, or the one in it, when it is a home."""
+    """Return the store that `folder` names: itself, or the store in it if it is a home."""
     inner = folder / STORE
     return inner if not (folder / "commitlog").is_dir() and (inner / "commitlog").is_dir() else folder
 
 
 def in_use_text(lock: Path) -> str:
-    """What to say of a store whose file `lock` another process holds."""
+    """Return the error text for a store whose file `lock` another process holds."""
     who = lock_holder(lock)
     end = f"stop that (kill {who[0]})" if who is not None else "stop that"
     by = who[1] if who is not None else "another broker"
@@ -48,9 +48,9 @@ def in_use_text(lock: Path) -> str:
 
 
 def lock_holder(lock: Path) -> tuple[int, str] | None:
-    """The process that has the file `lock` open, by number and in words; None when that cannot be seen.
+    """Return the process that has the file `lock` open, as its number and a text; None if it cannot be seen.
 
-    A broker that somebody keeps running would be started again: then it is whoever does that.
+    For a broker under a supervisor it is the supervisor, which would restart the broker.
     """
     import psutil
 

@@ -1,4 +1,4 @@
-"""`wheelmq timers`: what is pending, from a running broker or from a store folder."""
+"""`wheelmq timers`: list pending messages, of a running broker or of a store folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MINUTE_MS: Final = 60_000
 
 
 class Time(click.ParamType[int]):
-    """ISO 8601, or + and a duration from now."""
+    """An option with a time: ISO 8601, or + and a duration from now."""
 
     name = "time"
 
@@ -44,7 +44,7 @@ class Time(click.ParamType[int]):
 
 
 class ListQuery(NamedTuple):
-    """What is to be shown: due from `from_ms` to before `to_ms`, of one topic or of all."""
+    """The messages to show: due from `from_ms` to before `to_ms`, of one topic or of all."""
 
     topic: str | None
     from_ms: int
@@ -54,9 +54,9 @@ class ListQuery(NamedTuple):
         return self.topic in (None, pending.topic) and self.from_ms <= pending.due_ms < self.to_ms
 
 
-@click.command(name="timers", short_help="List what is pending.")
+@click.command(name="timers", short_help="List pending messages.")
 @namesrv_option
-@click.option("--broker", help="Ask this broker, HOST:PORT, and no other.")
+@click.option("--broker", help="Ask only this broker, HOST:PORT.")
 @click.option(
     "--store",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -64,14 +64,14 @@ class ListQuery(NamedTuple):
 )
 @click.option("--topic", help="Only what is meant for this topic.")
 @click.option(
-    "--from", "from_ms", type=Time(), default=None, help="Only what is due then or later (2031-05-04T13:30, +1h)."
+    "--from", "from_ms", type=Time(), default=None, help="Only messages due then or later (2031-05-04T13:30, +1h)."
 )
-@click.option("--to", "to_ms", type=Time(), default=None, help="Only what is due before then.")
-@click.option("--per-minute", is_flag=True, help="Count what is due in each minute.")
-@click.option("--key", help="Say what became of those for --topic with this key: also of those that are out.")
+@click.option("--to", "to_ms", type=Time(), default=None, help="Only messages due before then.")
+@click.option("--per-minute", is_flag=True, help="Count the messages due in each minute.")
+@click.option("--key", help="Show the state of the messages for --topic with this key, settled ones too.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows of the table.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print every row as a JSON line; messages as they are found, not by time."
+    "--json", "as_json", is_flag=True, help="Print every row as a JSON line, unsorted instead of by due time."
 )
 def command(
     namesrv: str,
@@ -85,22 +85,22 @@ def command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List the delayed messages that wait for their time, count them, or find one.
+    """List pending delayed messages, count them, or find one.
 
     \b
-    Where a message waits ("state"):
-      parked    in the timer queue; the pipeline has not indexed it yet, which takes it a few seconds
-      indexed   in the timer wheel: the pipeline will have it armed in time
+    Where a pending message is ("state"):
+      parked    in the timer queue; the pipeline indexes it within a few seconds
+      indexed   in the timer wheel; the pipeline will arm it in time
       level     in the queue of its delay level
-      block     in a block, by way of delayInSeconds
-      armed     in the broker's memory: it leaves at its millisecond, whatever becomes of the pipeline
-    What became of it, with --key:
+      block     in a block, sent with delayInSeconds
+      armed     in the broker's memory; its release does not need the pipeline
+    How a message was settled, with --key:
       released, cancelled
-      rolled       parked again, further on: it is due beyond what the wheel takes at once
+      rolled       parked again, because it is due beyond the wheel's window
       dead letter  it could not be delivered, and is in rmq_sys_wheelmq_dead_letter
-      settled      one of these; the index of keys does not tell which (yet)
+      settled      one of these; the index of keys does not have the outcome (yet)
 
-    "in" is how long until then; "due" stands where the time has come.
+    "in" is the time until the due time. It is "due" once the due time has come.
     """
     if store is not None and broker is not None:
         raise click.UsageError("--store and --broker name two places to look in: give one of them")
@@ -150,7 +150,7 @@ def _addresses(namesrv: str, broker: str | None) -> list[str]:
 
 
 def list_pending(address: str, asked: ListQuery) -> Iterator[bytes]:
-    """What is pending in a running broker, page by page: a line of JSON each."""
+    """Yield the pending messages of a running broker, one JSON line each. The broker is asked page by page."""
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
 
@@ -162,7 +162,7 @@ def list_pending(address: str, asked: ListQuery) -> Iterator[bytes]:
 
 
 def list_soonest(addresses: list[str], asked: ListQuery, limit: int) -> tuple[list[PendingMessage], int]:
-    """Return the first `limit` pending messages of running brokers by due time, and how many are pending in all."""
+    """Return the first `limit` pending messages of running brokers by due time, and the number of all pending ones."""
     import msgspec
 
     from wheelmq.delay.pending import PendingMessage
@@ -189,7 +189,7 @@ def list_soonest(addresses: list[str], asked: ListQuery, limit: int) -> tuple[li
 
 
 def count(addresses: list[str], asked: ListQuery, step_ms: int) -> Counter[int]:
-    """How many are due in each step of time, by when it begins."""
+    """Return the number of messages due in each interval of `step_ms`, by the beginning of the interval."""
     import msgspec
 
     from wheelmq.formats.wire import headers
@@ -206,7 +206,7 @@ def count(addresses: list[str], asked: ListQuery, step_ms: int) -> Counter[int]:
 
 
 def find(address: str, topic: str, key: str) -> Iterator[bytes]:
-    """What became of the delayed messages for `topic` with `key`: a line of JSON each."""
+    """Yield the state of each delayed message for `topic` with `key`, one JSON line each."""
     from wheelmq.formats.wire import headers
     from wheelmq.formats.wire.codes import RequestCode
 
@@ -223,12 +223,12 @@ def find(address: str, topic: str, key: str) -> Iterator[bytes]:
 
 
 def _pages(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[bytes]:
-    """The bodies of the answers, until all that is pending was looked at."""
+    """Yield the bodies of the answers until all pending messages were searched."""
     return (bytes(answer.body) for answer in _answers(address, code, header))
 
 
 def _answers(address: str, code: RequestCode, header: Callable[[int], Header]) -> Iterator[Command]:
-    """The answers, each to a question for the place that the one before named, until one is the last."""
+    """Yield the answers up to the last. Each request continues at the place that the previous answer named."""
     from wheelmq.net.sync_connection import SyncConnection
 
     with closing(SyncConnection(address)) as link:
@@ -259,7 +259,7 @@ def _call(link: SyncConnection, code: RequestCode, header: Header) -> Command:
 
 
 def _from_store(store: Path, asked: ListQuery) -> Iterator[bytes]:
-    """Lines of JSON from a store folder."""
+    """Yield the pending messages of a store folder, one JSON line each."""
     import msgspec
 
     from wheelmq.delay.offline import pending_in

@@ -1,4 +1,4 @@
-"""How `wheelmq timers` shows what it found: tables for people, lines of JSON for programs."""
+"""The output of `wheelmq timers`: tables for people, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
-    """The messages that are due first, or all of them as JSON, in the order of their queue; False for none."""
+    """Show the first `limit` messages by due time, or as JSON all messages in the order of their queue.
+
+    Returns False if there are none.
+    """
     count = 0
     if as_json:
         for line in lines:
@@ -44,7 +47,7 @@ def show(lines: Iterator[bytes], limit: int, *, as_json: bool) -> bool:
 
 
 def show_first(first: list[PendingMessage], count: int) -> bool:
-    """Show the messages that are due first, of `count` in all. Returns False when there is none."""
+    """Show the messages that are due first, of `count` in all. Returns False if there are none."""
     from wheelmq.system.clock import SystemClock
 
     if first:
@@ -53,7 +56,7 @@ def show_first(first: list[PendingMessage], count: int) -> bool:
 
 
 def show_counts(counts: Counter[int], limit: int, *, as_json: bool) -> bool:
-    """How many are due in each minute, the earliest first. False when there are none."""
+    """Show the number of messages due in each minute, the earliest first. Returns False if there are none."""
     if as_json:
         for minute_ms, count in sorted(counts.items()):
             click.echo(f'{{"minute_ms":{minute_ms},"count":{count}}}')
@@ -66,7 +69,7 @@ def show_counts(counts: Counter[int], limit: int, *, as_json: bool) -> bool:
 
 
 def show_fates(lines: Iterator[bytes], *, as_json: bool) -> bool:
-    """What became of each message with a key. False when there is none."""
+    """Show the state of each message that has the key. Returns False if there are none."""
     import msgspec
 
     from wheelmq.delay.delivery_state import DeliveryState
@@ -102,14 +105,16 @@ def _when(time_ms: int) -> str:
 
 
 _WITHOUT_END: Final = 100_000
-"""Characters of a line that goes to no terminal: nothing is folded or cut there."""
+"""Width in characters if the output is no terminal. Nothing is folded or cut."""
 _LEAST_WIDTH: Final = {"topic": 5, "keys": 4, "unique key": 16}
-"""Columns that may be folded, and how narrow."""
+"""The least width of the columns that may be folded."""
 
 
 def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, may_go: tuple[str, ...] = ()) -> None:
-    """Print a table. On a terminal that is too narrow for it columns of `may_go` are left out, the first ones first,
-    and only then is something folded."""
+    """Print a table.
+
+    On a terminal that is too narrow, leave out the columns of `may_go`, the first ones first. Fold only after that.
+    """
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=_WITHOUT_END)

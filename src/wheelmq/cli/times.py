@@ -1,4 +1,4 @@
-"""Durations and times as people write them. Pure; whoever calls says what time it is."""
+"""Durations and times as people write them. Pure: the caller passes the current time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS: Final = re.compile(_PART, re.IGNORECASE)
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds in a text like 500ms, 10s, 1.5h or 1h30m. Raises ValueError, which says what to write."""
+    """Return the milliseconds of a text like 500ms, 10s, 1.5h or 1h30m. Raises ValueError with the allowed forms."""
     written = text.strip()
     if re.fullmatch(r"[0-9.]+", written):
         raise ValueError(f"{text!r} has no unit: write {written}s for seconds; ms, s, m, h and d are known")
@@ -32,7 +32,10 @@ def parse_duration(text: str) -> int:
 
 
 def parse_time(text: str, now_ms: Millis) -> Millis:
-    """The time in a text: ISO 8601, in the local zone when it names none, or `+` and a duration. Raises ValueError."""
+    """Return the time that a text gives. Raises ValueError with the allowed forms.
+
+    The text is ISO 8601, in the local zone if it names none, or `+` and a duration.
+    """
     written = text.strip()
     if written.startswith("+"):
         return Millis(now_ms + parse_duration(written[1:]))
@@ -47,19 +50,23 @@ def parse_time(text: str, now_ms: Millis) -> Millis:
 
 
 def time_text(time_ms: int) -> str:
-    """A time in the local zone, to the millisecond."""
+    """Return a time in the local zone, to the millisecond."""
     seconds, ms = divmod(time_ms, 1000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone().replace(microsecond=ms * 1000)
     return moment.isoformat(timespec="milliseconds")
 
 
 def clock_text(time_ms: int) -> str:
-    """The time of day in the local zone, to the millisecond."""
+    """Return the time of day in the local zone, to the millisecond."""
     return time_text(time_ms)[11:23]
 
 
 def duration_text(duration_ms: int) -> str:
-    """A duration, to the millisecond below a minute, else rounded to the second of the two largest units it fills."""
+    """Return a duration as text.
+
+    Below a minute it is exact to the millisecond. Above, it has its two largest units and is rounded to the smaller
+    one.
+    """
     if abs(duration_ms) < 1000:
         return f"{duration_ms}ms"
     sign, left = ("-" if duration_ms < 0 else ""), abs(duration_ms)
@@ -69,8 +76,11 @@ def duration_text(duration_ms: int) -> str:
 
 
 def remaining_text(duration_ms: int) -> str:
-    """A time that runs while it is read: to a tenth of a second below ten, to a second below a minute, else as
-    `duration_text` has it."""
+    """Return a remaining time as text, coarser than `duration_text`, because it changes while a person reads it.
+
+    It is rounded to a tenth of a second below 10 s and to a second below a minute. Above, it is as in
+    `duration_text`.
+    """
     tenths = (duration_ms + 50) // 100
     if tenths < 100:
         return f"{tenths / 10:g}s"
@@ -79,7 +89,7 @@ def remaining_text(duration_ms: int) -> str:
 
 
 def _in_two_units(duration_ms: int) -> str:
-    """A duration of about a minute or more in its two largest units that follow each other, rounded to the lesser."""
+    """Return a duration of about a minute or more in its two largest neighbouring units, rounded to the smaller one."""
     for greater, lesser in itertools.pairwise(("d", "h", "m", "s")):
         step_ms = UNITS_MS[lesser]
         rounded_ms = (duration_ms + step_ms // 2) // step_ms * step_ms

@@ -1,4 +1,4 @@
-"""`wheelmq up`: everything, kept running."""
+"""`wheelmq up`: run all parts and restart them if they die."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _port = click.IntRange(0, 65535)
 
 @click.command(name="up", short_help="Run name server, broker and pipeline, and keep them running.")
 @home_option
-@click.option("--namesrv-port", type=_port, default=9876, show_default=True, help="0 picks a free one.")
+@click.option("--namesrv-port", type=_port, default=9876, show_default=True, help="0 picks a free port.")
 @click.option(
     "--namesrv-host",
     metavar="ADDRESS",
-    help="The address that the name server listens on; 0.0.0.0 is every address of this machine. The broker has the "
-    "setting listen_host.",
+    help="The address that the name server listens on. 0.0.0.0 is every address of this machine. For the broker, use "
+    "the setting listen_host.",
 )
-@click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free one.")
-@click.option("--dashboard-port", type=_port, default=0, show_default=True, help="0 picks a free one.")
-@click.option("--no-dashboard", is_flag=True, help="Leave out the dashboard, which shows figures on 127.0.0.1.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line when all is ready.")
+@click.option("--broker-port", type=_port, default=10911, show_default=True, help="0 picks a free port.")
+@click.option("--dashboard-port", type=_port, default=0, show_default=True, help="0 picks a free port.")
+@click.option("--no-dashboard", is_flag=True, help="Start no dashboard, which shows figures on 127.0.0.1.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line when all parts are ready.")
 @config_option
 @flush_option
 @click.option(
     "--no-pipeline",
     is_flag=True,
-    help="Leave out Spark: the broker arms and indexes all messages itself.",
+    help="Start no Spark. The broker arms and indexes all messages itself.",
 )
-@click.option("--master", help="Any Spark master for the pipeline; local[2,4] if none is named.")
+@click.option("--master", help="Any Spark master for the pipeline. The default is local[2,4].")
 @set_option
 @hook_option
 def command(
@@ -62,16 +62,16 @@ def command(
     pairs: tuple[str, ...],
     hook_names: tuple[str, ...],
 ) -> None:
-    """Run name server, broker and pipeline until SIGTERM or Ctrl-C, and a dashboard that shows what they do.
+    """Run name server, broker and pipeline until SIGTERM or Ctrl-C, and a dashboard that shows their figures.
 
-    Each part is a process of its own, with its log in HOME/logs; one that dies is started again. On a stop the pipeline
-    goes first, then the broker, then the name server. A file of settings is the broker's, a TOML file the name server's
-    too; ports and the store are those of this command.
+    Each part is a process of its own with its log in HOME/logs. A part that dies is started again. A stop ends first
+    the pipeline, then the broker, then the name server. A file of settings is for the broker; the name server reads
+    it too if it is TOML. The options of this command set the ports and the store.
     """
     from wheelmq.cli.stack import StackSettings
 
     try:
-        load_hooks(hook_names)  # the broker's process loads them again: here only their problems matter
+        load_hooks(hook_names)  # the broker's process loads them again; this call only finds their problems early
     except CannotStart as error:
         raise click.ClickException(str(error)) from None
     settings = StackSettings(
@@ -124,7 +124,7 @@ async def _start_and_watch(stack: Stack, *, as_json: bool) -> None:
 
 
 def _on_signals(act: Callable[[int], object]) -> None:
-    """Call `act` with the number of signals so far, at each SIGTERM and Ctrl-C."""
+    """Call `act` at each SIGTERM and Ctrl-C with the number of signals received."""
     count = 0
 
     def signalled() -> None:
@@ -137,7 +137,7 @@ def _on_signals(act: Callable[[int], object]) -> None:
 
 
 def ready(stack: Stack) -> dict[str, object]:
-    """Addresses, folders and processes, as the JSON line tells them."""
+    """Return addresses, folders and processes, for the JSON line."""
     return {
         "namesrv": stack.namesrv_address,
         "broker": stack.broker_address,
@@ -156,7 +156,7 @@ def ready(stack: Stack) -> dict[str, object]:
 
 
 def ready_text(stack: Stack) -> str:
-    """The same for a person."""
+    """Return the same facts as text for a person."""
     pipeline = f"turns (lease of {stack.pipeline.name})" if stack.pipeline is not None else "left out (--no-pipeline)"
     return "\n".join(
         (
