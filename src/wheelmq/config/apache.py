@@ -1,6 +1,7 @@
-"""broker.conf and namesrv.conf of Apache RocketMQ, read as they are.
+"""Read broker.conf and namesrv.conf of Apache RocketMQ unchanged.
 
-Apache leaves a value that does not parse at its default, and says nothing; here it ends the start, with file and line.
+Apache silently uses the default for a value that does not parse. Here such a value ends the start, with its file and
+line.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _BOM: Final = "\xef\xbb\xbf"
 
 @dataclass(slots=True)
 class Reading:
-    """What came of a file: values by field, and what its owner should know."""
+    """The result of reading a file: values by field, and notes for the operator."""
 
     given: dict[str, Given] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 def read(raw: bytes, file: str, schema: Schema[Any]) -> Reading:
-    """The settings in a property file, called `file` in what is told.
+    """Return the settings in a property file. Notes and errors call it `file`.
 
-    Raises ConfigError with a line for each value that is refused or does not parse.
+    Raises ConfigError with one line for each value that is rejected or does not parse.
     """
     try:
         found = properties.parse(raw)
@@ -52,7 +53,10 @@ def read(raw: bytes, file: str, schema: Schema[Any]) -> Reading:
 
 
 def _of_addresses(given: dict[str, Given], file: str, schema: Schema[Any]) -> list[str]:
-    """What to tell of addresses that a file leaves to Apache's defaults; one that clients are told is listened on."""
+    """Return notes about the addresses that the file leaves to Apache's defaults.
+
+    If the file gives brokerIP1 but no bindAddress, the broker listens on every address.
+    """
     dialled = given.get("broker_ip")
     if "broker_ip" in schema.shape.__struct_fields__ and dialled is None:
         return [f"{file} gives no brokerIP1: clients are told 127.0.0.1, Apache tells an address of the machine"]
@@ -65,7 +69,7 @@ def _of_addresses(given: dict[str, Given], file: str, schema: Schema[Any]) -> li
 
 
 def interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Schema[Any]) -> Reading:
-    """What becomes of `values` by Apache's names, found at `places`. Raises ConfigError as `read`."""
+    """Convert `values`, by Apache's names and found at `places`. Raises ConfigError as `read` does."""
     reading = Reading()
     problems = []
     for name, text in values.items():
@@ -85,14 +89,14 @@ def interpret(values: Mapping[str, str], places: Mapping[str, str], schema: Sche
 
 
 def written(value: Any) -> str:
-    """A field's value as Apache writes it."""
+    """Return a field's value as Apache writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ";".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _take(key: ApacheKey, text: str, values: Mapping[str, str], where: str, reading: Reading) -> None:
-    """Put one value where it belongs. Raises ValueError when it is refused or does not parse."""
+    """Convert one value and add it to `reading`. Raises ValueError if it is rejected or does not parse."""
     value = _parse(key, text)
     if key.treatment is Treatment.HONOURED:
         if text or key.default:
@@ -108,7 +112,7 @@ def _take(key: ApacheKey, text: str, values: Mapping[str, str], where: str, read
 
 
 def _parse(key: ApacheKey, text: str) -> str:
-    """`text` in one way of writing it. Raises ValueError with what is allowed."""
+    """Return `text` in its canonical form. Raises ValueError with the allowed values."""
     if key.kind is Kind.TEXT or text.startswith("<"):
         return text
     if key.kind is Kind.BOOLEAN:
@@ -126,7 +130,7 @@ def _parse(key: ApacheKey, text: str) -> str:
 
 
 def _is_as_ever(name: str, text: str, values: Mapping[str, str]) -> bool:
-    """Whether a path says what it would be anyway."""
+    """Return whether a path equals the path that the broker uses anyway."""
     root = values.get("storePathRootDir", "").strip()
     return name == "storePathCommitLog" and bool(root) and Path(text) == Path(root) / "commitlog"
 
@@ -163,4 +167,4 @@ _CONVERSIONS: Final[dict[str, Any]] = {
     "diskMaxUsedSpaceRatio": _within(10, 95),
     "deleteWhen": _hours,
 }
-"""What becomes of a value, and what to tell of it."""
+"""The conversions of some keys: the value to use, and a note or an empty text."""

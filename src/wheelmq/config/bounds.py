@@ -23,4 +23,4 @@ WaitMs = Annotated[int, Meta(ge=10, le=INT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=127)]
 
 FAST_PORT_BELOW: Final = 2
-"""How far below a broker's port its fast port is (RocketMQ: fastRemotingServer)."""
+"""A broker's fast port is its port minus this number (RocketMQ: fastRemotingServer)."""

@@ -1,7 +1,7 @@
-"""Settings while a part runs: shown by Apache's names, and changed where that is allowed (RocketMQ: Configuration).
+"""Show settings by Apache's names while a part runs, and change those that may change (RocketMQ: Configuration).
 
-Apache takes what it can of a request, answers success whatever came of it, and writes all its keys to the file. Here a
-request is taken whole or refused with the reason, and the file keeps all other lines.
+Apache applies the valid values of a request, always answers success, and writes all its keys to the file. Here a
+request is applied completely or rejected with the reason, and the file keeps all other lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class ChangeRejected(Exception):
-    """Nothing was changed; the code and the remark of the answer."""
+    """The change was rejected, and no setting changed. Has the code and the remark of the answer."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
@@ -39,14 +39,14 @@ class ChangeRejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file that settings came from, if any, and where each was given."""
+    """The file of the settings, if any, and the source of each value."""
 
     file: Path | None = None
     given: dict[str, Given] = field(default_factory=dict)
 
 
 class Configuration(Generic[T]):
-    """The settings of a part that runs. `changed` is told the fields that were set."""
+    """The settings of a running part. A change calls `changed` with the fields that were set."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Configuration(Generic[T]):
         """Counts changes since the start."""
 
     def text(self) -> bytes:
-        """What is in force, as lines of Apache's names in their order."""
+        """Return the current settings as lines of Apache's names, sorted."""
         values = {}
         for key in self._schema.keys.values():
             if key.treatment is Treatment.HONOURED:
@@ -78,7 +78,7 @@ class Configuration(Generic[T]):
         return properties.write(values).encode()
 
     def update(self, body: bytes) -> None:
-        """Take the values in `body`, on disk first. Raises ChangeRejected."""
+        """Apply the values in `body`, after they are on disk. Raises ChangeRejected."""
         try:
             changes = self._changes({one.name: one.value for one in properties.parse(body)})
             self._schema.check(msgspec.structs.replace(self._settings, **changes))
@@ -94,7 +94,7 @@ class Configuration(Generic[T]):
         self._changed(frozenset(changes))
 
     def _changes(self, values: dict[str, str]) -> dict[str, Any]:
-        """The fields of which `values` have another value. Raises ConfigError, ChangeRejected."""
+        """Return the fields that `values` would change. Raises ConfigError, ChangeRejected."""
         for name in values:
             if name not in self._schema.keys:
                 hint = nearest(name, self._schema.keys)
@@ -110,7 +110,10 @@ class Configuration(Generic[T]):
         return found
 
     def _change(self, name: str, text: str) -> dict[str, Any]:
-        """The field that the key `name` sets, if `text` is another value. Raises ConfigError, ChangeRejected."""
+        """Return the field that the key `name` sets, if `text` is another value.
+
+        Raises ConfigError, ChangeRejected.
+        """
         reading = apache.interpret({name: text}, {name: name}, self._schema)
         found: dict[str, Any] = {}
         for field_name, one in reading.given.items():
@@ -128,7 +131,7 @@ class Configuration(Generic[T]):
         return found
 
     def _save(self, changes: dict[str, Any]) -> None:
-        """Put `changes` into the file. Raises ChangeRejected, with the file as it was."""
+        """Write `changes` to the file. Raises ChangeRejected and leaves the file unchanged on an error."""
         file = self._origin.file
         if file is None:
             log.warning("%s: changed until the stop, for no file was given with -c", ", ".join(changes))
@@ -154,7 +157,7 @@ class Configuration(Generic[T]):
 
 
 def _stay(key: ApacheKey, text: str) -> None:
-    """Raises ChangeRejected unless `text` is what `key` is anyway."""
+    """Raise ChangeRejected unless `text` is the default of `key`."""
     if text.strip().lower() != key.default.lower():
         what = "is refused" if key.treatment is Treatment.REFUSED else "has no effect"
         raise ChangeRejected(ResponseCode.NO_PERMISSION, f"{key.name} {what}: {key.why}")

@@ -1,7 +1,7 @@
-"""What can be wrong with a configuration."""
+"""The error of a configuration."""
 
 from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the text names file, key, what was found and what is allowed."""
+    """A configuration that cannot be used. The text names the file, the key, the value and the allowed values."""

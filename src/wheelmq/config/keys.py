@@ -1,7 +1,7 @@
-"""The keys of Apache RocketMQ 5.3.3's broker.conf and namesrv.conf, and what becomes of each.
+"""The keys of Apache RocketMQ 5.3.3's broker.conf and namesrv.conf, and the treatment of each.
 
-The rows stand in `*_keys.py`, a module for each of Apache's classes; docs/operations/settings.md is made from them. A
-row that is honoured names the field of ours (BrokerSettings, NameServerSettings) that it sets.
+The rows are in `*_keys.py`, one module per class of Apache. docs/operations/settings.md is generated from them. An
+honoured row names the field (of BrokerSettings or NameServerSettings) that it sets.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Final, NamedTuple
 
 
 class Treatment(StrEnum):
-    """What a key does here."""
+    """The effect of a key in WheelMQ."""
 
     HONOURED = "honoured"
     NO_EFFECT = "no effect"
-    """Accepted; a value other than Apache's default is told at start."""
+    """Accepted. A value other than Apache's default is logged at the start."""
     REFUSED = "refused"
-    """A value other than Apache's default ends the start: without what it asks for, something would be lost or open."""
+    """A value other than Apache's default ends the start, because ignoring it would lose data or leave access open.
+    """
 
 
 class Kind(StrEnum):
@@ -31,36 +32,34 @@ class Kind(StrEnum):
 
 
 class ApacheKey(NamedTuple):
-    """A key by Apache's name."""
-
     name: str
     kind: Kind
     default: str
-    """Apache's, as it is written; of what depends on the machine, in words between < and >."""
+    """Apache's default as written. A default that depends on the machine is described between < and >."""
     treatment: Treatment
     ours: str = ""
-    """The field of one that is honoured."""
+    """The field that an honoured key sets."""
     why: str = ""
-    """Why one is not honoured; of one that is refused, what to do."""
+    """The reason why the key is not honoured; for a refused key, also the remedy."""
     unit: str = ""
 
 
 def honoured(name: str, kind: Kind, default: str, ours: str, unit: str = "") -> ApacheKey:
-    """A row for what sets `ours`."""
+    """Return a row for a key that sets the field `ours`."""
     return ApacheKey(name, kind, default, Treatment.HONOURED, ours=ours, unit=unit)
 
 
 def no_effect(name: str, kind: Kind, default: str, why: str, unit: str = "") -> ApacheKey:
-    """A row for what is told at start."""
+    """Return a row for a key without effect, which the start logs."""
     return ApacheKey(name, kind, default, Treatment.NO_EFFECT, why=why, unit=unit)
 
 
 def refused(name: str, kind: Kind, default: str, why: str, unit: str = "") -> ApacheKey:
-    """A row for what ends the start."""
+    """Return a row for a key that ends the start."""
     return ApacheKey(name, kind, default, Treatment.REFUSED, why=why, unit=unit)
 
 
 SECRETS: Final = frozenset(
     {"initAuthenticationUser", "innerClientAuthenticationCredentials", "metricsGrpcExporterHeader", "socksProxyConfig"}
 )
-"""Keys whose values are shown to nobody."""
+"""Keys whose values are never printed."""

@@ -1,8 +1,8 @@
 r"""Files of properties, as java.util.Properties loads them (RocketMQ: broker.conf, namesrv.conf).
 
-Bytes are ISO-8859-1; other characters are written as \uXXXX. A line ends at LF, CR or CR LF. Blank lines count for
-nothing, nor do those that begin with # or !. A backslash at a line's end joins the next line without its indent. A name
-ends at the first =, : or blank that no backslash protects; what stands behind a value, blanks too, is part of it.
+Bytes are ISO-8859-1; other characters are written as \uXXXX. A line ends at LF, CR or CR LF. Blank lines and lines
+that begin with # or ! are ignored. A backslash at the end of a line joins the next line without its indent. A name
+ends at the first =, : or blank without a backslash before it. Trailing blanks belong to the value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNIT: Final = re.compile(r"[0-9a-fA-F]{4}")
 
 
 class PropertyLine(NamedTuple):
-    """A name with its value, and the lines of the file from which to which it stands, counted from 1."""
+    """A name, its value, and its first and last line in the file, counted from 1."""
 
     name: str
     value: str
@@ -30,33 +30,33 @@ class PropertyLine(NamedTuple):
 
 
 def parse(raw: bytes) -> list[PropertyLine]:
-    """The properties of a file in their order; of two by one name the later counts.
+    """Return the properties of a file in their order. If a name occurs twice, the later one counts.
 
-    Raises ConfigError naming the line of an escape that is none.
+    Raises ConfigError with the line of an invalid escape.
     """
     return [_split(text, line, last) for text, line, last in _logical_lines(raw.decode("latin-1"))]
 
 
 def write(values: Mapping[str, str]) -> str:
-    """A line for each, in the order of the names, that loads as it was."""
+    """Return one line per value, sorted by name. Parsing the lines gives the same values."""
     return "".join(_line(name, values[name]) for name in sorted(values))
 
 
 def escape(value: str) -> str:
-    """`value` as it is written behind the sign of equality."""
+    """Return `value` as it is written after the equals sign."""
     written = "".join(_WRITTEN.get(char) or _ascii(char) for char in value)
     return f"\\{written}" if written.startswith(" ") else written
 
 
 def escape_name(name: str) -> str:
-    """`name` as it is written before the sign of equality."""
+    """Return `name` as it is written before the equals sign."""
     return "".join(f"\\{char}" if char in " =:#!" else _WRITTEN.get(char) or _ascii(char) for char in name)
 
 
 def with_changes(raw: bytes, changes: Mapping[str, str]) -> bytes:
-    """The file with other values for the names in `changes`; all else stays, and what it does not have comes last.
+    """Return the file with other values for the names in `changes`, and all other lines unchanged.
 
-    Raises ConfigError as `parse`.
+    New names are appended. Raises ConfigError as `parse` does.
     """
     lines = [line for line in _LINE.findall(raw.decode("latin-1")) if line]
     places = {found.name: found for found in parse(raw)}
@@ -66,7 +66,7 @@ def with_changes(raw: bytes, changes: Mapping[str, str]) -> bytes:
     if lines and not lines[-1].endswith(("\n", "\r")):
         lines[-1] += "\n"
     if lines and lines[-1].rstrip("\r\n").endswith("\\"):
-        lines.append("\n")  # or else what comes behind it would be joined
+        lines.append("\n")  # otherwise the backslash would join the next line
     lines += [_line(name, changes[name]) for name in sorted(changes) if name not in places]
     return "".join(lines).encode("latin-1")
 
@@ -76,7 +76,7 @@ def _line(name: str, value: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int, int]]:
-    """What stands in one line, or in several that are joined; the first and the last of them."""
+    """Yield each logical line, which joins one or several physical lines, with its first and last line number."""
     joined, first = "", 0
     for number, physical in enumerate(_LINE.findall(text), 1):
         content = physical.rstrip("\r\n").lstrip(_BLANKS)
@@ -89,7 +89,7 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int, int]]:
             joined += content[:-1]
             if physical[-1] in "\r\n":
                 if not joined:
-                    first = 0  # nothing but the backslash: as if it were a blank line
+                    first = 0  # only a backslash: treated as a blank line
                 continue
         else:
             joined += content
@@ -134,7 +134,7 @@ def _unescape(text: str, line: int) -> str:
 
 
 def _join_pairs(text: str) -> str:
-    """Two units of UTF-16 that make one character are one."""
+    """Join each surrogate pair of UTF-16 to one character."""
     return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
 
 

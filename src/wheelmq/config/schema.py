@@ -1,4 +1,4 @@
-"""What the settings of a part are called: by us, in groups, and by Apache."""
+"""The schema of a part's settings: their fields, their groups in TOML, and Apache's names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Given(NamedTuple):
-    """A value, and where it was found: `broker.conf, line 3: listenPort`."""
+    """A value, and its source, such as `broker.conf, line 3: listenPort`."""
 
     value: Any
     where: str
@@ -35,15 +35,15 @@ class Schema(Generic[T]):
 
     shape: type[T]
     keys: Mapping[str, ApacheKey]
-    """Apache's, by name."""
+    """Apache's keys, by name."""
     groups: Mapping[str, Mapping[str, str]]
-    """Fields of `shape` by their names in a TOML file, by group."""
+    """The fields of `shape` by group, and in a group by their names in a TOML file."""
     check: Callable[[T], None]
-    """Raises ValueError naming a field that does not fit the others."""
+    """Raises ValueError that names a field in conflict with others."""
     mutable: frozenset[str]
-    """Fields that may be changed while the part runs."""
+    """Fields that can change while the part runs."""
     narrower: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Fields whose type does not say everything that `check` wants of them: the allowed values in words."""
+    """The allowed values, in words, of fields for which `check` is stricter than their type."""
 
     def allowed(self, field: str) -> str:
         """Return in words the values that `field` may have."""
@@ -56,11 +56,11 @@ class Schema(Generic[T]):
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
-        """What the source says below each field of which it says something."""
+        """The text below each field in the source, if there is one."""
         return _descriptions(self.shape)
 
     def build(self, given: Mapping[str, Given]) -> T:
-        """The settings. Raises ConfigError with a line for each value that is not allowed."""
+        """Return the settings. Raises ConfigError with one line for each value that is not allowed."""
         problems, values = [], {}
         for field, (value, where) in given.items():
             try:
@@ -83,7 +83,7 @@ class Schema(Generic[T]):
         return settings
 
     def convert(self, field: str, value: Any) -> Any:
-        """`value`, which may be a text, as `field` has it. Raises ValueError with what is allowed."""
+        """Return `value`, which may be a text, in the type of `field`. Raises ValueError with the allowed values."""
         kind = self.types[field]
         if isinstance(value, str) and isinstance(shapes.type_info(kind), shapes.VarTupleType):
             value = [part.strip() for part in value.replace(",", ";").split(";") if part.strip()]
@@ -93,7 +93,7 @@ class Schema(Generic[T]):
             raise ValueError(f"found {value!r}; allowed: {self.allowed(field)}") from None
 
     def field_of(self, name: str) -> str | None:
-        """The field that `name` is for: by itself, by group and name with a dot, or by Apache's name."""
+        """Return the field that `name` means: its own name, group and key with a dot, or Apache's name."""
         group, _, key = name.partition(".")
         if key:
             return self.groups.get(group, {}).get(key)
@@ -103,12 +103,12 @@ class Schema(Generic[T]):
         return found.ours if found is not None and found.treatment is Treatment.HONOURED else None
 
     def apaches(self) -> dict[str, ApacheKey]:
-        """The rows that are honoured, by field."""
+        """Return the honoured rows, by field."""
         return {key.ours: key for key in self.keys.values() if key.treatment is Treatment.HONOURED}
 
 
 def by_name(*tables: Iterable[ApacheKey]) -> dict[str, ApacheKey]:
-    """The rows of `tables` by name; of two by one name the first."""
+    """Return the rows of `tables` by name. If a name occurs twice, the first row counts."""
     found: dict[str, ApacheKey] = {}
     for table in tables:
         for key in table:
@@ -117,14 +117,14 @@ def by_name(*tables: Iterable[ApacheKey]) -> dict[str, ApacheKey]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean x?)`, or nothing when no name is near."""
+    """Return ` (did you mean x?)`, or an empty text if no name is similar."""
     by_lower = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     return f" (did you mean {by_lower[found[0]]}?)" if found else ""
 
 
 def allowed(kind: Any) -> str:
-    """In words, what a field of type `kind` may be."""
+    """Return in words the values that a field of type `kind` may have."""
     found = shapes.type_info(kind)
     if isinstance(found, shapes.EnumType):
         return ", ".join(str(one.value) for one in found.cls)

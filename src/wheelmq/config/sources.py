@@ -1,4 +1,4 @@
-"""Where settings come from, and which counts: the command line, then the environment, then the file, then defaults."""
+"""The sources of settings, by precedence: the command line, the environment, the file, the defaults."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ DELIMITER: Final = "__"
 
 
 def read(file: Path | None, schema: Schema[Any], schemas: Callable[[], Iterable[Schema[Any]]]) -> Reading:
-    """The settings of a part in the environment, and in a file: TOML by its name, or else Apache's properties.
+    """Return the settings of a part from the environment and a file: TOML by its name, otherwise Apache's properties.
 
-    A TOML file and the environment may have those of all `schemas`. Raises ConfigError.
+    A TOML file and the environment may have the settings of all `schemas`. Raises ConfigError.
     """
     reading = Reading()
     tables: dict[str, Any] = {}
     if file is not None:
         raw = read_bytes(file)
         if is_toml(file):
-            from wheelmq.config import toml  # its library is loaded by those who want it
+            from wheelmq.config import toml  # imported only if it is needed
 
             tables = toml.parse(raw, str(file))
         else:
@@ -39,7 +39,7 @@ def read(file: Path | None, schema: Schema[Any], schemas: Callable[[], Iterable[
 
 
 def read_bytes(file: Path) -> bytes:
-    """What is in `file`. Raises ConfigError."""
+    """Return the content of `file`. Raises ConfigError."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -47,17 +47,17 @@ def read_bytes(file: Path) -> bytes:
 
 
 def is_toml(file: Path) -> bool:
-    """Whether `file` is one of ours, by its name."""
+    """Return whether the name of `file` says that it is TOML."""
     return file.suffix.lower() == ".toml"
 
 
 def variables() -> list[str]:
-    """The variables of the environment that are settings by their form, as WHEELMQ_TIMER__PRECISION_MS is."""
+    """Return the environment variables that have the form of a setting, as in WHEELMQ_TIMER__PRECISION_MS."""
     return [name for name in os.environ if name.upper().startswith(PREFIX) and DELIMITER in name[len(PREFIX) :]]
 
 
 def read_pairs(pairs: Mapping[str, str], schema: Schema[Any]) -> Reading:
-    """Values of `--set`, by our names or Apache's. Raises ConfigError."""
+    """Return the values of `--set`, by WheelMQ's names or Apache's. Raises ConfigError."""
     ours = schema.shape.__struct_fields__
     apaches = {name: value for name, value in pairs.items() if name in schema.keys and name not in ours}
     reading = apache.interpret(apaches, {name: f"--set {name}" for name in apaches}, schema)

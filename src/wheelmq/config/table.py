@@ -1,4 +1,4 @@
-"""The tables of docs/operations/settings.md: Apache's keys and what becomes of them, and all settings by our names."""
+"""The tables of docs/operations/settings.md: the treatment of Apache's keys, and all settings by WheelMQ's names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wheelmq.config.schema import Schema
 
 
 def apaches_keys(keys: Iterable[ApacheKey], schema: Schema[Any]) -> str:
-    """A row for each of `keys`."""
+    """Return the table of `keys`, one row each."""
     columns = ("Apache's name", "type", "unit", "Apache's default", "treatment", "our default", "our name, or reason")
     return _table(columns, (_row_of(key, schema) for key in keys))
 
 
 def our_names(schema: Schema[Any]) -> str:
-    """A row for each setting of `schema`, by table and key of a TOML file."""
+    """Return the table of the settings of `schema`, one row each, by table and key of a TOML file."""
     apaches = schema.apaches()
     columns = ("table", "key", "for `--set`", "allowed", "default", "at run time", "Apache's name", "meaning")
 
@@ -42,7 +42,7 @@ def our_names(schema: Schema[Any]) -> str:
 
 
 def default(schema: Schema[Any], field: str) -> str:
-    """The default of `field`; of a path, where it lies in the home folder."""
+    """Return the default of `field`; for a path, its place in the home folder."""
     (found,) = [one for one in msgspec.structs.fields(schema.shape) if one.name == field]
     if found.default is msgspec.NODEFAULT:
         return {"store_path": "HOME/store", "kv_config_path": "HOME/namesrv/kvConfig.json"}[field]

@@ -1,7 +1,7 @@
-"""TOML files and environment variables, checked against a model that is made from the settings (pydantic-settings).
+"""Check TOML files and environment variables against a model that is generated from the settings (pydantic-settings).
 
 [timer]
-precision_ms = 500        # or WHEELMQ_TIMER__PRECISION_MS=500, which counts before the file
+precision_ms = 500        # or WHEELMQ_TIMER__PRECISION_MS=500, which overrides the file
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Schemas = Iterable[Schema[Any]]
 
 
 def parse(raw: bytes, file: str) -> dict[str, Any]:
-    """The tables of a file. Raises ConfigError."""
+    """Return the tables of a file. Raises ConfigError."""
     try:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
@@ -35,9 +35,10 @@ def parse(raw: bytes, file: str) -> dict[str, Any]:
 
 
 def check(tables: dict[str, Any], file: str, schema: Schema[Any], schemas: Schemas) -> Reading:
-    """The settings of `schema` in the environment and, after it, in a file that may have those of all `schemas`.
+    """Return the settings of `schema` from the environment, which takes precedence, and from a file.
 
-    Raises ConfigError with a line for each that is unknown or not allowed.
+    The file may have the settings of all `schemas`. Raises ConfigError with one line for each setting that is unknown
+    or not allowed.
     """
     known = {_variable(group, key) for one in schemas for group, keys in one.groups.items() for key in keys}
     problems = [
@@ -60,7 +61,7 @@ def check(tables: dict[str, Any], file: str, schema: Schema[Any], schemas: Schem
 
 
 def settings_model(schemas: Schemas) -> type[BaseSettings]:
-    """The model of all `schemas`: a table for each group."""
+    """Return the model of all `schemas`, with one table per group."""
     groups: dict[str, Any] = {}
     for schema in schemas:
         for group, keys in schema.groups.items():
@@ -71,7 +72,7 @@ def settings_model(schemas: Schemas) -> type[BaseSettings]:
 
 
 def json_schema(schemas: Schemas) -> dict[str, Any]:
-    """The JSON schema of a file that may have the settings of all `schemas`."""
+    """Return the JSON schema of a file that may have the settings of all `schemas`."""
     return settings_model(schemas).model_json_schema()
 
 
@@ -91,7 +92,7 @@ class _Settings(BaseSettings):
 
 
 def _field(schema: Schema[Any], name: str) -> Any:
-    """A field of the model like `name` of `schema`: type, bounds, default, description."""
+    """Return the model's field for `name` of `schema`: type, bounds, default, description."""
     kind = schema.types[name]
     (found,) = [one for one in msgspec.structs.fields(schema.shape) if one.name == name]
     bounds: dict[str, Any] = {}
@@ -100,7 +101,7 @@ def _field(schema: Schema[Any], name: str) -> Any:
         limits = {limit: getattr(meta, limit) for limit in ("ge", "le", "min_length", "max_length")}
         bounds = {limit: value for limit, value in limits.items() if value is not None}
     if typing.get_origin(kind) is tuple:
-        kind = kind | str  # with signs between its parts
+        kind = kind | str  # a text with separators between its parts
     default = found.default
     if default is msgspec.NODEFAULT:
         kind, default = kind | None, None
@@ -117,12 +118,12 @@ def _problems(error: ValidationError, file: str, schemas: Schemas) -> Iterator[s
         elif not path:
             yield f"{file}, {group}: found {problem['input']!r}; allowed: a table"
         elif (group, path[0]) not in seen:
-            seen.add((group, path[0]))  # of a choice of types each has its own
+            seen.add((group, path[0]))  # a union of types reports one problem per type
             schema, keys = groups[group]
             where = _where(file, group, path[0])
             if path[0] not in keys:
                 if where.startswith("the env"):
-                    continue  # that is told of all variables
+                    continue  # `check` reports unknown variables
                 yield f"{where}: there is no such key{nearest(path[0], keys)}; allowed: {', '.join(keys)}"
             else:
                 yield f"{where}: found {problem['input']!r}; allowed: {schema.allowed(keys[path[0]])}"

@@ -1,4 +1,4 @@
-"""Other values in a TOML file whose comments and order stay."""
+"""Change values in a TOML file, and keep its comments and order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VALUE: Final = r"""("[^"\\]*"|'[^']*'|[^\s#"'\[{]+)"""
 
 
 def with_changes(raw: bytes, changes: Mapping[tuple[str, str], Any]) -> bytes:
-    """The file with other values, numbers, booleans or texts, by table and key.
+    """Return the file with changed values: numbers, booleans or texts, by table and key.
 
-    Raises ConfigError for a file that does not parse, and for a value that stands not plainly on a line of its own.
+    Raises ConfigError for a file that does not parse, and for a value that is not alone on its line.
     """
     text = raw.decode()
     try:

@@ -1,1 +1,1 @@
-"""The dashboard: one page over HTTP that shows what a broker and its pipeline do. It reads, and changes nothing."""
+"""The dashboard: one read-only page over HTTP that shows the state of a broker and its pipeline."""

@@ -1,4 +1,4 @@
-"""What the dashboard knows: asked of the broker by requests that it serves anyhow, once a second at most."""
+"""The dashboard's figures. It asks the broker at most once per second, by requests that serve other clients too."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from wheelmq.net.errors import CallError, Refused
 from wheelmq.system.clock import Clock
 
 Ask = Callable[[Command], Awaitable[Command]]
-"""Asks the broker. Raises CallError, Refused."""
+"""Send a request to the broker. Raises CallError, Refused."""
 
 KEPT_S: Final = 1.0
-"""How old figures may be: however many look, the broker is asked no more often."""
+"""The greatest age of figures. The broker is not asked more often, even for many viewers."""
 TOPICS: Final = 50
 MINUTE_MS: Final = 60_000
 MINUTES: Final = 60
 COUNTS_MAX: Final = 4
-"""Requests in which all that waits may be counted by minutes, each over some thousand messages. Where they do not do,
-what is in the wheel is shown."""
+"""Requests that may be used to count all pending messages by minute, each over some thousand messages.
+
+If they are not enough, the page shows the messages in the wheel.
+"""
 
 
 class DashboardFigures:
@@ -39,8 +41,11 @@ class DashboardFigures:
         self._kept_s = float("-inf")
 
     async def get(self) -> dict[str, Any]:
-        """The answer of WMQ_METRICS with `by_minute`, and `counted`, what that counts: "all" or "wheel". With `problem`
-        alone while the broker does not answer."""
+        """Return the answer of WMQ_METRICS with `by_minute` and `counted`.
+
+        `counted` is "all" or "wheel": the messages that `by_minute` counts. While the broker does not answer, the
+        result has only `problem`.
+        """
         async with self._asking:
             if self._clock.monotonic() - self._kept_s >= KEPT_S:
                 self._kept = await self._fetch()
@@ -59,9 +64,9 @@ class DashboardFigures:
         return found
 
     async def _count(self, now_ms: int) -> list[list[int]] | None:
-        """How many of all that waits are due in each minute of the next hour: its beginning, and how many.
+        """Return (beginning, number of due messages) for each minute of the next hour, over all pending messages.
 
-        None when that takes too many requests.
+        Returns None if that takes more than COUNTS_MAX requests.
         """
         first_ms = now_ms // MINUTE_MS * MINUTE_MS
         counts: Counter[int] = Counter()

@@ -1,7 +1,7 @@
-"""The page: tables made from figures, and the same tables as HTML and as JSON. Pure.
+"""The page: tables from figures, as HTML and as JSON. Pure.
 
-The first page is whole HTML, so that it can be read without scripts; the script then draws the JSON's tables in their
-place. Both put nothing but text into the page, and the policy lets nothing run but the one script.
+The first page is complete HTML, readable without scripts. The script then replaces its tables by those of the JSON.
+Both insert only text into the page, and the policy permits only this one script.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ setTimeout(look, 2000);
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A part of a whole, drawn."""
+    """A bar for a part of a whole."""
 
     count: float
     of: float
@@ -96,7 +96,7 @@ POLICY: Final = (
 
 
 def html(figures: dict[str, Any]) -> bytes:
-    """The whole page."""
+    """Return the whole page."""
     shown = "\n".join(map(_section_html, sections(figures)))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'
@@ -107,13 +107,13 @@ def html(figures: dict[str, Any]) -> bytes:
 
 
 def json(figures: dict[str, Any]) -> bytes:
-    """The tables, the problem if there is one, and the figures that they are made from."""
+    """Return the tables, the problem if there is one, and the figures."""
     found = {"problem": problem(figures), "sections": sections(figures), "figures": figures}
     return msgspec.json.encode(found)
 
 
 def problem(figures: dict[str, Any]) -> str:
-    """Return the red line of the page: no answer of the broker, or no turn of the pipeline. Empty when all is well."""
+    """Return the page's red line: the broker does not answer, or no pipeline turns. Empty if there is no problem."""
     if "problem" in figures:
         return str(figures["problem"])
     found = str(figures["pipeline"]["problem"])
@@ -132,11 +132,11 @@ def _cell_html(cell: str | Bar) -> str:
     return escape(cell) if isinstance(cell, str) else f'<meter max="{cell.of:g}" value="{cell.count:g}"></meter>'
 
 
-# What is shown -----------------------------------------------------------------------------------------------------
+# The tables --------------------------------------------------------------------------------------------------------
 
 
 def sections(figures: dict[str, Any]) -> list[Section]:
-    """The tables, of what Figures.get gives; none while the broker does not answer."""
+    """Return the tables of the figures from `DashboardFigures.get`; none while the broker does not answer."""
     if "problem" in figures:
         return []
     return [
@@ -243,5 +243,5 @@ def _minutes(figures: dict[str, Any]) -> Section:
 
 
 def _time(time_ms: int, how: str) -> str:
-    """A time in the local zone."""
+    """Return a time in the local zone."""
     return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).astimezone().strftime(how)

@@ -1,4 +1,4 @@
-"""Serves the dashboard over HTTP: two paths, GET alone, one answer to a connection."""
+"""Serve the dashboard over HTTP: two paths, GET and HEAD only, one answer per connection."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from wheelmq.dashboard.figures import DashboardFigures
 
 HEAD_BYTES_MAX: Final = 8192
 HEAD_S: Final = 5.0
-"""In which a request must have come, and in which its answer must be taken."""
+"""Time for a request to arrive, and for its answer to be read."""
 CONNECTIONS_MAX: Final = 32
-"""At once; others are closed."""
+"""Simultaneous connections. The server closes further ones."""
 HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
-"""By which a browser may call this server: a page of elsewhere whose name was made to point here has another one."""
+"""Names in the Host header that are accepted.
+
+A foreign page whose name was pointed to this server has another one.
+"""
 COMMON: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
@@ -27,11 +30,11 @@ COMMON: Final = (
 
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")
-"""RFC 9112: no blank before the colon, and none before the name."""
+"""RFC 9112: no blank before the name, and none between the name and the colon."""
 
 
 class HttpAnswer(NamedTuple):
-    """What goes back."""
+    """The answer to a request."""
 
     status: str
     kind: str
@@ -40,22 +43,22 @@ class HttpAnswer(NamedTuple):
 
 
 class Dashboard:
-    """Listens on 127.0.0.1. What is shown are figures; nobody can do anything here."""
+    """An HTTP server on 127.0.0.1 that shows figures and accepts no changes."""
 
     def __init__(self, figures: DashboardFigures) -> None:
         self._figures = figures
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.Task[None], None] = {}
-        """Connections that have not sent a whole request yet, the oldest first."""
+        """Connections that have not sent a complete request yet, the oldest first."""
 
     async def start(self, port: int) -> str:
-        """Listen on `port`, 0 for a free one; the address of the page. Raises OSError when the port is taken."""
+        """Listen on `port` (0 for a free one), and return the page's address. Raises OSError if the port is taken."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
 
     async def stop(self) -> None:
-        """Listen no more, and drop who is connected."""
+        """Stop listening, and close all connections."""
         if self._server is None:
             return
         self._server.close()
@@ -89,10 +92,10 @@ class Dashboard:
         finally:
             self._connections.discard(task)
             self._silent.pop(task, None)
-            writer.transport.abort()  # nothing, when it is closed already
+            writer.transport.abort()  # no effect if it is closed already
 
     async def answer(self, head: bytes) -> HttpAnswer:
-        """To a request with this head."""
+        """Return the answer to a request with this head."""
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
@@ -121,7 +124,7 @@ async def _head_of(reader: asyncio.StreamReader) -> bytes:
 
 
 def _host(name: str) -> str:
-    """A Host header's name, without the port: one that forwards to here may have another."""
+    """Return a Host header's name without the port, which may differ because of a port forwarding."""
     return name if name.endswith("]") else name.rpartition(":")[0] or name
 
 
