@@ -55,7 +55,7 @@ def read(raw: bytes, file: str, schema: Schema[Any]) -> Reading:
 def _of_addresses(given: dict[str, Given], file: str, schema: Schema[Any]) -> list[str]:
     """Return notes about the addresses that the file leaves to Apache's defaults.
 
-    If the file gives brokerIP1 but no bindAddress, the broker listens on every address.
+    If brokerIP1 is no loopback address and bindAddress is missing, the broker listens on every address.
     """
     dialled = given.get("broker_ip")
     if "broker_ip" in schema.shape.__struct_fields__ and dialled is None:

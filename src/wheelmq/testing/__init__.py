@@ -1,5 +1,4 @@
-"""For tests, ours and yours: a clock moved by hand, a disk that fails, a broker without sockets, a pipeline without
-Spark.
+"""Tools for tests: a manual clock, a failing disk, a broker without sockets, a pipeline without Spark.
 
-Nothing here reads the time, sleeps or opens a socket, so a run with the same inputs goes the same way each time.
+They read no time, never sleep and open no socket. A run with the same inputs therefore repeats exactly.
 """

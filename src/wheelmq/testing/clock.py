@@ -1,16 +1,18 @@
-"""A clock that stands still until it is moved."""
+"""A clock that only a test moves."""
 
 from __future__ import annotations
 
 from wheelmq.formats.units import Millis
 
 START_MS = 1_800_000_000_250
-"""Where the wall clock starts: on no full second, so that a time that was floored shows."""
+"""The start of the wall clock. It is no full second, so that a rounded time is visible."""
 
 
 class ManualClock:
-    """Wall and monotonic time, moved by hand. `creep_ms` makes monotonic time pass each time it is read, which is how
-    a test lets a slice of time run out inside one tick."""
+    """Wall and monotonic time, moved by hand.
+
+    `creep_ms` is the monotonic time that passes with each reading. A test uses it to end a time slice inside a tick.
+    """
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._now_ms = now_ms
@@ -21,19 +23,20 @@ class ManualClock:
         return Millis(self._now_ms)
 
     def processor(self) -> float:
-        """A test uses no processor time."""
+        """Return 0: a test uses no processor time."""
         return 0.0
 
     def monotonic(self) -> float:
         self._monotonic_ms += self.creep_ms
-        return (self._monotonic_ms + 0.25) / 1000  # off the grid, so that int(seconds * 1000) floors to what was set
+        # off the grid, so that int(seconds * 1000) rounds down to the set value
+        return (self._monotonic_ms + 0.25) / 1000
 
     def advance(self, ms: int) -> None:
-        """Time passes: both clocks move on."""
+        """Advance both clocks."""
         assert ms >= 0, ms
         self._now_ms += ms
         self._monotonic_ms += ms
 
     def step(self, ms: int) -> None:
-        """Somebody sets the wall clock, forward or back; no time passes."""
+        """Set the wall clock forward or back, without any time passing."""
         self._now_ms += ms

@@ -1,4 +1,4 @@
-"""A client without a socket: it collects what a broker sends it."""
+"""A client without a socket that collects the frames of a broker."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from wheelmq.formats.wire.frame import Command
 
 
 class FakeConnection:
-    """One peer. What the broker sends becomes visible with `flush`, which a harness calls at the end of a tick, as the
-    server writes to its sockets then; what a broker that dies in the tick had queued is never seen."""
+    """One peer of a broker.
+
+    Frames of the broker become visible with `flush`. A harness calls it at the end of a tick, where the server writes
+    to its sockets. Frames that a broker had queued when it died in a tick are never seen.
+    """
 
     def __init__(self, peer: Host) -> None:
         self.peer = peer
@@ -21,13 +24,13 @@ class FakeConnection:
         self.waiting_since: float | None = None
         self.last_request: tuple[int, int] | None = None
         self.is_lost = False
-        """Whether the broker was told that the connection is gone."""
+        """Whether the broker knows that the connection is lost."""
         self.answers: dict[int, Command] = {}
-        """By opaque; of several requests with one opaque the last answer."""
+        """The answers by opaque. The last answer counts if several requests share one opaque."""
         self.requests: list[Command] = []
-        """What the broker asked or told of its own accord."""
+        """The requests that the broker sent."""
         self.unread = bytearray()
-        """Bytes received that are no whole frame yet."""
+        """Received bytes that are not a whole frame yet."""
         self._queued: list[bytes] = []
         self._opaque = 0
         self._unanswered: Counter[int] = Counter()
@@ -50,23 +53,23 @@ class FakeConnection:
     # The client's side ---------------------------------------------------------------------------------------------
 
     def next_opaque(self, *, oneway: bool = False) -> int:
-        """A number for a request that is about to be made."""
+        """Return the opaque number of the next request."""
         self._opaque += 1
         if not oneway:
             self._unanswered[self._opaque] += 1
         return self._opaque
 
     def repeat_opaque(self, opaque: int) -> int:
-        """The number of an earlier request, for another one that is about to be made."""
+        """Use the opaque number of an earlier request for one more request, and return it."""
         self._unanswered[opaque] += 1
         return opaque
 
     def waits_for(self, opaque: int) -> int:
-        """Answers to `opaque` that are still to come."""
+        """Return the number of missing answers to `opaque`."""
         return self._unanswered[opaque]
 
     def flush(self) -> None:
-        """Take what was queued. Asserts that each request is answered once at most, and a oneway one never."""
+        """Receive the queued frames. Asserts that each request has at most one answer, and a oneway request none."""
         raw = b"".join(self._queued)
         self._queued.clear()
         at = 0
@@ -76,7 +79,7 @@ class FakeConnection:
         assert at == len(raw), f"{len(raw) - at} bytes that are no whole frame"
 
     def drop(self) -> None:
-        """The connection breaks: what was queued is not seen."""
+        """Break the connection and lose the queued frames."""
         self._queued.clear()
         self.is_open = False
 

@@ -1,4 +1,4 @@
-"""What a delay queue must do, as tests for anybody's: subclass DelaySuite, say how yours is opened, run pytest.
+"""The contract of a delay queue as tests. To test your delay queue, subclass DelaySuite and define `open`.
 
     class TestMyDelays(DelaySuite):
         def open(self, folder):
@@ -16,54 +16,54 @@ from typing import NamedTuple, Protocol
 
 
 class Left(NamedTuple):
-    """A message that came out, and when."""
+    """A released message, and the time of its release."""
 
     name: bytes
     left_ms: int
 
 
 class DelaysUnderTest(Protocol):
-    """A delay queue under a clock of its own, which stands still until it is moved."""
+    """A delay queue with a clock of its own, which only the test moves."""
 
     @property
     def now_ms(self) -> int: ...
 
     def send(self, name: bytes, due_ms: int) -> None:
-        """Take a message that is due at `due_ms`: it is stored, on disk, on return. Delays go up to 30 s."""
+        """Accept a message that is due at `due_ms`. It is on disk on return. Delays are at most 30 s."""
         ...
 
     def cancel(self, name: bytes) -> bool:
-        """Cancel what was sent under that name; whether it was still there."""
+        """Cancel the message with that name. Returns whether it was pending."""
         ...
 
     def advance(self, ms: int) -> None:
-        """Time passes."""
+        """Let `ms` pass."""
         ...
 
     def left(self) -> list[Left]:
-        """All that came out since the beginning, in order."""
+        """Return all messages released since the beginning, in order."""
         ...
 
     def set_clock(self, ms: int) -> None:
-        """Somebody sets the wall clock, forward or back; no time passes."""
+        """Set the wall clock forward or back, without any time passing."""
         ...
 
     def restart(self, how: str, away_ms: int = 0) -> None:
-        """Stop, `clean`, or `killed`, or by a `power cut`, which takes what was not synced; start after `away_ms`."""
+        """Stop `clean`, `killed` or by a `power cut`, which loses data that was not synced. Start after `away_ms`."""
         ...
 
 
 class DelaySuite:
-    """The tests. `grain_ms`: every delay is a multiple of it."""
+    """The tests. Every delay is a multiple of `grain_ms`."""
 
     grain_ms = 1
 
     def _grained(self, delay_ms: int) -> int:
-        """The delay that is asked for in place of `delay_ms`."""
+        """Return `delay_ms`, rounded up to a multiple of the grain."""
         return -(-delay_ms // self.grain_ms) * self.grain_ms
 
     def open(self, folder: Path) -> DelaysUnderTest:
-        """A delay queue in `folder`, which is empty."""
+        """Return a delay queue in the empty `folder`."""
         raise NotImplementedError
 
     def test_each_leaves_at_its_millisecond_and_in_order(self, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ HOUR_MS = 3_600_000
 
 
 def _send_some(delays: DelaysUnderTest, name: str, grain_ms: int) -> dict[bytes, int]:
-    """Messages due within 30 s, each at another grain of time: when, by their names."""
+    """Send messages due within 30 s, each at another multiple of the grain. Returns due times by name."""
     grains = [-(-(37 + 1033 * i) // grain_ms) * grain_ms for i in range(29)]
     due = {f"{name}{i}".encode(): delays.now_ms + delay_ms for i, delay_ms in enumerate(grains)}
     for one, due_ms in due.items():

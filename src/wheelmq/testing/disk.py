@@ -1,13 +1,14 @@
-"""A disk for tests: it can be full, refuse any call, and lose what was not synced.
+"""A disk for tests: it can be full, fail any call, and lose data that was not synced.
 
-Files are real ones in a folder of the test's, so a store on this disk is a store that any other tool reads. What it
-leaves out is the waiting: no fsync reaches the machine's disk, the model here says what would be on it.
+Files are real ones in a folder of the test, so any other tool can read a store on this disk. No fsync reaches the
+machine's disk. This model instead keeps the state that would be on disk.
 
-What a power cut leaves of it, as the kernel may have it:
-- Of mapped bytes, those of the last sync; of the pages that changed since, any subset, some of them torn: a sector of
-  512 bytes is the most that is written whole. `write_back` puts pages on disk in between, as the kernel does when it
-  likes, so that a page may also be as it was at some moment since the sync.
-- Of the names that were added to or taken from a folder since that was synced, the first few: a journal keeps order.
+A power cut leaves a state that the kernel could leave:
+
+- Mapped bytes are those of the last sync. Any subset of the pages changed since then is written. Some pages are torn:
+  at most a sector of 512 bytes is written whole. `write_back` writes pages in between, as the kernel may do at any
+  time. A page may therefore also have the state of some moment since the sync.
+- Of the names added to or removed from a folder since its last sync, the first few remain. A journal keeps order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SECTOR_BYTES = 512
 
 
 class Call(StrEnum):
-    """What a disk is asked to do, and may fail to do."""
+    """A call to the disk, which may fail."""
 
     MAP = "map"
     ALLOCATE = "allocate"
@@ -44,20 +45,20 @@ class Call(StrEnum):
 
 @dataclass(frozen=True)
 class NameChange:
-    """A name that was added to a folder, or taken from it."""
+    """A name that was added to a folder, or removed from it."""
 
     path: Path
     is_folder: bool
     before: bytes | None = None
-    """What a file held under that name; None when there was none, and of a folder."""
+    """The content of the file with this name before; None if there was none, or for a folder."""
     durable: Bytes | None = None
-    """What of that was on disk, where it was mapped; None for one that was all zero there."""
+    """The durable part of that content if the file was mapped; None if it was all zero."""
     is_mapped: bool = False
     was_there: bool = False
-    """Of a folder."""
+    """Whether the folder existed before."""
 
     def on_disk(self) -> Bytes | None:
-        """What the disk holds of the file under that name if the change did not reach it; None for no file."""
+        """Return the file's content on disk if the change did not reach the disk; None for no file."""
         if self.before is None or not self.is_mapped:
             return None if self.before is None else np.frombuffer(self.before, np.uint8)
         return np.zeros(len(self.before), np.uint8) if self.durable is None else self.durable
@@ -65,7 +66,7 @@ class NameChange:
 
 @dataclass
 class _Failure:
-    """The `left`-th call from now of `kinds` raises `error`."""
+    """The failure of the `left`-th call from now of one of `kinds`, which raises `error`."""
 
     left: int
     error: OSError
@@ -73,7 +74,7 @@ class _Failure:
 
 
 class SimulatedFile(MappedFile):
-    """A mapped file whose sync is the model's."""
+    """A mapped file that is synced in the model."""
 
     def __init__(self, disk: SimulatedDisk, path: Path, size: int) -> None:
         super().__init__(path, size, writable=True)
@@ -95,37 +96,37 @@ class _Lock:
 
 
 class SimulatedDisk(Disk):
-    """The file system under one harness; it outlives the brokers that run on it."""
+    """The file system of one harness. It outlives the brokers that run on it."""
 
     owner_id = 4242
 
     def __init__(self) -> None:
         super().__init__()
         self.is_full: Callable[[Path], bool] = lambda path: False
-        """Asked for each file that is to be made, by its path."""
+        """Called with the path of each file to be created."""
         self.used = 0.0
         """Share of the disk that is used."""
         self.sync_error: OSError | None = None
-        """What the next syncs raise; the bytes stay off the disk."""
+        """The error that the next syncs raise. Their bytes stay off the disk."""
         self.syncs: list[Path] = []
         """Every file synced, in order."""
         self.refused = 0
         """Calls that failed."""
         self._failures: list[_Failure] = []
         self._durable: dict[Path, Bytes | None] = {}
-        """What is on disk of each mapped file; None for one that is all zero."""
+        """The durable content of each mapped file; None for a content of zeros."""
         self.names: dict[Path, list[NameChange]] = {}
-        """By folder, the changes of its names since it was synced, in their order."""
+        """The changes of names since the last sync of their folder, in order, by folder."""
         self._locks: dict[Path, _Lock] = {}
         self._held: set[Path] = set()
 
     def fail_call(self, nth: int, error: OSError, kinds: Collection[Call] = tuple(Call)) -> None:
-        """The `nth` call from now, from 1 on and of those `kinds` alone, raises `error` and does nothing."""
+        """Let the `nth` call from now (from 1 on) of one of `kinds` raise `error` and do nothing."""
         assert nth >= 1, nth
         self._failures.append(_Failure(nth, error, kinds))
 
     def heal(self) -> None:
-        """What was to fail will not, and there is room."""
+        """End all failures, and make room on the disk."""
         self.used = 0.0
         self._failures.clear()
         self.sync_error = None
@@ -133,7 +134,7 @@ class SimulatedDisk(Disk):
 
     @contextlib.contextmanager
     def sparing(self) -> Iterator[None]:
-        """For whoever only looks: calls made inside do not fail, nor do they count."""
+        """Let calls inside the context neither fail nor count. Checks use it."""
         failures, self._failures = self._failures, []
         try:
             yield
@@ -154,7 +155,7 @@ class SimulatedDisk(Disk):
             self.refused += 1
             raise DiskFull(errno.ENOSPC, f"no room for {size} bytes", str(path))
 
-    # What a broker calls -------------------------------------------------------------------------------------------
+    # Calls of a broker ---------------------------------------------------------------------------------------------
 
     def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         self._called(Call.MAP)
@@ -181,7 +182,7 @@ class SimulatedDisk(Disk):
         super().allocate(path, size, sparse=sparse)
 
     def give_room(self, path: Path, start: int, stop: int) -> None:
-        if path.stat().st_blocks * 512 < stop:  # what has room keeps it
+        if path.stat().st_blocks * 512 < stop:  # allocated blocks stay allocated
             self._called(Call.ALLOCATE)
             self._needs_room(path, stop - start)
         super().give_room(path, start, stop)
@@ -190,7 +191,7 @@ class SimulatedDisk(Disk):
         return self.used
 
     def note_sync(self, file: MappedFile, stop: int) -> None:
-        """The bytes before `stop` of `file` are being synced: what it holds there now is durable, unless syncs fail."""
+        """Make the bytes before `stop` of `file` durable, unless syncs fail."""
         self._called(Call.SYNC)
         if self.sync_error is not None:
             raise self.sync_error
@@ -230,16 +231,16 @@ class SimulatedDisk(Disk):
         super().remove_folder(folder)
 
     def sync_new(self, handle: int) -> None:
-        """What is in a new file is durable at once here; its name is not."""
+        """Do nothing: here the content of a new file is durable at once, unlike its name."""
 
     def sync_folder(self, folder: Path) -> None:
         self._called(Call.SYNC_FOLDER)
         for change in self.names.pop(folder, []):
             if change.was_there and not change.path.exists():
-                self.names.pop(change.path, None)  # it is gone for good, with the names that it had
+                self.names.pop(change.path, None)  # the folder is removed durably, with the changes of its names
 
     def lock(self, path: Path) -> Any:
-        if path in self._held:  # the system's lock is one of processes; here two brokers may share one
+        if path in self._held:  # the system locks per process, but two brokers of a test may share one
             raise StoreLocked(errno.EWOULDBLOCK, "another broker runs on this store", str(path))
         lock = _Lock(self._held, path, super().lock(path))
         self._held.add(path)
@@ -247,7 +248,7 @@ class SimulatedDisk(Disk):
         return lock
 
     def _note_name(self, path: Path) -> None:
-        """The name `path` is about to be given to a file, or taken from one."""
+        """Note that the name `path` is about to be given to a file or taken from one."""
         content = path.read_bytes() if path.exists() else None
         is_mapped, durable = path in self._durable, self._durable.get(path)
         self._note(NameChange(path, False, content, durable, is_mapped))
@@ -256,7 +257,7 @@ class SimulatedDisk(Disk):
         self.names.setdefault(change.path.parent, []).append(change)
 
     def _undo(self, change: NameChange) -> None:
-        """A change did not reach the disk."""
+        """Undo a change that did not reach the disk."""
         path = change.path
         if change.is_folder:
             if change.was_there:
@@ -273,10 +274,10 @@ class SimulatedDisk(Disk):
         if change.is_mapped:
             self._durable[path] = change.durable
 
-    # What happens to a process, or to the machine ------------------------------------------------------------------
+    # Failures of the process or the machine ------------------------------------------------------------------------
 
     def release_locks(self) -> None:
-        """The process that held them is gone, with what it knew of names."""
+        """Release all locks, and forget names that are not synced yet, because the process is gone."""
         self._unsettled.clear()
         for lock in self._locks.values():
             lock.close()
@@ -284,20 +285,23 @@ class SimulatedDisk(Disk):
         self._locked.clear()
 
     def holds(self, path: Path, start: int, stop: int) -> bool:
-        """Whether the bytes from `start` to `stop` of a mapped file are on disk as they are in memory."""
+        """Return whether the bytes from `start` to `stop` of a mapped file on disk equal those in memory."""
         durable = self._durable[path]
         now = np.fromfile(path, np.uint8, stop - start, offset=start)
         return bool(np.array_equal(now, np.zeros_like(now) if durable is None else durable[start:stop]))
 
     def write_back(self, randomness: Random, share: float = 0.5) -> None:
-        """The kernel brings some pages to disk, each that was changed with probability `share`."""
+        """Write each changed page to disk with probability `share`, as the kernel may do."""
         for path, durable in self._durable.items():
             if path.exists():
                 self._durable[path] = _settled(np.fromfile(path, np.uint8), durable, randomness, share, torn=0.0)
 
     def cut_power(self, randomness: Random, keep: float = 0.5, torn: float = 0.25) -> None:
-        """Of what was not synced each change of a name and each page is kept with probability `keep`; of a share `torn`
-        of those pages each sector. Nobody may hold the files any more."""
+        """Cut the power. No process may still map the files.
+
+        Each page and the first few changes of names that were not synced are kept with probability `keep`. In a share
+        `torn` of the pages, each sector is kept or lost for itself.
+        """
         for changes in self.names.values():
             while changes and randomness.random() >= keep:
                 self._undo(changes.pop())
@@ -313,7 +317,7 @@ class SimulatedDisk(Disk):
 
 
 def _settled(now: Bytes, then: Bytes | None, randomness: Random, keep: float, torn: float) -> Bytes:
-    """What is on disk of a file that was `then` and is `now`, when some of the changed pages were written."""
+    """Return the disk content of a file that was `then` and is `now`, after some of its changed pages were written."""
     left = np.zeros_like(now) if then is None else then.copy()
     for page in np.unique(np.flatnonzero(now != left) // PAGE_BYTES).tolist():
         grain = SECTOR_BYTES if torn and randomness.random() < torn else PAGE_BYTES
@@ -324,7 +328,7 @@ def _settled(now: Bytes, then: Bytes | None, randomness: Random, keep: float, to
 
 
 def _overwrite(path: Path, content: Bytes) -> None:
-    """Put `content` where the file is, whose size it has: who still maps it sees it."""
+    """Overwrite a file with `content` of the same size. A process that still maps the file sees it."""
     handle = os.open(path, os.O_RDWR)
     try:
         os.pwrite(handle, content.tobytes(), 0)

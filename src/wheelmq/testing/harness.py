@@ -5,8 +5,8 @@
         harness.advance(1000)
         assert harness.bodies("T") == [b"in a second"]
 
-The harness is the shell: it feeds bytes, ticks the broker as often as the broker asks for, and shows answers at the
-end of a tick. It stops the broker in three ways: cleanly, as `kill -9` would, and as a power cut would.
+The harness feeds bytes, ticks the broker whenever it asks for a tick, and shows answers at the end of a tick. It
+stops the broker cleanly, as `kill -9` would, or as a power cut would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from wheelmq.broker import handlers as _handlers  # registers every handler
+from wheelmq.broker import handlers as _handlers  # the import registers every handler
 from wheelmq.broker.broker import Broker
 from wheelmq.broker.settings import BrokerSettings
 from wheelmq.formats.disk import properties as props
@@ -52,19 +52,19 @@ SMALL: dict[str, Any] = {
     "block_log_file_bytes": 16 << 10,
     "block_queue_file_bytes": 24 * 50,
 }
-"""Files that fill within a test and are made when needed, a wheel that comes round in one, a roll window of 20 s,
-blocks of 10 s."""
+"""Small sizes for tests: files that fill up and are created on demand, a wheel that turns once, a roll window of 20
+s, blocks of 10 s."""
 
 TICKS_MAX = 10_000
-"""Ticks at one moment after which a broker counts as restless."""
+"""The harness fails if the broker asks for more ticks than this at one moment."""
 
 
 class NoAnswer(AssertionError):
-    """The request was not answered in the tick that served it: it is held, or oneway, or its connection is gone."""
+    """The tick did not answer the request: it is held or oneway, or its connection is lost."""
 
 
 class Ask(NamedTuple):
-    """A request that was sent, and where its answer will be."""
+    """A request that was sent, and its answer once there is one."""
 
     connection: FakeConnection
     opaque: int
@@ -75,7 +75,7 @@ class Ask(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """A pull's answer, and the records in it."""
+    """A pull's answer and its records."""
 
     answer: Command
     records: list[Record]
@@ -86,7 +86,7 @@ class Pulled(NamedTuple):
 
 
 class BrokerHarness:
-    """A broker in `folder`, started. `settings` are BrokerSettings by name, over those of SMALL."""
+    """A running broker in `folder`. `settings` are BrokerSettings by name, and override SMALL."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class BrokerHarness:
         )
         self.randomness = Random(seed)
         self.allows_failed_steps = False
-        """Whether a tick may have failed steps; otherwise their error is raised to the test."""
+        """Whether steps of a tick may fail. Otherwise their error is raised in the test."""
         self._settings = {**SMALL, **settings}
         self._folder = folder
         self._peers = 0
@@ -131,7 +131,7 @@ class BrokerHarness:
 
     @property
     def broker(self) -> Broker:
-        """The broker that runs."""
+        """The running broker."""
         assert self._broker is not None, "the broker is stopped"
         return self._broker
 
@@ -155,7 +155,10 @@ class BrokerHarness:
     # Start and stop ------------------------------------------------------------------------------------------------
 
     def start(self, **settings: Any) -> None:
-        """Start a broker on the folder; `settings` change those it had. What it raises leaves nothing behind."""
+        """Start a broker on the folder; `settings` change the previous ones.
+
+        If it raises, no broker and no lock remains.
+        """
         assert self._broker is None, "the broker runs already"
         self._settings.update(settings)
         chosen = msgspec.convert({"store_path": self._folder, **self._settings}, BrokerSettings, strict=False)
@@ -171,11 +174,11 @@ class BrokerHarness:
             self.disk.release_locks()
             raise
         if self._broker.index is not None:
-            self._broker.index.gather_s = 0.0  # a test that sends may ask in the same millisecond
-        self.tick()  # as a server does once it listens
+            self._broker.index.gather_s = 0.0  # a test may query a message in the millisecond of its send
+        self.tick()  # a server ticks once it listens
 
     def stop(self) -> None:
-        """A clean stop: what was handed to the workers is finished, every connection is closed."""
+        """Stop cleanly: the workers finish their jobs, and every connection is closed."""
         broker = self.broker
         self._workers.close()
         for connection in list(self._connections):
@@ -184,7 +187,7 @@ class BrokerHarness:
         self._gone()
 
     def crash(self) -> None:
-        """`kill -9`: the process is gone, what it wrote is with the system."""
+        """Stop as `kill -9` would: the process is gone, and the system keeps what it wrote."""
         for worker in self._workers:
             if isinstance(worker, HeldWorker):
                 worker.forget()
@@ -193,7 +196,7 @@ class BrokerHarness:
         self._gone()
 
     def cut_power(self, keep: float = 0.5) -> None:
-        """The machine is gone: of the pages not synced, each is kept with probability `keep`."""
+        """Cut the power: each page that was not synced is kept with probability `keep`."""
         self.crash()
         self.disk.cut_power(self.randomness, keep)
 
@@ -214,7 +217,7 @@ class BrokerHarness:
     # Connections ---------------------------------------------------------------------------------------------------
 
     def connect(self, address: bytes = b"\x0a\0\0\1") -> FakeConnection:
-        """A new connection, from `address`."""
+        """Return a new connection from `address`."""
         self._peers += 1
         connection = FakeConnection(Host(address, 40_000 + self._peers))
         self._connections.append(connection)
@@ -222,13 +225,13 @@ class BrokerHarness:
 
     @property
     def client(self) -> FakeConnection:
-        """The connection that is used when none is named."""
+        """The connection for requests that name none."""
         if self._client is None or not self._client.is_open:
             self._client = self.connect()
         return self._client
 
     def lose(self, connection: FakeConnection) -> None:
-        """The connection is gone, and the broker is told."""
+        """Lose the connection, and notify the broker."""
         connection.drop()
         self._notify_lost(connection)
 
@@ -241,7 +244,7 @@ class BrokerHarness:
     # Requests ------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, connection: FakeConnection | None = None) -> None:
-        """Bytes arrive. Bytes that are no frame close the connection, as the server does."""
+        """Receive bytes. Bytes that are no frame close the connection, as in the server."""
         connection = connection or self.client
         connection.unread += data
         buffer = memoryview(bytearray(connection.unread))
@@ -256,7 +259,7 @@ class BrokerHarness:
     def submit(
         self, command: Command, connection: FakeConnection | None = None, *, oneway: bool = False, binary: bool = False
     ) -> Ask:
-        """A request arrives; no tick yet."""
+        """Receive a request, without a tick."""
         connection = connection or self.client
         command.opaque = connection.next_opaque(oneway=oneway)
         command.flag = frame.FLAG_ONEWAY if oneway else 0
@@ -264,7 +267,7 @@ class BrokerHarness:
         return Ask(connection, command.opaque)
 
     def ask(self, command: Command, connection: FakeConnection | None = None, *, binary: bool = False) -> Command:
-        """A request arrives and is served in one tick: its answer. Raises NoAnswer."""
+        """Receive a request, tick once, and return the answer. Raises NoAnswer."""
         asked = self.submit(command, connection, binary=binary)
         self.tick()
         if asked.answer is None:
@@ -274,13 +277,13 @@ class BrokerHarness:
     def ask_code(
         self, code: RequestCode, body: bytes = b"", connection: FakeConnection | None = None, **fields: object
     ) -> Command:
-        """As `ask`; `fields` are the header, by their names on the wire."""
+        """Do the same as `ask` with the header `fields`, by their names on the wire."""
         return self.ask(Command(code=code, ext=headers.texts(**fields), body=body), connection)
 
     # Time ----------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """The end of a round and a tick, as when something asks for one; and the writes at their end."""
+        """End a round, tick as if a tick was requested, and write the answers."""
         self.broker.end_round()
         self._raise_failed()
         self.broker.tick()
@@ -288,7 +291,7 @@ class BrokerHarness:
         self._write()
 
     def end_round(self) -> bool:
-        """The end of a round, and a tick if one is due; whether one was."""
+        """End a round, and tick if a tick is due. Returns whether one was due."""
         is_due = self.broker.end_round()
         self._raise_failed()
         if is_due:
@@ -298,7 +301,7 @@ class BrokerHarness:
         return is_due
 
     def _raise_failed(self) -> None:
-        """Raise the error of a step that just failed, unless the test expects failed steps."""
+        """Raise the error of a step that just failed, unless the test allows failed steps."""
         steps = self.broker.steps
         error, steps.last_error = steps.last_error, None
         if error is not None and not self.allows_failed_steps:
@@ -319,8 +322,10 @@ class BrokerHarness:
         raise AssertionError("the broker does not come to rest")
 
     def advance(self, ms: int, work: Callable[[], object] | None = None, every_ms: int = 100) -> None:
-        """Time passes; the broker is ticked at each moment it asked for, and at the end. `work` is called every
-        `every_ms`, as a round of requests."""
+        """Let `ms` pass. The broker is ticked at each moment that it asks for, and at the end.
+
+        `work` is called every `every_ms`, as a round of requests.
+        """
         self.settle()
         end_ms = self.now_ms + ms
         next_work_ms = self.now_ms if work is not None else end_ms + 1
@@ -342,7 +347,7 @@ class BrokerHarness:
                 self.settle()
 
     def advance_to_next(self) -> int:
-        """Time passes until the broker asks for a tick, which it gets; how long that was."""
+        """Let time pass until the broker asks for a tick, and tick. Returns the time that passed."""
         self.settle()
         wait_ms = self.broker.next_tick_ms()
         self.clock.advance(wait_ms)
@@ -350,7 +355,10 @@ class BrokerHarness:
         return wait_ms
 
     def run_jobs(self, count: int | None = None) -> int:
-        """Let each HeldWorker do its first `count` jobs, or all, and tick as a real shell does then; how many."""
+        """Let each HeldWorker do its first `count` jobs, or all, and tick as the server would.
+
+        Returns the number of jobs.
+        """
         workers = (self.worker, self.block_worker, self.background)
         held = {id(one): one for one in workers if isinstance(one, HeldWorker)}
         if not held:
@@ -359,7 +367,7 @@ class BrokerHarness:
         self.tick()
         return done
 
-    # What clients do -----------------------------------------------------------------------------------------------
+    # Client operations ---------------------------------------------------------------------------------------------
 
     def send_command(
         self,
@@ -372,7 +380,7 @@ class BrokerHarness:
         properties: dict[str, str] | None = None,
         **letters: object,
     ) -> Command:
-        """The request of a send (V2); `letters` are header fields over the usual ones, None leaves one out."""
+        """Return the request of a send (V2). `letters` override header fields; None removes a field."""
         pairs = dict(properties or {})
         if delay_ms is not None:
             pairs[props.TIMER_DELAY_MS] = str(delay_ms)
@@ -398,14 +406,14 @@ class BrokerHarness:
         return Command(code=RequestCode.SEND_MESSAGE_V2, ext=headers.texts(**fields), body=body)
 
     def send(self, topic: str, body: bytes = b"body", **options: Any) -> Command:
-        """Send and see the answer; options as for `send_command`, and `connection`."""
+        """Send, tick and return the answer. Options are those of `send_command`, and `connection`."""
         connection = options.pop("connection", None)
         return self.ask(self.send_command(topic, body, **options), connection)
 
     def pull_command(
         self, topic: str, queue_id: int = 0, offset: int = 0, *, hold_ms: int = 0, **fields: object
     ) -> Command:
-        """The request of a pull that brings its own subscription; it may be held for `hold_ms`."""
+        """Return the request of a pull with its own subscription. The broker may hold it for `hold_ms`."""
         header: dict[str, object] = {
             "consumerGroup": "consumers",
             "topic": topic,
@@ -422,13 +430,13 @@ class BrokerHarness:
         return Command(code=RequestCode.PULL_MESSAGE, ext=headers.texts(**header))
 
     def pull(self, topic: str, queue_id: int = 0, offset: int = 0, **fields: Any) -> Pulled:
-        """Pull and see the answer."""
+        """Pull, tick and return the answer."""
         connection = fields.pop("connection", None)
         answer = self.ask(self.pull_command(topic, queue_id, offset, **fields), connection)
         return Pulled(answer, records_in(bytes(answer.body)))
 
     def read_queue(self, topic: str, queue_id: int = 0) -> list[Record]:
-        """Every record of a queue, pulled to its end."""
+        """Return every record of a queue, pulled to its end."""
         records: list[Record] = []
         offset = 0
         while True:
@@ -447,12 +455,12 @@ class BrokerHarness:
             offset = pulled.next_offset
 
     def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
-        """The bodies of a queue."""
+        """Return the bodies of a queue."""
         return [record.message.body for record in self.read_queue(topic, queue_id)]
 
 
 def records_in(body: bytes) -> list[Record]:
-    """The records in the body of a pull's answer."""
+    """Return the records in the body of a pull's answer."""
     records = []
     at = 0
     while at < len(body):

@@ -1,6 +1,6 @@
-"""What holds of a broker between any two ticks, checked from its files and its state (docs/formats/timer.md).
+"""The invariants of a broker between two ticks, checked from its files and its state (docs/formats/timer.md).
 
-Slow, and right: each check reads the whole log anew.
+Each check reads the whole log again. That is slow, but depends on no other code.
 """
 
 from __future__ import annotations
@@ -41,23 +41,26 @@ class Log(NamedTuple):
 
     records: list[Record]
     parked: dict[int, Record]
-    """By queue offset in the timer queue; cancels are not among them."""
+    """The messages parked in the timer queue, by queue offset, without cancels."""
     settled: dict[int, Record]
-    """By the queue offset that a record settles."""
+    """The records that settle them, by the queue offset of the settled message."""
     cancels: set[int]
-    """Queue offsets of cancels that we wrote."""
+    """Queue offsets of cancels that WheelMQ wrote."""
     adopted: DoneBits
-    """What was settled when a store of Apache RocketMQ's was adopted."""
+    """The messages that were settled when a store of Apache RocketMQ was adopted."""
     in_levels: dict[Origin, Record]
-    """What was parked in level queues."""
+    """The messages parked in level queues."""
     settled_origins: dict[Origin, Record]
-    """All that records settle."""
+    """All messages that records settle."""
     settled_in_blocks: dict[Origin, Record]
-    """By the origin in a block that a record settles."""
+    """The records that settle messages in blocks, by the origin of the settled message."""
 
 
 def read_log(broker: Broker) -> Log:
-    """Read the log, by no code of recovery's. Asserts that no origin is settled twice, or before it is parked (I2)."""
+    """Read the log without the code of recovery.
+
+    Asserts that each origin is settled at most once, after it was parked (I2).
+    """
     adopted = DoneBits()
     adopted.add_packed(load_done(broker.disk, broker.paths)[1])
     found = Log([], {}, {}, set(), adopted, {}, {}, {})
@@ -93,8 +96,10 @@ def read_log(broker: Broker) -> Log:
 
 
 def records_from(log: CommitLog, position: LogPosition) -> Iterator[Record]:
-    """The records of the commit log, or of a block's, from `position` to the end, each decoded anew. Asserts that they
-    are whole."""
+    """Yield the records of the commit log, or of a block's log, from `position` to the end.
+
+    Asserts that they are whole.
+    """
     files = log.files
     while position < log.end:
         file = files.file_at(position)
@@ -112,7 +117,7 @@ def records_from(log: CommitLog, position: LogPosition) -> Iterator[Record]:
 
 
 def check(broker: Broker) -> Log:
-    """Check what can be checked of a broker that rests between ticks; the log that was read."""
+    """Check all invariants of a broker between ticks. Returns the log."""
     log = read_log(broker)
     _check_store(broker, log)
     _check_done(broker, log)
@@ -127,7 +132,7 @@ def check(broker: Broker) -> Log:
 
 
 def _check_details(broker: Broker, log: Log) -> None:
-    """Check that the detail of each timer log unit says of its message what the record says."""
+    """Check that the detail of each timer log unit matches its record."""
     timer_log = broker.timer.log
     parked = {record.position: record for record in log.parked.values()}
     for position, units in timer_log.chunks(timer_log.files.start, timer_log.end):
@@ -144,7 +149,7 @@ def _check_details(broker: Broker, log: Log) -> None:
 
 
 def _check_store(broker: Broker, log: Log) -> None:
-    """Store times never decrease, and every record that is not damaged has its unit."""
+    """Check that store times never decrease, and that every intact record has its unit."""
     times = [record.store_ms for record in log.records]
     assert times == sorted(times), "store times decrease along the log"
     if broker.store.journal.count:
@@ -159,7 +164,7 @@ def _check_store(broker: Broker, log: Log) -> None:
 
 
 def _check_done(broker: Broker, log: Log) -> None:
-    """I3: the done bits are a function of the log."""
+    """Check I3: the done bits are a function of the log."""
     if broker.store.journal.count:
         return
     for index in range(broker.timer.queue.start, broker.timer.queue.end):
@@ -174,7 +179,7 @@ def _check_done(broker: Broker, log: Log) -> None:
 
 
 def _check_counts(broker: Broker, log: Log) -> None:
-    """What is counted as waiting, by topic, is what a count over the log comes to."""
+    """Check that the counts of pending messages by topic match a count over the log."""
     if broker.store.journal.count:
         return
     done = broker.timer.done
@@ -186,7 +191,8 @@ def _check_counts(broker: Broker, log: Log) -> None:
 
 
 def _check_durable(broker: Broker, log: Log) -> None:
-    """I4: what is shown to the pipeline, indexed, named in the mark or called out by timercheck is on disk."""
+    """Check I4: messages are on disk if the pipeline sees them, if they are indexed, or if the mark or timercheck
+    covers them."""
     timer, durable = broker.timer, broker.store.log.synced
     mark = MarkFile(broker.disk, broker.paths).load()
     bounds = {"E": timer.indexed_to}
@@ -208,7 +214,7 @@ def _check_durable(broker: Broker, log: Log) -> None:
 
 
 def _units(broker: Broker, end: int) -> dict[int, list[int]]:
-    """Slot times of the units below `end` that are no deletes, by the log position of their record."""
+    """Return slot times of the units below `end`, without deletes, by the log position of their record."""
     found: dict[int, list[int]] = {}
     for _, units in broker.timer.log.chunks(broker.timer.log.files.start, end):
         for unit in units[units["magic"] & MAGIC_DELETE == 0]:
@@ -217,7 +223,7 @@ def _units(broker: Broker, end: int) -> dict[int, list[int]]:
 
 
 def _check_found_again(broker: Broker, log: Log) -> None:
-    """I5: what is not done lies at or behind the mark's E, or has a unit below its T."""
+    """Check I5: each pending message is at or after the mark's E, or has a unit below its T."""
     mark = MarkFile(broker.disk, broker.paths).load()
     if mark is None or mark.timer_log_position > broker.timer.log.end:
         return
@@ -228,7 +234,8 @@ def _check_found_again(broker: Broker, log: Log) -> None:
 
 
 def _check_reachable(broker: Broker, log: Log) -> None:
-    """What is not done will be acted on without a restart: it is armed, or not indexed yet, or in a slot not walked."""
+    """Check that each pending message needs no restart: it is armed, not indexed yet, or in a slot that no scan has
+    reached."""
     timer = broker.timer
     if broker.store.journal.count:
         return
@@ -251,7 +258,10 @@ def _check_reachable(broker: Broker, log: Log) -> None:
 
 
 def _check_blocks(broker: Broker, log: Log) -> None:
-    """What is out of a block the log says, or a flag that the log once said; what is not out is due later or armed."""
+    """Check the done bits of blocks: the log settles the message, or a flag of the block says that it once did.
+
+    Each message that is not done must be armed or be due later.
+    """
     if broker.store.journal.count:
         return
     done, lane = broker.timer.done, broker.block_scheduler
@@ -279,7 +289,7 @@ def _check_blocks(broker: Broker, log: Log) -> None:
 
 
 def _in_blocks(broker: Broker) -> dict[Origin, Record]:
-    """What stands in blocks and is not settled, by its origin."""
+    """Return the pending messages in blocks, by origin."""
     origins = (
         origin_of(block_stream(block.number), i)
         for block in broker.blocks
@@ -293,7 +303,8 @@ def _in_blocks(broker: Broker) -> dict[Origin, Record]:
 
 
 def _check_snapshot(broker: Broker, log: Log) -> None:
-    """What the next start may go on from is on disk, and says of the log before it what the log says."""
+    """Check that the snapshot for the next start covers only records on disk, and agrees with the log before its
+    position."""
     snapshot = load_snapshot(broker.disk, broker.paths)
     if snapshot is None:
         return

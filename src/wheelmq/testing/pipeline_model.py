@@ -1,11 +1,11 @@
-"""The pipeline without Spark: what the driver and the tasks of `wheelmq.pipeline` do, one call at a time.
+"""The pipeline without Spark: the steps of the driver and the tasks of `wheelmq.pipeline`, one call at a time.
 
     model = PipelineModel(harness)
     model.work()        open a lease if there is none, and do a turn if one is due
 
-A turn is plan, read, upload, commit, through the broker's own request handlers and over the files of its store, read
-as a task reads them. Each step can be called alone, split into parts and attempts, or bent by `fault`, which decides
-for every request what becomes of it on its way.
+A turn is plan, read, upload and commit. It uses the broker's own request handlers and reads the files of the store as
+a task does. A test can call each step alone, split it into parts and attempts, or change it by `fault`, which decides
+the outcome of each request.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import BrokerHarness
 
 PLAN_TRIES = 3
-"""A plan may first need a flush of the log: it is asked for again in the next tick."""
+"""A plan may first need a flush of the log. The model then asks again in the next tick."""
 ATTEMPTS_MAX = 4
-"""Attempts of a task before the query ends, as Spark has it."""
+"""Attempts of a task before the query ends, as in Spark."""
 
 
 class Fault(Enum):
-    """What becomes of a request."""
+    """The outcome of a request."""
 
     DELIVER = auto()
     LOSE_REQUEST = auto()
     LOSE_ANSWER = auto()
     REPEAT = auto()
-    """It arrives twice; the second answer counts."""
+    """The request arrives twice; the second answer counts."""
     DELAY = auto()
-    """It arrives when `deliver_delayed` is called, and nobody waits for its answer."""
+    """The request arrives when `deliver_delayed` is called. Its answer is not awaited."""
 
 
 Chooser = Callable[[RequestCode, Command], Fault]
 
 
 class Done(Enum):
-    """What came of a call of `work`."""
+    """The result of a call of `work`."""
 
     COMMITTED = auto()
     IDLE = auto()
-    """There was no reason for a turn."""
+    """No turn was due."""
     WAITING = auto()
     """Another pipeline has the lease."""
     BROKEN = auto()
-    """A step was lost or refused: the lease is given up, the next call opens another."""
+    """A step was lost or rejected. The model drops the lease, and the next call opens another one."""
 
 
 class Task(NamedTuple):
-    """What one task is to hand over."""
+    """The output of one task."""
 
     kind: str
     part: int
@@ -78,8 +78,11 @@ class Task(NamedTuple):
 
 
 class PipelineModel:
-    """One pipeline of a broker. `index_parts`, `walk_parts` and `queue_parts` split a turn's work; `chunk_rows` splits
-    uploads; each part is uploaded by `attempts` attempts, of which the last wins."""
+    """One pipeline of a broker.
+
+    `index_parts`, `walk_parts` and `queue_parts` split a turn's work; `chunk_rows` splits uploads. Each part is
+    uploaded by `attempts` attempts; the last one wins.
+    """
 
     def __init__(
         self,
@@ -103,26 +106,26 @@ class PipelineModel:
         self.chunk_rows = chunk_rows
         self.attempts = attempts
         self.over_the_wire = over_the_wire
-        """Whether tasks ask for the store's bytes in place of mapping them."""
+        """Whether tasks request the store's bytes from the broker instead of mapping the files."""
         self.portions = 0
-        """Portions that were asked for."""
+        """Number of requested portions."""
         self.fault: Chooser = lambda code, command: Fault.DELIVER
         self.bend: Callable[[Task], Task] = lambda task: task
-        """Applied to what a task read, before it is uploaded."""
+        """Applied to the output of a task before its upload."""
         self.is_patient = True
-        """Whether held jobs of the broker are let go when an answer waits for them."""
+        """Whether held jobs of the broker run while an answer waits for them."""
         self.delayed: deque[Command] = deque()
         self.terms: dict[str, Any] | None = None
-        """What the broker said when it gave the lease; None without one."""
+        """The broker's answer with the lease; None without a lease."""
         self.committed = 0
-        """Turns that this model saw committed."""
+        """Number of turns that this model committed."""
         self._attempt = 0
         self._connection: FakeConnection | None = None
 
     # The driver ----------------------------------------------------------------------------------------------------
 
     def work(self) -> Done:
-        """One look of the driver: open a lease if there is none, then do a turn if one is due."""
+        """Act as the driver once: open a lease if there is none, then do a turn if one is due."""
         try:
             if self.terms is None:
                 self.open()
@@ -135,7 +138,7 @@ class PipelineModel:
             return Done.BROKEN
 
     def turn(self) -> bool:
-        """Do the turn that is due; whether one was. Raises Refused, CallError."""
+        """Do a turn if one is due. Returns whether one was. Raises Refused, CallError."""
         plan = self.plan()
         if plan is None:
             return False
@@ -144,19 +147,19 @@ class PipelineModel:
         return True
 
     def open(self) -> int:
-        """Open a lease: its epoch. Raises Refused while another pipeline holds it, CallError."""
+        """Open a lease and return its epoch. Raises Refused while another pipeline holds the lease, and CallError."""
         answer = self._ask(RequestCode.WMQ_PIPELINE_OPEN, name=self.name, holderId=self.holder_id)
         self.terms = msgspec.json.decode(answer.body)
         return self.epoch
 
     @property
     def epoch(self) -> int:
-        """Of the lease; it must have been opened."""
+        """The epoch of the lease, which must be open."""
         assert self.terms is not None
         return int(self.terms["epoch"])
 
     def plan(self, epoch: int | None = None) -> TurnPlan | None:
-        """The plan of the turn to do now; None when there is no reason for one. Raises Refused, CallError."""
+        """Return the plan of the next turn; None if no turn is due. Raises Refused, CallError."""
         for _ in range(PLAN_TRIES):
             try:
                 answer = self._ask(
@@ -172,11 +175,11 @@ class PipelineModel:
         return None
 
     def renew(self) -> None:
-        """Keep the lease. Raises Refused, CallError."""
+        """Renew the lease. Raises Refused, CallError."""
         self._ask(RequestCode.WMQ_PIPELINE_RENEW, epoch=self.epoch)
 
     def commit(self, plan: TurnPlan, winners: list[Part]) -> None:
-        """Propose the turn. Raises Refused, CallError."""
+        """Commit the turn. Raises Refused, CallError."""
         body = msgspec.json.encode(winners)
         self._ask(RequestCode.WMQ_PIPELINE_COMMIT, body, epoch=plan.epoch, turn=plan.turn)
         self.committed += 1
@@ -184,12 +187,12 @@ class PipelineModel:
     # The tasks -----------------------------------------------------------------------------------------------------
 
     def view(self) -> StoreView:
-        """The broker's store as a task sees it that maps it."""
+        """Return the broker's store as seen by a task that maps it."""
         assert self.terms is not None
         return StoreView(Path(self.terms["store_path"]), msgspec.convert(self.terms, StoreSizes))
 
     def wire_view(self, turn: int) -> WireView:
-        """The broker's store as a task of this turn sees it over the wire."""
+        """Return the broker's store as seen by a task of this turn over the wire."""
         assert self.terms is not None
 
         def ask(kind: FileKind, name: str, ranges: Ranges) -> Segment:
@@ -205,7 +208,7 @@ class PipelineModel:
         return WireView(ask, msgspec.convert(self.terms, StoreSizes))
 
     def read(self, plan: TurnPlan) -> list[Task]:
-        """What the tasks of a plan read and decide. Raises StoreUnreadable."""
+        """Return the output of the tasks of a plan. Raises StoreUnreadable."""
         assert self.terms is not None
         precision_ms = int(self.terms["precision_ms"])
         window_ms = int(self.terms["roll_window_slots"]) * precision_ms
@@ -244,7 +247,7 @@ class PipelineModel:
         return [self.bend(task) for task in tasks]
 
     def hand_over(self, plan: TurnPlan, task: Task) -> Part:
-        """Upload a task's rows by `attempts` attempts, a lost one anew; the last is the winner."""
+        """Upload a task's rows by `attempts` attempts, and repeat lost ones. The last attempt wins."""
         winner: Part | None = None
         lost = 0
         done = 0
@@ -260,7 +263,7 @@ class PipelineModel:
         return winner
 
     def upload(self, plan: TurnPlan, task: Task) -> Part:
-        """One attempt of a task. Raises Refused, CallError."""
+        """Run one attempt of a task. Raises Refused, CallError."""
         attempt = self._attempt
         self._attempt += 1
         raw = task.rows.tobytes()
@@ -279,10 +282,10 @@ class PipelineModel:
             )
         return Part(task.kind, task.part, attempt, len(chunks), len(task.rows), zlib.crc32(raw))
 
-    # On the way ----------------------------------------------------------------------------------------------------
+    # Requests ------------------------------------------------------------------------------------------------------
 
     def deliver_delayed(self, count: int | None = None) -> list[Command | None]:
-        """Requests that were delayed arrive now: the first `count`, or all. Their answers, which nobody waits for."""
+        """Deliver the first `count` delayed requests, or all. Returns their answers."""
         answers = []
         for _ in range(len(self.delayed) if count is None else min(count, len(self.delayed))):
             asked = self.harness.submit(self.delayed.popleft(), self._connect())
@@ -324,7 +327,10 @@ class PipelineModel:
 
 
 def _shares(first: int, end: int, parts: int, grain: int) -> list[tuple[int, int]]:
-    """[first, end) in at most `parts` shares whose bounds are multiples of `grain` from `first`; none is empty."""
+    """Split [first, end) into at most `parts` shares.
+
+    Bounds are multiples of `grain` from `first`; no share is empty.
+    """
     count = (end - first) // grain
     bounds = np.unique([first + count * i // parts * grain for i in range(parts + 1)]).tolist()
     return [(a, b) for a, b in itertools.pairwise(bounds) if b > a]

@@ -1,10 +1,10 @@
-"""Stops inside the code: every failpoint that a run passes is a place where it may end.
+"""Stops inside the code: a run can end at each failpoint that it passes.
 
-    with Stops() as stops: run()            which ones does it pass?  stops.passed
+    with Stops() as stops: run()            the failpoints that it passes: stops.passed
     with Stops(die_at=17): run()            raises Died at the 18th
 
-Died is no Exception, so that nothing on the way takes it for an error of a request; the broker is then as `kill -9`
-leaves it, and is to be dropped.
+Died is no Exception, so that no code handles it as the error of a request. It leaves the broker as `kill -9` would;
+the test must drop it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from wheelmq.system import failpoint
 
 
 class Died(BaseException):
-    """The process ended here."""
+    """Marks the point where the process ends."""
 
 
 class Stops:
-    """Counts the passages of failpoints, in every module that is loaded, and ends the run at one of them."""
+    """Counts passed failpoints in every imported module, and ends the run at one of them."""
 
     def __init__(self, die_at: int | None = None) -> None:
         self.passed: list[str] = []
@@ -30,15 +30,15 @@ class Stops:
         self._patches: list[Any] = []
 
     def arm(self, after: int) -> None:
-        """End at the passage that is `after` passages from now."""
+        """End the run after `after` more failpoints."""
         self._die_at = len(self.passed) + after
 
     def disarm(self) -> None:
-        """End nowhere."""
+        """Let the run continue to its end."""
         self._die_at = None
 
     def reach(self, name: str) -> None:
-        """Stands in for `failpoint.reach`."""
+        """Replaces `failpoint.reach`."""
         self.passed.append(name)
         if len(self.passed) - 1 == self._die_at:
             raise Died(name)

@@ -1,10 +1,10 @@
-"""What a store must do, as tests for anybody's: subclass StoreSuite, say how yours is opened, run pytest.
+"""The contract of a store as tests. To test your store, subclass StoreSuite and define `open`.
 
     class TestMyStore(StoreSuite):
         def open(self, folder, disk, clock):
             return MyStore(folder, disk, clock)
 
-A store is opened again on the folder and the disk of one that was closed, killed or lost its power.
+The suite opens a store again on the folder and the disk of a store that was closed, killed or lost its power.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wheelmq.testing.disk import SimulatedDisk
 
 
 class StoredMessage(Protocol):
-    """Where a message went."""
+    """The place of a stored message."""
 
     @property
     def position(self) -> LogPosition: ...
@@ -32,27 +32,27 @@ class StoredMessage(Protocol):
 
 
 class StoreUnderTest(Protocol):
-    """A store, as far as its contract goes. Files of its log have at most 64 KiB, so that some fill."""
+    """The contract of a store. Its log files have at most 64 KiB, so that the tests fill some."""
 
     def append(self, message: Message) -> StoredMessage:
-        """Store a message. Raises DiskFull with nothing changed."""
+        """Store a message. Raises DiskFull and then changes nothing."""
         ...
 
     def bodies(self, topic: str, queue_id: int) -> list[bytes]:
-        """The bodies of a queue, in order."""
+        """Return the bodies of a queue, in order."""
         ...
 
     def sync(self) -> None:
-        """Bring everything that was appended to disk."""
+        """Fsync all appended messages."""
         ...
 
     def close(self) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         ...
 
 
 def message(number: int, topic: str = "T", queue_id: int = 0, pad: int = 500) -> Message:
-    """The message of that number; `body_of` gives its body."""
+    """Return the message with this number; `body_of` returns its body."""
     return Message(topic, queue_id, body_of(number, pad), {"KEYS": f"k{number}"})
 
 
@@ -61,10 +61,8 @@ def body_of(number: int, pad: int = 500) -> bytes:
 
 
 class StoreSuite:
-    """The tests."""
-
     def open(self, folder: Path, disk: SimulatedDisk, clock: ManualClock) -> StoreUnderTest:
-        """A store in `folder`, recovered."""
+        """Return a store in `folder`, recovered."""
         raise NotImplementedError
 
     def test_a_queue_reads_as_it_was_written_over_many_files(self, tmp_path: Path) -> None:

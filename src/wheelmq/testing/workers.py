@@ -1,4 +1,4 @@
-"""An worker whose jobs run when the test says."""
+"""A worker whose jobs run when the test says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from wheelmq.system.workers import Job
 
 
 class HeldWorker:
-    """Keeps jobs until they are let go. A job has two halves, as off a real loop: the work, and the telling."""
+    """Keeps jobs until the test runs them.
+
+    As with a worker thread, a job has two halves: the work and the notification.
+    """
 
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
@@ -18,18 +21,18 @@ class HeldWorker:
         self._failures: deque[BaseException] = deque()
 
     def __len__(self) -> int:
-        """Jobs handed in whose end was not told."""
+        """Return the number of jobs of which the loop was not notified yet."""
         return len(self._jobs) + len(self._worked)
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._jobs.append((work, done))
 
     def fail_next(self, error: BaseException) -> None:
-        """The next job that would work raises `error` in place of working."""
+        """Let the next job raise `error` instead of working."""
         self._failures.append(error)
 
     def work(self, count: int | None = None) -> int:
-        """Do the work of the first `count` jobs, or of all; tell nobody yet. How many there were."""
+        """Do the work of the first `count` jobs, or of all, without a notification. Returns the number of jobs."""
         worked = 0
         while self._jobs and (count is None or worked < count):
             job, done = self._jobs.popleft()
@@ -45,7 +48,7 @@ class HeldWorker:
         return worked
 
     def tell(self, count: int | None = None) -> int:
-        """Tell the loop of the first `count` jobs that worked, or of all. How many there were."""
+        """Notify the loop of the first `count` finished jobs, or of all. Returns the number of jobs."""
         told = 0
         while self._worked and (count is None or told < count):
             done, result = self._worked.popleft()
@@ -54,16 +57,16 @@ class HeldWorker:
         return told
 
     def run(self, count: int | None = None) -> int:
-        """Work and tell."""
+        """Do the work of jobs and notify the loop. Returns the number of notifications."""
         self.work(count)
         return self.tell(count)
 
     def forget(self) -> None:
-        """The process is gone: what did not work never will, and nobody is told."""
+        """Drop all jobs and notifications, because the process has died."""
         self._jobs.clear()
         self._worked.clear()
 
     def close(self) -> None:
-        """Finish what was handed in, and what that hands in."""
+        """Run all jobs, and the jobs that they submit."""
         while len(self):
             self.run()

@@ -1,4 +1,4 @@
-"""Run seeds, and say which of them end in a violation."""
+"""Run the simulation under some seeds, and print the seeds that end in a violation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheelmq.testing.simulation.spark import Driver
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run as asked; 1 when a seed failed."""
+    """Run the command line. Returns 1 if a seed failed."""
     parser = argparse.ArgumentParser(prog="wheelmq.testing.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default: %(default)s)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Settings of the broker of one run, by chance."""
+"""Random settings for the broker of one run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pick_settings(r: Random) -> dict[str, Any]:
 def pick_blocks(seed: int, settings: dict[str, Any]) -> float:
     """Return the share of the sends that go to blocks, and put the sizes of blocks into `settings`.
 
-    The chance is apart from the chance of the run, so that runs without blocks do not depend on it.
+    It has a random generator of its own, so that runs without blocks do not depend on it.
     """
     r = Random(f"blocks of {seed}")
     share = r.choice((0.0, 0.15, 0.5))
@@ -46,7 +46,7 @@ def pick_blocks(seed: int, settings: dict[str, Any]) -> float:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Log nothing. Failures are the purpose of a simulation."""
+    """Log nothing, because failures are the purpose of a simulation."""
     logger = logging.getLogger("wheelmq")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

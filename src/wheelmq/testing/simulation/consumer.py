@@ -1,4 +1,4 @@
-"""A client that pulls every queue in order, and says how far it has come."""
+"""A client that pulls every queue in order, and commits its offsets."""
 
 from __future__ import annotations
 
@@ -25,24 +25,22 @@ class _SimulatedPull(NamedTuple):
 
 
 class Consumer:
-    """One group of one member."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self._connection: FakeConnection | None = None
         self._pulls: list[_SimulatedPull] = []
         self._next: dict[Queue, int] = {}
         self._committed: dict[Queue, int] = {}
-        """What the broker has taken, and has not forgotten by a stop since."""
+        """Committed offsets that the broker has accepted, and that no stop since then may have lost."""
         self._highest: dict[Queue, int] = {}
 
     @property
     def waits(self) -> int:
-        """Pulls that have no answer yet."""
+        """The number of pulls without an answer."""
         return len(self._pulls)
 
     def pull_any(self) -> None:
-        """Pull a queue from where its reading stands, perhaps held until something comes."""
+        """Pull a random queue from its next offset. The broker may hold the pull."""
         queue = self._world.randomness.choice(ALL_QUEUES)
         if any(pull.queue == queue for pull in self._pulls):
             return
@@ -54,7 +52,7 @@ class Consumer:
         self._pulls.append(_SimulatedPull(self._world.harness.submit(command, self._connect()), queue, offset))
 
     def commit(self) -> None:
-        """Say how far a queue was read."""
+        """Commit the offset of a random queue."""
         if not self._next:
             return
         queue = self._world.randomness.choice(sorted(self._next))
@@ -64,11 +62,11 @@ class Consumer:
             self._highest[queue] = max(self._highest.get(queue, 0), self._next[queue])
 
     def stopped(self) -> None:
-        """The broker was killed: it may have forgotten the last commits, and nothing else is known of them."""
+        """Note that the broker was killed. It may have lost the last commits, so their state is unknown."""
         self._committed.clear()
 
     def check_committed(self) -> None:
-        """Ask what was committed; go on from there, as a consumer does that starts."""
+        """Check the committed offsets, and continue from them, as a starting consumer does."""
         for queue in ALL_QUEUES:
             end = len(self._world.oracle.queue(*queue))
             answer = self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue)
@@ -83,7 +81,6 @@ class Consumer:
             self._next[queue] = found
 
     def drain(self) -> None:
-        """Read every queue to its end."""
         for queue in ALL_QUEUES:
             while self._next.get(queue, 0) < len(self._world.oracle.queue(*queue)):
                 before = self._next.get(queue, 0)
@@ -93,12 +90,12 @@ class Consumer:
                 assert self._next.get(queue, 0) > before, f"{queue}: pulls from {before} get nowhere"
 
     def cut(self) -> None:
-        """The connection breaks."""
+        """Break the connection."""
         if self._connection is not None and self._connection.is_open:
             self._world.harness.lose(self._connection)
 
     def collect(self) -> None:
-        """Take the answers that are there."""
+        """Process the answers that have arrived."""
         left = []
         for pull in self._pulls:
             if pull.ask.answer is not None:
@@ -108,7 +105,7 @@ class Consumer:
         self._pulls = left
 
     def _answered(self, pull: _SimulatedPull, answer: Command) -> None:
-        """What a pull gives stands in the log at the offsets that were asked for; a queue is read without gaps."""
+        """Check that a pull returned the records of the log from its offset on, without gaps."""
         stands = self._world.oracle.queue(*pull.queue)
         records = records_in(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
         for i, record in enumerate(records):

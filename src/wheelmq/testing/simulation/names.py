@@ -1,4 +1,4 @@
-"""The name server of a simulation, and the shell's part of registering at it."""
+"""The name server of a simulation, and the broker's registration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_TOPIC: Final = "TBW102"
 
 
 class Names:
-    """A name server that may be away, and the broker's connection to it, which may break."""
+    """A name server that may be stopped, and the broker's connection to it, which may break."""
 
     def __init__(self, home: Path, clock: ManualClock) -> None:
         self._home = home
@@ -40,24 +40,24 @@ class Names:
         return self._server is not None
 
     def start(self) -> None:
-        """A name server that knows no route yet."""
+        """Start a name server without routes."""
         self._server = NameServer(
             NameServerSettings(kv_config_path=self._home / "kvConfig.json"), disk=self._disk, clock=self._clock
         )
 
     def stop(self) -> None:
-        """It is gone, with all it knew."""
+        """Stop the name server, which loses its state."""
         self._server = None
         self._broker_connection = None
 
     def lose_broker(self) -> None:
-        """The connection to the broker breaks, or the broker is gone."""
+        """Break the connection to the broker, or note that the broker is gone."""
         if self._server is not None and self._broker_connection is not None:
             self._server.connection_lost(cast(ServerConnection, self._broker_connection))
         self._broker_connection = None
 
     def tick(self, broker: Broker | None) -> None:
-        """Register `broker` if it is time to: at first, when a topic has changed, every 30 s."""
+        """Register `broker` if it is due: at first, after a change of a topic, and every 30 s."""
         if self._server is None:
             return
         self._server.tick()
@@ -75,7 +75,7 @@ class Names:
         self._next_ms = now_ms + broker.settings.register_period_ms
 
     def route(self, topic: str) -> Route | None:
-        """Where `topic` is, or where it would be made; None when the name server knows neither, or is away."""
+        """Return the route of `topic`, or of the default topic; None if there is none or the name server is stopped."""
         if self._server is None:
             return None
         for name in (topic, DEFAULT_TOPIC):
@@ -86,7 +86,7 @@ class Names:
         return None
 
     def check(self, broker: Broker) -> None:
-        """Every topic of a broker that is registered has its route."""
+        """Assert that every topic of a registered broker has its route."""
         for name, config in broker.topics.all().items():
             route = self.route(name)
             assert route is not None, f"there is no route to {name}"

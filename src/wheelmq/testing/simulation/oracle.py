@@ -1,7 +1,8 @@
-"""What must be true, kept beside the broker: a sorted list of what is due, and a set of origins.
+"""The expected state, apart from the broker: a sorted list of pending messages, and a set of origins.
 
-The oracle reads the log and those of the blocks as they grow, record by record, and knows what clients sent and what
-they were told. It is a function of the records alone, so after a power cut it begins again from those that are left.
+The oracle reads the log and the logs of blocks record by record as they grow. It knows the sends of clients and their
+answers. Its state is a function of the records alone. So after a power cut it starts again from the remaining
+records.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from wheelmq.testing.disk import SimulatedDisk
 LEVELS_MS = parse_levels(DEFAULT_LEVELS)
 
 PAD = b"."
-"""Behind the name of a message its body is filled with these."""
+"""Fills the body of a message after its name."""
 
 
 class SendAnswer(Enum):
-    """What a client knows of a send."""
+    """A client's knowledge of a send."""
 
     NONE = auto()
     STORED = auto()
@@ -54,22 +55,22 @@ class SendAnswer(Enum):
 
 @dataclass(slots=True)
 class Sent:
-    """One message as it was sent; `name` is its own, `key` may be shared with others that were sent for it."""
+    """A message that was sent. `name` is unique; several messages may share a `key`."""
 
     name: bytes
     key: str
     topic: str
     queue_id: int
-    """-1 where the broker may choose."""
+    """-1 if the broker may choose."""
     due_ms: int | None
-    """None for at once."""
+    """None for a message without a delay."""
     answer: SendAnswer = SendAnswer.NONE
     sent_ms: int = 0
-    """The clock of the broker when the message was sent."""
+    """The broker's time at the send."""
 
 
 class Entry(NamedTuple):
-    """One record of the log, or of a block's."""
+    """One record of the log, or of a block's log."""
 
     position: int
     size: int
@@ -80,15 +81,15 @@ class Entry(NamedTuple):
     store_ms: int
     name: bytes
     settles: int
-    """Origin of what it settles; -1 for nothing."""
+    """Origin of the message that it settles; -1 for none."""
     parks: int
-    """Origin of what it parks, be that a cancel; 0 for nothing."""
+    """Origin of the message or cancel that it parks; 0 for none."""
     due_ms: int
-    """Of what it parks; 0 for nothing."""
+    """Due time of the message that it parks; 0 for none."""
     cancels: str
-    """The key of what it is to cancel; empty for nothing."""
+    """The key of the message that it cancels; empty for none."""
     left_ms: int
-    """When it was released; 0 if it was not parked."""
+    """The time of its release; 0 if it was not parked."""
 
     @property
     def end(self) -> int:
@@ -101,42 +102,42 @@ class Entry(NamedTuple):
 
 @dataclass
 class _State:
-    """What the records say."""
+    """The state according to the records."""
 
     entries: list[Entry] = field(default_factory=list)
     by_position: dict[int, Entry] = field(default_factory=dict)
     queues: dict[tuple[str, int], list[Entry]] = field(default_factory=dict)
     pending: list[tuple[int, bytes]] = field(default_factory=list)
-    """(due, name) of what waits, sorted."""
+    """(due time, name) of pending messages, sorted."""
     origins: dict[int, Entry] = field(default_factory=dict)
-    """What is parked, or was; in the log in the order of positions there."""
+    """All parked messages, also settled ones; those of the log in the order of their positions."""
     in_blocks: dict[int, Entry] = field(default_factory=dict)
-    """Of those what is, or was, in a block."""
+    """The messages of `origins` that are or were in a block."""
     settled: set[int] = field(default_factory=set)
     delivered: dict[bytes, Entry] = field(default_factory=dict)
     cancelled: dict[bytes, Entry] = field(default_factory=dict)
 
 
 class Oracle:
-    """Asserts as it learns; the text of an error says what was broken."""
+    """Checks each new fact by assertions. The text of an error names the broken rule."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
         self.sent: dict[bytes, Sent] = {}
         self.firm_cancels: set[bytes] = set()
-        """Names of what was told to be cancelled, on disk."""
+        """Names of messages whose cancel was acknowledged as on disk."""
         self._seen_to = LogPosition(0)
         self._seen_of_block: Counter[int] = Counter()
-        """How far the log of each block was read, by its number."""
+        """The end of the part that was read of each block's log, by block number."""
         self._now_ms = 1 << 62
         self._between: tuple[int, int] | None = None
-        """When what is observed was written; None of what was observed before."""
+        """The time span in which the observed records were written; None outside of `observe`."""
         self._state = _State()
 
-    # What clients say ----------------------------------------------------------------------------------------------
+    # Answers to clients --------------------------------------------------------------------------------------------
 
     def stored(self, sent: Sent, position: int, broker: Broker, *, durable: bool) -> None:
-        """`sent` was answered: it stands at `position`, on disk if `durable`. Of one in a block that is its origin."""
+        """Note that `sent` was acknowledged at `position` (for a block, its origin), on disk if `durable`."""
         entry = self._state.by_position.get(position) or self._state.in_blocks.get(position)
         assert entry is not None and entry.name == sent.name, f"{sent.name!r} is acknowledged and not at {position}"
         sent.answer = SendAnswer.DURABLE if durable else SendAnswer.STORED
@@ -144,12 +145,12 @@ class Oracle:
             self._must_be_on_disk(entry, broker)
 
     def refused(self, sent: Sent) -> None:
-        """`sent` was answered: it is not stored."""
+        """Note that `sent` was rejected."""
         sent.answer = SendAnswer.REFUSED
         assert sent.name not in self.names_in_log(), f"{sent.name!r} is refused and stored"
 
     def cancelled(self, key: str, broker: Broker, *, durable: bool) -> None:
-        """A cancel was answered: what has `key`, and was there, is cancelled."""
+        """Note the answer to a cancel: messages with `key` were pending and are cancelled."""
         found = [entry for name, entry in self._state.cancelled.items() if self.key_of(name) == key]
         assert found, f"{key} is told to be cancelled, and nothing of that name is"
         if durable:
@@ -158,7 +159,7 @@ class Oracle:
             self.firm_cancels |= {name for name in self._state.cancelled if self.key_of(name) == key}
 
     def not_cancelled(self, names: set[bytes]) -> None:
-        """A cancel was answered: nothing of what it meant was there to be cancelled, `names` neither."""
+        """Note the answer to a cancel: no message with its key was pending, including `names`."""
         waits = names & {name for _, name in self._state.pending}
         assert not waits, f"{waits} wait, and a cancel was told that there is nothing to cancel"
 
@@ -176,10 +177,10 @@ class Oracle:
         path = files.file_at(entry.position).path
         assert self._disk.holds(path, at, at + entry.size), f"{entry.name!r} is told to be on disk and is not"
 
-    # What the log says ---------------------------------------------------------------------------------------------
+    # The log -------------------------------------------------------------------------------------------------------
 
     def observe(self, broker: Broker, now_ms: int) -> None:
-        """Take the records that were appended since, to blocks first: what is in the log may settle them."""
+        """Read the new records. Blocks come first, because records of the log may settle their messages."""
         log = broker.store.log
         self._between = min(self._now_ms, now_ms), now_ms
         self._now_ms = now_ms
@@ -197,8 +198,11 @@ class Oracle:
         self._seen_to = log.end
 
     def recovered(self, broker: Broker, now_ms: int, *, power_was_cut: bool) -> int:
-        """The broker has started again: its log is what it was, or what a power cut may leave of that, and so is each
-        block. How many records of the log are gone."""
+        """Check the log and the blocks after a start: nothing has changed, except for losses that a power cut may
+        cause.
+
+        Returns the number of lost records of the log.
+        """
         log = broker.store.log
         assert not log.damaged, f"damaged records at {sorted(log.damaged)}"
         before = self._state.entries
@@ -227,7 +231,10 @@ class Oracle:
         return len(gone)
 
     def _forget_lost_of_blocks(self, broker: Broker, *, power_was_cut: bool) -> None:
-        """Blocks hold what they held; of what waits a power cut may have taken what was not told to be on disk."""
+        """Check that blocks lost nothing, or in a power cut only messages not acknowledged as on disk.
+
+        Forget the lost ones.
+        """
         state = self._state
         found = {entry.parks: entry for block in broker.blocks for entry in _entries_of(block)}
         for origin, entry in found.items():
@@ -298,7 +305,7 @@ class Oracle:
         insort(self._state.pending, (entry.due_ms, entry.name))
 
     def _take_level_start(self, sent: Sent, entry: Entry) -> None:
-        """Accept the store time as the start of a level's delay: a send may wait for its new topic."""
+        """Accept the store time as the start of a level's delay, because a send may wait for its new topic."""
         waited_ms = self._now_ms - sent.sent_ms
         if sent.due_ms is not None and min(0, waited_ms) <= entry.due_ms - sent.due_ms <= max(0, waited_ms):
             sent.due_ms = entry.due_ms
@@ -309,7 +316,7 @@ class Oracle:
         assert entry.topic == sent.topic, f"{entry.name!r} is delivered to {entry.topic}"
         assert sent.queue_id in (-1, entry.queue_id), f"{entry.name!r} is delivered to queue {entry.queue_id}"
         if sent.due_ms is not None and entry.settles < 0 and sent.sent_ms < sent.due_ms <= entry.store_ms:
-            # The send waited for its topic until its time had come, so the broker parked nothing.
+            # The send waited for its topic until its due time, so the broker did not park it.
             assert (sent.due_ms, entry.name) not in self._state.pending, f"{entry.name!r} is delivered and still waits"
             sent.due_ms = None
         assert (entry.settles >= 0) == (sent.due_ms is not None), f"{entry.name!r}: {sent}, {entry}"
@@ -321,7 +328,10 @@ class Oracle:
         self._state.delivered[entry.name] = entry
 
     def _must_not_be_early(self, entry: Entry, due_ms: int) -> None:
-        """What left a level, which does not say when, is due, or was further off than its level's delay."""
+        """Check a message from a level: it was due, or its due time was further off than its level's delay.
+
+        Its record does not carry the time of its release.
+        """
         if self._between is not None:
             delay_ms = LEVELS_MS[stream_number(origin_stream(Origin(entry.settles))) - 1]
             from_ms, to_ms = self._between
@@ -333,18 +343,18 @@ class Oracle:
         assert sent.answer is not SendAnswer.REFUSED, f"{entry.name!r} was refused"
         return sent
 
-    # What can be asked ---------------------------------------------------------------------------------------------
+    # Queries -------------------------------------------------------------------------------------------------------
 
     def key_of(self, name: bytes) -> str:
         return self.sent[name].key
 
     def names_in_log(self) -> set[bytes]:
-        """Of what is parked or delivered, or was."""
+        """Return the names of all messages that are or were parked or delivered."""
         return set(self._state.delivered) | {entry.name for entry in self._state.origins.values()}
 
     @property
     def pending(self) -> list[tuple[int, bytes]]:
-        """(due, name) of what waits, sorted."""
+        """(due time, name) of pending messages, sorted."""
         return self._state.pending
 
     @property
@@ -362,11 +372,11 @@ class Oracle:
         return len(self._state.entries)
 
     def queue(self, topic: str, queue_id: int) -> list[Entry]:
-        """What stands in a queue, from queue offset 0 on, whether it is still there or has expired."""
+        """Return the records of a queue from queue offset 0 on, including expired ones."""
         return self._state.queues.get((topic, queue_id), [])
 
     def check_nothing_that_waits_is_gone(self, broker: Broker) -> None:
-        """I7: no file goes while something in it waits, nor does a block."""
+        """Check I7: no file and no block is deleted while one of its messages is pending."""
         start = broker.store.log.start
         for entry in self._state.origins.values():
             is_there = broker.blocks.get(entry.queue_id) is not None if entry.is_in_block else entry.position >= start

@@ -1,4 +1,4 @@
-"""A client that sends, cancels, sends again what was not answered, and believes what it is told."""
+"""A client that sends, cancels and repeats unanswered sends. It checks that answers are true."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from wheelmq.testing.simulation.world import World
 
 TOPICS: Final = ("A", "B", "C")
 TOPIC_WEIGHTS: Final = (10, 5, 1)
-"""The last is made late in a run, if at all."""
+"""The last topic is created late in a run, or never."""
 QUEUES: Final = 4
 LEVELS_MS: Final = parse_levels(DEFAULT_LEVELS)
 DELAY_MS_MAX: Final = 24_000
 BODY_BYTES: Final = (10, 10, 300, 1500, 4000)
 WAITS_FOR_DISK: Final = 0.9
-"""Share of the sends that are answered when they are on disk, if the broker syncs at all."""
+"""Share of the sends that are answered once they are on disk, if the broker runs with SYNC_FLUSH."""
 
 
 @dataclass
 class _Asked:
-    """A request that was made: the messages in it, or what it is to cancel."""
+    """A request: its messages, or the key that it cancels."""
 
     ask: Ask
     sent: list[Sent]
     waits: bool = True
     cancels: str = ""
     waited: set[bytes] = field(default_factory=set)
-    """Names of what waited under that key when the cancel was asked for."""
+    """Names of messages that were pending under that key at the cancel."""
 
 
 class SimulatedProducer:
-    """One client, on one connection at a time."""
+    """One client with at most one connection."""
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
@@ -53,36 +53,36 @@ class SimulatedProducer:
         self._has_route: set[str] = set()
         self._unanswered: list[Sent] = []
         self._handles: list[tuple[str, str, str]] = []
-        """(topic, key, handle) of timers that may be recalled."""
+        """(topic, key, handle) of timers that a recall may cancel."""
 
     @property
     def waits(self) -> int:
-        """Requests that have no answer yet."""
+        """The number of requests without an answer."""
         return len(self._asked)
 
     # Requests ------------------------------------------------------------------------------------------------------
 
     def send(self) -> None:
-        """One message, now or later, in one of the ways in which that can be said."""
+        """Send a message, with or without one of the kinds of delay."""
         world, r = self._world, self._world.randomness
         (topic,), key = r.choices(TOPICS, TOPIC_WEIGHTS), None
-        if world.oracle.sent and world.chance(0.05):  # keys need not be unique
+        if world.oracle.sent and world.chance(0.05):  # keys may repeat
             other = r.choice(list(world.oracle.sent.values()))
             topic, key = other.topic, other.key
         self._send(topic, r.choice((0, 0, 1, -1)), key)
 
     def send_again(self) -> None:
-        """What was not answered, under the same key."""
+        """Repeat an unanswered send under the same key."""
         if self._unanswered:
             sent = self._unanswered.pop(self._world.randomness.randrange(len(self._unanswered)))
             self._send(sent.topic, sent.queue_id, sent.key)
 
     def send_at(self, due_ms: int) -> Sent:
-        """A message that is due at `due_ms`."""
+        """Send a message that is due at `due_ms`."""
         return self._send_delayed(due_ms, {props.TIMER_DELIVER_MS: str(due_ms)})
 
     def send_in_block(self, seconds: int) -> Sent:
-        """A message that is due so many seconds from now, and waits in a block."""
+        """Send a message that is due after `seconds` and is parked in a block."""
         due_ms = self._world.harness.now_ms + seconds * 1000
         return self._send_delayed(due_ms, {props.DELAY_IN_SECONDS: str(seconds)})
 
@@ -102,7 +102,7 @@ class SimulatedProducer:
         self._submit(self._command(sent, properties), [sent], waits=waits)
 
     def send_with_one_opaque(self) -> None:
-        """Two messages in two requests of one number, as a client does that counts wrongly."""
+        """Send two messages in two requests with the same opaque number, as a faulty client does."""
         if not self._finds(TOPICS[0]):
             return
         first, second = (self._world.new_message(TOPICS[0], 0, None) for _ in range(2))
@@ -112,7 +112,7 @@ class SimulatedProducer:
         self._world.harness.feed(frame.encode(command), ask.connection)
 
     def send_batch(self) -> None:
-        """Some messages in one request."""
+        """Send several messages in one request."""
         topic = TOPICS[0]
         if not self._finds(topic):
             return
@@ -124,7 +124,7 @@ class SimulatedProducer:
         self._submit(command, sent)
 
     def cancel(self) -> None:
-        """Cancel what some message's key names, whatever has become of it."""
+        """Cancel by the key of a random delayed message, whatever its state."""
         world = self._world
         timed = [sent for sent in world.oracle.sent.values() if sent.due_ms is not None]
         if not timed:
@@ -135,7 +135,7 @@ class SimulatedProducer:
         self._submit(command, [], cancels=target.key)
 
     def recall(self) -> None:
-        """Cancel by the handle that a send was answered with."""
+        """Cancel by the handle in a send's answer."""
         if not self._handles:
             return
         topic, key, handle = self._world.randomness.choice(self._handles)
@@ -143,12 +143,12 @@ class SimulatedProducer:
         self._submit(Command(code=RequestCode.RECALL_MESSAGE, ext=ext), [], cancels=key)
 
     def cut(self) -> None:
-        """The connection breaks: what was asked may be done, and nobody hears of it."""
+        """Break the connection. The broker may execute the open requests, but their answers are lost."""
         if self._connection is not None and self._connection.is_open:
             self._world.harness.lose(self._connection)
 
     def _finds(self, topic: str) -> bool:
-        """Whether the client knows a route: one it asked for once will do while the name server is away."""
+        """Return whether the client has a route. Without a name server it uses the route that it has."""
         if topic not in self._has_route:
             route = self._world.names.route(topic)
             if route is None or route.queue_datas[0].write_queue_nums < QUEUES:
@@ -157,7 +157,7 @@ class SimulatedProducer:
         return True
 
     def _delay(self) -> tuple[int | None, dict[str, str]]:
-        """When a message is due, and the properties that say so."""
+        """Return a random due time, and the properties that carry it."""
         world, r = self._world, self._world.randomness
         now_ms = world.harness.now_ms
         delay_ms = r.choice(
@@ -200,7 +200,7 @@ class SimulatedProducer:
     # Answers -------------------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Take the answers that are there; what cannot be answered any more is given up."""
+        """Process the answers that have arrived. Requests on closed connections count as unanswered."""
         left = []
         for asked in self._asked:
             connection, opaque = asked.ask
@@ -228,7 +228,8 @@ class SimulatedProducer:
             self._cancel_answered(asked, answer.ext["cancelResult"], firm=firm)
             return
         ids = answer.ext["msgId"].split(",")
-        if asked.sent[0].topic == TOPICS[0] and len(ids) < len(asked.sent):  # of two with one number, the last answer
+        # two requests with one opaque have only the last answer
+        if asked.sent[0].topic == TOPICS[0] and len(ids) < len(asked.sent):
             asked.sent = [one for one in asked.sent if one.key == answer.ext["transactionId"]]
         for one, text in zip(asked.sent, ids, strict=True):
             world.oracle.stored(one, parse_offset_message_id(text)[1], world.harness.broker, durable=firm)

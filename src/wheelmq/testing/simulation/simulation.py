@@ -1,4 +1,5 @@
-"""One run: a broker and its world under one seed, faults first, then a calm in which everything must come out."""
+"""One run: a broker and its environment under one seed, first with faults, then in a calm that must deliver all
+messages."""
 
 from __future__ import annotations
 
@@ -32,39 +33,39 @@ from wheelmq.testing.workers import HeldWorker
 
 STEPS: Final = 150
 CHECK_EVERY: Final = 25
-"""Steps from one check of all invariants to the next."""
+"""Steps between two checks of all invariants."""
 CLOCK_ERROR_MS_MAX: Final = 25_000
 HOUR_MS: Final = 3_600_000
 CALM_MS: Final = 4000
-"""How long after the last due time everything must be out."""
+"""Time after the last due time until which all messages must be delivered."""
 LAPSE_MS: Final = 11_000
-"""After so long every lease has lapsed, and the broker has seen that its disk has room."""
+"""Time after which every lease has expired, and the broker has noticed that its disk has room."""
 DRIVER_WEIGHTS: Final = (12, 2, 3, 2, 1)
 """Weights of drivers that are present, never come, are away for minutes, hang, and crash."""
 MINUTES_MS: Final = (20_000, 100_000)
-"""Shortest and longest time that passes at once in runs in which drivers are absent."""
+"""Shortest and longest single time step in runs in which drivers are absent."""
 OVERDUE_MS: Final = 3000
-"""After such a time, no message may be overdue for longer, with a broker and a disk that work."""
+"""Greatest allowed lateness after such a time step, if broker and disk work."""
 EXACT_FROM_MS: Final = 2000
-"""In the calm, messages due later than this leave at their millisecond."""
+"""In the calm, messages due later than this must leave at their millisecond."""
 TICKS_MS: Final = 500
-"""From one look of a driver to the next while time passes."""
+"""Interval between two calls of a driver while time passes."""
 
 
 @dataclass
 class Outcome:
-    """What came of a run. `violation` says what was broken, and is empty when nothing was."""
+    """The outcome of a run. `violation` describes the broken rule, and is empty if there is none."""
 
     seed: int
     digest: str = ""
     violation: str = ""
     trace: list[str] = field(default_factory=list)
-    """The last lines before the violation."""
+    """The last lines of the trace before the violation."""
     counts: Counter[str] = field(default_factory=Counter)
 
 
 class Simulation:
-    """A run of `steps` steps under `seed`; `show` gets each line of the trace as it comes."""
+    """A run of `steps` steps under `seed`. `show` gets each line of the trace."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Simulation:
         show: Callable[[str], None] | None = None,
         driver: Driver | None = None,
     ) -> None:
-        """`driver` says how drivers behave; None draws it from the seed."""
+        """Create a run. `driver` is the behaviour of drivers; None draws it from the seed."""
         self.seed = seed
         self._driver_chances = Random(f"drivers of {seed}")
         drawn = self._driver_chances.choices(list(Driver), DRIVER_WEIGHTS)[0]
@@ -84,16 +85,16 @@ class Simulation:
         self._stops = Stops()
         self._clock_error_ms = 0
         self._by_hours = Random(f"hours of {seed}").random() < 0.2
-        """Whether the wall clock is set by hours too. Drawn apart, so that the other runs stay what they were."""
+        """Whether the clock is also set by hours. It has a generator of its own, so that other runs do not change."""
         self._full_until = 0
-        """The step in which a full disk has room again; 0 for a disk that has."""
+        """The step in which a full disk gets room again; 0 if the disk has room."""
         self._power_was_cut = False
         self._step = 0
         self._tempers: dict[str, int] = {}
-        """How often, times what is usual, each thing happens in this run."""
+        """For each event, its factor in this run over its usual frequency."""
 
     def run(self) -> Outcome:
-        """Run to the end, or to the first violation; everything is made anew, and removed afterwards."""
+        """Run to the end, or to the first violation. All files are temporary."""
         outcome = Outcome(self.seed)
         with quiet(), tempfile.TemporaryDirectory(prefix="wheelmq-sim-") as folder, self._stops:
             try:
@@ -139,7 +140,7 @@ class Simulation:
     # Steps ---------------------------------------------------------------------------------------------------------
 
     def _do_a_step(self, step: int) -> None:
-        """One thing happens, and what the broker makes of it is looked at."""
+        """Run one random event, and check the broker after it."""
         world, self._step = self._world, step
         if self._full_until and self._step >= self._full_until:
             self._disk.is_full = lambda path: False
@@ -163,7 +164,7 @@ class Simulation:
             self._check()
 
     def _pick_tempers(self) -> None:
-        """Each run has its own world: some things never happen in it, others often. A broker that is down starts."""
+        """Draw the factors of this run: some events never happen in it, others often. A start is never excluded."""
         for action, _ in self._running():
             self._tempers[action.__name__] = self._world.randomness.choice((0, 1, 1, 1, 4))
 
@@ -216,7 +217,7 @@ class Simulation:
         return [(self._start, 4), (self._names_come_and_go, 1), (self._nothing_runs, 1)]
 
     def _send_many(self) -> None:
-        """A burst in one tick."""
+        """Send a burst in one tick."""
         producer = self._world.randomness.choice(self._producers)
         for _ in range(self._world.randomness.randint(3, 12)):
             producer.send()
@@ -254,13 +255,13 @@ class Simulation:
             self._harness.run_jobs()
 
     def _look_and_work(self) -> None:
-        """Observe, let the first driver look, and finish all jobs off the loop."""
+        """Observe the log, call the first driver, and finish all jobs of workers."""
         self._world.observe()
         self._spark.turn()
         self._harness.run_jobs()
 
     def _tick(self) -> None:
-        """The end of a step: what came due, what clients learn, what the name server is told."""
+        """End a step: tick, observe the log, register at the name server, and collect the answers of clients."""
         harness, world = self._harness, self._world
         if world.chance(0.5):
             harness.tick()
@@ -280,16 +281,19 @@ class Simulation:
         self._harness.run_jobs(self._world.randomness.randint(1, 4))
 
     def _work_unobserved(self) -> None:
-        """A job beside the loop is done, and the loop does not know yet."""
+        """Finish a job of a worker without notifying the loop."""
         worker = self._world.randomness.choice((self._harness.worker, self._harness.background))
         if isinstance(worker, HeldWorker):
             worker.work(1)
 
-    # What goes wrong -----------------------------------------------------------------------------------------------
+    # Faults --------------------------------------------------------------------------------------------------------
 
     def _set_the_clock(self) -> None:
-        """Somebody sets the wall clock; all in all by less than the wheel is longer than the longest delay, and in
-        some runs by an hour."""
+        """Set the wall clock.
+
+        The total error stays below the difference between the wheel's length and the longest delay. Some runs add an
+        hour.
+        """
         r = self._world.randomness
         ms = r.choice((r.randint(-3000, 3000), -20_000, 15_000))
         if self._by_hours and r.random() < 0.5:
@@ -318,7 +322,10 @@ class Simulation:
         self._full_until = self._step + self._world.randomness.randint(1, 12)
 
     def _files_expire(self) -> None:
-        """The disk is so full that files go in which nothing waits, or that sends are refused too; or it has room."""
+        """Set the used share of the disk.
+
+        At 0.86 files without pending messages expire; at 0.95 sends are rejected too.
+        """
         self._disk.used = self._world.randomness.choice((0.0, 0.86, 0.86, 0.95))
 
     def _will_die(self) -> None:
@@ -328,7 +335,7 @@ class Simulation:
         raise Died("no failpoint")
 
     def _died(self, why: str) -> None:
-        """The process is gone; perhaps the machine, and then what it had not synced."""
+        """Kill the process; in some cases also cut the power, which loses data that was not synced."""
         world = self._world
         world.trace.note(f"  the broker {why}")
         world.counts["kills"] += 1
@@ -356,7 +363,7 @@ class Simulation:
             return
         self._collect()
         self._names.tick(None)
-        if self._disk.refused > refused:  # then what was committed last may not be saved
+        if self._disk.refused > refused:  # then the last commits may not be saved
             self._consumer.stopped()
 
     def _stopped(self) -> None:
@@ -371,7 +378,7 @@ class Simulation:
         self._harness.clock.advance(self._world.randomness.randint(1, 10_000))
 
     def _start(self) -> None:
-        """Start the broker; it may die in that, or meet a disk that fails."""
+        """Start the broker. It may die during the start, or meet a failing disk."""
         r = self._world.randomness
         if self._world.chance(0.2):
             self._stops.arm(r.randint(0, 12))
@@ -393,7 +400,7 @@ class Simulation:
         self._recovered(marked_to)
 
     def _marked_to(self) -> int:
-        """E, as the disk says while no broker runs: where the timer queue is indexed to."""
+        """Return E from the mark on disk while no broker runs: the end of the indexed part of the timer queue."""
         if not self._paths.timer_mark.exists():
             return 0
         with self._disk.sparing():
@@ -420,12 +427,12 @@ class Simulation:
         self._recovered(marked_to)
 
     def _calm(self) -> None:
-        """Nothing goes wrong any more: everything comes out, in time, and stays."""
+        """End all faults. All messages must be delivered in time, and the result must survive."""
         self._stops.disarm()
         self._disk.heal()
         self._full_until = 0
         self._world.trace.note("calm")
-        if self._harness.is_running:  # what failed before may not be known yet
+        if self._harness.is_running:  # the loop may not know an earlier failure yet
             self._tick()
             self._harness.run_jobs()
             self._world.observe()
@@ -435,7 +442,7 @@ class Simulation:
             self._start_in_calm()
         if not self._names.is_up:
             self._names.start()
-        if self._by_hours:  # nobody waits an hour for what comes out
+        if self._by_hours:  # otherwise some messages would be due an hour later
             self._harness.clock.step(-self._clock_error_ms)
         self._spark.calm()
         self._harness.advance(LAPSE_MS, self._lapse, TICKS_MS)
@@ -454,9 +461,9 @@ class Simulation:
         self._end()
 
     def _check_exact(self, from_ms: int, from_position: int) -> None:
-        """Check that timers that were due from `from_ms` on left at their millisecond, with and without drivers.
+        """Check that timers due from `from_ms` on left at their millisecond, with and without drivers.
 
-        Records before `from_position` left before the calm, perhaps by a clock that was wrong.
+        Records before `from_position` left before the calm, perhaps under a wrong clock.
         """
         for name, entry in self._world.oracle.delivered.items():
             due_ms = self._world.oracle.sent[name].due_ms
@@ -468,7 +475,7 @@ class Simulation:
         self._harness.run_jobs()
 
     def _let_all_come_out(self) -> None:
-        """Time passes until nothing waits and everybody has an answer."""
+        """Let time pass until no message is pending and every request has an answer."""
         oracle = self._world.oracle
         self._harness.settle()
         self._tick()
@@ -482,11 +489,11 @@ class Simulation:
         assert not any(waiting), f"requests without an answer: {waiting}"
 
     def _end(self) -> None:
-        """A clean stop and a start change nothing; the digest is that of all bytes of the log."""
+        """Check that a clean stop and a start change nothing. The digest covers all bytes of the log."""
         harness, world = self._harness, self._world
         self._consumer.commit()
         self._check()
-        for _ in range(2):  # where a sync has failed before, the first stop is none that counts as clean
+        for _ in range(2):  # after a failed sync, the first stop does not count as clean
             harness.stop()
             self._start_in_calm()
         assert harness.broker.store.last_stop_was_clean, "a stop was not clean, and nothing had failed"

@@ -1,6 +1,6 @@
-"""Spark as it may behave around the pipeline: attempts, lost answers, late uploads, drivers that die and come back.
+"""Spark's behaviour around the pipeline: attempts, lost answers, late uploads, drivers that die and come back.
 
-The pure code is that of the pipeline; what Spark adds is who calls it, how often, and when.
+The pure code is that of the pipeline. Spark only decides which code runs, how often, and when.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from wheelmq.testing.simulation.world import World
 
 
 class Driver(StrEnum):
-    """How the drivers of a run behave."""
+    """The behaviour of the drivers of a run."""
 
     PRESENT = "present"
     NEVER = "never"
-    """None ever comes."""
+    """No driver ever runs."""
     AWAY = "away"
-    """They are away for minutes, again and again."""
+    """Drivers are away for minutes, repeatedly."""
     HUNG = "hung"
-    """For minutes they keep the lease, upload, and do not commit; some of these turns are committed much later."""
+    """Drivers keep the lease for minutes and upload, but do not commit.
+
+    Some of these turns are committed much later.
+    """
     CRASHING = "crashing"
-    """For minutes they open a lease, ask for a plan and die before they commit, again and again."""
+    """For minutes, drivers open a lease, ask for a plan and die before they commit, repeatedly."""
 
 
 TIMES: Final = (Driver.AWAY, Driver.HUNG, Driver.CRASHING)
-"""Drivers that do their work at some times and not at others."""
+"""Behaviours with times of presence and of absence."""
 PRESENT_MS: Final = (3000, 20_000)
 ABSENT_MS: Final = (20_000, 240_000)
 """Shortest and longest time for which drivers are present, and absent or hung."""
@@ -48,7 +51,7 @@ PROPOSALS_KEPT: Final = 6
 
 
 class _Proposal(NamedTuple):
-    """What a driver had in hand when it was taken for dead."""
+    """The uncommitted work of a driver when it was assumed dead."""
 
     plan: TurnPlan
     tasks: list[Task]
@@ -56,14 +59,14 @@ class _Proposal(NamedTuple):
 
 
 class Spark:
-    """Two applications that want the lease; the second has its turn when the first one is silent."""
+    """Two applications that want the lease. The second one gets it when the first is silent."""
 
     def __init__(self, world: World, driver: Driver, chances: Random) -> None:
         r = world.randomness
         self._world = world
         self._driver = driver
         self._chances = chances
-        """For the times of absences. Apart from the randomness of the world, so that other runs stay as they are."""
+        """The generator for times of absence. It is separate from the world's, so that other runs do not change."""
         self._is_absent = driver is Driver.NEVER
         self._changes_ms = 0
         self._models = [
@@ -80,11 +83,11 @@ class Spark:
         ]
         self._mishaps = r.choice((0.0, 0.0, 0.05, 0.3))
         self._deaths = r.choice((0.0, 0.05, 0.3))
-        """Share of the turns in which a driver is taken for dead before it commits."""
+        """Share of the turns in which a driver is assumed dead before it commits."""
         self._zombies: list[_Proposal] = []
 
     def calm(self) -> None:
-        """End all faults. Requests on their way are gone, and drivers start again, if any come in this run."""
+        """End all faults. Delayed requests are lost, and drivers restart, if any come in this run."""
         self._mishaps = self._deaths = 0.0
         self._zombies.clear()
         self._is_absent = self._driver is not Driver.PRESENT
@@ -94,7 +97,7 @@ class Spark:
             model.terms = None
 
     def turn(self, who: int = 0) -> None:
-        """One look of a driver."""
+        """Call a driver once."""
         model, world = self._models[who], self._world
         self._come_or_go()
         if self._is_absent and self._driver not in (Driver.HUNG, Driver.CRASHING):
@@ -114,7 +117,7 @@ class Spark:
             world.trace.note(f"  driver {model.name} {told}")
 
     def _crash(self, model: PipelineModel) -> None:
-        """Let a driver that crashes forget its lease."""
+        """Let a crashing driver forget its lease."""
         if self._driver is Driver.CRASHING:
             model.terms = None
 
@@ -131,14 +134,14 @@ class Spark:
             self._come_or_go()
 
     def _come_or_go(self) -> None:
-        """Change between presence and absence when it is time."""
+        """Switch between presence and absence when the time has come."""
         now_ms = int(self._world.harness.clock.monotonic() * 1000)
         if self._driver in TIMES and now_ms >= self._changes_ms:
             self._is_absent = not self._is_absent
             self._changes_ms = now_ms + self._chances.randint(*(ABSENT_MS if self._is_absent else PRESENT_MS))
 
     def other_turn(self) -> None:
-        """One look of the application that stands by."""
+        """Call the standby application once."""
         self.turn(1)
 
     def _drive(self, model: PipelineModel) -> str:
@@ -166,13 +169,13 @@ class Spark:
         except CallError:
             if world.chance(0.5):
                 raise
-            model.commit(plan, winners)  # a driver that heard nothing says it again
+            model.commit(plan, winners)  # a driver without an answer repeats its commit
         world.counts["turns"] += 1
         assert world.harness.broker.timer.turns.turn >= plan.turn, f"turn {plan.turn} is committed and not counted"
         return f"committed turn {plan.turn}: {plan.index_from}..{plan.index_to}, {plan.walk_rows} walked"
 
     def zombie(self) -> None:
-        """A driver that was taken for dead goes on: its tasks upload, it commits."""
+        """Let a driver that was assumed dead continue: its tasks upload, and it commits."""
         if not self._zombies:
             return
         world = self._world
@@ -188,12 +191,12 @@ class Spark:
         world.counts["zombies"] += 1
 
     def late(self) -> None:
-        """Requests that were held up on their way arrive."""
+        """Deliver the delayed requests."""
         for model in self._models:
             model.deliver_delayed()
 
     def die(self) -> None:
-        """The application is killed and started anew: it knows nothing."""
+        """Kill and restart the application. It has lost its state."""
         self._models[0].terms = None
 
     def _time_passes(self) -> None:

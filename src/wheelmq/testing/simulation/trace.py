@@ -1,4 +1,4 @@
-"""What happened in a run, line by line, and the digest that two runs of one seed share."""
+"""The trace of a run, line by line, and its digest. Two runs of one seed have the same digest."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ LINES_KEPT: Final = 40
 
 
 class Trace:
-    """Lines with the virtual time, all in the digest, the last ones kept; `show` gets each as it comes.
+    """Lines with the virtual time. The digest covers all lines; the last ones are kept. `show` gets each line.
 
-    `folder`, which is another one in each run, is left out of them.
+    `folder` is removed from the lines, because it differs between runs.
     """
 
     def __init__(self, now_ms: Callable[[], int], folder: Path, show: Callable[[str], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of a simulation share."""
+"""The state that the parts of a simulation share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheelmq.testing.simulation.trace import Trace
 
 @dataclass
 class World:
-    """One broker and what is around it. All chance comes from `randomness`."""
+    """One broker and its environment. Every random choice comes from `randomness`."""
 
     harness: BrokerHarness
     names: Names
@@ -22,20 +22,20 @@ class World:
     randomness: Random
     trace: Trace
     block_share: float
-    """Of the sends: how many ask for their delay by delayInSeconds."""
+    """Share of the sends that use delayInSeconds."""
     counts: Counter[str] = field(default_factory=Counter)
-    """How often each thing happened."""
+    """Number of events by kind."""
 
     def chance(self, share: float) -> bool:
-        """True in that share of the cases."""
+        """Return True in this share of the cases."""
         return self.randomness.random() < share
 
     def observe(self) -> None:
-        """Let the oracle take what the broker has appended."""
+        """Let the oracle read the records that the broker appended."""
         self.oracle.observe(self.harness.broker, self.harness.now_ms)
 
     def new_message(self, topic: str, queue_id: int, due_ms: int | None, key: str | None = None) -> Sent:
-        """A message that is about to be sent, under its own name."""
+        """Return a new message with a unique name, which the caller sends."""
         number = len(self.oracle.sent)
         name = b"m%d" % number
         sent = Sent(name, key or f"K{number}", topic, queue_id, due_ms, sent_ms=self.harness.now_ms)
