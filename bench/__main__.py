@@ -1,8 +1,9 @@
-"""Benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...], all of them without a name.
+"""Run benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...], or all of them without a
+name.
 
-A name is a module's, or `delays` or `blocks`, which are modes of `lateness`, or `bystanders`, which is
-`instant --bystanders`, or `sends_java_all`, which is `sends_java --all`, or a module's with `_sync`: both brokers
-answer behind an fsync then. Options that are not known here go to each.
+A name is that of a module, or one of these: `delays` and `blocks` are modes of `lateness`; `bystanders` is `instant
+--bystanders`; `sends_java_all` is `sends_java --all`. With the suffix `_sync`, both brokers answer after an fsync.
+Unknown options are passed to each benchmark.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: list[str], deadline_s: float) -> bool:
-    """Run one to its end, or to the deadline; whether it came to its end. What it started ends with it."""
+    """Run a benchmark, and end all its processes.
+
+    Returns whether it ended before the deadline and without an error.
+    """
     with subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
         try:
             return process.wait(deadline_s) == 0

@@ -1,15 +1,15 @@
-"""What becomes of timers while a part is away: the broker in which they fall due, the pipeline, the broker five times.
+"""Timers while a part is away: the broker when they become due, the pipeline, or the broker five times.
 
-down      10,000 timers of 256 B fall due within six seconds while the broker is down by kill -9. Then it is started:
-          how long from its taking messages until the last of them is in its topic; below zero says that all were out
-          before, which Apache may do: it is up when its name server knows it, too. WheelMQ's broker is started without
-          its pipeline, which is all that a timer needs that was indexed.
-killed    WheelMQ alone, 5,000 timers/s with delays of 50 ms to 50 s: every process of the pipeline is killed, and it
-          stays away for 30 s; then the broker is killed five times. Load, kills and verdict are those of tests/crash,
-          which looks for every message in the log and the queues. The lead is 30 s: messages due later than that after
-          the kill are armed by the broker.
+down      10,000 timers of 256 B become due within six seconds while the broker is down after kill -9. Then it starts.
+          The figure is the time from its first accepted message until the last timer is in its topic. A negative value
+          means that all timers were released before. That is possible with Apache, which accepts messages only after
+          its name server knows it. WheelMQ's broker starts without its pipeline, which indexed timers do not need.
+killed    WheelMQ alone, 5,000 timers/s with delays of 50 ms to 50 s. Every process of the pipeline is killed, and the
+          pipeline stays away for 30 s. Then the broker is killed five times. Load, kills and verdict are those of
+          tests/crash, which looks for every message in the log and the queues. The lead is 30 s: the broker arms the
+          messages that are due later than that after the kill.
 
-A round of `down` takes a minute for each broker, `killed` four, one of them for the verdict.
+A round of `down` takes a minute per broker. A round of `killed` takes four minutes, one of them for the verdict.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ STORED_BYTES: Final = 1 << 30
 DOWN_COUNT: Final = 10_000
 DOWN_PER_S: Final = 2000.0
 DOWN_LEAD_S: Final = 40.0
-"""By then they are indexed, and the broker was ended, started and killed."""
+"""Time for the timers to be indexed, and for the broker to be stopped, started and killed."""
 INDEX_SHARE: Final = 0.5
-"""Of this time, for the first two."""
+"""Share of this time for sending and indexing."""
 UP_TOPIC: Final = "Up"
 UP_LOOK_S: Final = 0.005
 UP_DEADLINE_S: Final = 120.0
@@ -61,7 +61,7 @@ AWAY_S: Final = 30.0
 BROKER_KILLS: Final = 5
 BROKER_KILLS_SHORT: Final = 2
 PAUSE_S: Final = 2.0
-"""From all being well to the next kill."""
+"""Time from a healthy state to the next kill."""
 SECONDS_MAX: Final = 600.0
 MIX: Final = Mix(
     kinds=((Kind.DELIVER_AT, 0.75), (Kind.DELAY_MS, 0.25)),
@@ -133,7 +133,7 @@ def _absences(target: Target, options: argparse.Namespace, report: Report) -> Fi
 
 
 def _down(target: Target, lead_ms: int) -> Figures:
-    """The target is ended when this returns."""
+    """Measure timers that become due while the broker is down. The target is ended on return."""
     load = Load(rate=DOWN_PER_S, messages=DOWN_COUNT, seconds=lead_ms / 1000, delays_ms=(lead_ms, lead_ms))
     result, taken = generate_taken(target.broker, TOPIC, load)
     end_ms = result["first_ms"] + lead_ms * INDEX_SHARE
@@ -143,7 +143,7 @@ def _down(target: Target, lead_ms: int) -> Figures:
         time.sleep(OUT_LOOK_S)
     target.end()
     broker = _alone(target)
-    if isinstance(target, WheelMQ):  # it was stopped in order: by kill -9 it has to go
+    if isinstance(target, WheelMQ):  # it was stopped cleanly; only a kill -9 counts here
         with running(broker):
             broker.kill()
     first_ms, last_ms = result["first_ms"] + lead_ms, result["last_ms"] + lead_ms
@@ -172,14 +172,14 @@ def _down(target: Target, lead_ms: int) -> Figures:
 
 
 def _alone(target: Target) -> Broker:
-    """The broker of a target that was ended, on its store."""
+    """Return the broker of an ended target, on its store."""
     if isinstance(target, WheelMQ):
         return Ours(target.home, target.store)
     return Theirs(target.home / "again", target.store, target.namesrv)
 
 
 def _until_up(address: str) -> int:
-    """When the broker took a message, in epoch milliseconds."""
+    """Return the time at which the broker accepted a message, in epoch milliseconds."""
     raw = template(UP_TOPIC, 16, timed=False).frame.tobytes()
     end_s = time.monotonic() + UP_DEADLINE_S
     with closing(SyncConnection(address)) as link:

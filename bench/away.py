@@ -1,9 +1,10 @@
-"""Timers that are indexed fall due while the pipeline is away: are they late?
+"""Indexed timers become due while the pipeline is away: are they late?
 
-100,000 timers of 256 B are sent and indexed, due over ten minutes. Then nothing is sent. The JVM and all other
-processes of the pipeline are killed at the least favourable moment: right before a turn would walk the wheel again, so
-that as few timers as possible are armed. The pipeline stays away, and the broker arms the rest itself (docs/adr/0025).
-`--short` takes 5,000 timers and one minute. WheelMQ alone: Apache RocketMQ has no such part.
+100,000 timers of 256 B, due over ten minutes, are sent and indexed. Then nothing is sent. The JVM and all other
+processes of the pipeline are killed at the least favourable moment: right before a turn would scan the wheel again,
+so that as few timers as possible are armed. The pipeline stays away, and the broker arms the other timers itself
+(docs/adr/0025). `--short` takes 5,000 timers and one minute. It measures WheelMQ alone: Apache RocketMQ has no such
+part.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ AWAY_S: Final = 600.0
 AWAY_S_SHORT: Final = 60.0
 GROUPS: Final = 20
 GROUPS_SHORT: Final = 6
-"""The timers are sent in groups. Those of one group fall due within a second or two."""
+"""The timers are sent in groups. The timers of one group are due within a second or two."""
 FIRST_S: Final = 75.0
-"""From the first send to the first due time: the pipeline starts and indexes meanwhile."""
+"""Time from the first send to the first due time, in which the pipeline starts and indexes."""
 RATE: Final = 5000.0
 SHORT_OF_MS: Final = 20_300
-"""The pipeline is killed when turns have walked as little ahead as this: at 20 s a turn would walk again."""
+"""The pipeline is killed when its turns have scanned only this far ahead. At 20 s a turn would scan again."""
 READY_S: Final = 180.0
 LOOK_S: Final = 0.05
 REST_S: Final = 3.0
@@ -100,10 +101,10 @@ def _away(options: Namespace) -> Figures:
 def _send_and_kill(
     home: Path, address: str, link: SyncConnection, timers: int, after_s: Sequence[float]
 ) -> tuple[list[tuple[Any, int]], int]:
-    """Send the timers, have them indexed, and kill the pipeline.
+    """Send the timers, wait until they are indexed, and kill the pipeline.
 
-    Returns for each group which messages were taken, and its last due time. Also returns how many messages the broker
-    armed in place of the pipeline before the kill.
+    Returns for each group the accepted messages and its last due time. Also returns the number of messages that the
+    broker armed in place of the pipeline before the kill.
     """
     with (home / "pipeline.log").open("wb") as log:
         command = [sys.executable, "-P", "-m", "wheelmq", "pipeline", "--broker", address, "--home", str(home)]
@@ -137,7 +138,7 @@ def _kill(pipeline: subprocess.Popen[bytes]) -> None:
 
 
 def _spread(options: Namespace, away_s: float) -> list[float]:
-    """Return when each group is due, in seconds after the first send begins."""
+    """Return the due time of each group, in seconds after the start of the first send."""
     groups = GROUPS_SHORT if options.short else GROUPS
     return [options.first_s + group * away_s / groups for group in range(groups)]
 

@@ -1,7 +1,7 @@
-"""A backlog of a million messages of 256 B consumed: by raw pulls of 32, and by Apache's Java push consumer.
+"""A backlog of a million messages of 256 B, consumed by raw pulls of 32 and by Apache's Java push consumer.
 
-16 connections pull, each its share of the queues and one pull at a time; the push consumer has the client's default
-settings. Each reads the backlog anew, as a group of its own, after it has read some of it unmeasured.
+16 connections pull. Each has its share of the queues and one pull at a time. The push consumer has the client's
+default settings. Each reads the backlog again as a new group, after it has read some of it unmeasured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOPIC: Final = "Backlog"
 COUNT: Final = 1_000_000
 COUNT_SHORT: Final = 200_000
 BYTES_EACH: Final = 450
-"""Record, queue unit, index entry."""
+"""Bytes of record, queue unit and index entry."""
 CONNECTIONS: Final = 16
 PASSES: Final = 3
 WARM_GROWTH: Final = 1.1
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _backlog(target: Target, count: int, *, has_java: bool) -> Figures:
     figures = memory(target, "start")
     stored = 0
-    while stored < count:  # a broker that is asked too much takes less
+    while stored < count:  # an overloaded broker accepts fewer messages
         stored += generate(target.broker, TOPIC, Load(messages=count - stored, seconds=FILL_S))["good"]
     figures |= memory(target, "stored") | _pull(target)
     if has_java:

@@ -1,7 +1,7 @@
-"""50,000 timers due at one millisecond: when the last one is in the hands of Apache's Java push consumer.
+"""50,000 timers due at one millisecond: the time until Apache's Java push consumer has the last one.
 
-Client and broker have met several such bursts before: a client that has run for a minute has its code compiled, and one
-that has not takes twice as long for the same messages.
+Client and broker process several such bursts before. A client that has run for a minute has compiled its code. A cold
+client takes twice as long for the same messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.targets import Target
 TOPIC = "Burst"
 COUNT = 50_000
 BURSTS_BEFORE = 4
-"""So that the client's compiler is through."""
+"""Bursts until the client's compiler has finished."""
 
 METRICS = [
     Metric("last_ms", "last one after the due time, ms", at_most=800),

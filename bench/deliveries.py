@@ -1,7 +1,7 @@
-"""What a topic's queues hold, read to their end from the files of either broker; and what became of what was sent.
+"""Read a topic's queues to their end from the files of either broker, and compare them with the sends.
 
-The layouts are RocketMQ's (docs/formats/queues.md, docs/formats/record.md); a compiled loop reads the records, since
-there are millions of them.
+The layouts are RocketMQ's (docs/formats/queues.md, docs/formats/record.md). A compiled loop reads the records,
+because there are millions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _DUE = np.frombuffer(b"__WMQ_DUE", np.uint8)
 
 @dataclass(frozen=True)
 class Deliveries:
-    """A row for each message in the queues; -1 where a record has no such property."""
+    """One row per message in the queues; -1 if a record has no such property."""
 
     store_ms: Column
     number: Column
-    """Of the generator's message, by its unique key."""
+    """The number of the generator's message, from its unique key."""
     deliver_ms: Column
     """TIMER_DELIVER_MS"""
     delay_ms: Column
@@ -44,7 +44,7 @@ class Deliveries:
     due_ms: Column
     """__WMQ_DUE"""
     keys: Bytes
-    """Unique keys, a row of 32 bytes each; no rows unless asked for."""
+    """Unique keys, one row of 32 bytes each; no rows unless requested."""
 
     def __len__(self) -> int:
         return len(self.store_ms)
@@ -58,11 +58,11 @@ class Outcome:
     twice: int
     early: int
     strange: int
-    """In the queues, and never sent."""
+    """Messages in the queues that were never sent."""
 
 
 def read(store: Path, topic: str, *, with_keys: bool = False) -> Deliveries:
-    """Every message of the topic. Raises BadBytes, ValueError for a store that does not read."""
+    """Return every message of the topic. Raises BadBytes, and ValueError for an unreadable store."""
     found = [units for name, _, units in queues(store) if name == topic]
     positions = np.concatenate([units["position"].astype(np.int64) for units in found] or [np.zeros(0, np.int64)])
     positions.sort()
@@ -82,7 +82,7 @@ def read(store: Path, topic: str, *, with_keys: bool = False) -> Deliveries:
 
 
 def judge(deliveries: Deliveries, taken: Bytes) -> Outcome:
-    """Hold what is in the queues against what the generator was told was taken."""
+    """Compare the messages in the queues with those that the broker accepted."""
     number = deliveries.number
     known = (number >= 0) & (number < len(taken))
     times = np.bincount(number[known], minlength=len(taken))
@@ -95,7 +95,7 @@ def judge(deliveries: Deliveries, taken: Bytes) -> Outcome:
 
 
 def _log_files(store: Path) -> Iterator[tuple[Any, int]]:
-    """Each file of the log, mapped, and the log position at which it begins."""
+    """Yield each file of the log, mapped, and its first log position."""
     for path in sorted((store / "commitlog").iterdir()):
         if path.name.isdigit() and path.stat().st_size:
             yield np.memmap(path, np.uint8, "r"), int(path.name)
@@ -103,7 +103,7 @@ def _log_files(store: Path) -> Iterator[tuple[Any, int]]:
 
 @njit(cache=True)
 def scan(data, ats, prefix, columns, keys):  # type: ignore[no-untyped-def]
-    """Fill `columns` from the records at `ats`; the first place where there is none, or -1."""
+    """Fill `columns` from the records at `ats`. Returns the first place without a record, or -1."""
     for i in range(len(ats)):
         at = ats[i]
         if at + 88 > len(data) or _number(data, at + 4, 4) != MAGIC:

@@ -1,4 +1,4 @@
-"""The generator of raw frames as a process of its own, so that its work is not in ours."""
+"""The generator of raw frames as a process of its own, so that its work does not load this process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ from bench.targets import Target
 START_S: Final = 60.0
 
 WARM_S: Final = {"Apache": 60.0, "WheelMQ": 10.0}
-"""Seconds of unmeasured load after the start of a broker. The JIT compiler of Apache's JVM needs about a minute. The
-rate goes up and down meanwhile, so a rule such as "until it gets no faster" ends too early."""
+"""Seconds of unmeasured load after the start of a broker. The JIT compiler of Apache's JVM needs about a minute.
+
+The rate goes up and down meanwhile, so a rule such as "until it gets no faster" ends too early.
+"""
 WARM_AGAIN_S: Final = 6.0
-"""Seconds of unmeasured load of another shape, for a broker that is warm."""
+"""Seconds of unmeasured load of another shape, for a warm broker."""
 
 
 def generate(address: str, topic: str, load: Load, taken: Path | None = None) -> dict[str, Any]:
-    """Run a load to its end; the result's fields and `per_second`. `taken` is a file for which messages were taken."""
+    """Run a load to its end.
+
+    Returns the result's fields and `per_second`. `taken` is a file for the accepted messages.
+    """
     done = subprocess.run(
         _command(address, topic, load, taken),
         stdout=subprocess.PIPE,
@@ -39,13 +44,13 @@ def generate(address: str, topic: str, load: Load, taken: Path | None = None) ->
 
 
 def warm_up(target: Target, topic: str, load: Load, *, is_first: bool = True) -> None:
-    """Send such a load, unmeasured, for a fixed time. `is_first` means that the broker has just started."""
+    """Send the load unmeasured for a fixed time. `is_first` means that the broker has just started."""
     generate(target.broker, topic, dataclasses.replace(load, seconds=WARM_S[target.name] if is_first else WARM_AGAIN_S))
 
 
 @contextmanager
 def generating(address: str, topic: str, load: Load) -> Iterator[subprocess.Popen[bytes]]:
-    """A load that runs beside us; it ends with the block at the latest."""
+    """Run a load in the background. It ends with the block at the latest."""
     with subprocess.Popen(_command(address, topic, load, None), stdout=subprocess.PIPE) as process:
         try:
             yield process
@@ -54,7 +59,7 @@ def generating(address: str, topic: str, load: Load) -> Iterator[subprocess.Pope
 
 
 def generate_taken(address: str, topic: str, load: Load) -> tuple[dict[str, Any], Bytes]:
-    """As `generate`, with a byte for each message: whether it was taken."""
+    """Do the same as `generate`, and return one byte per message: whether it was accepted."""
     with tempfile.TemporaryDirectory(prefix="bench-taken-") as folder:
         path = Path(folder) / "taken.npy"
         return generate(address, topic, load, path), np.load(path)
@@ -73,7 +78,7 @@ def _command(address: str, topic: str, load: Load, taken: Path | None) -> list[s
 
 @contextmanager
 def sink() -> Iterator[str]:
-    """The address of a server that answers and does nothing else."""
+    """Run a server that only answers. Yields its address."""
     with subprocess.Popen(
         [sys.executable, "-m", "bench.sink"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

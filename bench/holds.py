@@ -1,7 +1,8 @@
-"""Ten thousand pulls that are held, on a hundred connections: what one message costs, and how soon its pulls have it.
+"""Ten thousand held pulls on a hundred connections: the cost of one message, and the time until its pulls have it.
 
-First ten of them wait at each of a thousand queues, then all at one queue, each for a tag of its own. Messages go out
-one at a time; the pulls that each wakes are made anew before the next. Beside it the same sends with nothing held.
+First ten pulls wait at each of a thousand queues. Then all wait at one queue, each for a tag of its own. Messages are
+sent one at a time. The pulls that a message wakes are repeated before the next message. For comparison the same sends
+run without held pulls.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ METRICS = [
 
 @dataclass(frozen=True)
 class Wait:
-    """A pull that is held, and the connection it is made on."""
+    """A held pull, and its connection."""
 
     number: int
     topic: str
@@ -55,7 +56,7 @@ class Wait:
 
 
 class Peer:
-    """A connection; answers are read one at a time, whatever they answer."""
+    """A connection. It returns answers in the order of their arrival."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -65,19 +66,19 @@ class Peer:
         self._opaques = itertools.count(1)
 
     def send(self, *commands: Command) -> None:
-        """Send requests, numbered as they come."""
+        """Send requests, and number them in order."""
         for command in commands:
             command.opaque = next(self._opaques)
         self._socket.sendall(b"".join(map(frame.encode, commands)))
 
     def answer(self) -> Command:
-        """The next answer. Raises TimeoutError."""
+        """Return the next answer. Raises TimeoutError."""
         while (found := self.read_answer()) is None:
             self.receive()
         return found
 
     def read_answer(self) -> Command | None:
-        """The next answer, if it has been received."""
+        """Return the next answer, if it has been received."""
         end = frame.frame_end(self._buffer, 0, len(self._buffer))
         if end is None:
             return None
@@ -99,7 +100,7 @@ class Peer:
 
 
 class Crowd:
-    """The held pulls, and how far each is in its queue."""
+    """The held pulls, and the offset of each in its queue."""
 
     def __init__(
         self, address: str, waits: Sequence[Wait], *, connections: int = CONNECTIONS, hold_ms: int = HOLD_MS
@@ -110,7 +111,7 @@ class Crowd:
         self._sender = Peer(address)
         self._offsets: defaultdict[Wait, int] = defaultdict(int)
         self._held: dict[tuple[int, int], Wait] = {}
-        """Pulls that are to be answered, by connection and opaque."""
+        """Pulls without an answer, by connection and opaque."""
         for number, peer in enumerate(self._peers):
             self._pull([wait for wait in waits if wait.peer == number])
             peer.send(_last())
@@ -122,7 +123,10 @@ class Crowd:
             peer.close()
 
     def send(self, topic: str, queue_id: int, tag: str, woken: Sequence[Wait]) -> float:
-        """Send a message, and take its pulls' answers; seconds until the last one was there. They are made anew."""
+        """Send a message, receive the answers of its pulls, and repeat those pulls.
+
+        Returns the seconds until the last answer.
+        """
         began_s = time.perf_counter()
         self._sender.send(_send(topic, queue_id, tag))
         for number in {wait.peer for wait in woken}:
@@ -133,13 +137,13 @@ class Crowd:
         return took_s
 
     def idle(self, seconds: float) -> tuple[int, int]:
-        """For so long make those anew that are sent away: how many were, and how many had messages."""
+        """Repeat the pulls that end, for `seconds`. Returns the number of ends without messages and with messages."""
         empty = full = 0
         end_s = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             for number, peer in enumerate(self._peers):
                 selector.register(peer, selectors.EVENT_READ, number)
-            ready = list(range(len(self._peers)))  # may have received what nobody took
+            ready = list(range(len(self._peers)))  # may have unread answers
             while True:
                 for number in ready:
                     while (answer := self._peers[number].read_answer()) is not None:
@@ -156,8 +160,10 @@ class Crowd:
                     self._peers[number].receive()
 
     def _take(self, number: int, waits: set[Wait]) -> None:
-        """Take the answers to pulls on one connection. Others there that were sent away are made anew: Apache does that
-        every 5 s with those whose queue got something, whatever they filter by."""
+        """Receive the answers to pulls on one connection, and repeat other pulls that ended without messages.
+
+        Every 5 s, Apache ends the pulls of queues with new messages, whatever their filter.
+        """
         while waits:
             answer = self._peers[number].answer()
             wait = self._held.pop((number, answer.opaque))
@@ -200,7 +206,7 @@ def _figures(target: Target, count: int) -> Figures:
 
 
 def make_topics(target: Target, **queues: int) -> None:
-    """Topics with so many queues each."""
+    """Create topics with this number of queues each."""
     for topic, count in queues.items():
         target.ask(
             RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=count,
@@ -211,7 +217,7 @@ def make_topics(target: Target, **queues: int) -> None:
 def _waking(target: Target, waits: Sequence[Wait], woken: Callable[[int], Sequence[Wait]], count: int) -> Figures:
     crowd = Crowd(target.broker, waits)
     try:
-        for i in range(count):  # until the JVM has compiled what is measured, and all pulls are held
+        for i in range(count):  # until the JVM has compiled the measured code, and all pulls are held
             _send_to(crowd, woken(i))
         processor = target.processor()
         took_s = [_send_to(crowd, woken(i)) for i in range(count)]
@@ -246,7 +252,7 @@ def _pull(wait: Wait, offset: int, hold_ms: int) -> Command:
 
 
 def _last() -> Command:
-    """Its answer says that what was asked before it has been looked at."""
+    """Return a request whose answer proves that the broker has processed the requests before it."""
     return Command(code=RequestCode.GET_MAX_OFFSET, ext=headers.texts(topic="BenchNone", queueId=0))
 
 

@@ -1,4 +1,4 @@
-"""What broker and pipeline use of the processor when there is nothing to do."""
+"""Processor use of broker and pipeline while there is no work."""
 
 from __future__ import annotations
 

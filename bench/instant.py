@@ -1,11 +1,11 @@
-"""600,000 timers due at one millisecond, raw frames of 256 B: when the last one is in its topic.
+"""600,000 timers due at one millisecond, raw frames of 256 B: the time until the last one is in its topic.
 
-They are sent, and in the timer's index, before they are due: the table says how long before. Bursts of a tenth go
-before, until code is compiled. A round takes a minute and a half at most, for the most part of sending.
+They are sent and indexed before they are due; the table shows how long before. Before that, bursts of a tenth run
+until code is compiled. A round takes at most a minute and a half, mostly for sending.
 
-With --bystanders it is a million, and two loads of 1,000 timers/s run beside it: for another topic, and for the same
-one. Their lateness is told for those due while the million leaves, and for all due from two seconds before it to six
-behind it. This is about WheelMQ alone, unless --only names Apache.
+With --bystanders it is a million timers, and two loads of 1,000 timers/s run at the same time: one for another topic,
+one for the same topic. Their lateness is shown for those due while the million is released, and for all due from two
+seconds before it to six seconds after it. The benchmark measures WheelMQ alone, unless --only names Apache.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ COUNT: Final = 600_000
 COUNT_WITH_BYSTANDERS: Final = 1_000_000
 COUNT_SHORT: Final = 60_000
 BYTES_EACH: Final = 1300
-"""In the log, parked and released."""
+"""Bytes in the log, parked and released."""
 
 WARM_SHARE: Final = 0.1
 WARM_TIMES: Final = 2
 FIRST_PACE: Final = 20_000
-"""Sends a second that a cold broker surely takes."""
+"""Sends per second that a cold broker certainly accepts."""
 MARGIN_S: Final = 6.0
-"""The generator starts, and what is sent is indexed."""
+"""Time for the generator to start, and for the broker to index the timers."""
 PACE_SHARE: Final = 0.4
-"""Sending goes on for no longer than this share of the time until all are due, at the pace of the burst before."""
+"""Sending takes at most this share of the time until all are due, at the rate of the previous burst."""
 INDEXED_BEFORE_S: Final = 1.0
 OUT_DEADLINE_S: Final = 120.0
 LOOK_S: Final = 0.1
 
 BESIDE_PER_S: Final = 1000.0
 BESIDE_PREFIX: Final = "00000000000000BE51DE00"
-"""Of the unique keys of bystanders, so that they are not taken for those that are due at one millisecond."""
+"""Prefix of the unique keys of bystanders. It distinguishes them from the timers that are due at one millisecond."""
 BESIDE_DELAYS_MS: Final = (2_500, 7_000)
-"""One is armed by the broker itself, one by the pipeline."""
+"""The broker itself arms the first, the pipeline the second."""
 AROUND_MS: Final = (-2_000, 6_000)
 BESIDE_EARLIER_S: Final = 15.0
-"""So long before the due time their sending begins; by then the broker is through with the million's."""
+"""Time before the due time at which their sending begins. By then the broker has processed the million's sends."""
 BESIDE_S: Final = 22.0
 
 METRICS: Final = [
@@ -109,20 +109,20 @@ def _title(options: argparse.Namespace, count: int) -> str:
 
 
 def _metrics(*, with_bystanders: bool) -> list[Metric]:
-    """The target for the last one is that of 600,000 without bystanders."""
+    """Return the metrics. The goal for the last timer applies to 600,000 timers without bystanders."""
     if not with_bystanders:
         return METRICS
     return [dataclasses.replace(METRICS[0], at_most=None, ratio_at_most=None), *METRICS[1:], *BYSTANDERS]
 
 
 class Burst(NamedTuple):
-    """What was sent to be due at one millisecond."""
+    """The timers that are due at one millisecond."""
 
     due_ms: int
     result: dict[str, Any]
     taken: Bytes
     indexed_s: float
-    """So long before it was due all of it was indexed."""
+    """Time between the end of indexing and the due time."""
 
     @property
     def per_s(self) -> float:
@@ -150,7 +150,7 @@ def _instant(target: Target, count: int, *, with_bystanders: bool) -> Figures:
 
 
 def _warm(target: Target, count: int) -> float:
-    """Bursts that nobody measures; the sends a second of the last."""
+    """Send unmeasured bursts. Returns the sends per second of the last."""
     per_s, sent = float(FIRST_PACE), 0
     for _ in range(WARM_TIMES):
         burst = _send(target, WARM_TOPIC, count, per_s, 0.0)
@@ -160,7 +160,7 @@ def _warm(target: Target, count: int) -> float:
 
 
 def _send(target: Target, topic: str, count: int, per_s: float, earlier_s: float) -> Burst:
-    """Send a burst and wait until the timer has indexed it, at the latest `earlier_s` before it is due."""
+    """Send a burst and wait until the timer has indexed it, at most until `earlier_s` before it is due."""
     due_ms = int(1000 * (time.time() + MARGIN_S + earlier_s + count / per_s / PACE_SHARE))
     load = Load(messages=count, seconds=(due_ms / 1000 - time.time()), deliver_at_ms=due_ms)
     result, taken = generate_taken(target.broker, topic, load)
@@ -185,8 +185,8 @@ def _sleep_until(at_ms: float) -> None:
 
 
 def _until_out(target: Target, topic: str, wanted: int, due_ms: int) -> None:
-    """Wait until the topic holds so many. What is not there by the deadline counts as lost."""
-    _sleep_until(due_ms)  # asking before would only be work for the broker
+    """Wait until the topic holds `wanted` messages. Messages missing at the deadline count as lost."""
+    _sleep_until(due_ms)  # earlier requests would only load the broker
     end_s = time.monotonic() + OUT_DEADLINE_S
     while target.stored(topic) < wanted and time.monotonic() < end_s:
         time.sleep(LOOK_S)
@@ -211,7 +211,7 @@ def _figures(burst: Burst, found: Deliveries) -> Figures:
 
 
 def _bystanders(burst: Burst, found: Deliveries, other: Deliveries, sent: dict[str, dict[str, Any]]) -> Figures:
-    """Lateness of what was due beside the burst, in its topic and in another, and what became of it."""
+    """Return the lateness of bystanders, in the topic of the burst and in another one, and their losses."""
     out_ms = int(found.store_ms[found.number >= 0].max())
     of_topic = {"other": other, "same": _some(found, found.number < 0)}
     figures: Figures = {"bystanders": sum(result["good"] for result in sent.values()), "bystanders_early": 0}
@@ -226,7 +226,7 @@ def _bystanders(burst: Burst, found: Deliveries, other: Deliveries, sent: dict[s
 
 
 def _some(found: Deliveries, mine: Any) -> Deliveries:
-    """Rows of deliveries."""
+    """Return the rows of deliveries that `mine` selects."""
 
     def rows(column: Column) -> Column:
         return column[mine] if len(column) == len(mine) else column

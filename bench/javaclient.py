@@ -1,4 +1,4 @@
-"""Apache's own Java client, 5.3.3, under command: see bench/java/.../Main.java for what it obeys."""
+"""Apache's own Java client, 5.3.3, under remote control; bench/java/.../Main.java lists its commands."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Column = npt.NDArray[np.int64]
 
 
 class ClientFailed(Exception):
-    """It refused a command, or ended."""
+    """The client rejected a command, or ended."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What the consumer was handed, a row for each time."""
+    """The deliveries to the consumer, one row each."""
 
     keys: list[str]
     at_ms: Column
-    """When the listener was called."""
+    """The time of the listener's call."""
     deliver_ms: Column
     """TIMER_DELIVER_MS; -1 without."""
     delay_ms: Column
@@ -47,9 +47,9 @@ class Arrivals:
 
 
 class JavaClient:
-    """A producer of one topic, in a JVM that ends with the block; with a push consumer, but in the mode `send`.
+    """A producer of one topic, in a JVM that ends with the block. Except in the mode `send` it has a push consumer.
 
-    The consumer keeps what it is handed (`consume`), or how long that was on its way (`time`).
+    The consumer keeps the messages (`consume`) or their latencies (`time`).
     """
 
     def __init__(
@@ -83,18 +83,21 @@ class JavaClient:
         self._kill()
 
     def command(self, text: str, deadline_s: float) -> dict[str, Any]:
-        """Obey one line. Raises ClientFailed when it cannot, or not in time."""
+        """Execute one command. Raises ClientFailed if it fails or exceeds the deadline."""
         assert self._process.stdin is not None
         self._process.stdin.write(text + "\n")
         self._process.stdin.flush()
         return self._hear(deadline_s)
 
     def wait(self, count: int, deadline_s: float) -> dict[str, Any]:
-        """Wait until `count` messages came, or for as long as the deadline; how many did, and the client's pauses."""
+        """Wait for `count` messages, at most until the deadline.
+
+        Returns the number of messages, and the client's pauses.
+        """
         return self.command(f"await {count} {int(deadline_s * 1000)}", deadline_s + 10)
 
     def arrivals(self) -> Arrivals:
-        """All that came since the last reset."""
+        """Return all deliveries since the last reset."""
         path = self._home / "arrivals"
         self.command(f"write {path}", 60)
         rows = [line.split() for line in path.read_text().splitlines()]
@@ -102,17 +105,23 @@ class JavaClient:
         return Arrivals([row[0] for row in rows], *columns.T)
 
     def times(self, count: int, per_second: int, threads: int) -> tuple[dict[str, Any], Column]:
-        """Send so many at that pace: what came of it, and from when each was to be sent to the listener, us."""
+        """Send `count` messages at a rate.
+
+        Returns the result, and the time from each scheduled send to the listener, us.
+        """
         path = self._home / "times"
         said = self.command(f"time {count} {per_second} {threads} {path}", 2 * count / per_second + 90)
         return said, np.array(path.read_text().split(), np.int64)
 
     def drain(self, count: int, deadline_s: int) -> dict[str, Any]:
-        """Hand `count` messages that wait to a new group: whether that was `drained`, and `ms`, first to last."""
+        """Deliver `count` stored messages to a new group.
+
+        Returns whether that was `drained`, and `ms` from first to last.
+        """
         return self.command(f"drain {count} {deadline_s}", deadline_s + 30)
 
     def reset(self) -> None:
-        """Forget what came, and what pauses there were."""
+        """Forget all deliveries and pauses."""
         self.command("reset", 10)
 
     def _hear(self, deadline_s: float) -> dict[str, Any]:
@@ -134,12 +143,12 @@ class JavaClient:
 
 
 def pauses(said: dict[str, Any]) -> Figures:
-    """How far the client itself is to be trusted, from the answer to an `await`."""
+    """Return the client's own pauses from the answer to an `await`. They limit the trust in its figures."""
     return {name: said[name] for name in ("longest_collection_ms", "wake_p99_ms", "wake_max_ms")}
 
 
 def _objects(lines: Any) -> Iterator[dict[str, Any]]:
-    """The lines that are JSON objects; the client's libraries may print others."""
+    """Yield the lines that are JSON objects. The client's libraries may print other lines."""
     for line in lines:
         if line.startswith("{"):
             yield json.loads(line)

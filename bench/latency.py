@@ -1,7 +1,9 @@
-"""From a Java producer to the listener of a Java push consumer at half load: 256 B, 32 threads, one JVM for both.
+"""Latency from a Java producer to the listener of a Java push consumer at half load: 256 B, 32 threads, one JVM for
+both.
 
-Half load is half of what the slower broker takes of this producer while the consumer takes the messages, tried at the
-beginning; or what --rate says. A message's time begins when it was to be sent: a stall is told of all that wait for it.
+Half load is half of the rate that the slower broker accepts from this producer while the consumer runs, measured at
+the beginning; or the rate of --rate. A message's time starts at its scheduled send. So a stall counts for every
+message that waits for it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from bench.targets import Target, prepare, rivals
 TOPIC: Final = "Latency"
 THREADS: Final = 32
 WARM_S: Final = 10
-"""At the pace that is measured, after the client is warm."""
+"""Time at the measured rate, after the client is warm."""
 
 METRICS = [
     Metric("p50_ms", "on its way, p50 ms", ratio_at_most=1),

@@ -1,10 +1,10 @@
-"""How late timers are in the hands of Apache's Java push consumer.
+"""Lateness of timers at Apache's Java push consumer.
 
 timers  20,000 timers with a chosen time, due over 20 s, 256 B
-delays  delays of 1, 50, 200, 500 and 1000 ms, 1,000 of each; due = the broker's receipt + delay, as the broker wrote it
-        down: __WMQ_DUE, or with Apache the store time of the parked record + delay
-blocks  20,000 messages with delayInSeconds, sent and so due over 20 s, 256 B; WheelMQ alone, since Apache RocketMQ has
-        no such thing
+delays  delays of 1, 50, 200, 500 and 1000 ms, 1,000 of each. The due time is the broker's time of receipt plus the
+        delay, as the broker wrote it: __WMQ_DUE, or for Apache the store time of the parked record plus the delay
+blocks  20,000 messages with delayInSeconds, sent and so due over 20 s, 256 B; WheelMQ alone, because Apache RocketMQ
+        has no delayInSeconds
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.crash.records import TIMER_TOPIC
 
 TOPIC = "Lateness"
 WARM_PER_S = 1000
-"""What a cold client surely sends."""
+"""The rate that a cold client certainly reaches."""
 THREADS = 16
 BLOCK_PER_S = 1000
 BLOCK_SECONDS = 40
-"""Longer than the lead: so they wait in their block, and a turn of the pipeline arms them."""
+"""Longer than the lead: the messages are parked in their block, and a turn of the pipeline arms them."""
 DELAYS_MS = (1, 50, 200, 500, 1000)
 WARM_COUNT = 10_000
 DRAIN_S = 30.0
@@ -142,7 +142,7 @@ def _delays(target: Target, count: int) -> Figures:
 
 
 def _due(target: Target, arrivals: Arrivals) -> Column:
-    """When each was due on the broker's clock."""
+    """Return the due time of each timer by the broker's clock."""
     if (arrivals.due_ms > 0).all():
         return arrivals.due_ms
     parked = read(target.store, TIMER_TOPIC, with_keys=True)
@@ -150,13 +150,13 @@ def _due(target: Target, arrivals: Arrivals) -> Column:
 
 
 def stored(target: Target, topic: str, arrivals: Arrivals) -> Column:
-    """When the broker put each into the topic."""
+    """Return the time at which the broker stored each message in the topic."""
     delivered = read(target.store, topic, with_keys=True)
     return _look_up(arrivals.keys, delivered, delivered.store_ms)
 
 
 def _look_up(keys: Sequence[str], stored: Deliveries, values: Column) -> Column:
-    """The value of each key's first record."""
+    """Return the value of each key's first record."""
     names = [key.tobytes().decode() for key in stored.keys]
     found = dict(zip(reversed(names), values[::-1].tolist(), strict=True))
     return np.array([found[key] for key in keys], np.int64)
@@ -169,7 +169,10 @@ def _counts(arrivals: Arrivals, sent: int, due_ms: Column) -> Figures:
 
 
 def warm(client: JavaClient) -> float:
-    """Some timers that nobody measures: client, broker and pipeline have compiled what they run. Sends a second."""
+    """Send unmeasured timers, so that client, broker and pipeline compile their code.
+
+    Returns the sends per second.
+    """
     lead_s = lead(WARM_COUNT, WARM_PER_S)
     said = client.command(*at(WARM_COUNT, span_ms=WARM_COUNT, lead_s=lead_s))
     client.wait(WARM_COUNT, lead_s + WARM_COUNT / 1000 + DRAIN_S)
@@ -178,12 +181,12 @@ def warm(client: JavaClient) -> float:
 
 
 def lead(count: int, per_s: float) -> float:
-    """Seconds by which sending begins before the first is due, so that all are sent by then even at half the pace."""
+    """Return how many seconds before the first due time sending must begin, so that half the rate is enough."""
     return 3.0 + 2 * count / per_s
 
 
 def at(count: int, *, span_ms: int, lead_s: float) -> tuple[str, float]:
-    """The command to send so many timers due over a span, and its deadline in seconds."""
+    """Return the command to send `count` timers due over a span, and its deadline in seconds."""
     return f"at {count} {span_ms} {int(lead_s * 1000)} {THREADS}", 60 + count / 100
 
 

@@ -1,6 +1,7 @@
-"""How late messages with a level are: in the topic, and in the hands of Apache's Java push consumer.
+"""Lateness of messages with a level: in the topic, and at Apache's Java push consumer.
 
-Levels 1 and 2 (1 s and 5 s), 1,000/s of each, mixed, 256 B; due is what the queue unit says, which both brokers write.
+Levels 1 and 2 (1 s and 5 s), 1,000/s of each, mixed, 256 B. The due time is that of the queue unit, which both
+brokers write.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _levels(target: Target, count: int) -> Figures:
 
 
 def _due(store: Path, arrivals: Arrivals) -> tuple[Column, Column]:
-    """When each was due, as its queue unit says, and its level."""
+    """Return the due time of each message, from its queue unit, and its level."""
     rows = [
         np.stack([units["position"].astype(np.int64), units["tag_code"], np.full(len(units), queue_id + 1)], axis=1)
         for topic, queue_id, units in queues(store)
@@ -81,7 +82,7 @@ def _due(store: Path, arrivals: Arrivals) -> tuple[Column, Column]:
     ]
     joined = np.concatenate(rows)
     joined = joined[np.argsort(joined[:, 0])]
-    parked = read(store, SCHEDULE_TOPIC, with_keys=True)  # in the order of the log, too
+    parked = read(store, SCHEDULE_TOPIC, with_keys=True)  # also in the order of the log
     names = (key.tobytes().decode() for key in parked.keys)
     found = dict(zip(names, joined[:, 1:].tolist(), strict=True))
     columns = np.array([found[key] for key in arrivals.keys], np.int64).reshape(-1, 2)

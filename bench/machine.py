@@ -1,4 +1,4 @@
-"""What the machine and the processes on it are doing: load, processor seconds, memory."""
+"""The state of the machine and its processes: load, processor seconds, memory."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def machine() -> dict[str, float]:
     return {
         "cores": os.cpu_count() or 1,
         "load": round(os.getloadavg()[0], 2),
-        "processor_s": sum(times[:8]),  # user to steal; guests are in user
+        "processor_s": sum(times[:8]),  # from user to steal; user includes guests
         "stolen_s": getattr(times, "steal", 0.0),
     }
 
 
 def stolen_percent(before: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """Return the share of the processor that the hypervisor gave to other machines between two looks at `machine`."""
+    """Return the share of the processor that the hypervisor gave to other machines between two calls of `machine`."""
     return 100 * (after["stolen_s"] - before["stolen_s"]) / max(1e-9, after["processor_s"] - before["processor_s"])
 
 
 def parts_of(pids: Mapping[str, int]) -> dict[int, str]:
-    """Every process by what it is: broker and namesrv, and of WheelMQ also driver, jvm, workers."""
+    """Return the part of each process: broker and namesrv, and for WheelMQ also driver, jvm, workers."""
     found = {pid: name for name, pid in pids.items() if name in ("broker", "namesrv")}
     if "pipeline" in pids:
         found[pids["pipeline"]] = "driver"
@@ -49,7 +49,7 @@ def parts_of(pids: Mapping[str, int]) -> dict[int, str]:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The process and everything below it, as far as it is still there."""
+    """Return the process and its descendants that still run."""
     with contextlib.suppress(psutil.NoSuchProcess):
         head = psutil.Process(pid)
         return [head, *head.children(recursive=True)]
@@ -57,7 +57,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 class Processor:
-    """Processor seconds by part since it was made. `look` now and then, so that processes that end are counted too."""
+    """Processor seconds by part since its creation. Call `look` regularly, so that it counts processes that end."""
 
     def __init__(self, find: Callable[[], Mapping[int, str]]) -> None:
         self._find = find
@@ -66,7 +66,7 @@ class Processor:
         self.look(is_first=True)
 
     def look(self, *, is_first: bool = False) -> None:
-        """Take what each process has used so far; what was not there at first has begun with nothing."""
+        """Read the processor time of each process. A process that was absent at first started with 0."""
         for pid, part in self._find().items():
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
@@ -76,7 +76,7 @@ class Processor:
                 self._last[who] = (part, used)
 
     def seconds(self) -> dict[str, float]:
-        """By part, until now."""
+        """Return the processor seconds by part until now."""
         self.look()
         found: dict[str, float] = defaultdict(float)
         for who, (part, used) in self._last.items():
@@ -85,7 +85,7 @@ class Processor:
 
 
 def memory_mib(pid: int) -> dict[str, float]:
-    """Proportional and anonymous memory of a process in MiB; empty when it is gone."""
+    """Return proportional and anonymous memory of a process in MiB; empty if it is gone."""
     values = {}
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

@@ -1,13 +1,13 @@
-"""10 million timers pending, 100 B each, due 2 to 14 hours ahead: memory, restarts, timers beside them, listings.
+"""10 million timers pending, 100 B each, due 2 to 14 hours ahead: memory, restarts, other timers, listings.
 
-They come as raw frames, as fast as the broker takes them, in slices that are due at different hours. When all are
-indexed, 1,000 timers/s go in for some seconds, due after 1 and 8 s; pages of the listing of `wheelmq timers` and its
-counts per minute are asked for; then the broker alone is stopped and started, and killed under load and started. A
-start has come to its end when the broker listens and says that all are pending.
+They are sent as raw frames, as fast as the broker accepts them, in slices that are due at different hours. When all
+are indexed, 1,000 timers/s with delays of 1 and 8 s are sent for some seconds. Then pages of the listing of `wheelmq
+timers` and its counts per minute are requested. After that the broker alone is stopped and started, then killed under
+load and started. A start is complete when the broker listens and reports that all timers are pending.
 
-Filling takes the most of it: a round is some five minutes. A full store has about 580 bytes for each timer; where the
-disk has no room for so many, there are fewer. This is about WheelMQ alone, unless --only names Apache, which lists
-nothing.
+Filling takes most of the time: a round takes about five minutes. A full store has about 580 bytes per timer. With too
+little room on the disk there are fewer timers. The benchmark measures WheelMQ alone, unless --only names Apache,
+which has no listing.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ COUNT_SHORT: Final = 200_000
 COUNT_LEAST: Final = 100_000
 BODY_BYTES: Final = 100
 BYTES_EACH: Final = 580
-"""Record, queue unit, timer log unit, index entry."""
+"""Bytes of record, queue unit, timer log unit and index entry."""
 AHEAD_BYTES: Final = 3 << 29
-"""What is made ahead with log files of a quarter of a GiB, and the message index."""
+"""Bytes of files created ahead, with log files of a quarter of a GiB, and of the message index."""
 LOG_FILE_BYTES: Final = 256 << 20
 
 HOUR_MS: Final = 3_600_000
@@ -58,20 +58,23 @@ PREFIX: Final = "00000000000000BE9E0D{:02X}"
 FILL_DEADLINE_S: Final = 1800.0
 INDEX_DEADLINE_S: Final = 900.0
 GROWTH_MIB_MAX: Final = 40
-"""Two million that wait to be indexed at once take 32, which the heap keeps; 4 bytes for each pending are 35 more."""
+"""Two million messages that wait for indexing take 32 MiB, which the heap keeps.
+
+4 bytes per pending message add 35 MiB.
+"""
 
 SETTLE_S: Final = 5.0
 LOOK_S: Final = 0.5
 
 SHORT_PER_S: Final = 1000.0
 SHORT_DELAYS_MS: Final = (1000, 8000)
-"""One is armed by the broker itself, one by the pipeline."""
+"""The broker itself arms the first, the pipeline the second."""
 SHORT_S: Final = 20.0
 SHORT_OUT_S: Final = 60.0
 PAGES: Final = 20
 SOONEST: Final = 5
 STARTS: Final = 2
-"""Of each kind; their median counts."""
+"""Starts of each kind. Their median counts."""
 KILL_AFTER_S: Final = 2.0
 READY_DEADLINE_S: Final = 300.0
 READY_LOOK_S: Final = 0.02
@@ -126,7 +129,7 @@ def _as_many_as_fit(report: Report, options: argparse.Namespace, wanted: int) ->
 
 
 def _pending(target: Target, number: int) -> Figures:
-    _short(target, SHORT_S / 4)  # code is compiled, memory is what it is in use
+    _short(target, SHORT_S / 4)  # code is compiled, and memory reaches its normal size
     before_mib = _anonymous(target)
     figures = _fill(target, number) | {"before_mib": before_mib}
     number = int(figures["timers"])
@@ -148,10 +151,10 @@ def _anonymous(target: Target) -> float:
 
 
 def _fill(target: Target, number: int) -> Figures:
-    """Send them all, and wait until they are indexed.
+    """Send all timers, and wait until they are indexed.
 
-    The first slice brings what sending and turning at full speed take of memory, whatever the number; what is more in
-    the end is for the timers.
+    The first slice takes the memory that sending and turns at full speed need, whatever the number of timers. Further
+    growth is for the timers.
     """
     began_s, good, sending_s, first_mib = time.monotonic(), 0, 0.0, 0.0
     for i in range(SLICES):
@@ -187,7 +190,7 @@ def _until_indexed(target: Target) -> None:
 
 
 def _short(target: Target, seconds: float) -> int:
-    """Timers that are soon due, until all are out; how many there are by now."""
+    """Send timers that are due soon, wait until all are released, and return the number of them so far."""
     load = Load(connections=4, rate=SHORT_PER_S, seconds=seconds, delays_ms=SHORT_DELAYS_MS)
     wanted = target.stored(SHORT_TOPIC) + int(generate(target.broker, SHORT_TOPIC, load)["good"])
     end_s = time.monotonic() + SHORT_OUT_S
@@ -197,17 +200,17 @@ def _short(target: Target, seconds: float) -> int:
 
 
 def _beside(target: Target, sent: int, since_ms: int) -> Figures:
-    """Lateness of those that went in while the others were pending."""
+    """Return the lateness of timers sent while the others were pending."""
     found = read(target.store, SHORT_TOPIC)
     late_ms = (found.store_ms - found.deliver_ms)[found.deliver_ms >= since_ms]
     return {"lost": sent - len(found), "early": int((late_ms < 0).sum()), **spread(late_ms)}
 
 
 def _listing(target: WheelMQ, number: int) -> Figures:
-    """How long a page takes at many places, and the counts of all by minute."""
+    """Return the duration of pages at several places, and of the counts of all timers by minute."""
     took_ms = []
     with closing(SyncConnection(target.broker, timeout_s=30.0)) as link:
-        for i in range(1, PAGES + 1):  # at the beginning stand those that are out, at the end others
+        for i in range(1, PAGES + 1):  # the first places have released timers, the last ones other timers
             place = timer_origin(number * i // (PAGES + 1))
             header = headers.ListTimersHeader(place=place, count=PAGE_COUNT, topic=TOPIC)
             began_s = time.monotonic()
@@ -237,7 +240,7 @@ def _listing(target: WheelMQ, number: int) -> Figures:
 
 
 def _alone(target: Target) -> Broker:
-    """The broker of a target that was ended, to be started again and again on its store."""
+    """Return the broker of an ended target, for repeated starts on its store."""
     if isinstance(target, WheelMQ):
         return Ours(target.home, target.store, {"log_file_bytes": LOG_FILE_BYTES})
     return Theirs(target.home / "again", target.store, target.namesrv, {"mappedFileSizeCommitLog": LOG_FILE_BYTES})
@@ -245,7 +248,7 @@ def _alone(target: Target) -> Broker:
 
 def _starts(broker: Broker, number: int) -> Figures:
     tell("starts")
-    with running(broker):  # what a broker makes of a store that another process left
+    with running(broker):  # an unmeasured first start, because another process left the store
         _until_ready(broker, number)
         broker.stop()
     after_stop, after_kill = [], []
@@ -271,13 +274,13 @@ def _starts(broker: Broker, number: int) -> Figures:
 
 
 def _until_ready(broker: Broker, number: int) -> None:
-    """Wait until it says that so many are pending, be they indexed or not. Raises RuntimeError."""
+    """Wait until the broker reports `number` pending timers, indexed or not. Raises RuntimeError."""
     end_s = time.monotonic() + READY_DEADLINE_S
     with closing(SyncConnection(broker.address, timeout_s=30.0)) as link:
         while time.monotonic() < end_s:
             table = msgspec.json.decode(link.ask(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
             found = int(table["timerCongestNum"])
-            if isinstance(broker, Theirs):  # counts what is indexed
+            if isinstance(broker, Theirs):  # counts indexed timers only
                 found += int(table["timerOffsetBehind"])
             if found == number:
                 return

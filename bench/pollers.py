@@ -1,7 +1,7 @@
-"""1,000 idle long pollers, each on a connection and at a queue of its own: what they cost, and whom a message wakes.
+"""1,000 idle long pollers, each on its own connection and queue: their cost, and the pull that a message wakes.
 
-Each waits 15 s, as Apache's Java consumer does, and then pulls anew. After idle seconds messages go out one at a time,
-each of which one of them is to have.
+Each pull is held for 15 s, as with Apache's Java consumer, and then repeated. After idle seconds, messages are sent
+one at a time, each for one of the pullers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TOPIC: Final = "Pollers"
 POLLERS: Final = 1_000
 IDLE_HOLD_MS: Final = 15_000
 TURNOVER_S: Final = 21.0
-"""Until all that are held so long are sent away: Apache looks every 5 s."""
+"""Time until all pulls with the longer hold have ended: Apache checks every 5 s."""
 LAST_S: Final = 2.0
-"""For what comes to those that nobody sent to."""
+"""Time to wait for messages at the wrong pulls."""
 
 METRICS = [
     Metric("none", "broker with none, % of a core"),
@@ -88,7 +88,7 @@ def _wake(target: Target, crowd: Crowd, waits: Sequence[Wait], count: int) -> Fi
         wait = waits[number * 7 % POLLERS]
         return crowd.send(TOPIC, wait.queue_id, "", [wait])
 
-    for i in range(count):  # until the JVM has compiled what is measured
+    for i in range(count):  # until the JVM has compiled the measured code
         once(i)
     processor = target.processor()
     took_ms = [1000 * once(i) for i in range(count)]
@@ -97,7 +97,7 @@ def _wake(target: Target, crowd: Crowd, waits: Sequence[Wait], count: int) -> Fi
 
 
 def memory(target: Target, when: str) -> Figures:
-    """The broker's memory, as `pss_<when>` and `anonymous_<when>`, in MiB."""
+    """Return the broker's memory as `pss_<when>` and `anonymous_<when>`, in MiB."""
     return {f"{name}_{when}": value for name, value in memory_mib(target.pids["broker"]).items()}
 
 

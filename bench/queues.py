@@ -1,7 +1,8 @@
 """Thousands of queues: start, memory, handles and mappings of a broker alone, on the same store.
 
-The store is made once: 625 topics of 8 queues, one message of 256 B in each queue. Apache makes it where there is one,
-else WheelMQ. Each round copies it, starts a broker on it, sends a message to each queue, and pulls both from each.
+The store is created once: 625 topics of 8 queues, one message of 256 B in each queue. Apache creates it if it is
+present, otherwise WheelMQ. Each round copies it, starts a broker on it, sends a message to each queue, and pulls both
+messages from each.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ BODY: Final = b"x" * 256
 ASK_DEADLINE_S: Final = 60.0
 START_DEADLINE_S: Final = 300.0
 SETTLE_S: Final = 15.0
-"""From the last request until memory is looked at: a checkpoint, a collection."""
+"""Time from the last request to the reading of memory, for a checkpoint and a garbage collection."""
 
 Running = tuple[int, str, float]
-"""A broker: process id, address, seconds until it listened."""
+"""A broker: its process id, its address, and the seconds until it listened."""
 
 METRICS = [
     Metric("start_s", "broker ready on the store, s", ratio_at_most=1),
@@ -107,7 +108,7 @@ def _of_process(pid: int) -> Figures:
 
 @contextmanager
 def _broker(kind: type[Target], home: Path) -> Iterator[Running]:
-    """A broker alone on the store in `home`."""
+    """Run a broker alone on the store in `home`."""
     home.mkdir(exist_ok=True)
     if kind is Apache:
         with ApacheNameServer(home) as namesrv:
@@ -157,7 +158,7 @@ def _pull_each(link: SyncConnection, topics: int) -> None:
 
 
 def _copy_sparse(source: str, target: str) -> str:
-    """Copy a file without its holes: those of queues are nearly nothing else."""
+    """Copy a file without its holes. The files of queues consist almost only of holes."""
     with open(source, "rb") as there, open(target, "wb") as here:
         size = os.fstat(there.fileno()).st_size
         here.truncate(size)

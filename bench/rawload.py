@@ -1,7 +1,7 @@
 """A load of raw frames: many connections, each with a window of sends in flight.
 
-The frames are built by a compiled loop from a template, so that one process can ask more of a broker than a broker
-can serve. Each message has a unique key that counts up, so that a reader of the queues can tell what came of each.
+A compiled loop builds the frames from a template, so that one process can send more than a broker can accept. The
+unique keys of messages count up, so that a reader of the queues can find each message.
 """
 
 from __future__ import annotations
@@ -27,33 +27,36 @@ HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 UNIQ_DIGITS = 10
 PREFIX = "00000000000000BE0CB000"
 INNER_HEAD = struct.Struct(">iiiii")
-"""Of a message in a batch: size, magic, body crc, flag, body size (RocketMQ: MessageDecoder.encodeMessage)."""
+"""The head of a message in a batch: size, magic, body crc, flag, body size (RocketMQ: MessageDecoder.encodeMessage).
+"""
 
 OPAQUE_BASE = 10_000_000
 OPAQUE_COUNT = 80_000_000
-"""An opaque tells the number of its message as long as there are no more than so many."""
+"""An opaque identifies its message up to this number of messages."""
 
 LAST_ANSWERS_S = 30.0
-"""How long answers are waited for when nothing more is sent."""
+"""How long the generator waits for answers after the last send."""
 
 
 @dataclass
 class Template:
-    """The bytes of one frame, and where its changing parts stand."""
+    """The bytes of one frame, and the places of its variable parts."""
 
     frame: Bytes
     opaque_at: int
     uniq_at: Integers
-    """Of the digits of unique keys: that of the message, or those of the batch and of each message in it."""
+    """Places of the digits of unique keys: that of the message, or those of the batch and of each message in it."""
     time_at: int
-    """Of the 13 digits of TIMER_DELIVER_MS; -1 for a plain message."""
+    """Place of the 13 digits of TIMER_DELIVER_MS; -1 for a plain message."""
     queue_at: int
 
 
 def template(topic: str, body_bytes: int, *, timed: bool, prefix: str = PREFIX, batch: int = 1) -> Template:
-    """A send frame for `topic` with a body of `body_bytes`, its unique keys beginning with `prefix` (22 characters).
+    """Return a send frame for `topic` with a body of `body_bytes`.
 
-    With a `batch` of more than 1 it holds so many messages, as the Java client joins them.
+    Its unique keys begin with `prefix` (22 characters).
+
+    With a `batch` above 1 it holds this number of messages, encoded as by the Java client.
     """
     assert len(prefix) == 32 - UNIQ_DIGITS
     timer = "TIMER_DELIVER_MS\\u00010000000000000\\u0002" if timed else ""
@@ -87,7 +90,10 @@ def template(topic: str, body_bytes: int, *, timed: bool, prefix: str = PREFIX, 
 
 @njit(cache=True)
 def build(template, opaque_at, uniq_at, time_at, queue_at, queues, first, count, deliver_ms, out):  # type: ignore[no-untyped-def]
-    """Write `count` frames for the messages, or batches, first, first + 1, ... to `out`; how many bytes."""
+    """Write `count` frames for the messages, or batches, first, first + 1, ...
+
+    to `out`. Returns the number of bytes.
+    """
     n = template.shape[0]
     for i in range(count):
         at = i * n
@@ -113,9 +119,9 @@ def build(template, opaque_at, uniq_at, time_at, queue_at, queues, first, count,
 
 @njit(cache=True)
 def find_opaque(data, at, stop):  # type: ignore[no-untyped-def]
-    """The number behind `"opaque":` in data[at:stop]; -1 if there is none."""
+    """Return the number after `"opaque":` in data[at:stop]; -1 if there is none."""
     for p in range(at, stop - 9):
-        # a"opaque": is told from all else in an answer by its q
+        # its q distinguishes "opaque": from the other names in an answer
         if data[p + 3] == 97 and data[p + 4] == 113 and data[p + 5] == 117 and data[p + 8] == 58:
             value = 0
             p += 9
@@ -128,9 +134,9 @@ def find_opaque(data, at, stop):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def count_answers(data, end, taken):  # type: ignore[no-untyped-def]
-    """How many whole frames begin data[:end], how many of them say code 0, and where the rest begins.
+    """Return the number of whole frames in data[:end], the number of them with code 0, and the beginning of the rest.
 
-    `taken[number]` is set for each message that was answered with code 0; an empty one is left alone.
+    Sets `taken[number]` for each message with code 0, unless `taken` is empty.
     """
     at = 0
     frames = 0
@@ -142,7 +148,7 @@ def count_answers(data, end, taken):  # type: ignore[no-untyped-def]
         stop = at + 4 + length
         if stop > end:
             break
-        # `"code":0,` stands within the first bytes of either broker's JSON header
+        # both brokers write `"code":0,` within the first bytes of their JSON header
         for p in range(at + 8, min(at + 24, stop)):
             if data[p] == 101 and data[p + 1] == 34 and data[p + 2] == 58:  # e":
                 if data[p + 3] == 48:
@@ -159,7 +165,7 @@ def count_answers(data, end, taken):  # type: ignore[no-untyped-def]
 
 @dataclass
 class Peer:
-    """One connection and what is in flight on it."""
+    """One connection and its state."""
 
     socket: socket.socket
     received: bytearray = field(default_factory=lambda: bytearray(1 << 20))
@@ -170,7 +176,7 @@ class Peer:
 
 @dataclass
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     sent: int = 0
     answered: int = 0
@@ -179,15 +185,15 @@ class Result:
     first_ms: int = 0
     last_ms: int = 0
     processor_seconds: float = 0.0
-    """Of this process, while it was sending."""
+    """Processor seconds of this process while it was sending."""
     frame_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What to send: for `seconds` or `messages`, as fast as the window allows or at `rate` a second.
+    """The load: for `seconds` or `messages`, as fast as the window permits or at `rate` per second.
 
-    A timer is due `delays_ms` after it is sent, one delay for even and one for odd numbers; or at `deliver_at_ms`.
+    A timer is due `delays_ms` after its send (one delay for even and one for odd numbers), or at `deliver_at_ms`.
     """
 
     body_bytes: int = 256
@@ -201,7 +207,7 @@ class Load:
     queues: int = 4
     prefix: str = PREFIX
     batch: int = 1
-    """Messages in a frame; `messages`, `rate` and all results count frames."""
+    """Messages per frame. `messages`, `rate` and all results count frames."""
 
     @property
     def is_timed(self) -> bool:
@@ -209,7 +215,7 @@ class Load:
 
 
 class Generator:
-    """One run of a load. `taken` has a byte for each message, set once it was answered with code 0."""
+    """One run of a load. `taken` has one byte per message, which is set by an answer with code 0."""
 
     def __init__(self, address: str, topic: str, load: Load, taken: Bytes | None = None) -> None:
         self.load = load
@@ -233,12 +239,12 @@ class Generator:
         self._began = self._stop_at = 0.0
 
     def _compile(self) -> None:
-        """Before the clock runs."""
+        """Compile the kernels before the measured time."""
         self._build(0, 1)
         count_answers(np.zeros(8, np.uint8), 0, self._taken)
 
     def run(self) -> Result:
-        """Send, and wait for the last answers. Raises ConnectionError when the broker closes a connection."""
+        """Send, and wait for the last answers. Raises ConnectionError if the broker closes a connection."""
         result, load = self.result, self.load
         processor = time.process_time()
         result.first_ms = int(time.time() * 1000)

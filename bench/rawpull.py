@@ -1,6 +1,6 @@
-"""Raw pulls: many connections, each with one pull under way, each walking through its share of a backlog.
+"""Raw pulls: many connections, each with one pull at a time through its share of a backlog.
 
-An answer is looked at as far as it takes to know that all messages were in it: they are of one size.
+All messages have one size, so the length of an answer shows that all its messages are present.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEXT: Final = re.compile(rb'"nextBeginOffset":"(\d+)"')
 
 
 class PullFailed(Exception):
-    """An answer is not what a backlog gives; the text begins as the answer's header does."""
+    """An answer is not that of a backlog. The text begins like the answer's header."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Share:
 
 @dataclass
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     messages: int = 0
     pulls: int = 0
     seconds: float = 0.0
     processor_seconds: float = 0.0
-    """Of this process."""
+    """Processor seconds of this process."""
 
 
 def shares(ends: Sequence[int], connections: int) -> list[Share]:
-    """Queues 0, 1, ... with messages up to `ends`, in as many parts as there are connections, or nearly so."""
+    """Split queues 0, 1, ... with messages up to `ends` into about as many parts as there are connections."""
     parts = max(1, connections // len(ends))
     return [
         Share(queue_id, end * i // parts, end * (i + 1) // parts)
@@ -57,7 +57,7 @@ def shares(ends: Sequence[int], connections: int) -> list[Share]:
 
 
 def pull_all(address: str, topic: str, group: str, wanted: Sequence[Share]) -> Result:
-    """Pull all of them, a connection for each. Raises PullFailed, TimeoutError."""
+    """Pull all shares, with one connection per share. Raises PullFailed, TimeoutError."""
     result = Result()
     walks = [_Walk(address, topic, group, share) for share in wanted]
     processor_s, began_s = time.process_time(), time.monotonic()
@@ -87,7 +87,7 @@ def pull_all(address: str, topic: str, group: str, wanted: Sequence[Share]) -> R
 
 
 class _Walk:
-    """A connection, and how far it is in its share."""
+    """A connection, and its position in its share."""
 
     def __init__(self, address: str, topic: str, group: str, share: Share) -> None:
         host, _, port = address.rpartition(":")
@@ -102,7 +102,7 @@ class _Walk:
         self._rest = '},"flag":0,"language":"JAVA","opaque":1,"serializeTypeCurrentRPC":"JSON","version":479}'
 
     def ask(self) -> bool:
-        """Pull on; False at the end."""
+        """Send the next pull. Returns False at the end of the share."""
         count = min(BATCH, self._share.end - self._at)
         if count <= 0:
             return False
@@ -111,7 +111,7 @@ class _Walk:
         return True
 
     def receive(self) -> int:
-        """Read more; how many messages the answer holds, 0 while it is not whole."""
+        """Receive bytes. Returns the number of messages in the answer; 0 while it is incomplete."""
         count = self.socket.recv_into(self._received[self._filled :])
         if not count:
             raise PullFailed("the broker closed a connection")

@@ -1,7 +1,7 @@
-"""How long a start takes on a store of many small records, after a stop and after kill -9 under load.
+"""Duration of a start on a store of many small records, after a stop and after kill -9 under load.
 
-WheelMQ fills the store and starts on it; then Apache opens the same store, and does the same. A start has come to its
-end when the broker says where the queues end, and they hold all that was taken before.
+WheelMQ fills the store and starts on it. Then Apache opens the same store and does the same. A start is complete when
+the broker returns the ends of the queues, and they hold all messages that were accepted before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORDS_SHORT = 200_000
 BODY_BYTES = 100
 TOPIC = "Bench"
 STARTS = 3
-"""Starts of each kind in a round; their median counts."""
+"""Starts of each kind per round. Their median counts."""
 SENT_BEFORE_KILL_S = 2.0
 FILL_DEADLINE_S = 3600.0
 START_DEADLINE_S = 600.0
@@ -47,22 +47,22 @@ METRICS = [
 
 
 class Broker(Protocol):
-    """One that can be started and ended on a store, again and again."""
+    """A broker that can be started and ended repeatedly on a store."""
 
     address: str
 
     @property
     def pid(self) -> int:
-        """While it runs."""
+        """Return the process id while it runs."""
 
     def start(self) -> None:
-        """Returns when it listens."""
+        """Start, and return once it listens."""
 
     def stop(self) -> None:
-        """In order."""
+        """Stop cleanly."""
 
     def kill(self) -> None:
-        """As a crash does."""
+        """Stop as a crash does."""
 
 
 class Ours:
@@ -150,7 +150,7 @@ def _round(report: Report, options: argparse.Namespace, records: int, *, with_ap
 
 
 def _starts(broker: Broker) -> Figures:
-    """Starts after stops, then after kills. The broker is stopped, and is so again."""
+    """Measure starts after stops, then after kills. The broker is stopped before and after."""
     figures: Figures = {"stop_s": statistics.median(_after_stop(broker) for _ in range(STARTS))}
     figures["kill_s"] = statistics.median(_after_kill(broker) for _ in range(STARTS))
     with running(broker):
@@ -177,7 +177,7 @@ def _after_kill(broker: Broker, meanwhile: Callable[[], object] = lambda: None) 
 
 
 def _seconds_until_all_is_there(broker: Broker, wanted: int) -> float:
-    """Start, and stop again; how long until the queues tell of `wanted` messages."""
+    """Start, and stop again. Returns the time until the queues have `wanted` messages."""
     began_s = time.monotonic()
     with running(broker):
         found = stored(broker)
@@ -193,7 +193,7 @@ def _send(broker: Broker, load: Load) -> int:
 
 
 def stored(broker: Broker) -> int:
-    """How many messages the queues of TOPIC hold."""
+    """Return the number of messages in the queues of TOPIC."""
     with closing(SyncConnection(broker.address, timeout_s=30.0)) as link:
         ends = [
             Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": str(i)}) for i in range(QUEUES)
@@ -209,7 +209,7 @@ def _log_bytes(broker: Broker) -> int:
 
 @contextmanager
 def running(broker: Broker) -> Iterator[None]:
-    """Started; whoever leaves by an exception leaves it killed."""
+    """Start the broker for the block, and kill it if the block raises."""
     broker.start()
     try:
         yield

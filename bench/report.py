@@ -1,7 +1,7 @@
-"""What all benchmarks share: their options, the order of rounds, and the table that they print.
+"""The shared part of the benchmarks: their options, the order of rounds, and the table that they print.
 
-A benchmark measures one target at a time and gives figures by name. Rounds go Apache, WheelMQ, Apache, WheelMQ; the
-table shows medians, with the span of the rounds where there are several.
+A benchmark measures one target at a time and returns figures by name. Rounds run Apache, WheelMQ, Apache, WheelMQ.
+The table shows medians, and the range of the rounds if there are several.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Metric:
-    """One row of a table, and what is wanted of WheelMQ: a value, or a ratio to Apache's."""
+    """One row of a table, and the goal for WheelMQ: a value, or a ratio to Apache's."""
 
     key: str
     label: str
@@ -35,7 +35,7 @@ class Metric:
     ratio_at_least: float | None = None
     ratio_at_most: float | None = None
     below: float | None = None
-    """As at_most, but not reached."""
+    """Like at_most, but exclusive."""
 
     @property
     def wanted(self) -> str:
@@ -49,7 +49,7 @@ class Metric:
         return ", ".join(text.format(value) for text, value in parts.items() if value is not None)
 
     def is_met(self, value: float | None, ratio: float | None) -> bool | None:
-        """None where nothing is wanted or nothing can be said."""
+        """Return whether the goal is met; None if there is no goal or no value."""
         checks = [
             None if self.at_most is None or value is None else value <= self.at_most,
             None if self.at_least is None or value is None else value >= self.at_least,
@@ -62,7 +62,7 @@ class Metric:
 
 
 def parser(module: str, text: str | None, *, rounds: int = 3) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Return a parser with the options of every benchmark."""
     made = argparse.ArgumentParser(
         prog=f"python -m bench.{module}", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -78,12 +78,15 @@ def parser(module: str, text: str | None, *, rounds: int = 3) -> argparse.Argume
 
 
 def add_flush(made: argparse.ArgumentParser) -> None:
-    """The option that both brokers flush by."""
+    """Add the option for the flush mode of both brokers."""
     made.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH", help="(ASYNC_FLUSH)")
 
 
 def measure_flushing(report: Report, options: argparse.Namespace, one: Callable[[Target], Figures]) -> None:
-    """As `measure`, with both brokers flushing as they are told; with SYNC_FLUSH it is wanted to be ahead of Apache."""
+    """Do the same as `measure`, with the flush mode of the options.
+
+    With SYNC_FLUSH, WheelMQ must be ahead of Apache.
+    """
     if options.flush != "ASYNC_FLUSH":
         report.title += f", {options.flush}"
         report.metrics = [replace(m, ratio_at_least=1.0) if m.ratio_at_least else m for m in report.metrics]
@@ -92,7 +95,7 @@ def measure_flushing(report: Report, options: argparse.Namespace, one: Callable[
 
 
 def parse(made: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The options; from here on a SIGTERM ends us in order, and with us all that we started."""
+    """Return the options. From now on a SIGTERM ends this process cleanly, with all processes that it started."""
     options = made.parse_args(argv)
     if options.rounds is None:
         options.rounds = 1 if options.short else options.rounds_usual
@@ -102,7 +105,7 @@ def parse(made: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse
 
 @dataclass
 class Report:
-    """Figures of all rounds by target, in the order in which the targets came."""
+    """Figures of all rounds by target, in the order of the targets."""
 
     title: str
     metrics: Sequence[Metric]
@@ -111,27 +114,27 @@ class Report:
     before: dict[str, float] = field(default_factory=machine)
 
     def add(self, name: str, figures: Figures) -> None:
-        """Take the figures of a round."""
+        """Add the figures of a round."""
         self.figures.setdefault(name, []).append(figures)
 
     def medians(self, name: str) -> Figures:
-        """The median of each figure over the rounds; of a figure that is missing in some, over the others."""
+        """Return the median of each figure over the rounds that have it."""
         rounds = self.figures.get(name, [])
         keys = dict.fromkeys(key for figures in rounds for key in figures)
         return {key: statistics.median([figures[key] for figures in rounds if key in figures]) for key in keys}
 
     def ratio(self, metric: Metric) -> float | None:
-        """WheelMQ's median by Apache's."""
+        """Return WheelMQ's median divided by Apache's."""
         ours, theirs = (self.medians(name).get(metric.key) for name in ("WheelMQ", "Apache"))
         return ours / theirs if ours is not None and theirs else None
 
     def missed(self) -> list[str]:
-        """The labels of what is not as wanted."""
+        """Return the labels of the missed goals."""
         ours = self.medians("WheelMQ")
         return [m.label for m in self.metrics if m.is_met(ours.get(m.key), self.ratio(m)) is False]
 
     def text(self) -> str:
-        """The table."""
+        """Return the table as text."""
         names = list(self.figures)
         both = "Apache" in names and "WheelMQ" in names
         head = ["", *names, *(["ratio"] if both else []), "wanted", ""]
@@ -167,7 +170,7 @@ class Report:
         return middle if len(values) == 1 else f"{middle} ({number(min(values))} to {number(max(values))})"
 
     def finish(self, path: Path | None) -> int:
-        """Print the table, write the figures; the exit code."""
+        """Print the table, write the figures to `path`, and return the exit code."""
         print(self.text(), flush=True)
         if path is not None:
             medians = {name: self.medians(name) for name in self.figures}
@@ -185,7 +188,10 @@ def measure(
     settings: Mapping[str, object] | None = None,
     apache: Mapping[str, object] | None = None,
 ) -> None:
-    """Rounds of `one` on a new start of each target in turn. `settings` are WheelMQ's broker's, `apache` of its."""
+    """Run rounds of `one`, each on a fresh start of each target in turn.
+
+    `settings` are those of WheelMQ's broker, `apache` those of Apache's.
+    """
     targets, why = rivals()
     if options.only is not None:
         targets = [target for target in targets if target.name == options.only]
@@ -201,12 +207,12 @@ def measure(
 
 
 def tell(text: str) -> None:
-    """Say what is going on, beside the table."""
+    """Print progress to the standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def spread(values: Any, name: str = "") -> Figures:
-    """p50, p99 and max of values that are at hand, as `p50_ms`, or `p50_<name>_ms`; nothing of none."""
+    """Return p50, p99 and max of `values`, as `p50_ms` or `p50_<name>_ms`; nothing if there are no values."""
     if not len(values):
         return {}
     p50, p99 = np.percentile(values, (50, 99)).tolist()
@@ -215,7 +221,7 @@ def spread(values: Any, name: str = "") -> Figures:
 
 
 def number(value: float) -> str:
-    """A figure for people: three significant digits at least, no more than it needs."""
+    """Return a figure for people, with at least three significant digits and no superfluous ones."""
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""Room on the disk: what a benchmark needs of it, and what Apache makes of a disk that is nearly full."""
+"""Room on the disk: the needs of a benchmark, and Apache's behaviour on a disk that is nearly full."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from bench.report import Report
 
 GB: Final = 1e9
 SPARE_BYTES: Final = 1 << 30
-"""Left to whoever else is on the machine."""
+"""Left for other users of the machine."""
 AHEAD_BYTES: Final = 4 << 30
-"""What is made ahead of a log of more than a file of 1 GiB, and the message index."""
+"""Bytes of files created ahead, for a log of more than one file of 1 GiB, and of the message index."""
 APACHE_FULL: Final = 0.90
-"""The share of the disk that is used from which on Apache takes no more messages. It looks from a minute after its
-start on, and the bound cannot be set higher (RocketMQ: DefaultMessageStore.CleanCommitLogService)."""
+"""Apache accepts no more messages from this used share of the disk on.
+
+It checks from a minute after its start on, and the limit cannot be higher (RocketMQ:
+DefaultMessageStore.CleanCommitLogService).
+"""
 
 
 @contextmanager
@@ -33,17 +36,19 @@ def folder(prefix: str, parent: Path | None) -> Iterator[Path]:
 
 
 def free_bytes(home: Path | None) -> int:
-    """What stores made in `home` may take."""
+    """Return the number of bytes that stores in `home` may take."""
     return max(0, shutil.disk_usage(_place(home)).free - SPARE_BYTES)
 
 
 def make_room(
     report: Report, options: argparse.Namespace, stored_bytes: float, ahead_bytes: float = AHEAD_BYTES
 ) -> None:
-    """See that there is room for stores of so many bytes, one at a time; Apache is left out where it would refuse.
+    """Check that there is room for stores of `stored_bytes`, one at a time.
 
-    `ahead_bytes` is what files take that are made before they are reached; Apache's have holes until then.
-    Raises SystemExit, whose text says what there is.
+    Leave Apache out if it would reject messages.
+
+    `ahead_bytes` is the size of files that are created before they are needed. Apache's have holes until then. Raises
+    SystemExit, whose text names the free room.
     """
     place, free = _place(options.home), free_bytes(options.home)
     wanted_bytes = stored_bytes + ahead_bytes
@@ -67,6 +72,7 @@ def _place(home: Path | None) -> Path:
 
 
 def _apaches_share(place: Path, more: float) -> float:
-    """How full the disk is with `more` bytes on it, as Apache counts: what is kept for root does not exist."""
+    """Return the used share of the disk with `more` bytes on it, as Apache counts it: without the share reserved for
+    root."""
     usage = shutil.disk_usage(place)
     return (usage.used + more) / (usage.used + usage.free)

@@ -1,7 +1,7 @@
-"""Sends of Apache's Java client, each thread waiting for its answer; and what a message costs the broker.
+"""Sends of Apache's Java client, whose threads each wait for their answer; and the broker's cost per message.
 
-32 threads and 256 B; with --all 1, 32 and 64 threads, each with 256 B, 1 KiB, 4 KiB and batches of 32 of 256 B. All
-figures are for messages.
+32 threads and 256 B. With --all, 1, 32 and 64 threads, each with 256 B, 1 KiB, 4 KiB and batches of 32 of 256 B. All
+figures count messages.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ SIZES: Final = (256, 1024, 4096)
 BATCH: Final = 32
 BATCH_SIZE: Final = 256
 SETTLE_S: Final = 2
-"""Sends unmeasured before each that are measured, by a client that is warm."""
+"""Unmeasured seconds before each measured case, with a warm client."""
 WARM_S: Final = 60
 WARM_LAST_S: Final = 10
-"""The last part of it, in which the rate is taken."""
+"""The last part of it, which gives the rate."""
 ANSWER_S: Final = 60
 
 
 @dataclass(frozen=True)
 class Case:
-    """Who sends what."""
+    """One case of the benchmark."""
 
     threads: int = 32
     body_bytes: int = 256
@@ -89,12 +89,12 @@ def _sends(target: Target, cases: Sequence[Case], seconds: int) -> Figures:
 
 
 def send(client: JavaClient, seconds: int, case: Case) -> dict[str, float]:
-    """Send for so long: messages `sent`, sends `failed`, `seconds`."""
+    """Send for `seconds`. Returns messages `sent`, sends `failed` and `seconds`."""
     return client.command(f"sends {seconds} {case.threads} {case.body_bytes} {case.batch}", seconds + ANSWER_S)
 
 
 def warm(client: JavaClient) -> float:
-    """Send unmeasured for a fixed time: the JIT compilers of the client and of a broker in Java need about a minute.
+    """Send unmeasured for a fixed time. The JIT compilers of the client and of a broker in Java need about a minute.
 
     Returns the messages per second at the end.
     """

@@ -1,7 +1,7 @@
 """Sends as raw frames: 16 connections with 64 in flight each, of 256 B, 1 KiB and 4 KiB; and batches of 32 of 256 B.
 
-Of batches 8 are in flight on each connection, and all figures are for messages. Beside Apache and WheelMQ stands a
-sink, which answers and does nothing else: what the generator could ask for.
+Each connection has 8 batches in flight. All figures count messages. A third column shows a sink that only answers:
+the highest rate of the generator.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ BATCH: Final = 32
 BATCH_WINDOW: Final = 8
 SINK_S: Final = 5.0
 RATIOS: Final = {"256": 4.0, "1024": 3.0}
-"""How far ahead of Apache sends are wanted to be; others are to be ahead."""
+"""Goals for the ratio to Apache; the goal of all other cases is 1."""
 
 Cases = dict[str, Load]
-"""By how they are called in figures: 256, or 256x32."""
+"""Loads by their names in figures: 256, or 256x32."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
-"""A server that takes sends and does nothing: it answers each at once from a template.
+"""A server that answers each send at once from a template, and does nothing else.
 
-It shows how much the generator (bench/rawload.py) could ask for, if a broker could serve it: the ceiling of every
-figure that the generator measures. Prints its address, ends with its standard input.
+It shows the highest rate of the generator (bench/rawload.py), which limits every figure that the generator measures.
+It prints its address, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECEIVE_BYTES = 1 << 20
 
 
 def answer_template() -> Bytes:
-    """An answer as a broker gives it, with an opaque of 8 digits at the end of its header."""
+    """Return an answer as a broker sends it, with an opaque of 8 digits at the end of its header."""
     header = (
         b'{"code":0,"extFields":{"MSG_REGION":"DefaultRegion","TRACE_ON":"true","msgId":"7F00000100002A9F0000000000000000"'
         b',"queueId":"0","queueOffset":"0","transactionId":"00000000000000BE0CB0000000000000"},"flag":1,'
@@ -31,7 +31,10 @@ def answer_template() -> Bytes:
 
 @njit(cache=True)
 def answer(data, end, template, out):  # type: ignore[no-untyped-def]
-    """Answer the whole frames that begin data[:end]: bytes written, and where the rest begins."""
+    """Answer the whole frames at the start of data[:end].
+
+    Returns the written bytes, and the beginning of the rest.
+    """
     at = 0
     written = 0
     n = template.shape[0]
@@ -42,7 +45,7 @@ def answer(data, end, template, out):  # type: ignore[no-untyped-def]
         stop = at + 4 + length
         if stop > end:
             break
-        # the opaque stands behind the properties in the generator's header
+        # the generator's header has the opaque after the properties
         value = find_opaque(data, at + 200, stop)
         out[written : written + n] = template
         for k in range(8):
@@ -62,12 +65,12 @@ class _Peer:
 
 
 class Sink:
-    """One loop over all connections."""
+    """A server with one loop over all connections."""
 
     def __init__(self) -> None:
         self._template = answer_template()
         self._out = np.zeros(RECEIVE_BYTES, np.uint8)
-        answer(np.zeros(8, np.uint8), 0, self._template, self._out)  # compiled before anybody connects
+        answer(np.zeros(8, np.uint8), 0, self._template, self._out)  # compiles before any connection
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)

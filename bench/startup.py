@@ -1,4 +1,4 @@
-"""How long starts take: the broker with an empty kernel cache and again, and everything up to the first turn."""
+"""Duration of starts: the broker with an empty kernel cache and again, and all parts up to the first turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.report import Figures, Metric, Report, parse, parser, tell
 from bench.targets import Apache, Part, prepare, rivals
 
 AGAIN = 3
-"""Later starts of a round; their median counts."""
+"""Number of later starts per round. Their median counts."""
 FIRST_DEADLINE_S = 300.0
 
 METRICS = [

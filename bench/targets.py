@@ -1,6 +1,6 @@
-"""Apache RocketMQ and WheelMQ under one interface: started in a folder of their own, asked, stopped, gone.
+"""One interface for Apache RocketMQ and WheelMQ: start in a new folder, ask, stop, delete.
 
-Both keep their log in files of 1 GiB and flush in the background. One is alive at a time.
+Both keep their log in files of 1 GiB and flush in the background. Only one runs at a time.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ QUEUES: Final = 4
 
 
 class NotReady(Exception):
-    """A part did not come up; the text ends with what it said."""
+    """A part did not start. The text ends with its output."""
 
 
 class Target(ABC):
-    """One broker and what belongs to it, in a new folder below `parent` that goes with it."""
+    """One broker with its other parts, in a new folder below `parent` that is deleted with it."""
 
     name: ClassVar[str]
     namesrv: str
@@ -71,37 +71,37 @@ class Target(ABC):
 
     @abstractmethod
     def _start(self, stack: ExitStack) -> None:
-        """Start everything; what is to be undone goes on the stack."""
+        """Start all parts, and register their cleanup on the stack."""
 
     @abstractmethod
     def end(self) -> None:
-        """End the processes, and leave the folder to be read."""
+        """End the processes, and keep the folder for reading."""
 
     def ask(self, code: int, **ext: object) -> Command:
-        """The broker's answer. Raises Refused, CallError."""
+        """Return the broker's answer. Raises Refused, CallError."""
         assert self._link is not None
         return self._link.ask(Command(code=code, ext={name: str(value) for name, value in ext.items()}))
 
     def runtime(self) -> dict[str, str]:
-        """What the broker says of itself, by Apache's names (code 28)."""
+        """Return the broker's runtime information, by Apache's names (code 28)."""
         table: dict[str, str] = msgspec.json.decode(self.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
         return table
 
     def log_bytes(self) -> int:
-        """Where the commit log ends."""
+        """Return the end of the commit log."""
         return int(self.runtime()["commitLogMaxOffset"])
 
     def unindexed(self) -> int:
-        """Parked messages that are not in the timer's index yet."""
+        """Return the number of parked messages that are not in the timer's index yet."""
         return int(self.runtime()["timerOffsetBehind"])
 
     def stored(self, topic: str) -> int:
-        """How many messages the topic's queues hold."""
+        """Return the number of messages in the topic's queues."""
         code = RequestCode.GET_MAX_OFFSET
         return sum(int(self.ask(code, topic=topic, queueId=i).ext["offset"]) for i in range(QUEUES))
 
     def processor(self) -> Processor:
-        """A meter of all its processes, from now on."""
+        """Return a processor meter of all its processes, which starts now."""
         return Processor(lambda: parts_of(self.pids))
 
 
@@ -118,7 +118,7 @@ class Apache(Target):
         self.pids = {"broker": self._broker.pid, "namesrv": namesrv.pid}
 
     def end(self) -> None:
-        self._broker.kill()  # what is mapped stays in the files
+        self._broker.kill()  # mapped data stays in the files
 
 
 class WheelMQ(Target):
@@ -138,18 +138,22 @@ class WheelMQ(Target):
         self._up.end()
 
     def metrics(self) -> dict[str, Any]:
-        """What the broker says of itself, its timer and the pipeline."""
+        """Return the broker's metrics of itself, its timer and the pipeline."""
         found: dict[str, Any] = msgspec.json.decode(self.ask(RequestCode.WMQ_METRICS).body)
         return found
 
     def armed_in_place(self) -> int:
-        """Return how many messages the broker armed in place of turns since its start; 0 beside a live pipeline."""
+        """Return the number of messages that the broker armed in place of turns since its start; 0 with a live
+        pipeline."""
         by = self.metrics()["timers"]["armed_by"]
         return int(by.get("wheel_lane", 0) + by.get("index_lane", 0))
 
 
 class Part:
-    """One `wheelmq` command as a process that says what happens as JSON lines; ended together with all below it."""
+    """One `wheelmq` command as a process that prints events as JSON lines.
+
+    It is ended with all its child processes.
+    """
 
     def __init__(self, words: Sequence[str], home: Path, environment: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-P", "-m", "wheelmq", *words, "--home", str(home), "--json"]
@@ -161,12 +165,12 @@ class Part:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "WHEELMQ_JAVA_CACHE": "use", **(environment or {})},
-                process_group=0,  # a Ctrl-C is for us, who end it in order
+                process_group=0,  # a Ctrl-C goes to this process, which ends the command cleanly
             )
         self._said = b""
 
     def until(self, event: str, deadline_s: float = READY_DEADLINE_S) -> dict[str, Any]:
-        """What it says of `event`. Raises NotReady when it ends before or takes too long."""
+        """Return the fields of `event`. Raises NotReady if the process ends before or exceeds the deadline."""
         assert self.process.stdout is not None
         end_s = time.monotonic() + deadline_s
         while True:
@@ -185,7 +189,7 @@ class Part:
             self._said += chunk
 
     def end(self) -> None:
-        """Stop it in order, or by force after the deadline, and whatever it started."""
+        """Stop the process cleanly, or kill it after the deadline. Kill its remaining child processes."""
         below = family(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -202,7 +206,8 @@ class Part:
 
 
 def prepare() -> None:
-    """What a machine does once, and no run is to be measured with: kernels compiled, the JVM's start-up cache made."""
+    """Do the work that a machine does once and that no run must measure: compile kernels, create the JVM's start-up
+    cache."""
     lines = (
         "from wheelmq.formats.kernels.warm import warm",
         "from wheelmq.pipeline.training import make_startup_cache",
@@ -219,11 +224,11 @@ def prepare() -> None:
 
 
 def flags(settings: Mapping[str, object]) -> list[str]:
-    """Broker settings as options of the command line."""
+    """Return broker settings as options of the command line."""
     return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
 
 def rivals() -> tuple[list[type[Target]], str | None]:
-    """Whom to measure, Apache first; and why Apache is left out, if it is."""
+    """Return the targets, Apache first, and the reason if Apache is left out."""
     why = java_and_maven_found()
     return ([WheelMQ], f"without Apache: {why}") if why else ([Apache, WheelMQ], None)

@@ -1,7 +1,7 @@
 """Ticks of the broker and memory of all processes, over 3,000 turns back to back under a mixed load.
 
-The load is timers due soon and late, at a steady rate, beside plain sends. Memory is taken now and then: a third of the
-samples against another, and a line through all of them, show whether it grows.
+The load is timers due soon and late at a steady rate, and plain sends. Memory is sampled regularly. The difference
+between the first and the last third of the samples, and a line through all of them, show whether it grows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLAIN = Load(connections=4, rate=4000.0)
 SETTLE_S = 20.0
 SAMPLE_S = 10.0
 SECONDS_A_TURN_MAX = 1.5
-"""The run is given up at this many seconds a turn: then the machine is too busy for it."""
+"""The run ends at this number of seconds per turn, because the machine is too busy."""
 PARTS = ("broker", "driver", "jvm", "workers")
 KINDS = {"pss": "PSS", "anonymous": "anonymous"}
 
@@ -94,7 +94,7 @@ def _watch(target: WheelMQ, turns: int, end_s: float) -> Figures:
 
 
 def _memory(target: WheelMQ) -> Figures:
-    """MiB by part and kind; of several workers, all together."""
+    """Return MiB by part and kind; the workers are summed."""
     found: dict[str, float] = defaultdict(float)
     for pid, part in parts_of(target.pids).items():
         for kind, value in memory_mib(pid).items():
@@ -103,7 +103,8 @@ def _memory(target: WheelMQ) -> Figures:
 
 
 def trend(samples: Sequence[tuple[int, float]]) -> Figures:
-    """The medians of the first and the last third in MiB, and the slope in KiB a turn of the line through all."""
+    """Return the medians of the first and the last third in MiB, and the slope of the line through all in KiB per
+    turn."""
     turns, values = np.array(samples, float).T
     third = max(1, len(values) // 3)
     slope = float(np.polyfit(turns, values, 1)[0]) * 1024 if turns[-1] > turns[0] else 0.0

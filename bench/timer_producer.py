@@ -1,15 +1,15 @@
-"""Apache's own benchmark of timers: TimerProducer and TimerConsumer as they are, on the Java client 5.3.3.
+"""Apache's own benchmark of timers: unchanged TimerProducer and TimerConsumer, on the Java client 5.3.3.
 
-They are taken from rocketmq-example 5.5.0, since Maven Central has no 5.3.3 of it: what was changed in between is that
-they listen to the option for the name server.
+They are those of rocketmq-example 5.5.0, because Maven Central does not have 5.3.3 of it. Since 5.3.3 they only
+gained support for the option of the name server.
 
-16 threads send 80,000 timers of 1 KiB for each of 4 seconds, and all are sent in the two minutes before the first
-second: that is fixed in the program, which has 100 such seconds by default, and more than a small disk holds. So a
-broker takes three minutes.
+16 threads send 80,000 timers of 1 KiB for each of 4 seconds. All are sent in the two minutes before the first of
+these seconds; the program fixes that. By default it has 100 such seconds, which is more than a small disk can hold.
+So a broker takes three minutes.
 
-The first rows are what the programs print: the pace of the last nine seconds, every ten; the consumer's delays, which
-are those of the whole run. Its percentiles are not of messages but of the different delays in milliseconds that it met,
-each counted once. Lateness in the topic is read from the queues.
+The first rows are printed by the programs: the rate of the last nine seconds, every ten seconds, and the consumer's
+delays of the whole run. The consumer's percentiles count each different delay in milliseconds once, not each message.
+Lateness in the topic is read from the queues.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ BODY_BYTES: Final = 1024
 SECONDS: Final = 4
 SECONDS_SHORT: Final = 2
 EACH: Final = 5000
-"""Of each thread for each second."""
+"""Timers of each thread for each second."""
 EACH_SHORT: Final = 250
 BYTES_EACH: Final = 3200
-"""In the log, parked and released."""
+"""Bytes in the log, parked and released."""
 LEAD_S: Final = 120.0
-"""From the start of the program to the first second."""
+"""Time from the start of the program to the first second."""
 PRINTS_S: Final = 10.0
 SENDING_MAX_S: Final = 300.0
 OUT_DEADLINE_S: Final = 240.0
 LOOK_S: Final = 0.5
 STALL_S: Final = 20.0
-"""Nothing more came for so long: a thread whose send fails waits for 3 s."""
+"""Time without new messages that ends the wait. A thread whose send fails waits for 3 s."""
 
 METRICS: Final = [
     Metric("send_tps", "producer: Send TPS, median of what it prints", ratio_at_least=1),
@@ -108,7 +108,7 @@ def _produce(target: Target, seconds: int, each: int) -> Figures:
         with _program(target, "TimerProducer", "Start sending", *words) as producer:
             parked = _until(lambda: _parked(target), wanted, SENDING_MAX_S)
             tell(f"{target.name}: {parked:,} of {wanted:,} sent")
-            time.sleep(PRINTS_S)  # what it says of the last of them
+            time.sleep(PRINTS_S)  # it prints the figures of the last sends
             sends = producer.lines("Send TPS")
         stored = _until(lambda: target.stored(TOPIC), parked, LEAD_S + seconds + OUT_DEADLINE_S)
         tell(f"{target.name}: {stored:,} are in the topic")
@@ -132,22 +132,22 @@ def _produce(target: Target, seconds: int, each: int) -> Figures:
 
 
 def _parked(target: Target) -> int:
-    """How many the timer has taken: its queue holds no others."""
+    """Return the number of accepted timers, which is the length of the timer queue."""
     return int(target.ask(RequestCode.GET_MAX_OFFSET, topic=TIMER_TOPIC, queueId=0).ext["offset"])
 
 
 def _consumed(target: Target) -> int:
-    """How far the consumer's group is, as it tells the broker every five seconds."""
+    """Return the committed offsets of the consumer's group, which it sends every five seconds."""
     count = 0
     for i in range(QUEUES):
-        with contextlib.suppress(Refused):  # it has told nothing yet
+        with contextlib.suppress(Refused):  # it has committed nothing yet
             answer = target.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=GROUP, topic=TOPIC, queueId=i)
             count += int(answer.ext["offset"])
     return count
 
 
 def _until(look: Callable[[], int], wanted: int, deadline_s: float) -> int:
-    """Look until there are so many, or until they have begun to come and come no more; how many there are."""
+    """Poll `look` until it reaches `wanted` or stops growing after its first growth. Returns the last number."""
     end_s = time.monotonic() + deadline_s
     grown_s, count = time.monotonic(), look()
     while count < wanted and time.monotonic() < end_s:
@@ -165,13 +165,13 @@ def _until(look: Callable[[], int], wanted: int, deadline_s: float) -> int:
 
 @dataclass(frozen=True)
 class Program:
-    """One of Apache's, and the file of what it prints."""
+    """A program of Apache, and the file with its output."""
 
     process: subprocess.Popen[bytes]
     path: Path
 
     def comes_up(self, up: str) -> bool:
-        """Wait until it says so; False when it says before that it failed, or nothing."""
+        """Wait until the program prints `up`. Returns False if it prints a failure before that, or nothing."""
         end_s = time.monotonic() + START_DEADLINE_S
         while time.monotonic() < end_s and not self.lines(FAILED):
             if self.lines(up):
@@ -184,7 +184,10 @@ class Program:
         self.process.wait()
 
     def lines(self, begin: str) -> list[str]:
-        """What it printed so far that begins so. Raises RuntimeError when it has ended: it never does by itself."""
+        """Return the printed lines that start with `begin`.
+
+        Raises RuntimeError if the program has ended, which it never should.
+        """
         text = self.path.read_text(errors="replace")
         if self.process.poll() is not None:
             raise RuntimeError(f"{self.path.stem} ended with code {self.process.returncode}: {text[-2000:]}")
@@ -193,9 +196,9 @@ class Program:
 
 @contextmanager
 def _program(target: Target, name: str, up: str, *words: str) -> Iterator[Program]:
-    """A program of Apache's with options of its own, which says `up` when it is; it ends with the block.
+    """Run a program of Apache with its own options until the block ends. It prints `up` when it has started.
 
-    It gives up at the first connection that fails, and stays as it is: then another one is started.
+    The program stops working at the first failed connection, but does not end. Then another one is started.
     """
     program = _start(target, name, up, words)
     try:
@@ -233,7 +236,7 @@ def _start(target: Target, name: str, up: str, words: Sequence[str]) -> Program:
 
 
 def _of_sends(lines: Sequence[str]) -> Figures:
-    """What the producer printed while it was sending."""
+    """Return the figures that the producer printed while it was sending."""
     busy = [line for line in lines if _number(line, "Send TPS") > 0]
     if not busy:
         return {}
@@ -248,7 +251,10 @@ def _of_sends(lines: Sequence[str]) -> Figures:
 
 
 def _of_delays(lines: Sequence[str]) -> Figures:
-    """What the consumer printed; its averages are those of nine seconds each, and weigh by what came in them."""
+    """Return the figures that the consumer printed.
+
+    Its averages cover nine seconds each, weighted by their messages.
+    """
     busy = [line for line in lines if _number(line, "Consume TPS") > 0]
     if not busy:
         return {}
@@ -264,7 +270,7 @@ def _of_delays(lines: Sequence[str]) -> Figures:
 
 
 def _number(line: str, name: str) -> float:
-    """The number behind a name; Apache writes NaN for an average of nothing."""
+    """Return the number after a name. Apache prints NaN for an average of nothing."""
     found = re.search(re.escape(name) + r": +(-?[\d.]+|NaN)", line)
     if found is None:
         raise RuntimeError(f"no {name!r} in {line!r}")

@@ -1,11 +1,11 @@
-"""Timers in and out at once: raw frames of 256 B as fast as the broker takes them, half due in 20 s, half in 45 s.
+"""Timers in and out at once: raw frames of 256 B as fast as the broker accepts them, half due in 20 s, half in 45 s.
 
-Afterwards the topic's queues are read to the end, and every message is looked for by its number. Sustained is what went
-in and came out in time: timers by the seconds of sending plus those that the last one was late.
+Afterwards the benchmark reads the topic's queues to the end and looks for every message by its number. "Sustained" is
+the number of timers that went in and came out, divided by the seconds of sending plus the lateness of the last timer.
 
-Whoever sends as fast as the broker takes timers makes more of them due than it can release beside what comes: lateness
-then says how soon it slows the sender down. `--pace 1.5` gives WheelMQ one and a half times what Apache sustained in
-the same round, and no more: lateness there is that of a broker that keeps up. `--rate` gives both a rate.
+At full speed more timers become due than the broker can release while it accepts sends. The lateness then shows how
+soon the broker slows the sender down. `--pace 1.5` limits WheelMQ to one and a half times the rate that Apache
+sustained in the same round. The lateness is then that of a broker that keeps up. `--rate` gives both brokers a rate.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TOPIC = "Sustained"
 WARM_TOPIC = "Warm"
 WARM_DELAY_MS = 2000
 STALL_S = 30.0
-"""Nothing more came out for so long: the rest is lost."""
+"""After this time without a new message, the missing ones count as lost."""
 DRAIN_MAX_S = 240.0
 LOOK_S = 0.5
 PACED_LATE_MS = 50
-"""p99 of a broker that is given what it can do."""
+"""Greatest allowed p99 of a broker at a rate that it can sustain."""
 
 METRICS = [
     Metric("sustained", "timers/s, in and out", ratio_at_least=1),
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _paced(load: Load, target: Target, report: Report, options: argparse.Namespace) -> Load:
-    """What `target` is given."""
+    """Return the load for `target`."""
     if options.pace is None or target.name == "Apache":
         return load
     rounds = report.figures.get("Apache")
@@ -105,7 +105,7 @@ def _sustain(target: Target, load: Load) -> Figures:
 
 
 def _drain(target: Target, topic: str, wanted: int, stall_s: float) -> None:
-    """Wait until the topic holds what is wanted, or does not grow for `stall_s`."""
+    """Wait until the topic holds the `wanted` messages, or does not grow for `stall_s`."""
     end_s = time.monotonic() + DRAIN_MAX_S
     grown_s, count = time.monotonic(), 0
     while count < wanted and time.monotonic() < min(end_s, grown_s + stall_s):

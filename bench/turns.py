@@ -1,4 +1,4 @@
-"""Turns of the pipeline: how many a second and what they cost, idle and at 5,000 timers/s; who arms the timers."""
+"""Turns of the pipeline: their rate and cost, idle and at 5,000 timers/s; and the share of timers that they arm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ TOPIC = "Turns"
 RATE = 5000.0
 DELAYS_MS = (8_000, 20_000)
 SETTLE_S = 15.0
-"""After a start, and after the load has begun: Spark compiles its plans, and the first timers are armed."""
+"""Time after a start, and after the beginning of the load: Spark compiles its plans, and the first timers are armed.
+"""
 LOOK_S = 0.5
 
 METRICS = [
@@ -75,26 +76,26 @@ def _armed(share: float | None, before: dict[str, Any], after: dict[str, Any]) -
 
 
 def watch(target: WheelMQ, seconds: float) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
-    """Processor seconds by part over a time, and what the broker said before and after it."""
+    """Return processor seconds by part over `seconds`, and the broker's metrics before and after."""
     before, processor = target.metrics(), target.processor()
     look_until(time.monotonic() + seconds, processor)
     return processor.seconds(), before, target.metrics()
 
 
 def look_until(end_s: float, processor: Processor) -> None:
-    """Look now and then, so that processes that come and go are counted."""
+    """Call `look` regularly until `end_s`, so that short-lived processes count."""
     while (left_s := end_s - time.monotonic()) > 0:
         time.sleep(min(LOOK_S, left_s))
         processor.look()
 
 
 def turned(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Turns between two looks."""
+    """Return the number of turns between two metrics."""
     return int(after["pipeline"]["turn"] - before["pipeline"]["turn"])
 
 
 def pipeline_seconds(used: dict[str, float]) -> float:
-    """Processor seconds of all processes of the pipeline."""
+    """Return the processor seconds of all processes of the pipeline."""
     return sum(used.get(part, 0.0) for part in ("driver", "jvm", "workers", "other"))
 
 
