@@ -1,1 +1,1 @@
-"""Other people's brokers, clients and suites, pinned and run against WheelMQ."""
+"""Brokers, clients and suites of other projects, pinned and run against WheelMQ."""

@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 class BuildError(Exception):
-    """A tool could not resolve, compile or install; the message ends with what it said."""
+    """A tool could not resolve, compile or install. The message ends with its output."""
 
 
 def run_tool(command: Sequence[str], folder: Path, deadline_s: float, **environment: str) -> None:
-    """Run a tool that builds or installs, in `folder`. Raises BuildError with the end of what it said."""
+    """Run a tool that builds or installs, in `folder`. Raises BuildError with the end of its output."""
     done = subprocess.run(
         command,
         cwd=folder,

@@ -1,11 +1,13 @@
-"""What suites of clients share: a client's program in a process of its own, one JSON line per case, one command line.
+"""The shared part of the suites of clients: a client's program as a process, one JSON line per case, one command
+line.
 
-The program is written in the client's language and holds the expectations. It prints for each case, as it ends,
+The program is written in the client's language and holds the expectations. It prints one line per case, at the case's
+end:
 
     {"case": "Timer.delayMs", "outcome": "passed", "seconds": 1.4, "reason": "", "measures": {"lateness_ms": 3}}
 
-(the line starts with `{"case":`; others are kept for the report of a broken run) and ends with code 0 (all passed) or
-1 (some failed).
+The line starts with `{"case":`; other lines are kept for the report of a broken run. The program ends with code 0
+(all passed) or 1 (some failed).
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ from compat.building import BuildError
 
 LATENESS_MAX_MS = 2_500
 CONFIG = {"enablePropertyFilter": "true", "waitTimeMillsInSendQueue": "5000"}
-"""What a broker is started with for the cases; the rest is its defaults. Left alone, Apache's refuses what has waited
-for 200 ms, as on a busy machine it does.
+"""The settings of a broker for the cases; all others are its defaults.
+
+By default, Apache's broker rejects a request that has waited for 200 ms, which happens on a busy machine.
 """
 RUN_DEADLINE_S = 300.0
 _ENDED_WITH_RESULTS = (0, 1)
@@ -43,16 +46,16 @@ _RESULT_LINE_START = '{"case":'
 
 
 class SuiteError(Exception):
-    """The run itself broke: no case, or a program that did not end in order."""
+    """The run itself failed: it had no case, or its program did not end cleanly."""
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case; `measures` holds what it reported, as `lateness_p99_ms`."""
+    """One case. `measures` holds its figures, such as `lateness_p99_ms`."""
 
     name: str
     outcome: str
-    """"passed", "failed" or "skipped"."""
+    """One of "passed", "failed" and "skipped"."""
     seconds: float
     reason: str
     measures: dict[str, float]
@@ -69,16 +72,16 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run is asked for; `only` is a regular expression searched in names like `Timer.delayMs`."""
+    """The options of a run. `only` is a regular expression that is searched in names like `Timer.delayMs`."""
 
     namesrv: str
     fast: bool = False
-    """Leave out what takes over 10 s."""
+    """Leave out the cases over 10 s."""
     max_lateness_ms: int = LATENESS_MAX_MS
     only: str = ""
 
     def environment(self, home: Path) -> dict[str, str]:
-        """How a program of another language is told: it writes its files in `home`."""
+        """Return the options as environment variables for a program, which writes its files in `home`."""
         return {
             "COMPAT_NAMESRV": self.namesrv,
             "COMPAT_FAST": "1" if self.fast else "",
@@ -90,7 +93,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Program:
-    """A client's program, built: its command, and what is added to the environment it runs in."""
+    """A client's built program: its command, and its additional environment variables."""
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +102,10 @@ class Program:
 def run_program(
     program: Program, home: Path, on_result: Callable[[CaseResult], object] = lambda result: None
 ) -> list[CaseResult]:
-    """Run it in `home`, which is made anew and goes when nothing failed; `on_result` hears each case as it ends."""
+    """Run a program in a new folder `home`, which is deleted if all cases passed.
+
+    Calls `on_result` with each case.
+    """
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     error_log = home / "stderr.log"
@@ -139,7 +145,7 @@ def run_program(
 
 
 def result_of(line: str) -> CaseResult:
-    """The case of a line that a program printed; KeyError or ValueError if it is none."""
+    """Return the case of a printed line. Raises KeyError or ValueError if the line has none."""
     fields = json.loads(line)
     return CaseResult(
         name=fields["case"],
@@ -151,7 +157,7 @@ def result_of(line: str) -> CaseResult:
 
 
 def tools_found(*tools: str) -> str | None:
-    """None when all are on the PATH, else the reason to skip."""
+    """Return the reason to skip if a tool is not on the PATH; None if all are."""
     missing = [tool for tool in tools if shutil.which(tool) is None]
     return f"not on the PATH: {', '.join(missing)}" if missing else None
 
@@ -164,14 +170,17 @@ def run_main(
     argv: Sequence[str] | None,
     config: Mapping[str, str] = CONFIG,
 ) -> int:
-    """The command of a suite: 0 when all passed, 1 when some failed, 2 when the run broke or `missing` says why not."""
+    """Run the command of a suite. Returns 0 if all passed, 1 if some failed, and 2 if the run failed.
+
+    `missing` is a reason not to run, and gives 2 as well.
+    """
     options = parser.parse_args(argv)
     if options.target == "apache":
         missing = missing or java_and_maven_found()
     if missing:
         print(f"cannot run: {missing}", file=sys.stderr)
         return 0 if options.skip else 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers and the program go with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers and the program with this process
     try:
         with _target(options.target, {**config, **dict(options.set)}) as namesrv:
             started_at_s = time.monotonic()
@@ -190,7 +199,7 @@ def run_main(
 
 @contextmanager
 def _target(target: str, broker_config: Mapping[str, str]) -> Iterator[str]:
-    """The address of the name server to test against, with Apache's servers around it if it is theirs."""
+    """Yield the address of the name server to test against. Starts Apache's servers if they are the target."""
     if target != "apache":
         yield target
         return
@@ -201,7 +210,7 @@ def _target(target: str, broker_config: Mapping[str, str]) -> Iterator[str]:
 
 
 def suite_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """The options all suites have; `name` is that of the package, as "compat.java"."""
+    """Return a parser with the options of all suites. `name` is that of the package, such as "compat.java"."""
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
     parser.add_argument("--target", required=True, help="'apache', or the address of a name server")
     parser.add_argument("--only", default="", type=_pattern, metavar="PATTERN", help="in Class.case, as a regex")

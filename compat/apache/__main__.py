@@ -1,4 +1,4 @@
-"""Apache RocketMQ in the foreground: `python -m compat.apache --help`."""
+"""Run Apache RocketMQ in the foreground: `python -m compat.apache --help`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def setting(text: str) -> tuple[str, str]:
-    """`flushDiskType=SYNC_FLUSH` as a pair."""
+    """Return a text like `flushDiskType=SYNC_FLUSH` as a pair."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"not KEY=VALUE: {text}")

@@ -1,10 +1,10 @@
 """The name server and the broker of Apache RocketMQ as context managers.
 
-Everything they write lies under one `home` folder; both listen on loopback only; `start` returns when a client
-could use them. After `stop` or `kill` the same object can be started again, on the same ports and files.
+All their files are in one `home` folder. Both listen on loopback only. `start` returns once a client can use them.
+After `stop` or `kill` the same object can start again, on the same ports and files.
 
-Leaving a `with` block kills: a clean stop of the broker takes 11 to 18 s, which only a test that wants the files of a
-clean stop should pay, by calling `stop`.
+The end of a `with` block kills the server. A clean stop of the broker takes 11 to 18 s, so only tests that need the
+files of a clean stop call `stop`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LOG_TAIL_LINES = 30
 
 
 class StartError(Exception):
-    """A server did not come up; the message ends with the tail of its log."""
+    """A server did not start. The message ends with the tail of its log."""
 
 
 class _JavaServer:
-    """One JVM of Apache's: its folder, its process, and the condition by which it is up."""
+    """One JVM of Apache: its folder, its process, and its readiness check."""
 
     version: str = VERSIONS[0]
 
@@ -93,7 +93,8 @@ class _JavaServer:
                 stderr=subprocess.STDOUT,
                 cwd=self.home,
                 env=_environment(self.home),
-                start_new_session=True,  # a Ctrl-C in the terminal is for us; we stop the servers in order
+                # a Ctrl-C in the terminal goes to this process, which stops the servers cleanly
+                start_new_session=True,
             )
         atexit.register(self._kill_if_running)
         try:
@@ -103,7 +104,7 @@ class _JavaServer:
             raise
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
-        """Ask it to end, and end it by force after the deadline; True when it went by itself."""
+        """Ask the server to end, and kill it after the deadline. Returns True if it ended by itself."""
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
@@ -115,14 +116,14 @@ class _JavaServer:
         return True
 
     def kill(self) -> None:
-        """End it as a crash would: SIGKILL, no shutdown hook."""
+        """Kill the server as a crash would: SIGKILL, no shutdown hook."""
         process = self._running()
         process.kill()
         process.wait()
         self._forget()
 
     def wait(self) -> int:
-        """Block until it ends by itself."""
+        """Wait until the server ends by itself. Returns its exit code."""
         return self._running().wait()
 
     def __enter__(self) -> Self:
@@ -136,7 +137,7 @@ class _JavaServer:
         raise NotImplementedError
 
     def _ready(self) -> bool:
-        """Whether clients can use it; connection errors count as no."""
+        """Return whether clients can use the server. A connection error counts as no."""
         raise NotImplementedError
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -170,7 +171,7 @@ class _JavaServer:
 
     def _failure(self, what: str) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()
-        told = [line for line in lines if "|-" not in line]  # logging tells how it was set up, at length
+        told = [line for line in lines if "|-" not in line]  # leave out the long output about the logging setup
         tail = "\n".join(told[-_LOG_TAIL_LINES:])
         return f"{self.name} on {self.address}: {what}; its log {self.log_file} ends:\n{tail}"
 
@@ -194,9 +195,9 @@ class ApacheNameServer(_JavaServer):
 class ApacheBroker(_JavaServer):
     """A master that registers at `namesrv`; `config` overrides lines of broker.conf.
 
-    On `HOST_V6` it listens on IPv6 alone, and every address in its records is one of IPv6.
+    With the host `HOST_V6` it listens on IPv6 alone, and every address in its records is an IPv6 address.
 
-    It takes three ports: `port`, `port - 2` (a second door to the same service) and `port + 1` (replication).
+    It uses three ports: `port`, `port - 2` (the fast port, for the same service) and `port + 1` (replication).
     """
 
     name = "broker"
@@ -241,7 +242,10 @@ class ApacheBroker(_JavaServer):
         }
 
     def _ready(self) -> bool:
-        """It listens and is registered. The answer is searched as text: Apache's JSON has bare numbers as keys."""
+        """Return whether the broker listens and is registered.
+
+        The answer is searched as text, because Apache's JSON has bare numbers as keys.
+        """
         socket.create_connection((self.host, self.port), timeout=2.0).close()
         return f'"{self.address}"'.encode() in ask(self.namesrv, GET_BROKER_CLUSTER_INFO)
 
@@ -251,7 +255,7 @@ def mqadmin(
 ) -> subprocess.CompletedProcess[str]:
     """Run one command of Apache's admin tool, as in `mqadmin(["clusterList"], namesrv)`.
 
-    It exits with 0 even when the command failed, so judge by what it printed.
+    The exit code is 0 even if the command failed, so the caller must check the output.
     """
     home = home or PROJECT.target / "mqadmin"
     home.mkdir(parents=True, exist_ok=True)
@@ -273,7 +277,10 @@ def mqadmin(
 
 
 def dump_store(store: Path, index_slots: int, *, home: Path, timeout_s: float = 60.0) -> str:
-    """What stands in a store, as Apache's own classes read it: lines of JSON (StoreDump.java). They may change it."""
+    """Return the content of a store as Apache's own classes read it: lines of JSON (StoreDump.java).
+
+    They may change it.
+    """
     done = subprocess.run(
         [*_java(home, "256m", "tools", ()), "wheelmq.compat.StoreDump", str(store), str(index_slots)],
         stdin=subprocess.DEVNULL,
@@ -288,7 +295,7 @@ def dump_store(store: Path, index_slots: int, *, home: Path, timeout_s: float = 
 
 
 def filter_table(asked: bytes, *, home: Path, timeout_s: float = 120.0) -> str:
-    """What Apache's own filters make of the expressions in `asked`: lines of JSON (FilterTable.java)."""
+    """Return the results of Apache's own filters for the expressions in `asked`: lines of JSON (FilterTable.java)."""
     done = subprocess.run(
         [
             *_java(home, "256m", "tools", ("-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8")),
@@ -305,9 +312,9 @@ def filter_table(asked: bytes, *, home: Path, timeout_s: float = 120.0) -> str:
 
 
 def free_port(beside: Sequence[int] = ()) -> int:
-    """A port that is free now, and so are its neighbours at the distances of `beside`.
+    """Return a port that is free now, with free neighbours at the distances of `beside`.
 
-    Below the kernel's range for outgoing connections, so that no client's connection takes it in between.
+    The port is below the kernel's range for outgoing connections, so that no client's connection takes it meanwhile.
     """
     for _ in range(100):
         port = random.randrange(15_000, 30_000)
@@ -322,7 +329,7 @@ def free_port(beside: Sequence[int] = ()) -> int:
 
 
 def java_command(home: Path, heap: str, role: str, options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The command up to the main class, and its environment, for who runs a class of these jars."""
+    """Return the command up to the main class, and its environment, for other classes of these jars."""
     return _java(home, heap, role, options), _environment(home)
 
 
@@ -353,6 +360,6 @@ def _java(home: Path, heap: str, role: str, options: Sequence[str], version: str
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Ours, without what would point RocketMQ elsewhere."""
+    """Return this process's environment without the variables that would direct RocketMQ elsewhere."""
     inherited = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
     return {**inherited, "ROCKETMQ_HOME": str(home)}

@@ -1,4 +1,4 @@
-"""Maven projects built once: jars and classes stay in `target/` until the sources change."""
+"""Maven projects that are built once: jars and classes stay in `target/` until the sources change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDED_TOOLS = ("java", "javac", "mvn")
 
 
 def java_and_maven_found() -> str | None:
-    """None when a JDK and Maven are on the PATH, else the reason to skip."""
+    """Return the reason to skip if a JDK or Maven is not on the PATH; None if both are."""
     missing = [tool for tool in NEEDED_TOOLS if shutil.which(tool) is None]
     return f"not on the PATH: {', '.join(missing)}" if missing else None
 
@@ -29,18 +29,18 @@ class MavenProject:
 
     folder: Path
     target_name: str = "target"
-    """Where Maven builds, under `folder`: the pom's own business if it is another."""
+    """The folder below `folder` in which Maven builds. The pom must set any other value itself."""
     properties: tuple[tuple[str, str], ...] = ()
-    """Of the pom, set otherwise than there."""
+    """Properties that override those of the pom."""
 
     @property
     def target(self) -> Path:
         return self.folder / self.target_name
 
     def class_path(self) -> str:
-        """The class path for plain `java -cp`; Maven runs only when pom.xml or a source has changed.
+        """Return the class path for plain `java -cp`. Maven runs only if pom.xml or a source has changed.
 
-        The lock lets test processes start side by side: one builds, the others wait.
+        A lock lets test processes start at the same time: one builds, the others wait.
         """
         self.target.mkdir(parents=True, exist_ok=True)
         stamp = self.target / "built"
@@ -63,7 +63,7 @@ class MavenProject:
         return digest.hexdigest()
 
     def _build(self) -> None:
-        """Starts from empty folders, so that nothing of an older version stays on the class path."""
+        """Build from empty folders, so that nothing of an older version stays on the class path."""
         if reason := java_and_maven_found():
             raise BuildError(reason)
         for stale in ("classes", "test-classes", "lib"):

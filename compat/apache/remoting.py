@@ -1,6 +1,6 @@
-"""As much of the remoting protocol as it takes to ask a server one question.
+"""The part of the remoting protocol that one request to a server needs.
 
-Written by hand and apart from `wheelmq`: what judges our codec must not be built on it.
+It is separate from `wheelmq`: code that judges WheelMQ's codec must not depend on it.
 
      0               4               8
     +---------------+---------------+--------------------+------+

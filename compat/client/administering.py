@@ -1,4 +1,4 @@
-"""What an administrator does, and what consumers answer through the broker."""
+"""Operations of administrators, and answers of consumers through the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheelmq.client import Admin, CallError, Consumed, Refused, TopicUnknown
 
 @case
 async def topics(world: World) -> None:
-    """Made, seen, changed and deleted at every broker and name server."""
+    """Topics are created, listed, changed and deleted at every broker and name server."""
     topic = world.name("t")
     async with world.admin() as admin:
         with pytest.raises(TopicUnknown):
@@ -37,7 +37,7 @@ async def topics(world: World) -> None:
 
 @case
 async def brokers(world: World) -> None:
-    """Who is there, and what it tells of itself."""
+    """Brokers are listed, with their runtime information and settings."""
     async with world.admin() as admin:
         assert await admin.brokers() == {name: part.address for name, part in world.cluster.brokers.items()}
         assert sorted((await admin.clusters())["DefaultCluster"]) == ["broker-a", "broker-b"]
@@ -48,7 +48,7 @@ async def brokers(world: World) -> None:
 
 @case
 async def finding(world: World) -> None:
-    """A message by its key, its unique key and its id."""
+    """A message is found by its key, its unique key and its id."""
     topic = await world.topic()
     async with world.producer() as producer, world.admin() as admin:
         sent = await producer.send(topic, b"wanted", keys=["order-1", "both"])
@@ -73,7 +73,7 @@ async def finding(world: World) -> None:
 
 @case
 async def spans(world: World) -> None:
-    """What queues hold, and which message was the first since a time."""
+    """Queues have their offsets, and a time has its first message."""
     topic = await world.topic()
     await fill(world, topic, numbered(16))
     async with world.admin() as admin:
@@ -85,7 +85,7 @@ async def spans(world: World) -> None:
 
 @case
 async def statistics(world: World) -> None:
-    """Of a topic, and of how far a group is."""
+    """Statistics of a topic, and of the progress of a group."""
     topic, group, inbox = await world.topic(), world.name(), Inbox()
     await fill(world, topic, numbered(16))
     async with world.admin() as admin:
@@ -108,7 +108,7 @@ async def statistics(world: World) -> None:
 
 @case
 async def groups(world: World) -> None:
-    """Made and deleted, with what is kept of it."""
+    """Groups are created, and deleted with all their data."""
     group = world.name()
     async with world.admin() as admin:
         await admin.create_group(group)
@@ -116,20 +116,23 @@ async def groups(world: World) -> None:
 
 
 async def is_done(admin: Admin, group: str, topic: str, count: int) -> bool:
-    """Whether the brokers know that a group has consumed so many messages of a topic."""
+    """Return whether a group has consumed `count` messages of a topic, according to the brokers."""
     return sum(one.consumer_offset for one in (await admin.consumer_progress(group, topic)).values()) == count
 
 
 @case
 async def resets(world: World) -> None:
-    """A group that consumes is put back: all comes again. At the first broker it does so itself, through its answers to
-    pulls; at the second it has the member do it (code 220), of which it knows where it is."""
+    """The offsets of an active group are reset, and all its messages arrive again.
+
+    The first broker resets them through its answers to pulls. The second has the member reset them (code 220), which
+    knows its own offsets.
+    """
     for broker in ("broker-a", "broker-b"):
         await reset_at(world, broker)
 
 
 async def reset_at(world: World, broker: str) -> None:
-    """The same at one broker."""
+    """Reset offsets at one broker."""
     topic, group, inbox = await world.topic(broker=broker), world.name(), Inbox()
     await fill(world, topic, numbered(8))
     async with world.admin() as admin, world.consumer(group, topic, inbox):
@@ -142,7 +145,7 @@ async def reset_at(world: World, broker: str) -> None:
 
 @case
 async def running_information(world: World) -> None:
-    """What a member tells of itself through the broker."""
+    """A member returns its running information through the broker."""
     topic, group = await world.topic(), world.name()
     consumer = world.consumer(group, topic, Inbox(), orderly=True)
     async with consumer, world.admin() as admin:
@@ -161,7 +164,7 @@ async def running_information(world: World) -> None:
 
 @case
 async def consuming_directly(world: World) -> None:
-    """A message that an administrator names is given to a member's callback, whatever it said before."""
+    """A message that an administrator names is passed to a member's callback, whatever its earlier result was."""
     topic, group = await world.topic(), world.name()
     inbox = Inbox({b"x": [Consumed.DONE, Consumed.LATER]})
     await fill(world, topic, [b"x"])
@@ -176,7 +179,7 @@ async def consuming_directly(world: World) -> None:
 
 @case
 async def no_servers(world: World) -> None:
-    """Who is not there is told as what it is."""
+    """An error names the kind of server that cannot be reached."""
     async with Admin("127.0.0.1:1") as admin:
         with pytest.raises(CallError, match="cannot be reached"):
             await admin.topics()

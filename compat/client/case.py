@@ -1,4 +1,4 @@
-"""What a case is, and what it works with."""
+"""The cases, and the servers and clients that they use."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from wheelmq.client.consumer_settings import Callback, Outcome
 DEADLINE_S = 60.0
 ARRIVAL_S = 60.0
 QUEUES = 4
-"""Of a topic, at each broker."""
+"""Queues of a topic at each broker."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An expectation; `is_alone` when others must not run beside it, because it takes servers away."""
+    """An expectation. `is_alone` means that no other case may run meanwhile, because this case stops servers."""
 
     name: str
     run: Callable[[World], Awaitable[None]]
@@ -31,19 +31,19 @@ CASES: dict[str, Case] = {}
 
 
 def case(run: Callable[[World], Awaitable[None]]) -> Callable[[World], Awaitable[None]]:
-    """Have a function run as a case."""
+    """Register a function as a case."""
     CASES[run.__name__] = Case(run.__name__, run, is_alone=False)
     return run
 
 
 def alone(run: Callable[[World], Awaitable[None]]) -> Callable[[World], Awaitable[None]]:
-    """Have a function run as a case when no other does."""
+    """Register a function as a case that runs alone."""
     CASES[run.__name__] = Case(run.__name__, run, is_alone=True)
     return run
 
 
 class World:
-    """The servers, and names of the case's own."""
+    """The servers, and unique names for a case."""
 
     def __init__(self, cluster: Cluster, name: str, token: str, folder: Path) -> None:
         self.cluster = cluster
@@ -53,11 +53,11 @@ class World:
         self._count = itertools.count()
 
     def name(self, what: str = "g") -> str:
-        """A name that nobody else has."""
+        """Return a unique name."""
         return f"{self._name}_{what}{next(self._count)}"
 
     async def topic(self, *, broker: str | None = None) -> str:
-        """A topic at both brokers, or at one."""
+        """Create a topic at both brokers, or at one, and return its name."""
         topic = self.name("t")
         async with self.admin() as admin:
             await admin.create_topic(topic, queues=QUEUES, broker_name=broker)
@@ -78,7 +78,7 @@ class World:
 
 
 class Inbox:
-    """A callback that keeps what it gets; `outcomes` are what it says of bodies, in turn, before DONE."""
+    """A callback that keeps its messages. `outcomes` are its results per body, in turn, before DONE."""
 
     def __init__(self, outcomes: dict[bytes, list[Outcome]] | None = None) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -91,11 +91,11 @@ class Inbox:
 
     @property
     def bodies(self) -> list[bytes]:
-        """In the order of arrival."""
+        """The bodies in the order of arrival."""
         return [message.body for message in self.messages]
 
     async def has(self, *bodies: bytes) -> None:
-        """Wait until these have come."""
+        """Wait until these bodies have arrived."""
         await until(lambda: set(bodies) <= set(self.bodies), lambda: f"{set(bodies) - set(self.bodies)} did not come")
 
 
@@ -110,7 +110,7 @@ async def until(condition: Callable[[], bool], told: Callable[[], str] = lambda:
 
 
 async def eventually(ask: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait until the servers say so: what was stored is counted and indexed a little later."""
+    """Wait until `ask` returns True. Servers count and index a stored message a little later."""
     try:
         async with asyncio.timeout(ARRIVAL_S):
             while not await ask():

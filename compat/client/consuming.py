@@ -1,4 +1,4 @@
-"""What consumers do."""
+"""Operations of consumers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 
 @case
 async def members_share(world: World) -> None:
-    """Two members have half of the queues each, all as soon as one leaves; every message comes to one of them."""
+    """Two members have half of the queues each, and one gets all when the other leaves.
+
+    Each message reaches one of them.
+    """
     topic, group = await world.topic(), world.name()
     one, two = Inbox(), Inbox()
     first, second = world.consumer(group, topic, one), world.consumer(group, topic, two)
@@ -59,7 +62,7 @@ async def members_share(world: World) -> None:
 
 @case
 async def a_group_goes_on(world: World) -> None:
-    """What was consumed does not come again to the next member; what was not, does."""
+    """Consumed messages do not reach the next member; all others do."""
     topic, group = await world.topic(), world.name()
     first, second = Inbox(), Inbox()
     await fill(world, topic, numbered(8))
@@ -73,7 +76,7 @@ async def a_group_goes_on(world: World) -> None:
 
 @case
 async def filters(world: World) -> None:
-    """Tags and expressions; a mistake in an expression shows at the start."""
+    """Tags and expressions filter messages. An error in an expression is raised at the start."""
     topic = await world.topic()
     by_tag, by_sql = Inbox(), Inbox()
     async with (
@@ -98,7 +101,10 @@ async def filters(world: World) -> None:
 
 @case
 async def retries(world: World) -> None:
-    """What fails comes again after the level that the callback names; what fails too often is a dead letter."""
+    """A failed message arrives again after the level that the callback returns.
+
+    After too many failures it is a dead letter.
+    """
     topic, group = await world.topic(), world.name()
     inbox = Inbox({b"twice": [Later(1), Later(1)], b"hopeless": [Later(1), Later(1)], b"unwanted": [Later(-1)]})
     dead = Inbox()
@@ -127,7 +133,7 @@ async def retries(world: World) -> None:
 
 @case
 async def order(world: World) -> None:
-    """Orderly: one after the other in each queue, what fails before what follows it, and with one member at a time."""
+    """Orderly: messages of a queue arrive in order, a failed one before its successors, at one member at a time."""
     topic, group = await world.topic(), world.name()
     seen: dict[QueueName, list[int]] = defaultdict(list)
     inside: set[QueueName] = set()
@@ -166,7 +172,7 @@ async def order(world: World) -> None:
 
 @case
 async def order_gives_up(world: World) -> None:
-    """Orderly with a limit: a message that never works goes to the dead letters, and its queue goes on."""
+    """Orderly with a limit: a message that always fails becomes a dead letter, and its queue continues."""
     topic, group = await world.topic(), world.name()
     inbox, dead = Inbox({b"bad": [Consumed.LATER] * 3}), Inbox()
     async with (
@@ -183,7 +189,7 @@ async def order_gives_up(world: World) -> None:
 
 @case
 async def broadcast(world: World) -> None:
-    """Every member gets every message, and goes on where its own file says."""
+    """Every member gets every message, and continues from the offsets in its own file."""
     topic, group = await world.topic(), world.name()
     chosen = {"model": Model.BROADCASTING, "offsets_folder": world.folder}
     one, two, again = Inbox(), Inbox(), Inbox()
@@ -202,7 +208,8 @@ async def broadcast(world: World) -> None:
 
 @case
 async def where_a_group_begins(world: World) -> None:
-    """On a queue whose first message is still there the broker says 0, wherever a push consumer asks to begin."""
+    """The broker returns offset 0 for a queue whose first message is still stored, whatever start a push consumer
+    wants."""
     topic = await world.topic()
     await fill(world, topic, numbered(8))
     for start in (StartFrom.FIRST, StartFrom.LAST, StartFrom.TIMESTAMP):
@@ -213,7 +220,7 @@ async def where_a_group_begins(world: World) -> None:
 
 @case
 async def polls(world: World) -> None:
-    """What was polled is consumed when the next poll begins; what was not, comes to the next member."""
+    """Polled messages count as consumed at the next poll. Other messages reach the next member."""
     topic, group = await world.topic(), world.name()
     await fill(world, topic, numbered(24))
     got: list[bytes] = []
@@ -241,7 +248,8 @@ async def polls(world: World) -> None:
 
 @case
 async def reading_queues(world: World) -> None:
-    """A reader of queues that it names: seek, pause, begin at a time; nobody shares with it."""
+    """A consumer with assigned queues seeks, pauses and starts at a time, and shares its queues with no other
+    consumer."""
     topic = await world.topic(broker="broker-a")
     async with world.producer() as producer:
         early = [await producer.send(topic, b"%d" % i, queue_id=0) for i in range(5)]
@@ -277,7 +285,7 @@ async def reading_queues(world: World) -> None:
 
 @case
 async def leaving(world: World) -> None:
-    """A member that stops is gone from its group at once, and so is a producer."""
+    """A member or producer that stops leaves its group at once."""
     topic, group = await world.topic(), world.name()
     async with world.admin() as admin:
         consumer = world.consumer(group, topic, Inbox())
@@ -289,7 +297,7 @@ async def leaving(world: World) -> None:
 
 @alone
 async def a_broker_goes_away(world: World) -> None:
-    """Sends go on with the other broker, and what the one had comes when it is back."""
+    """Sends continue at the other broker, and the messages of the stopped broker arrive when it is back."""
     topic, group, inbox = await world.topic(), world.name(), Inbox()
     part = world.cluster.brokers["broker-b"]
     quick = {"keep_alive_ms": 500}
@@ -318,7 +326,7 @@ async def a_broker_goes_away(world: World) -> None:
 
 @alone
 async def a_name_server_goes_away(world: World) -> None:
-    """The other name server answers, those who are there and those who come."""
+    """The other name server answers, for existing and new clients."""
     part = world.cluster.namesrvs[0]
     topic, group, inbox = await world.topic(), world.name(), Inbox()
     async with world.producer() as producer:

@@ -1,4 +1,4 @@
-"""Runs the cases, those that may side by side, and tells of each."""
+"""Run the cases, in parallel if possible, and print each result."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ALONE_DEADLINE_S = 120.0
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case."""
+    """The result of a case."""
 
     name: str
     outcome: str
-    """"passed", "failed", or "unserved": the broker does not serve a request of it."""
+    """One of "passed", "failed" and "unserved", which means that the broker does not serve a request of the case."""
     seconds: float
     reason: str = ""
 
@@ -47,7 +47,7 @@ class Result:
 async def run_suite(
     cluster: Cluster, folder: Path, *, only: str = "", on_result: Callable[[Result], object] = lambda result: None
 ) -> list[Result]:
-    """Run the cases whose name has `only`, a regular expression; `on_result` hears each as it ends."""
+    """Run the cases whose name matches the regular expression `only`. Calls `on_result` with each result."""
     chosen = [one for one in CASES.values() if re.search(only, one.name)]
     slots = asyncio.Semaphore(AT_ONCE)
     token = f"{time.time_ns():x}"
@@ -83,7 +83,7 @@ async def _run(one: Case, world: World) -> Result:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    logging.getLogger("wheelmq.client").setLevel(logging.CRITICAL)  # cases provoke what it warns of
+    logging.getLogger("wheelmq.client").setLevel(logging.CRITICAL)  # cases provoke its warnings
     options = _parser().parse_args(argv)
     if options.target == "apache" and (reason := java_and_maven_found()):
         print(f"cannot run: {reason}", file=sys.stderr)

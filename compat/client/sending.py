@@ -1,4 +1,4 @@
-"""What producers do."""
+"""Operations of producers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from wheelmq.client import (
 from wheelmq.system.clock import SystemClock
 
 LATE_MAX_MS = 10_000
-"""That they come at all: how late is measured by compat/java and bench, on a machine that is quiet."""
+"""The largest lateness that still passes.
+
+Lateness itself is measured by compat/java and bench, on a quiet machine.
+"""
 
 
 def now_ms() -> int:
@@ -33,7 +36,7 @@ def now_ms() -> int:
 
 @case
 async def sends(world: World) -> None:
-    """One by one, many at once, oneway, in a batch: each arrives once, over all queues of both brokers."""
+    """Messages sent singly, in parallel, oneway and in a batch each arrive once, over all queues of both brokers."""
     topic, inbox = await world.topic(), Inbox()
     async with world.producer() as producer, world.consumer(world.name(), topic, inbox):
         first = await producer.send(topic, b"one", keys=["k1", "k2"], tags="t", properties={"p": "é"})
@@ -55,7 +58,7 @@ async def sends(world: World) -> None:
 
 @case
 async def ordered_sends(world: World) -> None:
-    """What has one key is in one queue, in the order of the sends; a selector picks any other."""
+    """Messages with one key are in one queue, in the order of the sends. A selector picks any other queue."""
     topic = await world.topic()
     async with world.producer() as producer:
         by_key = {key: [await producer.send(topic, b"x", order_key=key) for _ in range(3)] for key in "abcdef"}
@@ -72,7 +75,10 @@ async def ordered_sends(world: World) -> None:
 
 @case
 async def large_bodies(world: World) -> None:
-    """A body over 4 KiB travels as zlib and comes as it was; one that gets no shorter travels as it is."""
+    """A body over 4 KiB is compressed with zlib and arrives unchanged.
+
+    A body that zlib does not shorten is sent unchanged.
+    """
     topic, inbox = await world.topic(), Inbox()
     async with world.producer() as producer, world.consumer(world.name(), topic, inbox):
         long = b"long " * 10_000
@@ -86,7 +92,7 @@ async def large_bodies(world: World) -> None:
 
 @case
 async def delays(world: World) -> None:
-    """A level, a delay, a time; never early by more than the second that Apache floors."""
+    """Messages with a level, a delay or a time are early by at most the second that Apache rounds down."""
     topic, inbox = await world.topic(), Inbox()
     async with world.producer() as producer, world.consumer(world.name(), topic, inbox):
         sent_ms = now_ms()
@@ -106,7 +112,7 @@ async def delays(world: World) -> None:
 
 @case
 async def cancels(world: World) -> None:
-    """A timer is taken back by its key and time, or by its handle; what is due later shows that it did not come."""
+    """A timer is cancelled by its key and time, or by its handle. Messages due later show that it did not arrive."""
     topic, inbox = await world.topic(), Inbox()
     async with world.producer() as producer, world.consumer(world.name(), topic, inbox):
         by_key = await producer.send(topic, b"by key", delay_ms=8000)
@@ -117,7 +123,8 @@ async def cancels(world: World) -> None:
         ]
         assert by_key.due_ms is not None and by_handle.recall_handle is not None
         outcome = await producer.cancel(topic, by_key.unique_key, by_key.due_ms, broker_name=by_key.queue.broker_name)
-        assert outcome in (CancelResult.CANCELLED, CancelResult.ACCEPTED)  # ours tells, Apache's takes it
+        # WheelMQ returns the result; Apache only accepts the cancel
+        assert outcome in (CancelResult.CANCELLED, CancelResult.ACCEPTED)
         assert await producer.recall(topic, by_handle.recall_handle) == by_handle.unique_key
         with pytest.raises(ValueError, match="no recall handle"):
             await producer.recall(topic, "nonsense")
@@ -127,7 +134,7 @@ async def cancels(world: World) -> None:
 
 @case
 async def refusals(world: World) -> None:
-    """What the broker will not have is told, and not tried again."""
+    """A rejection of the broker is raised, and the send is not retried."""
     topic = await world.topic()
     async with world.producer() as producer:
         with pytest.raises(Refused, match="code 1"):
@@ -140,7 +147,10 @@ async def refusals(world: World) -> None:
 
 @case
 async def transactions(world: World) -> None:
-    """Committed, rolled back, or not known: then the broker asks, and what is said then holds."""
+    """Transactions are committed, rolled back, or unknown.
+
+    For an unknown one the broker asks, and the answer counts.
+    """
     topic, inbox = await world.topic(), Inbox()
     asked: list[ReceivedMessage] = []
 
@@ -176,7 +186,7 @@ async def transactions(world: World) -> None:
 
 @case
 async def requests_and_replies(world: World) -> None:
-    """A request gets the reply of who consumes it; one that nobody answers ends in time."""
+    """A request gets the reply of its consumer. A request without a reply ends after its timeout."""
     topic = await world.topic()
     async with world.producer() as asking, world.producer() as answering:
         problems: list[Refused] = []
@@ -202,7 +212,7 @@ async def requests_and_replies(world: World) -> None:
 
 @case
 async def sync_face(world: World) -> None:
-    """The same without a loop: from any thread, with plain callbacks."""
+    """The same works without an event loop: from any thread, with plain callbacks."""
     topic = await world.topic()
     came: list[bytes] = []
     consumer = PushConsumer(world.namesrv, world.name())

@@ -1,4 +1,4 @@
-"""Two name servers and two brokers, Apache's or ours, each a process of its own that a case may kill."""
+"""Two name servers and two brokers, of Apache or WheelMQ, each as a process that a case may kill."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CONFIG = {
     "transactionOpBatchInterval": "100",
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
 }
-"""What both brokers of either kind are started with; the rest is their defaults."""
+"""The settings of both brokers of either kind; all others are defaults."""
 
 
 class Part(NamedTuple):
-    """A server that runs."""
+    """A running server."""
 
     address: str
     kill: Callable[[], None]
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """What runs. `brokers` are by name."""
+    """The running servers; `brokers` by name."""
 
     is_ours: bool
     namesrvs: list[Part]
@@ -44,13 +44,13 @@ class Cluster(NamedTuple):
 
     @property
     def namesrv(self) -> str:
-        """The name servers as a client is told of them."""
+        """The name servers as a client's setting."""
         return ";".join(part.address for part in self.namesrvs)
 
 
 @contextmanager
 def apache(folder: Path) -> Iterator[Cluster]:
-    """Apache's own. The second broker has clients do what is asked of it for them (useServerSideResetOffset)."""
+    """Run Apache's servers. The second broker lets clients reset their own offsets (useServerSideResetOffset)."""
     with ExitStack() as stack:
         names = [stack.enter_context(ApacheNameServer(folder / f"names-{i}")) for i in range(2)]
         joined = ";".join(server.address for server in names)
@@ -71,7 +71,7 @@ def apache(folder: Path) -> Iterator[Cluster]:
 
 
 class _Ours:
-    """A process of ours that says in JSON when it listens."""
+    """A process of WheelMQ that prints a JSON line when it listens."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.port = free_port()
@@ -104,7 +104,7 @@ class _Ours:
 
 @contextmanager
 def ours(folder: Path) -> Iterator[Cluster]:
-    """WheelMQ's, without a pipeline: what is due soon needs none."""
+    """Run WheelMQ's servers without a pipeline, which messages that are due soon do not need."""
     names = [_Ours(folder / f"names-{i}", "nameserver") for i in range(2)]
     joined = ";".join(server.address for server in names)
     settings = [part for name, value in CONFIG.items() for part in ("--set", f"{name}={value}")]
@@ -122,7 +122,7 @@ def ours(folder: Path) -> Iterator[Cluster]:
 
 
 async def registered(cluster: Cluster) -> None:
-    """Wait until every broker is known to every name server."""
+    """Wait until every name server knows every broker."""
     from wheelmq.client import Admin
 
     async with asyncio.timeout(START_DEADLINE_S):

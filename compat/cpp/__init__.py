@@ -1,1 +1,1 @@
-"""Conformance with Apache's C++ client, through the package `rocketmq` that brings it along."""
+"""Conformance with Apache's C++ client, through the package `rocketmq` that contains it."""

@@ -1,4 +1,4 @@
-"""The conformance suite for the C++ client; `run.py` runs it, with what is asked in COMPAT_ variables."""
+"""The conformance suite for the C++ client. `run.py` runs it, with its options in COMPAT_ variables."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ FAST = os.environ["COMPAT_FAST"] != ""
 LATENESS_MAX_MS = int(os.environ["COMPAT_LATENESS_MAX_MS"])
 ONLY = re.compile(os.environ["COMPAT_ONLY"])
 PATIENCE_S = 60.0
-"""A consumer of this client looks for routes each 30 s, and for its queues each 10 s."""
+"""A consumer of this client updates its routes every 30 s, and its queues every 10 s."""
 POLL_S = 0.005
 CASES_AT_ONCE = 6
-"""The clients of a process share locks that they wait for no longer than a second; who gives up tries again in 30 s."""
+"""The clients of a process share locks, and wait at most a second for them. After that they retry in 30 s."""
 QUEUES = 4
-"""Of a topic that a send makes."""
+"""Queues of a topic that a send creates."""
 
 RUN = f"{int(time.time() * 1000):x}"
 numbers = itertools.count(1)
 opened: list[Any] = []
-"""Clients of cases that have ended: they are left to the end of the process, for their shutdown may take seconds."""
+"""Clients of finished cases. They stay open until the process ends, because their shutdown may take seconds."""
 
 
 def fresh(what: str) -> str:
-    """A name that no earlier run has used."""
+    """Return a name that no earlier run has used."""
     return f"compat_cpp_{what}_{RUN}_{next(numbers)}"
 
 
 def ids(count: int) -> list[str]:
-    """Ids that sort as they count."""
+    """Return ids that sort in the order of their numbers."""
     return [f"id-{number:04}" for number in range(count)]
 
 
@@ -51,7 +51,7 @@ def now_ms() -> float:
 
 
 def until(what: Callable[[], object], condition: Callable[[], bool]) -> None:
-    """Returns when the condition holds, and fails after the patience; `what` is asked at the end."""
+    """Wait until the condition holds. Fails after PATIENCE_S, with the text that `what` returns."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what()}"
@@ -60,7 +60,7 @@ def until(what: Callable[[], object], condition: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A copy: what the client hands over lives as long as the call."""
+    """A copy of a received message. The client's own object is valid only during the call."""
 
     id: str
     tags: str
@@ -102,7 +102,7 @@ def new_producer() -> Any:
 
 
 def message(topic: str, id: str, tag: str = "tag", **properties: object) -> Any:
-    """A message whose id, its key, is also its body."""
+    """Return a message with its id as key and body."""
     made = rocketmq.Message(topic)
     made.set_keys(id)
     made.set_tags(tag)
@@ -113,11 +113,11 @@ def message(topic: str, id: str, tag: str = "tag", **properties: object) -> Any:
 
 
 def new_topic() -> str:
-    """One with four queues, made by its first message, which nobody waits for."""
+    """Create a topic with four queues by an unexpected first message, and return its name."""
     topic, producer = fresh("topic"), new_producer()
 
     def made() -> bool:
-        """While another of its threads looks for routes, the client finds none."""
+        """Send the first message. The client finds no route while another of its threads searches one."""
         try:
             producer.send_sync(message(topic, "first", "first"))
         except ProducerSendSyncFailed:
@@ -130,7 +130,7 @@ def new_topic() -> str:
 
 @dataclass
 class Inbox:
-    """A push consumer that keeps what it was given, with the time; in one thread, so that fences hold."""
+    """A push consumer that keeps its messages with their times. It has one thread, so that fences work."""
 
     topic: str
     group: str = ""
@@ -163,7 +163,7 @@ class Inbox:
 
     @property
     def came(self) -> list[Arrival]:
-        """What came so far, in order, without fences and without the message that made the topic."""
+        """The messages so far, in order, without fences and the message that created the topic."""
         return [arrival for arrival in self.arrivals if not arrival.fence and arrival.tags != "first"]
 
     @property
@@ -181,11 +181,11 @@ class Inbox:
 
 
 class NotNowError(Exception):
-    """Gives a message back."""
+    """Makes the client send the message back."""
 
 
 def fence(*inboxes: Inbox, tag: str = "tag") -> None:
-    """Sends a last message to each queue and waits until the inboxes have seen them all."""
+    """Send a last message to each queue, and wait until the inboxes have received all of them."""
     mark = fresh("fence")
     producer = new_producer()
     for queue in range(QUEUES):
@@ -199,12 +199,12 @@ def fence(*inboxes: Inbox, tag: str = "tag") -> None:
 
 @dataclass
 class Check:
-    """A case under way: what it measures."""
+    """The measured figures of a running case."""
 
     measures: dict[str, float] = field(default_factory=dict)
 
     def late(self, arrival: Arrival, earliest_ms: float, latest_ms: float) -> None:
-        """Fails when a message came early or too late, and keeps how late it was."""
+        """Fail if a message arrived early or too late, and record its lateness."""
         late_ms = arrival.at_ms - earliest_ms
         self.measures["lateness_ms"] = max(self.measures.get("lateness_ms", 0.0), late_ms)
         assert late_ms >= 0, f"{-late_ms:.0f} ms early"
@@ -247,7 +247,10 @@ def send_oneway(check: Check) -> None:
 
 
 def send_batch(check: Check) -> None:
-    """The client says `batch=1`, which Java reads as false: its messages come as one, which has no key."""
+    """Check a batch.
+
+    The client sends `batch=1`, which Java reads as false, so the batch arrives as one message without key.
+    """
     topic = new_topic()
     inbox, producer = Inbox(topic).open(), new_producer()
     batch = [message(topic, id, "t") for id in ids(16)]
@@ -304,7 +307,8 @@ def consume_broadcast(check: Check) -> None:
     producer = new_producer()
 
     def awake() -> bool:
-        """A broadcasting consumer begins at the end of its queues, so it has them all when something came from each."""
+        """Return whether both consumers have messages of each queue, because a broadcasting consumer starts at its
+        queues' ends."""
         for queue in range(QUEUES):
             producer.send_orderly(message(topic, "first", "first"), queue)
         return all(len({arrival.queue for arrival in inbox.arrivals}) == QUEUES for inbox in (one, other))
@@ -338,7 +342,7 @@ def order_in_queues(check: Check) -> None:
 
 
 def retry_given_back(check: Check) -> None:
-    """The client leaves the delay to the broker: ten seconds for the first attempt."""
+    """Check a retry. The client leaves the delay to the broker: ten seconds for the first attempt."""
     topic = new_topic()
     inbox, producer = Inbox(topic, takes=lambda arrival: arrival.reconsumed > 0).open(), new_producer()
     producer.send_sync(message(topic, "again"))
@@ -349,7 +353,7 @@ def retry_given_back(check: Check) -> None:
 
 
 def comes_after(check: Check, delay_ms: int, prepare: Callable[[Any], object]) -> Arrival:
-    """Sends one and sees when it comes: a relative delay counts from the start of the send at the earliest."""
+    """Send a message and check its arrival. A relative delay starts at the beginning of the send at the earliest."""
     topic = new_topic()
     inbox, producer = Inbox(topic).open(), new_producer()
     fence(inbox)
@@ -441,13 +445,13 @@ printing = threading.Lock()
 
 
 def run_case(name: str) -> bool:
-    """Prints the line of a case, and tells whether it passed."""
+    """Run a case and print its line. Returns whether it passed."""
     check = Check()
     started_s = time.monotonic()
     outcome, reason = "passed", ""
     try:
         CASES[name](check)
-    except Exception as error:  # whatever it is, it is this case's
+    except Exception as error:  # any exception is a failure of this case
         traceback.print_exc()
         outcome, reason = "failed", f"{type(error).__name__}: {error}"
     took_s = time.monotonic() - started_s

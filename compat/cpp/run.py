@@ -1,4 +1,4 @@
-"""Installs the package `rocketmq` in a folder of its own, runs the suite for it and reads the results as they come."""
+"""Install the package `rocketmq` in a folder of its own, run the suite for it, and read the results."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ INSTALL_DEADLINE_S = 600.0
 
 
 def wheel_fits(system: str = "", machine: str = "") -> str | None:
-    """None when the wheel's library is for this machine (Linux, x86_64), else the reason to skip."""
+    """Return the reason to skip if the wheel's library is not for this machine (Linux, x86_64); None if it is."""
     found = (system or platform.system(), machine or platform.machine())
     return None if found == ("Linux", "x86_64") else f"the library is for Linux on x86_64, not {' on '.join(found)}"
 
 
 def run_suite(asked: Asked, on_result: Callable[[CaseResult], object] = lambda result: None) -> list[CaseResult]:
-    """Run the cases that are asked for; after failures the client's log stays in `target/run-PID`."""
+    """Run the chosen cases. After a failure the client's log stays in `target/run-PID`."""
     home = TARGET / f"run-{os.getpid()}"
     environment = {**asked.environment(home), "PYTHONPATH": str(install()), "ROCKETMQ_CLIENT_LOGPATH": str(home)}
     return run_program(Program([sys.executable, str(FOLDER / "main.py")], environment), home, on_result)
 
 
 def install() -> Path:
-    """The folder of the package; pip runs only when what is pinned has changed."""
+    """Return the folder of the package. pip runs only if the pinned versions have changed."""
     TARGET.mkdir(exist_ok=True)
     stamp, site = TARGET / "installed", TARGET / "site"
     if not stamp.exists() or stamp.read_text() != REQUIREMENTS.read_text():

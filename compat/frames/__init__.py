@@ -1,1 +1,1 @@
-"""Raw frames, good and bad, and what a broker does with them."""
+"""Raw frames, valid and invalid, and the reaction of a broker."""

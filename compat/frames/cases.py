@@ -1,7 +1,7 @@
-"""The cases: bytes to send, and what Apache RocketMQ 5.3.3 was seen to do.
+"""The cases: bytes to send, and the observed reaction of Apache RocketMQ 5.3.3.
 
-An expectation is a list of answer codes, or `CLOSED`, or both. Where WheelMQ means to differ, `ours` says how, and
-FINDINGS.md why.
+An expectation is a list of answer codes, or `CLOSED`, or both. For an intended difference of WheelMQ, `ours` is its
+reaction, and FINDINGS.md gives the reason.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Part = bytes | Callable[[list[dict[str, Any]]], bytes]
 
 @dataclass(frozen=True)
 class Case:
-    """One case; `data` is made anew for each run, for a topic of its own: bytes, or parts each of which is answered.
+    """One case. `data` is generated for each run, for a topic of its own: bytes, or parts that are each answered.
 
-    A part may be made of the answers so far. What the broker asks of its own accord counts as an answer, by its code.
+    A part may depend on the answers so far. A request of the broker counts as an answer, by its code.
     """
 
     name: str
@@ -36,11 +36,14 @@ class Case:
     answers: int = 1
     ours: Expected | None = None
     says: Mapping[str, str] = field(default_factory=dict)
-    """Header fields of the last answer; `remark` is how its remark begins, `body` a pattern found in its body."""
+    """Header fields of the last answer.
+
+    `remark` is the beginning of its remark, `body` a pattern found in its body.
+    """
 
 
 def send_ext(topic: str, **changed: Any) -> dict[str, Any]:
-    """The header fields of a good send, some changed; None takes one out."""
+    """Return the header fields of a valid send with some changes; None removes a field."""
     fields = {
         "a": "frames", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0",
         "g": str(int(time.time() * 1000)), "h": "0",
@@ -51,7 +54,7 @@ def send_ext(topic: str, **changed: Any) -> dict[str, Any]:
 
 
 def request(code: int, ext: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
-    """A request header."""
+    """Return a request header."""
     header: dict[str, Any] = {
         "code": code,
         "language": "JAVA",
@@ -65,12 +68,12 @@ def request(code: int, ext: dict[str, Any] | None = None, **changed: Any) -> dic
 
 
 def send(topic: str, body: bytes = b"body", **changed: Any) -> bytes:
-    """The frame of a send."""
+    """Return the frame of a send."""
     return frame(request(310, send_ext(topic, **changed)), body)
 
 
 def properties(**pairs: str) -> str:
-    """A property block with a unique key."""
+    """Return a property block with a unique key."""
     text = f"UNIQ_KEY\x01{int(time.time() * 1e6):032X}\x02"
     return text + "".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
 
@@ -87,7 +90,7 @@ def inner(
     body_size: int | None = None,
     props_size: int | None = None,
 ) -> bytes:
-    """A message in a batch's body, its sizes true unless they are given."""
+    """Return a message of a batch's body. Its sizes are correct unless they are given."""
     total = 4 * 5 + len(body) + 2 + len(props)
     return (
         struct.pack(">iiiii", total if size is None else size, 0, 0, 0, len(body) if body_size is None else body_size)
@@ -106,12 +109,12 @@ def _raw(data: bytes) -> Callable[[str], bytes]:
 
 
 def half(topic: str, **pairs: str) -> bytes:
-    """The frame of a half message."""
+    """Return the frame of a half message."""
     return send(topic, f="4", i=properties(TRAN_MSG="true", PGROUP="frames", **pairs))
 
 
 def end(topic: str, **changed: str | None) -> bytes:
-    """The frame that commits a transaction at a log position where none is."""
+    """Return the frame that commits a transaction at a log position without a message."""
     fields: dict[str, str | None] = {
         "topic": topic, "producerGroup": "frames", "tranStateTableOffset": "0", "commitLogOffset": "999999999999",
         "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": "K", "transactionId": "K",
@@ -123,7 +126,7 @@ def end(topic: str, **changed: str | None) -> bytes:
 def handle(
     topic: str, *, broker: str = "broker-a", due_ms: int | str | None = None, version: str = "v1", key: str = "K"
 ) -> str:
-    """A recall handle, as the send of a timer answers it."""
+    """Return a recall handle as in the answer to the send of a timer."""
     due = int(time.time() * 1000) + 60_000 if due_ms is None else due_ms
     return encoded(f"{version} {topic} {broker} {due} {key}")
 
@@ -133,13 +136,13 @@ def encoded(text: str) -> str:
 
 
 def recall(topic: str, recall_handle: str | None) -> bytes:
-    """The frame of a recall; without a handle if there is none."""
+    """Return the frame of a recall, without a handle if it is None."""
     fields = {"topic": topic, "recallHandle": recall_handle, "producerGroup": "frames"}
     return frame(request(370, {name: value for name, value in fields.items() if value is not None}))
 
 
 def _recall_case(what: str, make: Callable[[str], str | None], code: int) -> Case:
-    """A recall in a topic that is there."""
+    """Return the case of a recall in an existing topic."""
     return Case(f"recall of {what}", lambda topic: [send(topic), recall(topic, make(topic))], [0, code], answers=2)
 
 

@@ -1,4 +1,7 @@
-"""Clients of groups: who is there, and what the broker asks them for others. A case's connection is the client too."""
+"""Clients of groups: their lists, and the broker's requests to them for others.
+
+A case's connection is also the client.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ SUBSCRIPTION_OF: Final = 345
 
 
 def _beat(topic: str, *, model: str = "BROADCASTING", producer: bool = False, **consumer: Any) -> bytes:
-    """A heartbeat of the topic's own group. Those that broadcast are not told of each other."""
+    """Return a heartbeat of the topic's own group. Broadcasting members are not notified of each other."""
     subscription = {"topic": topic, "subString": "*", "expressionType": "TAG", "subVersion": 1}
     data = {
         "groupName": f"{topic}g", "consumeType": "CONSUME_PASSIVELY", "messageModel": model, "unitMode": False,
@@ -43,7 +46,7 @@ def _beat(topic: str, *, model: str = "BROADCASTING", producer: bool = False, **
 
 
 def _answer(code: int = 0, body: bytes = b"", **header: Any) -> Any:
-    """What the client answers to the broker's question, which came last."""
+    """Return the client's answer to the broker's request, which came last."""
     return lambda answers: frame(request(code, opaque=answers[-1]["opaque"], flag=1, **header), body)
 
 
@@ -74,7 +77,7 @@ def _status(topic: str) -> bytes:
 
 
 def _commit(topic: str) -> list[bytes]:
-    """The topic's own group has an offset in it."""
+    """Return frames that give the topic's own group an offset in it."""
     pull = frame(request(PULL, pull_ext(topic, consumerGroup=f"{topic}g")))
     commit = ask(UPDATE_OFFSET, consumerGroup=f"{topic}g", topic=topic, queueId="0", commitOffset="1")
     return [send(topic), pull, commit]

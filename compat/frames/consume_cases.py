@@ -1,4 +1,4 @@
-"""What consumers ask of a broker: pulls by status, offsets by group and by queue, locks."""
+"""Requests of consumers: pulls by status, offsets by group and by queue, locks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CORRECTION_OFFSET: Final = 308
 
 ONEWAY: Final = 2
 LATE_MS: Final = str(1 << 42)
-"""A time that no message is stored at for a century."""
+"""A time far in the future, at which no message is stored."""
 
 
 def ask(code: int, body: bytes = b"", **ext: str | None) -> bytes:
-    """The frame of a request."""
+    """Return the frame of a request."""
     return frame(request(code, {name: value for name, value in ext.items() if value is not None}), body)
 
 
@@ -54,19 +54,24 @@ def _reset(topic: str, **changed: str | None) -> bytes:
 
 
 def _of_group(topic: str, **changed: str) -> bytes:
-    """A pull of the topic's own group, which makes the group."""
+    """Return a pull of the topic's own group, which creates the group."""
     return _pull(topic, consumerGroup=f"{topic}g", **changed)
 
 
 def case(name: str, parts: Any, last: list[int], ours: list[int] | None = None, /, **says: str) -> Case:
-    """A case of parts that are made of a topic; the codes are those of the last parts, those before are answered with
-    0. `says` as in Case."""
+    """Return a case whose parts depend on a topic.
+
+    The codes are those of the last parts; earlier parts are answered with 0. `says` is as in Case.
+    """
     before = [0] * (len(parts("T")) - len(last))
     return Case(name, parts, [*before, *last], ours=None if ours is None else [*before, *ours], says=says)
 
 
 def sent(topic: str, count: int = 2) -> list[Part]:
-    """So many messages are sent, and there: Apache's broker gives them to its queues behind its answers."""
+    """Return parts that send `count` messages and wait until a pull finds them.
+
+    Apache's broker adds a message to its queue after its answer.
+    """
     waits = [
         _pull(topic, queueOffset=str(i), maxMsgNums="1", sysFlag="6", suspendTimeoutMillis="4000") for i in range(count)
     ]
@@ -87,7 +92,7 @@ def _locks(name: str, steps: Sequence[Any], **says: str) -> Case:
 
 
 def _held(*queues: int) -> str:
-    """A pattern of an answer that names these queues, in any order, and no other."""
+    """Return a pattern for an answer with exactly these queues, in any order."""
     each = "".join(rf"(?=.*\"queueId\":{queue}\b)" for queue in queues)
     return rf"^{each}(?!(.*queueId){{{len(queues) + 1}}})"
 

@@ -1,4 +1,4 @@
-"""Filters of consumers: what pulls bring along, what heartbeats say, what clients have checked as they start."""
+"""Filters of consumers: in pulls, in heartbeats, and in the check of a client that starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _messages(topic: str) -> list[bytes]:
 
 
 def _brought(name: str, text: str | None, kind: str | None, expected: Expected, ours: Expected | None = None) -> Case:
-    """A pull that brings its subscription along."""
+    """Return the case of a pull with its own subscription."""
 
     def parts(topic: str) -> list[bytes]:
         ext: dict[str, Any] = {**pull_ext(topic), "subscription": text, "expressionType": kind}
@@ -35,7 +35,7 @@ def _brought(name: str, text: str | None, kind: str | None, expected: Expected, 
 
 
 def _beaten(name: str, beats: list[tuple[str, str, int]], version: int, expected: Expected) -> Case:
-    """A pull that brings none, behind heartbeats with a text, a type and a version each."""
+    """Return the case of a pull without a subscription, after heartbeats with a text, a type and a version each."""
 
     def parts(topic: str) -> list[bytes]:
         group = f"{topic}g"

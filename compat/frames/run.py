@@ -25,17 +25,17 @@ from compat.frames.send_cases import MORE_SEND_CASES
 from compat.frames.wire import Outcome, Peer
 
 CONFIG = {"recallMessageEnable": "true", "enablePropertyFilter": "true"}
-"""Of Apache's broker; WheelMQ's has the first on by itself."""
+"""Settings of Apache's broker. WheelMQ enables the first by default."""
 
 ANSWER_S = 5
-"""How long an answer may take where there must be one."""
+"""How long a required answer may take."""
 
 _serial = itertools.count()
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A case and what came of it."""
+    """A case and its outcome."""
 
     case: Case
     outcome: Outcome
@@ -44,7 +44,7 @@ class Checked:
 
 
 def check(address: str, case: Case, expected: Expected) -> Checked:
-    """Send a case's bytes, and a good send over another connection behind it."""
+    """Send a case's bytes, then a valid send over another connection."""
     topic = f"F{int(time.time() * 1000) % 10**9}x{next(_serial)}"
     with Peer(address) as peer:
         data = case.data(topic)
@@ -62,7 +62,7 @@ def check(address: str, case: Case, expected: Expected) -> Checked:
 
 
 def _says(outcome: Outcome, said: Mapping[str, str]) -> bool:
-    """Whether the last answer says that."""
+    """Return whether the last answer has these fields."""
     if not said:
         return True
     last = outcome.answers[-1] if outcome.answers else {}
@@ -80,7 +80,7 @@ def _says(outcome: Outcome, said: Mapping[str, str]) -> bool:
 
 
 def run_cases(address: str, *, ours: bool, only: str = "") -> Iterator[Checked]:
-    """Check every case; `ours` takes the expectations for WheelMQ where they differ."""
+    """Check every case. With `ours`, use the expectations for WheelMQ if they differ."""
     for case in (*CASES, *FILTER_CASES, *MORE_SEND_CASES, *CONSUME_CASES, *CLIENT_CASES):
         if re.search(only, case.name):
             expected = case.ours if ours and case.ours is not None else case.expected
@@ -89,7 +89,7 @@ def run_cases(address: str, *, ours: bool, only: str = "") -> Iterator[Checked]:
 
 @contextlib.contextmanager
 def target(name: str) -> Iterator[str]:
-    """The address of the broker to ask; Apache's is started."""
+    """Yield the address of the broker under test. Apache's is started."""
     if name != "apache":
         yield name
         return
@@ -104,7 +104,7 @@ def target(name: str) -> Iterator[str]:
 
 
 def _told(answer: dict[str, Any]) -> str:
-    """What an answer says besides its code."""
+    """Return the content of an answer without its code."""
     body = answer["body"].decode("latin-1")
     fields = answer.get("extFields") or {}
     return " ".join(str(part) for part in (answer.get("remark"), fields, body) if part)

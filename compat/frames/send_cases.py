@@ -1,4 +1,4 @@
-"""Every branch of a send, and of a message that is handed back, once each, as Apache RocketMQ 5.3.3 answers it."""
+"""Every branch of a send, and of a message that is sent back, once each, as Apache RocketMQ 5.3.3 answers it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ MIB = 1 << 20
 
 
 def long_named(topic: str, **changed: Any) -> bytes:
-    """The frame of SEND_MESSAGE, its fields by their full names."""
+    """Return the frame of SEND_MESSAGE, with full field names."""
     fields = send_ext(topic, **changed)
     return frame(request(10, {LONG_NAMES[letter]: value for letter, value in fields.items()}), b"body")
 
 
 def batch_code(topic: str, body: bytes, **changed: Any) -> bytes:
-    """The frame of SEND_BATCH_MESSAGE, whatever it says of itself."""
+    """Return the frame of SEND_BATCH_MESSAGE, even if its fields contradict the code."""
     return frame(request(320, send_ext(topic, **changed)), body)
 
 
 def make_topic(topic: str, *, read: int = 4, write: int = 4, perm: int = 6, kind: str = "SINGLE_TAG") -> bytes:
-    """The frame that makes a topic."""
+    """Return the frame that creates a topic."""
     numbers = {"readQueueNums": str(read), "writeQueueNums": str(write), "perm": str(perm)}
     fields = {"topic": topic, "defaultTopic": "TBW102", "topicFilterType": kind, "topicSysFlag": "0", "order": "false"}
     return frame(request(17, fields | numbers))
 
 
 def send_back(group: str, level: str = "3", *, version: int = 479, **changed: str) -> bytes:
-    """The frame that hands the first message of the log back."""
+    """Return the frame that sends the first message of the log back."""
     fields = {"offset": "0", "group": group, "delayLevel": level, "originTopic": "T", "originMsgId": "x"} | changed
     return frame(request(36, fields, version=version))
 
 
 def is_dead(group: str) -> bytes:
-    """The frame of a pull that tells whether a group has a topic of dead letters: 29, for it has one queue; else 17."""
+    """Return the frame of a pull that shows whether a group has a topic of dead letters.
+
+    The answer is 29 if it has, because that topic has one queue; otherwise 17.
+    """
     fields = {
         "consumerGroup": group, "topic": f"%DLQ%{group}", "queueId": "1", "queueOffset": "0", "maxMsgNums": "1",
         "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
@@ -50,7 +53,7 @@ def is_dead(group: str) -> bytes:
 
 
 def retry(group: str, version: int = 479, **changed: Any) -> bytes:
-    """The frame of a send to a group's retry topic."""
+    """Return the frame of a send to a group's retry topic."""
     return frame(request(310, send_ext(f"%RETRY%{group}", **changed), version=version), b"body")
 
 

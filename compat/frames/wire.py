@@ -1,4 +1,4 @@
-"""A socket that speaks frames, whatever is in them."""
+"""A socket for frames with any content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SILENCE_S = 0.7
 
 @dataclass
 class Outcome:
-    """What came of some bytes: answers in order, and whether the broker closed the connection."""
+    """The reaction to some bytes: answers in order, and whether the broker closed the connection."""
 
     answers: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
@@ -28,7 +28,7 @@ class Outcome:
 
 
 def frame(header: bytes | dict[str, Any], body: bytes = b"", *, serialize: int = 0) -> bytes:
-    """A frame with right lengths around whatever header."""
+    """Return a frame with correct lengths around any header."""
     raw = header if isinstance(header, bytes) else json.dumps(header, ensure_ascii=False).encode()
     return struct.pack(">iI", 4 + len(raw) + len(body), serialize << 24 | len(raw)) + raw + body
 
@@ -51,7 +51,7 @@ class Peer:
         self._socket.sendall(data)
 
     def outcome(self, *, answers: int = 1, wait_s: float = SILENCE_S) -> Outcome:
-        """What comes: until `answers` are there, the connection closes, or nothing came for `wait_s`."""
+        """Return what arrives until there are `answers`, the connection closes, or nothing arrives for `wait_s`."""
         found = Outcome()
         self._socket.settimeout(wait_s)
         while len(found.answers) < answers:

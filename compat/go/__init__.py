@@ -1,1 +1,1 @@
-"""Conformance with Apache's Go client: client-go v2 in a program of its own language."""
+"""Conformance with Apache's Go client: client-go v2 in a Go program."""

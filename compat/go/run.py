@@ -1,4 +1,4 @@
-"""Builds the suite for client-go v2, runs it and reads the results as they come."""
+"""Build the suite for client-go v2, run it, and read the results."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ BUILD_DEADLINE_S = 600.0
 
 
 def go_found() -> str | None:
-    """None when Go is on the PATH, else the reason to skip."""
+    """Return the reason to skip if Go is not on the PATH; None if it is."""
     return tools_found("go")
 
 
 def run_suite(asked: Asked, on_result: Callable[[CaseResult], object] = lambda result: None) -> list[CaseResult]:
-    """Run the cases that are asked for; after failures the client's log stays in `target/run-PID`."""
+    """Run the chosen cases. After a failure the client's log stays in `target/run-PID`."""
     home = TARGET / f"run-{os.getpid()}"
     return run_program(Program([str(build())], asked.environment(home)), home, on_result)
 
 
 def build() -> Path:
-    """The program, built anew; Go's own cache (GOCACHE) makes that a second where no source has changed."""
+    """Build the program. With Go's cache (GOCACHE) this takes a second if no source has changed."""
     TARGET.mkdir(exist_ok=True)
     program = TARGET / "compat"
     command = ["go", "build", "-mod=readonly", "-trimpath", "-o", str(program), "."]

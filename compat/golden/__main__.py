@@ -1,4 +1,4 @@
-"""Make the golden stores anew: `python -m compat.golden`. Needs a JDK and Maven, and takes some two minutes."""
+"""Create the golden stores again: `python -m compat.golden`. Needs a JDK and Maven, and takes about two minutes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def make(home: Path, end: str) -> Path:
-    """Have Apache write a store and end in the way `end` says; the archive of what it left."""
+    """Let Apache write a store and end as `end` says. Returns the archive of the store."""
     store = home / "store"
     config = {**SMALL, "storePathRootDir": store}
     with ApacheNameServer(home / "names") as names:
@@ -73,7 +73,7 @@ def make(home: Path, end: str) -> Path:
 
 
 def _offsets(store: Path) -> dict[str, dict[int, int]]:
-    """The table in consumerOffset.json, whose numbers Apache writes bare, as keys too."""
+    """Return the table in consumerOffset.json. Apache writes its numbers bare, also as keys."""
     text = (store / "config" / "consumerOffset.json").read_text()
     table = re.sub(r"(\d+):", r'"\1":', text)
     return msgspec.convert(msgspec.json.decode(table)["offsetTable"], dict[str, dict[int, int]], strict=False)
@@ -92,7 +92,7 @@ def _pack(end: str, store: Path, life: Life, dump: str) -> Path:
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Without owners and times, and without what only a running broker needs."""
+    """Remove owners and times, and leave out files that only a running broker needs."""
     if Path(info.name).name in LEFT_OUT:
         return None
     info.uid = info.gid = 0

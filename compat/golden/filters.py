@@ -1,7 +1,7 @@
-"""What Apache RocketMQ's filters make of expressions: `python -m compat.golden.filters`. Needs a JDK and Maven.
+"""Record the results of Apache RocketMQ's filters: `python -m compat.golden.filters`. Needs a JDK and Maven.
 
-It writes `tests/golden/filters.jsonl`: the sets of properties, then a line for each expression (FilterTable.java). The
-expressions are those below, and as many more made by chance from the same words, some with a word too many or too few.
+It writes `tests/golden/filters.jsonl`: the sets of properties, then one line per expression (FilterTable.java). The
+expressions are those below, and as many random ones of the same words. Some of these have a word too many or too few.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NUMBERS: Final = (
     "-Infinity", "0x1p3", "0x10", " 5", "5 ", "\t5\n", "1_000", "٥", "", "five", "+", "-", "--5", "1.2.3", "4.9E-324",
     "1e99999999999",
 )  # fmt: skip
-"""Texts that may be read as numbers."""
+"""Texts that may parse as numbers."""
 
 TEXTS: Final = (
     "abc", "true", "TRUE", "tRuE", "false", "yes", "it's", "a,b", "ABC", "bc", "naïve", "語", "𝄞", " ", "null",
@@ -131,7 +131,7 @@ _WORDS: Final = (
 
 
 def by_chance(chance: Random, depth: int = 3) -> list[str]:
-    """The words of an expression that may well parse."""
+    """Return the words of a random expression that usually parses."""
     if depth == 0 or chance.random() < 0.15:
         return _comparison(chance)
     kind = chance.randrange(5)
@@ -170,7 +170,7 @@ def _operand(chance: Random) -> str:
 
 
 def broken(words: list[str], chance: Random) -> list[str]:
-    """The words with one of them gone, one more, or two in each other's place."""
+    """Return the words with one removed, one added, or two swapped."""
     at = chance.randrange(len(words))
     kind = chance.randrange(3)
     if kind == 0:
@@ -184,7 +184,7 @@ def broken(words: list[str], chance: Random) -> list[str]:
 
 
 def expressions() -> list[str]:
-    """All that are asked about, each once."""
+    """Return all expressions, each once."""
     chance = Random(SEED)
     made = [by_chance(chance) for _ in range(BY_CHANCE)]
     made += [broken(by_chance(chance, 1), chance) for _ in range(BROKEN)]

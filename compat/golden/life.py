@@ -1,4 +1,4 @@
-"""The life of a golden store: what is sent to Apache's broker before it ends, and what must come of it."""
+"""The life of a golden store: the messages sent to Apache's broker before it ends, and their expected states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wheelmq.net.sync_connection import SyncConnection
 TOPIC: Final = "T"
 GROUP: Final = "G"
 LONG_GROUP: Final = "g" * 130
-"""Its retry topic has a name of more than 127 bytes: records with magic V2."""
+"""The name of its retry topic has more than 127 bytes, so its records have magic V2."""
 ROLL_WINDOW_S: Final = 10
 DEADLINE_S: Final = 60.0
 HOUR_MS: Final = 3_600_000
@@ -33,7 +33,7 @@ CONSUMED: Final = 2
 
 
 class Sent(msgspec.Struct):
-    """A message that was sent; `topic` and `queue_id` say where it is to be found."""
+    """A sent message. `topic` and `queue_id` are the place where it is expected."""
 
     body: str
     """Hex."""
@@ -42,19 +42,19 @@ class Sent(msgspec.Struct):
     keys: list[str]
     sys_flag: int
     due_ms: int | None = None
-    """When it falls due, of one that is pending as the broker ends."""
+    """The due time, if the message is pending when the broker ends."""
     is_gone: bool = False
-    """It was cancelled, or never committed: it must not come."""
+    """Whether it was cancelled or never committed, and must not arrive."""
 
 
 class Life(msgspec.Struct):
-    """What was done to a store, and how it ended."""
+    """The messages of a store, and its end."""
 
     end: str
     ended_ms: int
     sent: list[Sent]
     offsets: dict[str, dict[int, int]]
-    """Of groups, as consumerOffset.json has them."""
+    """Offsets of groups, as in consumerOffset.json."""
 
 
 def now_ms() -> int:
@@ -62,7 +62,7 @@ def now_ms() -> int:
 
 
 class Sender:
-    """Sends over one connection and notes what it sent."""
+    """Sends over one connection and records the messages."""
 
     def __init__(self, link: SyncConnection, first: int) -> None:
         self._link = link
@@ -72,7 +72,7 @@ class Sender:
     def send(
         self, body: bytes, *, due_ms: int | None = None, is_gone: bool = False, sys_flag: int = 0, **properties: str
     ) -> dict[str, str]:
-        """Send one message to the topic's only queue; the answer's header."""
+        """Send one message to the topic's only queue. Returns the answer's header."""
         self._number += 1
         unique = f"{self._number:032X}"
         key = f"k{self._number}"
@@ -82,7 +82,7 @@ class Sender:
         return self._ask(body, pairs, sys_flag)
 
     def cancel(self, delivered_ms: int) -> None:
-        """Cancel the message sent last."""
+        """Cancel the last message."""
         key = f"{TOPIC}+{self.sent[-1].keys[1]}"
         deliver = {props.TIMER_DELIVER_MS: str(delivered_ms)}
         self._ask(b"cancel", {props.UNIQ_KEY: "cancel", props.TIMER_DEL_UNIQKEY: key, **deliver}, 0)
@@ -107,7 +107,7 @@ class Sender:
         return self._link.ask(Command(code=code, ext=headers.texts(**fields), body=body)).ext
 
     def batch(self, bodies: list[bytes]) -> None:
-        """Send a batch. Apache gives each of its messages the unique key of the whole."""
+        """Send a batch. Apache gives the batch's unique key to each of its messages."""
         inner = []
         for body in bodies:
             self._number += 1
@@ -119,7 +119,7 @@ class Sender:
         self._ask(b"".join(inner), {props.UNIQ_KEY: f"{self._number:032X}"}, 0, batch=True)
 
     def transaction(self, body: bytes, outcome: int | None) -> None:
-        """Send a half message, and end it: 8 commits it, 12 rolls it back, None leaves it."""
+        """Send a half message, and end it: 8 commits it, 12 rolls it back, None leaves it open."""
         key = f"{self._number + 1:032X}"
         half = self.send(body, is_gone=outcome != 8, sys_flag=SYS_PREPARED, TRAN_MSG="true", PGROUP=GROUP)
         if outcome is None:
@@ -139,7 +139,7 @@ class Sender:
             self.sent[-1].sys_flag |= 8
 
     def give_back(self, message_id: str, group: str, level: int, *, is_pending: bool) -> None:
-        """Give the message sent last back to be consumed again after `level`."""
+        """Send the last message back, to be consumed again after `level`."""
         fields = headers.texts(
             offset=int(message_id[-16:], 16),
             group=group,
@@ -164,7 +164,7 @@ class Sender:
         return int(self._link.ask(Command(code=RequestCode.GET_MAX_OFFSET, ext=fields)).ext["offset"])
 
     def await_queue(self, topic: str, count: int) -> None:
-        """Wait until the queue of `topic` has so many messages."""
+        """Wait until the queue of `topic` has `count` messages."""
         until(lambda: self.queue_end(topic) >= count)
 
 
@@ -177,7 +177,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def live_on_ipv6(sender: Sender) -> None:
-    """What is stored with IPv6 hosts, some of it pending when the broker stops."""
+    """Send the messages that are stored with IPv6 hosts. Some are pending when the broker stops."""
     sender.send(b"ipv6", TAGS="six")
     sender.send(zlib.compress(TEXT), sys_flag=SYS_ZLIB)
     soon_ms = now_ms() + HOUR_MS + 77
@@ -186,7 +186,7 @@ def live_on_ipv6(sender: Sender) -> None:
 
 
 def live(sender: Sender) -> None:
-    """One of each kind; some of it is delivered, some pending when the broker ends."""
+    """Send one message of each kind. Some are delivered, some pending when the broker ends."""
     before = sender.queue_end(TOPIC)
     due_ms = now_ms() + HOUR_MS
     sender.send(b"rolls", due_ms=due_ms, TIMER_DELIVER_MS=str(due_ms))
@@ -206,7 +206,7 @@ def live(sender: Sender) -> None:
     sender.send(b"cancelled", is_gone=True, TIMER_DELIVER_MS=str(gone_ms))
     sender.cancel(gone_ms)
     for i in range(30):
-        sender.send(b"%04d" % i * 500, TAGS="filler")  # so that the log has more files than one
+        sender.send(b"%04d" % i * 500, TAGS="filler")  # so that the log has several files
     parked = sender.queue_end("rmq_sys_wheel_timer")
     sender.await_queue("rmq_sys_wheel_timer", parked + 2)  # rolls, each within ten seconds
     sender.commit_offset()
@@ -229,14 +229,14 @@ def live(sender: Sender) -> None:
 
 
 def lz4_frame(text: bytes) -> bytes:
-    """`text` as an LZ4 frame of one block that is stored as it is, without checksums of the content."""
+    """Return `text` as an LZ4 frame of one uncompressed block, without checksums of the content."""
     descriptor = b"\x60\x40"  # version 1, independent blocks; blocks of 64 KiB
     size = (len(text) | 1 << 31).to_bytes(4, "little")
     return b"\x04\x22\x4d\x18" + descriptor + b"\x82" + size + text + bytes(4)
 
 
 def zstd_frame(text: bytes) -> bytes:
-    """`text` as a Zstandard frame of one raw block."""
+    """Return `text` as a Zstandard frame of one raw block."""
     assert len(text) < 256
     single_segment = b"\x20" + bytes([len(text)])
     last_raw_block = (len(text) << 3 | 1).to_bytes(3, "little")

@@ -1,1 +1,1 @@
-"""The conformance suite: Apache's own Java client against any broker, ours and Apache's alike."""
+"""The conformance suite: Apache's own Java client against any broker, WheelMQ's or Apache's."""

@@ -1,7 +1,7 @@
-"""Runs the suite in a JVM of its own and reads the results as they come.
+"""Run the suite in a JVM of its own, and read the results.
 
-One test JVM per run, built once for each version of the client: `compat.apache.maven` keeps the classes until a source
-changes.
+Each run uses one test JVM, built once per version of the client: `compat.apache.maven` keeps the classes until a
+source changes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from compat.suite import LATENESS_MAX_MS, Asked, CaseResult, Program, SuiteError
 __all__ = ["CaseResult", "SuiteError", "java_and_maven_found", "main", "run_suite"]
 
 CLIENTS = ("5.3.3", "5.4.0")
-"""Versions of the client; the first is what is meant where none is named."""
+"""Versions of the client; the first is the default."""
 
 
 def project(client: str) -> MavenProject:
-    """The suite over this version of the client, in a target folder of its own."""
+    """Return the suite for this version of the client, with a target folder of its own."""
     folder = Path(__file__).parent
     if client == CLIENTS[0]:
         return MavenProject(folder)
@@ -38,9 +38,9 @@ def run_suite(
     client: str = CLIENTS[0],
     on_result: Callable[[CaseResult], object] = lambda result: None,
 ) -> list[CaseResult]:
-    """Run the cases against the brokers of `namesrv`; `on_result` hears each as it ends.
+    """Run the cases against the brokers of `namesrv`. Calls `on_result` with each case.
 
-    `only` is a regular expression searched in names like `TimerTest.deliverTime`. After failures the client's log
+    `only` is a regular expression searched in names like `TimerTest.deliverTime`. After a failure the client's log
     stays in `target/run-PID`.
     """
     suite = project(client)

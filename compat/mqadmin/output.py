@@ -1,4 +1,4 @@
-"""What two runs of a command have in common: times, addresses, ids and stack traces are taken out."""
+"""The comparable part of a command's output, without times, addresses, ids and stack traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALWAYS: Final = (
 
 
 def normalised(step: Step, text: str, known: dict[str, str]) -> str:
-    """The lines that count; `known` are the addresses of this run, by name."""
+    """Return the lines that count. `known` are the addresses of this run, by name."""
     for name in ("broker", "namesrv"):
         text = text.replace(known[name], f"<{name}>")
     text = re.sub(r"127\.0\.0\.1:\d+", "<address>", text.replace(known["home"], "<home>"))
@@ -45,7 +45,7 @@ def normalised(step: Step, text: str, known: dict[str, str]) -> str:
 
 
 def produced(step: Step, text: str, home: Path) -> str:
-    """What the step compares: what it printed, or the file that it wrote."""
+    """Return the text that the step compares: its output, or the file that it wrote."""
     if not step.file:
         return text
     found = home / step.file
@@ -53,12 +53,12 @@ def produced(step: Step, text: str, home: Path) -> str:
 
 
 def _standard(text: str) -> str:
-    """JSON with quotes around each key: Apache writes numbers as keys without."""
+    """Return JSON with quotes around each key. Apache writes numbers as keys without quotes."""
     return re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', text)
 
 
 def _plain(value: object, without: Collection[str]) -> object:
-    """`value` without what changes from run to run, or does not count, and with lists in an order of their own."""
+    """Return `value` without fields that vary or do not count, and with sorted lists."""
     if isinstance(value, dict):
         return {key: _masked(key, _plain(one, without)) for key, one in value.items() if key not in without}
     if isinstance(value, list):

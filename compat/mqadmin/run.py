@@ -1,6 +1,6 @@
-"""Runs mqadmin's commands one after the other against a name server and a broker, and compares what they print.
+"""Run mqadmin's commands in order against a name server and a broker, and compare their output.
 
-What Apache RocketMQ prints stands in expected.txt, which `--target apache --record` writes anew.
+The output for Apache RocketMQ is in expected.txt. `--target apache --record` writes it again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GROUPS: Final = [{"groupName": "G_file", "retryMaxTimes": 5}]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A step, what was expected of it, and what came."""
+    """A step, its expected output, and its actual output."""
 
     step: Step
     expected: str
@@ -50,7 +50,7 @@ class Outcome:
         return self.expected == self.found
 
     def text(self) -> str:
-        """The difference, for people."""
+        """Return the difference as text."""
         if self.step.why:
             return f"{self.step.name}: no {self.step.ours!r} in\n{self.found}"
         lines = difflib.unified_diff(self.expected.splitlines(), self.found.splitlines(), "Apache", "found", "", "", 1)
@@ -58,7 +58,7 @@ class Outcome:
 
 
 class Tool:
-    """A JVM in which mqadmin's commands run."""
+    """A JVM that runs mqadmin's commands."""
 
     def __init__(self, namesrv: str, home: Path) -> None:
         options = (f"-Drocketmq.namesrv.addr={namesrv}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -82,7 +82,7 @@ class Tool:
         self._errors.close()
 
     def run(self, words: Sequence[str]) -> str:
-        """What a command prints. Raises EOFError when the JVM is gone."""
+        """Return the output of a command. Raises EOFError if the JVM has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(("\t".join(words) + "\n").encode())
         self._process.stdin.flush()
@@ -93,7 +93,7 @@ class Tool:
 
 
 def run_steps(namesrv: str, broker: str, home: Path) -> Iterator[tuple[Step, str]]:
-    """Each step and what is to be compared of it."""
+    """Yield each step, and its output to compare."""
     exports = home / "exports"
     exports.mkdir(parents=True)
     known = {"namesrv": namesrv, "broker": broker, "home": str(exports)}
@@ -123,7 +123,7 @@ def _run(tool: Tool, step: Step, known: dict[str, str]) -> str:
 
 
 def compare(namesrv: str, broker: str, home: Path, *, ours: bool) -> Iterator[Outcome]:
-    """The outcome of each step; of ours without those that ask for what a broker of ours does not serve yet."""
+    """Yield the outcome of each step. For WheelMQ, skip steps with requests that it does not serve yet."""
     expected = load()
     for step, found in run_steps(namesrv, broker, home):
         if ours and not all(code in HANDLERS for code in step.codes):
@@ -136,7 +136,7 @@ def compare(namesrv: str, broker: str, home: Path, *, ours: bool) -> Iterator[Ou
 
 
 def load() -> dict[str, str]:
-    """What Apache prints, by the step's name."""
+    """Return the output of Apache, by the step's name."""
     if not EXPECTED.exists():
         return {}
     parts = re.split(r"^== (.*)\n", EXPECTED.read_text(), flags=re.MULTILINE)
@@ -144,13 +144,13 @@ def load() -> dict[str, str]:
 
 
 def record(found: dict[str, str]) -> None:
-    """Write what Apache printed."""
+    """Write the output of Apache."""
     EXPECTED.write_text("".join(f"== {name}\n{text}\n" for name, text in found.items()))
 
 
 @contextmanager
 def apache(home: Path) -> Iterator[tuple[str, str]]:
-    """Apache's name server and broker: their addresses."""
+    """Run Apache's name server and broker. Yields their addresses."""
     with (
         ApacheNameServer(home) as namesrv,
         ApacheBroker(home, namesrv.address, config=CONFIG) as broker,

@@ -1,7 +1,8 @@
-"""The commands, in the order in which they are run, and what of their output is compared.
+"""The commands in order, and the compared part of their output.
 
-A command may name what stands in braces: {broker} and {namesrv} are addresses, {home} is a folder for its files, the
-rest is what an earlier step kept. Those that begin with @ are of the runner (compat/apache, AdminCommands.java).
+A command may contain names in braces: {broker} and {namesrv} are addresses, {home} is a folder for its files, others
+are values that an earlier step kept. Commands that begin with @ belong to the runner (compat/apache,
+AdminCommands.java).
 """
 
 from __future__ import annotations
@@ -13,40 +14,40 @@ from wheelmq.formats.wire.codes import RequestCode as Code
 CLUSTER = "DefaultCluster"
 BROKER = "broker-a"
 CONFIG = {"brokerName": BROKER, "traceTopicEnable": "true"}
-"""What a broker is started with, by Apache's names."""
+"""The settings of a broker, by Apache's names."""
 RATE = r"\d+\.\d+"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command. Of its output each line counts, in order unless `is_set`; or the file `file` as JSON."""
+    """One command. Each line of its output counts, in order unless `is_set`; or the file `file`, as JSON."""
 
     name: str
     command: str
-    """Words between blanks."""
+    """Words separated by blanks."""
     is_set: bool = False
-    """Whether the lines may come in any order, as from a hash table."""
+    """Whether the lines may have any order, as from a hash table."""
     is_json: bool = False
-    """Whether the output is JSON, to be compared field by field."""
+    """Whether the output is JSON that is compared field by field."""
     file: str = ""
-    """What the command writes, in the folder {home}: that is compared, as JSON."""
+    """The file in the folder {home} that the command writes. It is compared, as JSON."""
     without: tuple[str, ...] = ()
-    """Fields of JSON that do not count."""
+    """Ignored fields of JSON."""
     masks: tuple[tuple[str, str], ...] = ()
-    """Patterns of what no two runs have in common, and what stands in its place."""
+    """Patterns of text that varies between runs, and its replacement."""
     keeps: dict[str, str] = field(default_factory=dict)
-    """Patterns with one group, of what later commands name, by the name."""
+    """Patterns with one group, by name. The group's text is a value for later commands."""
     until: str = ""
-    """The command is repeated until this pattern is found: figures are sampled every 10 s."""
+    """The command is repeated until this pattern is found, because figures are sampled every 10 s."""
     codes: tuple[Code, ...] = ()
-    """Requests without which there is nothing to compare."""
+    """Requests that the step needs."""
     why: str = ""
-    """Why ours prints something else, which `ours` is a pattern of: a finding."""
+    """The reason why WheelMQ's output differs: a finding. `ours` is a pattern of that output."""
     ours: str = ""
 
 
 def refused(name: str, command: str, why: str) -> Step:
-    """A command that belongs to what WheelMQ does not have."""
+    """Return a step for a command of a feature that WheelMQ does not have."""
     return Step(name, command, why=why, ours=r"CODE: 3 +DESC: +request type \d+ not supported: belongs to ")
 
 
@@ -55,13 +56,13 @@ NO_TIERS, NO_REPLICAS = "there is no tiered storage", "each broker stands alone"
 NO_USERS = "there are no users, and no access lists"
 OWN_NAMES = rf"{CLUSTER}_REPLY_TOPIC|rmq_sys_REVIVE_LOG_.*|rmq_sys_SYNC_BROKER_MEMBER_.*|rmq_sys_wheelmq_.*"
 OWN_TOPICS = ((rf"^({CLUSTER} )?({OWN_NAMES})$", ""),)
-"""Topics of Apache's for POP, for replicas, and for answers to requests; ours for what cannot be released."""
+"""Apache's topics for POP, for replicas and for answers to requests; WheelMQ's topic for dead letters."""
 COUNT = ((r", \d+$", ", <number>"),)
 TPS = ((RATE, "<rate>"), (r"^(\S+) \1 .*", ""))
-"""Apache counts a topic that anybody subscribes to among its groups, by the topic's name."""
+"""Apache counts a topic with a subscriber among its groups, by the topic's name."""
 RT = ((r"rt=\d+ms", "rt=<ms>"), (r"(true|false) +\d+$", r"\1 <ms>"), (r"Avg RT: .*", "Avg RT: <ms>"))
 NO_RETRIES = ((r"^%RETRY%\S+ .*", ""),)
-"""Offsets in retry topics are committed once a poll was held for its 15 s: by then a run may be over, or not."""
+"""Offsets in retry topics are committed after a poll was held for its 15 s. A run may end before or after that."""
 PROGRESS = ((r"(Consume TPS:) .*", r"\1 <rate>"), (r"<time>|N/A", "<time>"), *NO_RETRIES)
 
 TOPICS = (

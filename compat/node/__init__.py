@@ -1,1 +1,1 @@
-"""Conformance with the Node client ali-ons, in a script of its own language."""
+"""Conformance with the Node client ali-ons, in a Node script."""

@@ -1,4 +1,4 @@
-"""Installs ali-ons as package-lock.json has it, runs the suite for it and reads the results as they come."""
+"""Install ali-ons with the versions of package-lock.json, run the suite for it, and read the results."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ PINS = ("package.json", "package-lock.json")
 
 
 def node_found() -> str | None:
-    """None when Node and npm are on the PATH, else the reason to skip."""
+    """Return the reason to skip if Node or npm is not on the PATH; None if both are."""
     return tools_found("node", "npm")
 
 
 def run_suite(asked: Asked, on_result: Callable[[CaseResult], object] = lambda result: None) -> list[CaseResult]:
-    """Run the cases that are asked for; after failures what the client said stays in `target/run-PID`."""
+    """Run the chosen cases. After a failure the client's output stays in `target/run-PID`."""
     home = TARGET / f"run-{os.getpid()}"
     environment = {**asked.environment(home), "NODE_PATH": str(install())}
     return run_program(Program(["node", str(FOLDER / "main.js")], environment), home, on_result)
 
 
 def install() -> Path:
-    """The folder of the modules; npm runs only when what is pinned has changed."""
+    """Return the folder of the modules. npm runs only if the pinned versions have changed."""
     TARGET.mkdir(exist_ok=True)
     stamp = TARGET / "installed"
     fingerprint = pins_of(FOLDER)
@@ -46,7 +46,7 @@ def install() -> Path:
 
 
 def pins_of(folder: Path) -> str:
-    """A digest of what is pinned there."""
+    """Return a digest of the files with pinned versions."""
     return hashlib.sha256(b"\0".join((folder / name).read_bytes() for name in PINS)).hexdigest()
 
 

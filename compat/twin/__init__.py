@@ -1,1 +1,1 @@
-"""The same random requests to Apache RocketMQ's broker and to WheelMQ's, answer by answer."""
+"""The same random requests to Apache RocketMQ's broker and to WheelMQ's, compared answer by answer."""

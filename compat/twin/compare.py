@@ -1,4 +1,4 @@
-"""What of an answer is compared, and what is not, and why."""
+"""The comparable part of an answer; the ignored part, and the reasons."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ NOT_COMPARED: dict[str, str] = {
     "TIMER_OUT_MS, TIMER_ENQUEUE_MS, __WMQ_DUE of a record": "times; the last is WheelMQ's own",
     "times and addresses in JSON bodies": "by their names: see _VOLATILE",
 }
-"""What is left out of the comparison, with the reason."""
+"""The ignored parts, with the reasons."""
 
 NOT_LOOKED_AT = "told"
-"""Of what `normal` gives: for the table of differences that are meant, and not compared."""
+"""A field in the result of `normal` that is not compared. The table of intended differences uses it."""
 _FIGURES = frozenset((26, 28, 43, 45, 60, 61, 204, 305, 315))
 _RECORDS = frozenset((11, 12, 33, 361))
 _SENDS = frozenset((10, 310, 320))
 _ASIDE = ("TRAN_MSG", "TIMER_", "DELAY")
-"""Parts of properties that may have a message stored in a queue that all topics share."""
+"""Parts of properties that may park a message in a queue that all topics share."""
 SHARED = ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
 _OURS = frozenset(("cancelResult",))
 _NOT_COMPARED_FIELDS = frozenset(
@@ -76,7 +76,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def normal(step: Step, answer: Answer | None, filling: Filling) -> Any:
-    """What is compared of an answer; None for none."""
+    """Return the comparable part of an answer; None for no answer."""
     if answer is None:
         return None
     if "closed" in answer:
@@ -94,7 +94,7 @@ def normal(step: Step, answer: Answer | None, filling: Filling) -> Any:
 
 
 def alike(apaches: Any, ours: Any) -> bool:
-    """Whether what `normal` gave of two answers is the same."""
+    """Return whether two results of `normal` are equal."""
     return _compared(apaches) == _compared(ours)
 
 
@@ -103,7 +103,7 @@ def _compared(said: Any) -> Any:
 
 
 def _remark(remark: str | None, prefix: str) -> str | None:
-    """The text without what links to a manual, and without numbers and addresses."""
+    """Return the text without links to a manual, numbers and addresses."""
     if remark is None:
         return None
     text = _ADDED.sub("", _URL.sub("", remark.replace(prefix, "")).strip())
@@ -180,13 +180,13 @@ _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
 
 
 def _quoted(text: str) -> str:
-    """Java's JSON with its bare number keys quoted, and its keys that are objects as texts."""
+    """Return Java's JSON with quotes around number keys, and with object keys as texts."""
     text = _OBJECT_KEY.sub(lambda found: f"{found[1]}{json.dumps(found[2])}{found[3]}", text)
     return _BARE_KEY.sub(lambda found: found[1] or f'{found[2]}"{found[3]}"{found[4]}', text)
 
 
 def _plain(value: Any, prefix: str) -> Any:
-    """JSON without what is volatile, without what is null, and lists in one order."""
+    """Return JSON without volatile and null fields, and with sorted lists."""
     if isinstance(value, dict):
         return {
             key.replace(prefix, ""): _plain(inner, prefix)

@@ -1,7 +1,7 @@
-"""Random sequences of requests, valid ones and others, as a seed decides.
+"""Random sequences of valid and invalid requests, from a seed.
 
-What is random in the brokers themselves is not asked for where it would decide about later steps: a queue that the
-broker picks is one of a topic that nothing else names. Nothing falls due within a sequence: delays are none, or long.
+A random choice of a broker must not affect later steps. So if the broker picks a queue, its topic is one that no
+other step names. No message becomes due within a sequence: delays are absent or long.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ PICKED = "{T9}"
 GROUPS = ("{G0}", "{G1}")
 STEPS = (4, 16)
 NAMES = ("a", "b", "topic", "group", "producerGroup", "consumerGroup")
-"""Fields whose values make something: what they name is of one sequence alone."""
+"""Fields whose values create something. Their names belong to one sequence alone."""
 
 Fields = dict[str, Any]
 Made = tuple[Fields | None, str]
 
 
 class Maker:
-    """Makes the steps of one sequence."""
+    """Generates the steps of one sequence."""
 
     def __init__(self, randomness: Random, served: frozenset[int]) -> None:
         self._random = randomness
         self._sent: list[int] = []
-        """Numbers of steps that send."""
+        """Numbers of the steps with a send."""
         self._makers = [(code, weight, make) for code, (weight, make) in self._table().items() if code in served]
 
     def sequence(self) -> list[Step]:
-        """A sequence. It begins with a send, so that there is something to ask for."""
+        """Return a sequence. It begins with a send, so that other requests find a message."""
         steps = [Step(1, 310, *self._send())]
         self._sent.append(1)
         for number in range(2, self._random.randint(*STEPS) + 2):
@@ -71,7 +71,7 @@ class Maker:
         return Step(number, code, ext, body, flag, version)
 
     def _malformed(self, ext: Fields | None) -> Fields | None:
-        """One field is missing, or has another value."""
+        """Return the fields with one missing, or with another value."""
         if not ext:
             return ext
         name = self._random.choice(sorted(ext))
@@ -103,7 +103,7 @@ class Maker:
         return changed
 
     def _table(self) -> dict[int, tuple[int, Callable[[], Made]]]:
-        """Weight and maker by code."""
+        """Return weight and generator by code."""
         return {
             310: (16, self._send), 10: (5, self._send_v1), 320: (4, self._batch),
             11: (10, self._pull), 361: (2, self._pull), 12: (4, self._query), 33: (3, self._view),
@@ -120,7 +120,7 @@ class Maker:
             32: (2, self._queue), 305: (1, self._nothing), 43: (1, self._nothing), 315: (1, self._nothing),
         }  # fmt: skip
 
-    # What requests are made of -------------------------------------------------------------------------------------
+    # Parts of requests ---------------------------------------------------------------------------------------------
 
     def _one(self, *options: str) -> str:
         return self._random.choice(options)
@@ -405,5 +405,5 @@ class Maker:
 
 
 def sequence(seed: int, served: frozenset[int]) -> list[Step]:
-    """The sequence that belongs to a seed, of the codes that are served."""
+    """Return the sequence of a seed, with the codes that are served."""
     return Maker(Random(seed), served).sequence()

@@ -1,4 +1,4 @@
-"""Differences that are meant: each with what shows it, and the reason (FINDINGS.md has the same)."""
+"""Intended differences: a test for each, and the reason (also in FINDINGS.md)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from compat.twin.steps import Step
 
 @dataclass(frozen=True)
 class Meant:
-    """A difference that stays."""
+    """An intended difference."""
 
     reason: str
     shows: Callable[[Step, Any, Any], bool]
-    """Of a step and what is compared of Apache's answer and ours."""
+    """Called with a step and the comparable parts of Apache's and WheelMQ's answer."""
     ends: bool = True
-    """Whether the two are in different states behind it."""
+    """Whether the two brokers are in different states after it."""
 
 
 def _codes(apaches: Any, ours: Any) -> tuple[object, object]:
@@ -31,14 +31,14 @@ def _is_header_error(said: Any) -> bool:
 
 
 def _group(step: Step) -> str:
-    """The group that a step names, in its header or, to make one, in its body."""
+    """Return the group that a step names in its header, or in its body if it creates one."""
     fields = step.ext or {}
     made = re.search(r'"groupName": "([^"]*)"', step.body or "") if step.code_number == 200 else None
     return made[1] if made is not None else str(fields.get("group", fields.get("consumerGroup")))
 
 
 def leaves_behind(step: Step, ours: Any) -> bool:
-    """Whether Apache may have made a topic for a send whose header both refuse, which WheelMQ has not."""
+    """Return whether Apache may have created a topic, unlike WheelMQ, for a send whose header both reject."""
     return step.code_number in (10, 310, 320) and _is_header_error(ours)
 
 
@@ -147,5 +147,5 @@ MEANT: tuple[Meant, ...] = (
 
 
 def meant(step: Step, apaches: Any, ours: Any) -> Meant | None:
-    """Why the answers may differ; None when they may not."""
+    """Return the reason why the answers may differ; None if they may not."""
     return next((one for one in MEANT if one.shows(step, apaches, ours)), None)

@@ -1,4 +1,4 @@
-"""A connection of a sequence to one broker."""
+"""The connection of a sequence to one broker."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from compat.frames.wire import Peer, frame
 from compat.twin.steps import Answer
 
 ANSWER_S = 8.0
-"""How long an answer may take where there must be one."""
+"""How long a required answer may take."""
 SILENCE_S = 0.15
-"""How long none is waited for where there is to be none."""
+"""How long the link waits if no answer is expected."""
 RESPONSE = 1
 BARRIER = 1 << 20
-"""Opaque of the requests by which is seen that the broker has come to an end with all that was sent."""
+"""Opaque of the requests that show whether the broker has processed all earlier requests."""
 SETTLE_TIMES = 400
 
 
 class Link:
-    """Asks one broker; opens a connection anew when the broker closed it."""
+    """Sends requests to one broker. It opens a new connection when the broker has closed the old one."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -29,7 +29,7 @@ class Link:
         self._peer.__exit__()
 
     def ask(self, data: bytes, opaque: int, *, is_silent: bool = False) -> Answer | None:
-        """The answer to a frame: None when there is none in time, `closed` when the broker closed the connection."""
+        """Return the answer to a frame; None if there is none in time, `closed` if the broker closed the connection."""
         try:
             self._peer.send(data)
         except OSError:
@@ -42,10 +42,10 @@ class Link:
                 return None
             (answer,) = outcome.answers
             if answer.get("flag", 0) & RESPONSE and answer.get("opaque") == opaque:
-                return answer  # and no request of the broker's own, and no answer that came too late
+                return answer  # requests of the broker and late answers are skipped
 
     def settle(self) -> None:
-        """Wait until what the broker has stored stands in its queues and in its index."""
+        """Wait until all stored messages are in the broker's queues and its index."""
         for _ in range(SETTLE_TIMES):
             answer = self.ask(
                 frame({"code": 28, "opaque": BARRIER, "flag": 0, "version": 479, "language": "JAVA"}), BARRIER

@@ -2,8 +2,8 @@
 
 python -m compat.twin [--seed N] [--count N] [--apache HOST:PORT] [--ours HOST:PORT] [--replay SEQUENCE]
 
-Brokers that are not named are started. A sequence whose answers differ is made as short as it gets, and printed with
-the command that replays it.
+Brokers that are not named are started. A sequence with different answers is shortened as far as possible. It is
+printed with the command that replays it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ SERVED = frozenset(int(code) for code in HANDLERS)
 SHRINK_RUNS_MAX = 60
 SYSTEM_BUSY = 2
 BUSY_TIMES = 50
-"""So often is a broker asked again that was busy: it says so when the machine is."""
+"""Retries for a broker that answers "busy", which it does on a busy machine."""
 DIFFERING_MAX = 10
-"""So many sequences that differ are shown; then it is enough."""
+"""The run ends after this number of differing sequences."""
 
 _serial = itertools.count()
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first step of a sequence whose answers differ, and what is compared of them."""
+    """The first step of a sequence with different answers, and their comparable parts."""
 
     step: Step
     apaches: Any
@@ -55,7 +55,7 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """What differences in the same request and in the same way have in common."""
+        """A text that is equal for differences of the same request and kind."""
         said = [
             one if not isinstance(one, dict) else {**one, "body": bool(one["body"]), "told": ""}
             for one in (self.apaches, self.ours)
@@ -65,7 +65,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Found:
-    """A sequence that differs, as short as it got."""
+    """A shortened sequence with different answers."""
 
     steps: list[Step]
     difference: Difference
@@ -85,23 +85,23 @@ def _short(said: Any) -> str:
 
 
 class Twins:
-    """Two brokers that are asked the same."""
+    """Two brokers that get the same requests."""
 
     def __init__(self, apache: str, ours: str) -> None:
         self._addresses = (apache, ours)
         self._pool = ThreadPoolExecutor(2)
         self.asked = 0
-        """Requests whose answers were compared."""
+        """Number of requests with compared answers."""
         self.explained: dict[str, int] = {}
-        """How often a difference was seen that is meant, by its reason."""
+        """Number of intended differences by their reason."""
 
     def close(self) -> None:
         self._pool.shutdown()
 
     def first_difference(self, steps: Sequence[Step]) -> Difference | None:
-        """Send a sequence to both; None when all answers are alike, or differ as is meant.
+        """Send a sequence to both brokers. Returns None if all answers are equal, or differ as intended.
 
-        Behind a difference that is meant the two are in different states, so it ends the sequence.
+        After an intended difference the brokers may be in different states. Such a difference ends the sequence.
         """
         prefix = f"Tw{os.getpid():x}{int(time.time()) & 0xFFFFFF:x}x{next(_serial)}"
         now_ms = int(time.time() * 1000)
@@ -131,7 +131,7 @@ class Twins:
         return None
 
     def shrunk(self, steps: list[Step], difference: Difference) -> Found:
-        """A short sequence that differs in the same request and in the same way, as far as codes say."""
+        """Return a shorter sequence that differs in the same request and, by its codes, in the same way."""
         kept = [step for step in steps if step.number <= difference.step.number]
         runs = 0
         at = len(kept) - 2
@@ -158,7 +158,7 @@ def _ask(link: Link, step: Step, filling: Filling) -> Answer | None:
 
 @contextlib.contextmanager
 def brokers(apache: str | None, ours: str | None) -> Iterator[Twins]:
-    """The two brokers; those that are not named are started."""
+    """Yield the two brokers. Brokers that are not named are started."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wheelmq-twin-")))
         if apache is None:
@@ -179,7 +179,7 @@ def brokers(apache: str | None, ours: str | None) -> Iterator[Twins]:
 
 
 def run(twins: Twins, first_seed: int, count: int) -> list[Found]:
-    """Run the sequences of `count` seeds; those that differ, one of each kind."""
+    """Run the sequences of `count` seeds. Returns the differing sequences, one of each kind."""
     found: list[Found] = []
     kinds: dict[str, int] = {}
     for seed in range(first_seed, first_seed + count):

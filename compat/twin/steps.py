@@ -1,12 +1,12 @@
-"""A request of a sequence, before it is made for one broker.
+"""A request of a sequence, before it is completed for one broker.
 
-Texts hold what is filled in for each run and broker:
+Texts contain placeholders for each run and broker:
 
     {T0} {G0} {C0}    names of topics, groups and clients that no other run has
-    {now} {now+5000}  the time at which the run began, in milliseconds, and some time from it
+    {now} {now+5000}  the time at which the run began, in milliseconds, with an optional offset
     <2.queueOffset>   a field of this broker's answer to step 2; `position` is the log position in its msgId
 
-A step whose answer is not there gives "0" for its fields, and NOWHERE for its position.
+If a step has no answer, its fields are "0" and its position is NOWHERE.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compat.frames.wire import frame
 
 ONEWAY = 2
 NOWHERE = "999999999999"
-"""A log position at which nothing is."""
+"""A log position without a record."""
 
 _NAME = re.compile(r"\{([TGC]\d)\}")
 _NOW = re.compile(r"\{now([+-]\d+)?\}")
@@ -43,7 +43,7 @@ class Step:
 
     @property
     def code_number(self) -> int:
-        """The code, which may be sent as a text."""
+        """The code as a number; a request may send it as a text."""
         return int(self.code)
 
     @property
@@ -52,20 +52,20 @@ class Step:
 
     @property
     def is_silent(self) -> bool:
-        """Whether both are known not to answer: oneway, and an end of a transaction that is not known yet."""
+        """Whether both brokers send no answer: for a oneway request, and for the unknown end of a transaction."""
         return self.is_oneway or (self.code_number == 37 and (self.ext or {}).get("commitOrRollback") == "0")
 
 
 @dataclass(frozen=True)
 class Filling:
-    """What the texts of a run's steps are filled in with, for one broker."""
+    """The values of placeholders for one run and broker."""
 
     prefix: str
     now_ms: int
     answers: Mapping[int, Answer]
 
     def text(self, text: str) -> str:
-        """The text for this run and broker."""
+        """Return the text for this run and broker."""
         text = _NAME.sub(lambda found: f"{self.prefix}{found[1]}", text)
         text = _NOW.sub(lambda found: str(self.now_ms + int(found[1] or 0)), text)
         return _ANSWER.sub(lambda found: self._said(int(found[1]), found[2]), text)
@@ -78,7 +78,7 @@ class Filling:
         return str(fields.get(name, "0"))
 
     def frame(self, step: Step) -> bytes:
-        """The step's frame; its opaque is its number."""
+        """Return the step's frame. Its opaque is its number."""
         header = {
             "code": step.code,
             "language": "JAVA",
@@ -95,7 +95,7 @@ class Filling:
 
 
 def written(steps: Sequence[Step]) -> str:
-    """A sequence as one line."""
+    """Return a sequence as one line."""
     plain = (
         {name: value for name, value in asdict(step).items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
         for step in steps
@@ -104,7 +104,7 @@ def written(steps: Sequence[Step]) -> str:
 
 
 def read(text: str) -> list[Step]:
-    """The sequence in a line. Raises ValueError."""
+    """Return the sequence in a line. Raises ValueError."""
     try:
         return [Step(**fields) for fields in json.loads(text)]
     except TypeError as error:
