@@ -1,8 +1,9 @@
-"""What it would cost to look at every body's checksum as it is pulled.
+"""The cost of checking every body's checksum at a pull.
 
     python -m tests.crash.checksums
 
-Time of gathering the records of one pull, as it is done, and with crc32 of each body beside it; the best of many.
+It measures the time to gather the records of one pull, without and with a crc32 of each body. The best of many runs
+counts.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ PULLED: Final = 32
 BODY_BYTES: Final = (64, 256, 1024, 4096)
 ROUNDS: Final = 400
 BODY_AT: Final = 84
-"""Body length of a record with IPv4 hosts; the body stands behind it."""
+"""Place of the body length in a record with IPv4 hosts; the body comes after it."""
 
 
 def best_us(call: Callable[[], object]) -> float:
-    """The shortest of many calls, in microseconds."""
+    """Return the shortest of many calls, in microseconds."""
     times = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -35,7 +36,7 @@ def best_us(call: Callable[[], object]) -> float:
 
 
 def are_intact(raw: bytes) -> bool:
-    """Whether each body in a pull's answer has its checksum."""
+    """Return whether each body in a pull's answer has its checksum."""
     view, at = memoryview(raw), 0
     while at < len(raw):
         size = int.from_bytes(view[at : at + 4], "big")
@@ -48,7 +49,7 @@ def are_intact(raw: bytes) -> bool:
 
 
 def measure(body_bytes: int) -> str:
-    """One line of figures."""
+    """Return one line of figures."""
     with tempfile.TemporaryDirectory() as folder, BrokerHarness(Path(folder)) as harness:
         for i in range(PULLED):
             harness.send("T", bytes([i]) * body_bytes)

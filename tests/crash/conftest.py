@@ -1,4 +1,4 @@
-"""Makes `tests.crash` importable, also where pytest is called from elsewhere."""
+"""Make `tests.crash` importable, even if pytest is started in another folder."""
 
 from __future__ import annotations
 

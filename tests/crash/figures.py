@@ -1,4 +1,4 @@
-"""Figures of a run: how long parts were away, and how late messages were, while which of them was away."""
+"""Figures of a run: how long parts were away, and the lateness of messages by the part that was away."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from tests.crash.killing import Death
 from tests.crash.records import Column
 
 CATCH_UP_MS: Final = 1500
-"""After its return the broker has what fell due meanwhile to deliver; so long that is no matter of the pipeline's."""
+"""After its return the broker delivers overdue messages.
+
+During this time, lateness does not count for the pipeline.
+"""
 INDEXED_AFTER_MS: Final = 4000
-"""A parked message waits at most three seconds for a turn: what is older is indexed."""
+"""A parked message waits at most three seconds for a turn, so older messages are indexed."""
 IN_HAND_MS: Final = 1000
-"""What is due so shortly before a kill of the broker may be in its hands still, and leave when it is back."""
+"""Messages due within this time before a kill of the broker may be in its release, and leave when it is back."""
 ARMED: Final = "pipeline away, armed before"
 
 Span = tuple[int, int]
@@ -25,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def spread(values: Sequence[float] | Column) -> dict[str, float]:
-    """Count, median, 99th percentile and maximum."""
+    """Return count, median, 99th percentile and maximum."""
     if not len(values):
         return {"count": 0}
     p50, p99 = np.percentile(values, (50, 99)).tolist()
@@ -33,7 +36,7 @@ def spread(values: Sequence[float] | Column) -> dict[str, float]:
 
 
 def broker_away(deaths: Sequence[Death]) -> list[Span]:
-    """When the broker was not there, or had just come back."""
+    """Return the times in which the broker was down or had just come back."""
     spans: list[Span] = []
     begun: int | None = None
     for death in deaths:
@@ -49,7 +52,7 @@ def broker_away(deaths: Sequence[Death]) -> list[Span]:
 
 
 def pipeline_away(deaths: Sequence[Death]) -> list[tuple[Death, Span]]:
-    """When the pipeline did not turn because of a kill of its own."""
+    """Return the times in which the pipeline did not turn because of a kill of its own."""
     spans = []
     for i, death in enumerate(deaths):
         if death.of_broker:
@@ -61,7 +64,7 @@ def pipeline_away(deaths: Sequence[Death]) -> list[tuple[Death, Span]]:
 
 
 def within(times: Column, spans: Sequence[Span]) -> Mask:
-    """Which of `times` lie in one of `spans`."""
+    """Return which of `times` are in one of `spans`."""
     found: Mask = np.zeros(len(times), np.bool_)
     for first, last in spans:
         found |= (first <= times) & (times <= last)
@@ -69,9 +72,9 @@ def within(times: Column, spans: Sequence[Span]) -> Mask:
 
 
 def lateness(delivered: npt.NDArray[Any], deaths: Sequence[Death]) -> dict[str, dict[str, float]]:
-    """Milliseconds from due time to store time, by what was away when the messages fell due.
+    """Return milliseconds from due time to store time, by the part that was away at the due time.
 
-    What is due later than all that was armed when the pipeline was killed may be late, if that stays away so long.
+    Messages due after all armed ones at a kill of the pipeline may be late if the pipeline stays away for that long.
     """
     due, late, parked = delivered["due_ms"], delivered["store_ms"] - delivered["due_ms"], delivered["parked_ms"]
     down = within(due, broker_away(deaths)) | within(delivered["store_ms"], broker_away(deaths))
@@ -95,7 +98,7 @@ def lateness(delivered: npt.NDArray[Any], deaths: Sequence[Death]) -> dict[str, 
 
 
 def recoveries(deaths: Sequence[Death]) -> dict[str, dict[str, dict[str, float]]]:
-    """Seconds until the broker served, and until the pipeline turned, by what was killed."""
+    """Return the seconds until the broker served, and until the pipeline turned, by the killed part."""
     serving: dict[str, list[float]] = defaultdict(list)
     turning: dict[str, list[float]] = defaultdict(list)
     for death in deaths:
@@ -113,9 +116,10 @@ def recoveries(deaths: Sequence[Death]) -> dict[str, dict[str, dict[str, float]]
 
 
 def pipeline_share(before: dict[str, int], after: dict[str, int]) -> float | None:
-    """Of the timers over five seconds that were armed between two looks: the share that the pipeline armed.
+    """Return the pipeline's share of the timers over five seconds that were armed between two metrics.
 
-    What is put into the block of its hour, to be due within the lead, the blocks' own lane arms: that is left out.
+    It leaves out messages that were due within the lead when they were put into their block: the blocks' own lane
+    arms them.
     """
     names = {name for name in {*before, *after} if name.endswith("_long")} - {"block_lane_long"}
     more = {name: after.get(name, 0) - before.get(name, 0) for name in names}
@@ -124,7 +128,7 @@ def pipeline_share(before: dict[str, int], after: dict[str, int]) -> float | Non
 
 
 def table(rows: dict[str, dict[str, float]], unit: str) -> list[str]:
-    """Lines for people."""
+    """Return the table as lines for people."""
     lines = []
     for name, values in rows.items():
         if values["count"]:

@@ -1,4 +1,4 @@
-"""Several brokers, a load on each, and one application for all of them."""
+"""Several brokers, a load on each, and one pipeline application for all of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MIX: Final = Mix(
     kinds=tuple((kind, share) for kind, share in Mix.kinds if kind is not Kind.IN_BLOCK),
     delays_ms=((0.3, 50, 1000), (0.3, 1000, 5000), (0.4, 9000, 16_000)),
 )
-"""Nothing for blocks: what is due there within the lead, as all of this is, its broker arms without the pipeline."""
+"""No messages for blocks. All delays of this load are within the lead, and such blocks need no pipeline."""
 DRAIN_DEADLINE_S: Final = 60.0
 LATE_MS: Final = 200
 LONG: Final = "_long"
@@ -49,7 +49,7 @@ class Member:
 
     @property
     def turns(self) -> int:
-        """Turns that were seen to be committed."""
+        """The number of observed commits of turns."""
         return len(self.watch.commits)
 
     @property
@@ -67,25 +67,25 @@ class Member:
         return bool(metrics) and bool(metrics["pipeline"]["is_turning"])
 
     def armed(self) -> Counter[str]:
-        """Timers of a long delay that were armed since its start, by whom."""
+        """Return the number of armed timers with a long delay since the broker's start, by the part that armed them."""
         by: dict[str, int] = self.watch.last.metrics["timers"]["armed_by"]
         return Counter({who.removesuffix(LONG): count for who, count in by.items() if who.endswith(LONG)})
 
     def verdict(self) -> Verdict:
-        """What its store says of its load; no broker has it open."""
+        """Return the verdict of its store over its load. No broker may have the store open."""
         return judge(self.process.store, self.load.notes)
 
 
 @dataclass
 class Fleet:
-    """Brokers by name. Every process is gone when it was closed."""
+    """Brokers by name. `close` ends every process."""
 
     home: Path
     rate: float = 100.0
     members: dict[str, Member] = field(default_factory=dict)
     pipelines: list[Pipeline] = field(default_factory=list)
     heard: list[str] = field(default_factory=list)
-    """What supervisors told."""
+    """Messages of the supervisors."""
 
     def __post_init__(self) -> None:
         self._failpoint_log = self.home / "failpoints.log"
@@ -95,7 +95,7 @@ class Fleet:
         self.namesrv_address = ""
 
     async def start_namesrv(self) -> None:
-        """Start a name server, with which the brokers that are added register."""
+        """Start a name server. Brokers that are added later register there."""
         self.namesrv_address = f"127.0.0.1:{self._port()}"
         command = [sys.executable, "-P", "-m", "wheelmq", "nameserver", "--json", "--ends-with-stdin"]
         command += ["--home", str(self.home), "--port", self.namesrv_address.rpartition(":")[2]]
@@ -134,7 +134,7 @@ class Fleet:
         return pipeline
 
     async def until(self, what: str, condition: Callable[[], bool], deadline_s: float) -> None:
-        """Wait until `condition`. Raises TimeoutError, which says how things stand."""
+        """Wait until `condition`. Raises TimeoutError with the state of the brokers."""
         self._event(f"until {what}")
         watch = next(iter(self.members.values())).watch
         if not await watch.until(condition, deadline_s):
@@ -145,7 +145,7 @@ class Fleet:
             raise TimeoutError(f"not within {deadline_s} s: {what}; {state}; {self.heard[-5:]}; see {self.home}")
 
     async def drain(self) -> None:
-        """Send no more, and wait until nothing is pending."""
+        """Stop sending, and wait until nothing is pending."""
         for one in self.members.values():
             await one.load.stop()
         await self.until(
@@ -155,7 +155,7 @@ class Fleet:
         )
 
     async def close(self) -> None:
-        """Stop it all."""
+        """Stop all processes."""
         for pipeline in self.pipelines:
             await pipeline.stop()
         for one in self.members.values():

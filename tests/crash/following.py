@@ -1,7 +1,7 @@
 """A reader that follows the queues of a broker across its deaths, by queue offset and by log position.
 
-What it reads it holds against what the senders noted: each record is one of theirs, as it was sent, in the queue that
-was asked for, at the next queue offset, behind all that it read there before, and for the first time.
+It compares each record with the senders' notes. The record must be one of theirs, unchanged, in the requested queue,
+at the next queue offset. It must come after all earlier records there, and must not have been read before.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from wheelmq.net.rpc_client import RpcClient
 ANSWER_S: Final = 30.0
 PULLED_MAX: Final = 32
 VIEWS: Final = 64
-"""Requests for single records that are under way at once."""
+"""Parallel requests for single records."""
 EXAMPLES: Final = 5
 NOWHERE: Final = -1
 
 
 class Follower:
-    """Reads on where it stood. `wrong` counts what must not be, and `stories` tell of the first of each kind."""
+    """Continues to read from its last place.
+
+    `wrong` counts violations, and `stories` describe the first of each kind.
+    """
 
     def __init__(self, caller: RpcClient, notes: Notes, body_bytes: int) -> None:
         self._caller = caller
@@ -41,9 +44,9 @@ class Follower:
         self._queues: dict[tuple[int, int], list[int]] = {
             (topic, queue): [] for topic in range(len(TOPICS)) for queue in range(QUEUES)
         }
-        """Log positions of what was read of each queue, by queue offset."""
+        """Log positions of the read records of each queue, by queue offset."""
         self._positions: Column = np.full(1 << 16, NOWHERE, np.int64)
-        """Log position of each message that was read, by its number."""
+        """Log position of each read message, by its number."""
         self._to_view: list[int] = []
         self.viewed = 0
         self.wrong: Counter[str] = Counter()
@@ -51,24 +54,27 @@ class Follower:
 
     @property
     def read(self) -> int:
-        """Messages read so far."""
+        """The number of messages read."""
         return sum(map(len, self._queues.values()))
 
     async def follow(self) -> None:
-        """Read every queue to where it ends now, then what is new by its log position. Raises CallError, Refused."""
+        """Read every queue to its current end, then each new record by its log position.
+
+        Raises CallError, Refused.
+        """
         await asyncio.gather(*(self._follow_queue(topic, queue) for topic, queue in self._queues))
         while self._to_view:
             some = self._to_view[:VIEWS]
             await asyncio.gather(*map(self._view, some))
-            self.viewed += len(some)  # not one by one: those of a broker that dies are viewed again
+            self.viewed += len(some)  # a whole group at once: if the broker dies, the group is viewed again
             del self._to_view[: len(some)]
 
     async def read_again(self) -> None:
-        """Read every queue from its start: each record must stand where it stood. Raises CallError, Refused."""
+        """Read every queue from its start. Each record must be at its old place. Raises CallError, Refused."""
         await asyncio.gather(*(self._read_again(topic, queue) for topic, queue in self._queues))
 
     def find_lost(self, first: int, end: int) -> int:
-        """Of the plain messages `first` to `end` that were acknowledged, those that were not read: how many."""
+        """Return the number of acknowledged plain messages from `first` to `end` - 1 that were not read."""
         rows = self._notes.rows[first:end]
         self._make_room(end)
         missing = (rows["fate"] == Fate.STORED) & (rows["kind"] == Kind.PLAIN)
@@ -83,7 +89,7 @@ class Follower:
     # By queue offset -------------------------------------------------------------------------------------------------
 
     async def _pull(self, topic: int, queue: int, queue_offset: int) -> tuple[list[Record], int]:
-        """Records of a queue from `queue_offset` on, none at its end; and where the queue ends."""
+        """Return records of a queue from `queue_offset` on (none at its end), and the end of the queue."""
         ext = headers.texts(
             consumerGroup="crash",
             topic=TOPICS[topic],
@@ -113,7 +119,7 @@ class Follower:
 
     async def _follow_queue(self, topic: int, queue: int) -> None:
         known = self._queues[topic, queue]
-        upto = None  # where the queue ended at first: it may grow faster than it is read
+        upto = None  # the first end of the queue, which may grow faster than it is read
         while upto is None or len(known) < upto:
             records, end = await self._pull(topic, queue, len(known))
             upto = end if upto is None else upto
@@ -189,7 +195,7 @@ class Follower:
     # Words -----------------------------------------------------------------------------------------------------------
 
     def _number(self, record: Record) -> int:
-        """The number of a message, by its unique key; -1 for a key that is none of the senders'."""
+        """Return the number of a message, from its unique key; -1 if the key is not one of the senders'."""
         key = record.message.properties.get(props.UNIQ_KEY, "")
         prefix = self._notes.key_prefix
         try:

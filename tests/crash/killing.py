@@ -1,4 +1,4 @@
-"""The killing: one kill after another, each checked before and after."""
+"""Carry out kills, with checks before and after each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.crash.schedule import PIPELINE_AWAY, PIPELINE_POINTS, Chain, Kill
 
 LOOK_S: Final = 0.05
 ROLES_EVERY: Final = 6
-"""Looks at the broker for each look at the processes below the driver."""
+"""Samples of the broker per sample of the processes below the driver."""
 FRESH_MS: Final = 1000
 PRECISION_MS: Final = 1000
 READY_DEADLINE_S: Final = 60.0
 TURNING_DEADLINE_S: Final = 90.0
 POINT_DEADLINE_S: Final = 100.0
-"""A block is removed once its minute is over."""
+"""A block is deleted at the end of its minute."""
 AGAIN_S: Final = 1.0
 
 
@@ -31,29 +31,29 @@ def now_ms() -> int:
 
 @dataclass
 class Death:
-    """One kill as it was."""
+    """The facts of one kill."""
 
     what: str
     pid: int
     pending: int
     at_ms: int
     epoch: int
-    """The lease under which the pipeline turned."""
+    """The pipeline's lease."""
     armed_through_ms: int
-    """Due times up to which everything that was indexed was armed."""
+    """The due time up to which every indexed message was armed."""
     of_broker: bool
     by_failpoint: bool
     serving_s: float | None = None
-    """From the kill until the broker served again, where it was the broker's."""
+    """Time from the kill of a broker until it served again."""
     turning_s: float | None = None
-    """From the kill, or from the broker's return, until a turn was committed; None when another kill came first."""
+    """Time from the kill, or from the broker's return, to the commit of a turn; None if another kill came first."""
     times: int = 1
-    """A failpoint of source and tasks fires in each new worker again."""
+    """A failpoint of source and tasks fires again in each new worker."""
 
 
 @dataclass
 class Sample:
-    """What the broker said of itself, and when."""
+    """The broker's metrics, and their time."""
 
     at_ms: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -72,22 +72,22 @@ class Sample:
 
     @property
     def armed_through_ms(self) -> int:
-        """The last slot that was walked holds the due times of the second behind it."""
+        """The end of the last scanned slot. Such a slot holds the due times of the second after its time."""
         return int(self.metrics["pipeline"]["walked_through_ms"]) + PRECISION_MS if self.metrics else 0
 
 
 class Watch:
-    """What the broker says of itself, looked at all the time; and who is who among Spark's processes."""
+    """Samples the broker's metrics continuously, and the roles of Spark's processes."""
 
     def __init__(self, broker: BrokerProcess, pipeline: Pipeline | None) -> None:
         self._broker = broker
         self._pipeline = pipeline
         self.last = Sample()
         self.commits: list[int] = []
-        """The lease of each turn that was seen to be committed."""
+        """The lease of each observed commit of a turn."""
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Take samples until cancelled."""
         looks = 0
         while True:
             await self._look()
@@ -106,7 +106,7 @@ class Watch:
             self.commits.extend([self.last.epoch] * more)
 
     async def until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
-        """Wait until `condition`, looked at as often as the broker is; False when the time ran out."""
+        """Wait until `condition`, which is checked at each sample. Returns False at the deadline."""
         stop = time.monotonic() + deadline_s
         while not condition():
             if time.monotonic() > stop:
@@ -116,7 +116,7 @@ class Watch:
 
 
 class Killer:
-    """Works a schedule off. `deaths` and `violations` are what came of it."""
+    """Carries out a schedule. `deaths` and `violations` are the result."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Killer:
         self._of_workers: Death | None = None
 
     async def work(self, chains: Sequence[Chain], stop_at: float) -> None:
-        """Kill by the schedule, until its end or until the time (monotonic) has run out, which is a violation."""
+        """Carry out the schedule. If the time (monotonic) ends before the schedule, that is a violation."""
         for chain in chains:
             for i, kill in enumerate(chain):
                 if time.monotonic() > stop_at:
@@ -167,7 +167,7 @@ class Killer:
             self._object(f"the broker died by itself, see its log; before {kill.what}")
             await self._broker.start()
             return
-        await asyncio.sleep(kill.pause_s)  # the moment of the kill is one of chance
+        await asyncio.sleep(kill.pause_s)  # the kill comes at a random moment
         arms = rest[0].arms if rest else None
         match kill.what:
             case "broker":
@@ -203,7 +203,7 @@ class Killer:
         await self._restart_broker(death, arms, is_to_serve=is_to_serve)
 
     async def _restart_broker(self, death: Death, arms: tuple[str, int] | None, *, is_to_serve: bool = True) -> None:
-        """Start the broker that is killed, and measure how long it is away; then the pipeline."""
+        """Start the killed broker, and measure how long it is away, then how long the pipeline is."""
         code = await self._broker.wait_dead()
         if code != -signal.SIGKILL:
             self._object(f"{death.what}: the broker ended with code {code}, and not by the kill")
@@ -251,14 +251,14 @@ class Killer:
         self._say(death)
 
     async def _send_pipeline_away(self, kill: Kill) -> None:
-        """Kill all of it, start it again after the time that it is to be away, and measure until it turns."""
+        """Kill all of the pipeline, start it again after `away_s`, and measure the time until it turns."""
         pipeline = self._pipeline
         assert pipeline is not None and pipeline.driver_pid is not None
         death = self._note(kill.what, pipeline.driver_pid)
         await pipeline.kill()
         if not await self._watch.until(lambda: not pipeline.left_over(), READY_DEADLINE_S):
             self._object(f"{kill.what}: processes {pipeline.left_over()} do not die")
-        await asyncio.sleep(kill.away_s)  # it is the time that is asked for
+        await asyncio.sleep(kill.away_s)  # the requested time away
         back_ms = now_ms()
         pipeline.start()
         await self._see_turning(death, back_ms)
@@ -267,9 +267,9 @@ class Killer:
         self._say(death)
 
     async def _see_turning(self, death: Death, since_ms: int, *, same_lease: bool = False) -> None:
-        """Measure from `since_ms` to the first commit under a new lease, or of a turn that was begun since then.
+        """Measure from `since_ms` to the first commit under a new lease, or to the second commit with `same_lease`.
 
-        A failpoint that fires before it ends the measuring.
+        An earlier failpoint ends the measurement.
         """
         before = len(self._watch.commits)
 
@@ -288,7 +288,7 @@ class Killer:
     # Failpoints ------------------------------------------------------------------------------------------------------
 
     async def _meet_point(self, kill: Kill, rest: Chain) -> None:
-        """Wait for the failpoint that is armed, see that it was the right process, and start what it ended."""
+        """Wait for the armed failpoint, check that it fired in the right process, and restart the ended part."""
         name, of_pipeline = kill.what, kill.what in PIPELINE_POINTS
         arms = rest[0].arms if rest else None
         if not await self._watch.until(lambda: self._next_point() is not None, POINT_DEADLINE_S):
@@ -313,8 +313,11 @@ class Killer:
         await self._restart_broker(death, arms)
 
     async def _meet_pipeline_point(self, kill: Kill, death: Death) -> None:
-        """A driver that dies is replaced by its supervisor. A worker's death is Spark's to mend; its driver goes by
-        hand, since each new worker would come to the failpoint again."""
+        """Follow the death of a pipeline process at a failpoint.
+
+        The supervisor replaces a dead driver. Spark replaces a dead worker, but each new worker would reach the
+        failpoint again, so its driver is killed by hand.
+        """
         assert self._pipeline is not None
         role = Role(kill.what.partition(".")[0])
         if self._pipeline.roles.get(death.pid) not in (role, None):
@@ -326,13 +329,16 @@ class Killer:
             self._say(death)
             return
         self._of_workers = death
-        if kill.passage > 1:  # else no worker ever gets past it
+        if kill.passage > 1:  # otherwise no worker gets past the failpoint
             await self._see_workers_turn(death)
         self._say(death)
         await self._kill_pipeline("driver", Role.DRIVER)
 
     async def _see_workers_turn(self, death: Death) -> None:
-        """Measure from a worker's death to the next two commits: it dies again and again, and turns are made."""
+        """Measure from a worker's death to the next two commits.
+
+        Workers die repeatedly meanwhile, but turns are committed.
+        """
         before = len(self._watch.commits)
         if await self._watch.until(lambda: len(self._watch.commits) > before + 1, TURNING_DEADLINE_S):
             death.turning_s = (self._watch.last.at_ms - death.at_ms) / 1000
@@ -340,7 +346,10 @@ class Killer:
             self._object(f"{death.what}: no turn within {TURNING_DEADLINE_S} s, {self._state()}")
 
     def _next_point(self) -> tuple[int, str] | None:
-        """The first failpoint that fired and was not met; those of workers fire until the last of them is gone."""
+        """Return the first unhandled failpoint.
+
+        Failpoints of workers fire until the last of these workers is gone.
+        """
         for pid, name in fired(self._broker.failpoint_log)[self._points_seen :]:
             if self._of_workers is None or name != self._of_workers.what:
                 return pid, name

@@ -1,8 +1,7 @@
-"""The load: messages of all kinds, alone and in batches, at a steady pace over connections that outlive the broker's
-deaths.
+"""The load: messages of all kinds, alone and in batches, at a steady rate over connections that outlive the broker.
 
-A connection that breaks is made again; what it had in flight stays unanswered for ever. While no connection stands
-nothing is sent, and what was not sent meanwhile is not sent later.
+A broken connection is opened again, and its open requests never get an answer. Without a connection nothing is sent,
+and the missed messages are not sent later.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from wheelmq.formats.wire.codes import RequestCode, ResponseCode
 STEP_S: Final = 0.01
 RETRY_S: Final = 0.02
 WINDOW: Final = 512
-"""Requests in flight on one connection, past which it gets no more."""
+"""Requests in flight on one connection. A full connection gets no more requests."""
 BATCH: Final = (2, 16)
-"""Messages in a batch."""
+"""Least and most messages in a batch."""
 CANDIDATES: Final = 4096
 CANCEL_AHEAD_MS: Final = 30
-"""A cancel is sent no closer to its target's time: mostly it wins, at times it does not."""
+"""Least time from a cancel to its target's due time. Most cancels succeed, some do not."""
 LEVELS_MS: Final = (1000, 5000, 10_000)
 """The delays of the first levels."""
 
@@ -41,7 +40,7 @@ _FRAME = struct.Struct(">ii")
 
 @dataclass(frozen=True)
 class Mix:
-    """What is sent: shares of all messages, and of the delays."""
+    """The composition of the load: shares of all messages, and of the delays."""
 
     kinds: tuple[tuple[Kind, float], ...] = (
         (Kind.DELIVER_AT, 0.52),
@@ -60,9 +59,9 @@ class Mix:
         (0.03, 36_000, 52_000),  # beyond a roll window of 35 s
     )
     whole_second_share: float = 0.05
-    """Of the messages due at a chosen time: at a whole second, where many meet and a slot ends."""
+    """Share of the messages with a chosen time that are due at a whole second, where many meet and a slot ends."""
     batch_share: float = 0.0
-    """Of the requests that would carry one plain message: how many carry a batch of them."""
+    """Share of the requests with one plain message that carry a batch of plain messages instead."""
     body_bytes: int = 64
 
     @property
@@ -71,7 +70,7 @@ class Mix:
 
 
 class _Peer(asyncio.Protocol):
-    """One connection: its answers go to the load, its end is an event."""
+    """One connection. Its answers go to the load, and its end sets an event."""
 
     def __init__(self, on_answer: Callable[[frame.Command], None]) -> None:
         self._on_answer = on_answer
@@ -99,7 +98,7 @@ class _Peer(asyncio.Protocol):
 
 
 class Load:
-    """Sends until it is told to stop. `notes` say what came of it."""
+    """Sends until `stop`. `notes` has the results."""
 
     def __init__(self, address: str, mix: Mix, rate: float, seed: int, connections: int = 4) -> None:
         self._host, _, port = address.rpartition(":")
@@ -113,10 +112,10 @@ class Load:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._batches: dict[int, int] = {}
-        """Messages of each batch that has no answer yet, by the number of its first."""
+        """Number of messages of each batch without an answer, by the number of its first message."""
         self.acknowledged = 0
         self.is_held = False
-        """While it is, nothing is sent."""
+        """Whether sending is paused."""
         self.refusals: Counter[str] = Counter()
         self.reconnects = 0
 
@@ -125,7 +124,7 @@ class Load:
         self._tasks.append(asyncio.create_task(self._pace()))
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Send no more; wait for the answers that are still to come."""
+        """Stop sending, and wait for the missing answers."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
@@ -180,7 +179,7 @@ class Load:
     # Messages ------------------------------------------------------------------------------------------------------
 
     def _frame(self, kind: Kind, now_ms: int) -> bytes:
-        """A new message as a frame."""
+        """Return a new message as a frame."""
         if kind is Kind.CANCEL:
             return self._cancel_frame(now_ms)
         topic, queue = self._random.randrange(len(TOPICS)), self._random.randrange(QUEUES)
@@ -199,7 +198,7 @@ class Load:
         return self._encode(number, topic, queue, asked)
 
     def _delay(self, kind: Kind, now_ms: int) -> tuple[int, dict[str, str]]:
-        """A delay, and the property that asks for it."""
+        """Return a delay, and the property that requests it."""
         delays = self._mix.delays_ms
         _, least, most = self._random.choices(delays, [share for share, _, _ in delays])[0]
         delay_ms = self._random.randint(least, most)
@@ -223,7 +222,10 @@ class Load:
         return 0, {}
 
     def _batch_frame(self, topic: int, queue: int, now_ms: int) -> bytes:
-        """Several plain messages in one request, whose opaque is the number of the first."""
+        """Return the frame of several plain messages in one request.
+
+        Its opaque is the number of the first message.
+        """
         count = self._random.randint(*BATCH)
         numbers = [self.notes.add(Kind.PLAIN, topic=topic, queue=queue, asked_ms=now_ms) for _ in range(count)]
         inner = [(body(number, self._mix.body_bytes), {"UNIQ_KEY": self.notes.key(number)}) for number in numbers]
@@ -235,7 +237,7 @@ class Load:
         return frame.encode(command)
 
     def _cancel_frame(self, now_ms: int) -> bytes:
-        """A cancel: mostly of a message that is pending, at times once more, at times of none."""
+        """Return the frame of a cancel: usually of a pending message, sometimes of a cancelled one or of none."""
         target, due_ms = self._target(now_ms)
         if target < 0:
             topic, key = 0, f"{self.notes.key_prefix}{self._random.getrandbits(39):09X}X"
@@ -277,7 +279,7 @@ class Load:
     def _answered(self, answer: frame.Command) -> None:
         number, now_ms = answer.opaque, time.time_ns() // 1_000_000
         count = self._batches.pop(number, 1)
-        if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:  # it is stored, and may not be on disk: no promise
+        if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:  # it is stored but perhaps not on disk: no promise
             self.refusals["FLUSH_DISK_TIMEOUT"] += 1
             return
         if answer.code != ResponseCode.SUCCESS:
@@ -298,5 +300,5 @@ class Load:
             self._candidates.append(number)
 
     def summary(self) -> str:
-        """One line of what was sent so far."""
+        """Return the figures of the sends so far as one line."""
         return json.dumps({"sent": self.notes.count, "connections": self.reconnects, "refusals": dict(self.refusals)})

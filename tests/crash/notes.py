@@ -1,7 +1,7 @@
-"""What the sender knows of the messages it asked the broker to store: one row for each, by number.
+"""The sender's notes of the messages in its requests: one row each, by number.
 
-A message's number is in its unique key, in its body and in the opaque of its request; so whoever reads a queue can
-tell which one it has in hand. No number is ever sent twice.
+A message's number is in its unique key, in its body and in the opaque of its request. So a reader of a queue can
+identify each message. No number is sent twice.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ QUEUES: Final = 4
 
 
 class Kind(IntEnum):
-    """What a message asks for."""
+    """The kind of a message."""
 
     PLAIN = 0
     DELIVER_AT = 1
-    """TIMER_DELIVER_MS: the one kind whose due time the sender chooses to the millisecond."""
+    """TIMER_DELIVER_MS: the only kind whose sender chooses the due time to the millisecond."""
     DELAY_MS = 2
     DELAY_SEC = 3
     LEVEL = 4
@@ -33,17 +33,17 @@ class Kind(IntEnum):
 
 
 class Fate(IntEnum):
-    """What the sender was told."""
+    """The answer to a send."""
 
     UNSENT = 0
     ASKED = 1
-    """No answer came, or one that promises nothing: it may be stored or not."""
+    """No answer, or an answer without a promise: the message may be stored or not."""
     STORED = 2
     REFUSED = 3
 
 
 class Outcome(IntEnum):
-    """What a cancel was answered."""
+    """The answer to a cancel."""
 
     NONE = 0
     CANCELLED = 1
@@ -64,19 +64,19 @@ ROW: Final = np.dtype(
         ("outcome", "u1"),
         ("topic", "u1"),
         ("queue", "u1"),
-        ("due_ms", "i8"),  # of DELIVER_AT; 0 for all others
-        ("delay_ms", "i8"),  # of the relative kinds, from the broker's receipt
+        ("due_ms", "i8"),  # for DELIVER_AT; 0 for other kinds
+        ("delay_ms", "i8"),  # for relative kinds, from the broker's receipt
         ("asked_ms", "i8"),
         ("answered_ms", "i8"),
-        ("queue_offset", "i8"),  # as the answer says; of what is parked the one where it is; -1 without
-        ("origin", "i8"),  # of what went to a block, as the answer says; -1 without
-        ("target", "i8"),  # of a cancel: the number that it names, -1 for a key that nobody bears
+        ("queue_offset", "i8"),  # from the answer; for a parked message that of its parked record; -1 without
+        ("origin", "i8"),  # from the answer, for a message in a block; -1 without
+        ("target", "i8"),  # for a cancel: the number that it names, -1 for a key of no message
     ]
 )
 
 
 class Notes:
-    """The rows; `count` of them are in use."""
+    """The rows, of which the first `count` are in use."""
 
     def __init__(self, key_prefix: str) -> None:
         assert len(key_prefix) == KEY_BYTES - KEY_DIGITS
@@ -87,7 +87,7 @@ class Notes:
     def add(
         self, kind: Kind, *, topic: int, queue: int, asked_ms: int, due_ms: int = 0, delay_ms: int = 0, target: int = -1
     ) -> int:
-        """A new number for a message that is about to be sent."""
+        """Add a row for a new message, and return its number."""
         number = self.count
         if number == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
@@ -106,7 +106,7 @@ class Notes:
         queue_offset: int = -1,
         origin: int = -1,
     ) -> None:
-        """Note an answer."""
+        """Write an answer to its row."""
         row = self._rows[number]
         row["fate"], row["answered_ms"], row["outcome"] = fate, answered_ms, outcome
         row["queue_offset"], row["origin"] = queue_offset, origin
@@ -116,15 +116,15 @@ class Notes:
 
     @property
     def rows(self) -> npt.NDArray[Any]:
-        """All rows in use; a view."""
+        """A view of all rows in use."""
         return self._rows[: self.count]
 
     def key(self, number: int) -> str:
-        """The unique key of a message."""
+        """Return the unique key of a message."""
         return f"{self.key_prefix}{number:0{KEY_DIGITS}X}"
 
 
 def body(number: int, size: int) -> bytes:
-    """The body of a message: its number, over and over."""
+    """Return the body of a message, which repeats its number."""
     word = b"%016X" % number
     return (word * (size // len(word) + 1))[:size]

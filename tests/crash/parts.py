@@ -1,4 +1,4 @@
-"""The processes of a run: the broker, and the pipeline under its own supervisor; who is who among Spark's processes."""
+"""The processes of a run: the broker, and the pipeline under its supervisor, with the roles of Spark's processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASK_TIMEOUT_S: Final = 2.0
 
 
 class Role(StrEnum):
-    """What a process is."""
+    """The role of a process."""
 
     BROKER = "broker"
     DRIVER = "driver"
@@ -46,7 +46,7 @@ class Role(StrEnum):
 
 
 class BrokerProcess:
-    """A broker on a store folder, started as often as it dies: by whoever kills it, never by itself."""
+    """A broker on a store folder. Only the test restarts it after a death."""
 
     def __init__(
         self, home: Path, port: int, flush: str, settings: dict[str, Any], failpoint_log: Path, *options: str
@@ -74,7 +74,7 @@ class BrokerProcess:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, armed: tuple[str, int] | None = None) -> None:
-        """Start the process; `armed` is a failpoint and the passage at which it fires."""
+        """Start the process. `armed` is a failpoint and the passage at which it fires."""
         assert not self.is_alive
         environment = {**os.environ, LOG_VARIABLE: str(self.failpoint_log), POINTS_VARIABLE: ""}
         self.armed = armed
@@ -88,13 +88,13 @@ class BrokerProcess:
         self.starts += 1
 
     async def wait_dead(self, deadline_s: float = 30.0) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end, and return the exit code."""
         assert self._process is not None
         async with asyncio.timeout(deadline_s):
             return await self._process.wait()
 
     async def metrics(self) -> dict[str, Any] | None:
-        """What it says of itself; None while it does not answer."""
+        """Return its metrics; None while it does not answer."""
         try:
             answer = await self._caller.ask(Command(code=RequestCode.WMQ_METRICS), ASK_TIMEOUT_S)
         except (CallError, Refused):
@@ -103,7 +103,7 @@ class BrokerProcess:
         return found
 
     async def stop(self) -> int:
-        """Stop it in good order; its exit code."""
+        """Stop it cleanly, and return its exit code."""
         await self._caller.close()
         if self.is_alive:
             os.kill(self.pid, signal.SIGTERM)
@@ -114,16 +114,16 @@ class BrokerProcess:
             return await self.wait_dead()
 
     def kill(self) -> None:
-        """End it at once, if it is there."""
+        """Kill it, if it runs."""
         if self.is_alive:
             os.kill(self.pid, signal.SIGKILL)
 
 
 class Pipeline:
-    """The driver under the supervisor that users run it under, and a look at the processes below it.
+    """The driver under the supervisor of `wheelmq pipeline`, and the processes below it.
 
-    A driver takes its failpoints from our own environment, at the moment at which the supervisor starts it. So what
-    the next ones take stands in line, and moves up whenever the supervisor tells of a death.
+    A driver inherits its failpoints from this process's environment when the supervisor starts it. So the failpoints
+    of later drivers are in a queue, which moves up when the supervisor reports a death.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class Pipeline:
             brokers, log_dir, clock=SystemClock(), on_change=self._heard, name=name, **options
         )
         self.armed: tuple[str, int] | None = None
-        """What the driver that runs has with it."""
+        """The failpoint of the running driver."""
         self._tell = tell
         self._line: deque[tuple[str, int] | None] = deque()
         self._deaths = 0
         self.roles: dict[int, Role] = {}
-        """Every process that was ever seen, by its id."""
+        """The roles of all processes seen so far, by process id."""
         self._processes: dict[int, psutil.Process] = {}
 
     def _heard(self, text: str) -> None:
@@ -157,11 +157,11 @@ class Pipeline:
         self._tell(text)
 
     def queue(self, *arms: tuple[str, int] | None) -> None:
-        """What the next drivers, one after another, are to be armed with."""
+        """Set the failpoints of the next drivers, in order."""
         self._line = deque(arms)
 
     def arm(self, arms: tuple[str, int] | None) -> None:
-        """What a driver that starts from now on, and all that it starts, takes along."""
+        """Set the failpoint of drivers that start from now on, and of their child processes."""
         self.armed = arms
         os.environ[POINTS_VARIABLE] = "" if arms is None else f"{arms[0]}={arms[1]}"
 
@@ -173,13 +173,13 @@ class Pipeline:
         self.supervisor.start()
 
     async def stop(self) -> bool:
-        """Stop it in good order; False when it took force."""
+        """Stop it cleanly. Returns False if it had to be killed."""
         stopped = await self.supervisor.stop()
         self.arm(None)
         return stopped
 
     async def kill(self) -> None:
-        """End every process of it at once. It stays away until it is started."""
+        """Kill all its processes. It stays away until `start`."""
         self.look()
         self.supervisor.child.kill()
         for pid in self.left_over():
@@ -188,7 +188,7 @@ class Pipeline:
         await self.supervisor.stop()
 
     def look(self) -> dict[Role, list[int]]:
-        """The processes that are there now, by role."""
+        """Return the running processes, by role."""
         found: dict[Role, list[int]] = {role: [] for role in Role}
         pid = self.driver_pid
         family: list[psutil.Process] = []
@@ -209,12 +209,15 @@ class Pipeline:
         return found
 
     def left_over(self) -> list[int]:
-        """The processes that were seen below a driver, or orphaned by one, and still are there."""
+        """Return the running processes that are or were below a driver."""
         return [pid for pids in self.look().values() for pid in pids]
 
 
 def role_of(process: psutil.Process) -> Role:
-    """What a process below the driver is, by its command line and its parent's. A task worker outlives its daemon."""
+    """Return the role of a process below the driver, from its command line and its parent's.
+
+    A task worker outlives its daemon.
+    """
     try:
         words = process.cmdline()
         if process.name() == "java":
@@ -230,7 +233,7 @@ def role_of(process: psutil.Process) -> Role:
 
 
 def check_role(pid: int, role: Role) -> bool:
-    """Whether the process `pid` lives and is a `role`: asked just before it is killed."""
+    """Return whether the process `pid` runs and has this role. It is checked right before a kill."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -247,7 +250,7 @@ def check_role(pid: int, role: Role) -> bool:
 
 
 def fired(failpoint_log: Path) -> list[tuple[int, str]]:
-    """The failpoints that fired so far: process id and name, in order."""
+    """Return the failpoints that have fired: process id and name, in order."""
     if not failpoint_log.exists():
         return []
     pairs = (line.split() for line in failpoint_log.read_text().splitlines())
@@ -255,7 +258,7 @@ def fired(failpoint_log: Path) -> list[tuple[int, str]]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended (a zombie has)."""
+    """Return whether the process has ended. A zombie has."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -263,7 +266,7 @@ def is_gone(pid: int) -> bool:
 
 
 class Event:
-    """What happened when: lines for whoever looks into a run."""
+    """A log of events with times, for the analysis of a run."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

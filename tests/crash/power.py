@@ -1,4 +1,4 @@
-"""The states of a disk that a power cut may leave at one moment of a run: which pages, sectors and names are there."""
+"""The states of a disk that a power cut may leave at one moment of a run: its pages, sectors and names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from wheelmq.testing.disk import SimulatedDisk
 SECTOR_BYTES: Final = 512
 PAGE_SECTORS: Final = 8
 STATES_EACH: Final = 12
-"""States that are made at one moment, if they differ."""
+"""States generated at one moment, if they differ."""
 
 Content = dict[Path, Bytes]
 
 
 class RecordingDisk(SimulatedDisk):
-    """Knows of each mapped file what it holds, and what of it is on disk; `look` is called where the power may go."""
+    """Knows the content of each mapped file, and its part on disk.
+
+    Calls `look` at each place where the power may fail.
+    """
 
     def __init__(self, look: Callable[[], None]) -> None:
         super().__init__()
@@ -33,7 +36,7 @@ class RecordingDisk(SimulatedDisk):
         self.files: dict[Path, MappedFile] = {}
         self.synced: Content = {}
         self.kept: Content = {}
-        """As synced, but with the pages that were written back since."""
+        """Like `synced`, with the pages that were written back since."""
 
     def map(self, path: Path, size: int, *, sparse: bool = False) -> MappedFile:
         file = super().map(path, size, sparse=sparse)
@@ -67,22 +70,22 @@ class RecordingDisk(SimulatedDisk):
 
 @dataclass
 class State:
-    """One state: where it differs from what the processes see."""
+    """One state: its differences from the state that processes see."""
 
     kind: str
     files: dict[Path, Bytes | None]
-    """What a file holds; None for one that is not there."""
+    """The content of each file; None for a missing file."""
     folders: dict[Path, bool]
-    """Whether a folder is there."""
+    """Whether each folder exists."""
 
     def mark(self, seed: int) -> int:
-        """The same for states that are the same."""
+        """Return a checksum that is equal for equal states."""
         names = [*((str(path), found is None) for path, found in self.files.items()), *self.folders.items()]
         held = (found.tobytes() for found in self.files.values() if found is not None)
         return crc32(b"".join([repr(names).encode(), *held]), seed)
 
     def put(self, root: Path, target: Path) -> None:
-        """Write the store at `root`, as this state has it, to `target`."""
+        """Write the store at `root` in this state to `target`."""
         shutil.rmtree(target, ignore_errors=True)
         lost = [folder for folder, is_there in self.folders.items() if not is_there]
         folders = {folder for folder, is_there in self.folders.items() if is_there}
@@ -105,7 +108,7 @@ class State:
 
 
 class Dirty:
-    """What was not synced: sectors that differ, by file, and names; and the states that may come of them."""
+    """The unsynced changes: differing sectors by file, and names. Generates the states that they may leave."""
 
     def __init__(self, disk: RecordingDisk, chance: random.Random) -> None:
         self._disk = disk
@@ -125,13 +128,16 @@ class Dirty:
         return len(self._pages) + sum(map(len, self._disk.names.values()))
 
     def write_back(self) -> None:
-        """The kernel writes some pages, as it may at any time."""
+        """Write some pages to disk, as the kernel may do at any time."""
         for path, page in self._pages:
             if self._chance.random() < 0.5:
                 self._copy(self._disk.kept[path], path, range(page * PAGE_SECTORS, (page + 1) * PAGE_SECTORS))
 
     def states(self) -> Iterator[State]:
-        """States of the disk: what the dirty files hold, and which names are there; all others are synced."""
+        """Yield states of the disk: the content of unsynced files, and the existing names.
+
+        All other files are synced.
+        """
         chance, disk = self._chance, self._disk
         yield self._named("all unsynced lost", self._build(disk.synced, 0.0), keeps_names=0.0)
         for _ in range(5):
@@ -149,11 +155,11 @@ class Dirty:
 
     @property
     def _last(self) -> tuple[Path, int]:
-        """The last page of a log that was not synced; of any file when none of a log's is."""
+        """Return the last unsynced page of a log, or of any file if no log has one."""
         return max(self._pages, key=lambda page: (page[0].parent.name in ("commitlog", "log"), page[0].name, page[1]))
 
     def _build(self, base: Content, keep: float, *, but: tuple[Path, int] | None = None) -> Content:
-        """Of each page but one what memory has with probability `keep`, else what `base` has."""
+        """Return content that has each page but `but` from memory with probability `keep`, otherwise from `base`."""
         content = {path: base[path].copy() for path in self._sectors}
         for path, page in self._pages:
             if (path, page) != but and self._chance.random() < keep:
@@ -167,7 +173,10 @@ class Dirty:
             target[at] = now[at]
 
     def _named(self, kind: str, content: Content, *, keeps_names: float = 0.5) -> State:
-        """`content` with the first changes of each folder's names, since it was synced; a journal keeps their order."""
+        """Return the state of `content` with the first changes of each folder's names since its sync.
+
+        A journal keeps order.
+        """
         files: dict[Path, Bytes | None] = dict(content)
         folders: dict[Path, bool] = {}
         for changes in self._disk.names.values():

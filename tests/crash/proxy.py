@@ -1,4 +1,4 @@
-"""A way to a broker that can be made slow: what the broker answers comes through later than it was sent."""
+"""A proxy for a broker that can delay the broker's answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ READ_BYTES = 1 << 16
 
 
 class SlowProxy:
-    """Listens on a port of its own and passes on to `target`. `delay_s` holds up each piece of an answer."""
+    """Listens on a port of its own and forwards to `target`. `delay_s` delays each piece of an answer."""
 
     def __init__(self, target: str) -> None:
         self._host, _, port = target.rpartition(":")
@@ -19,7 +19,7 @@ class SlowProxy:
         self.delay_s = 0.0
 
     async def start(self) -> str:
-        """Listen; the address."""
+        """Start listening, and return the address."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         return f"127.0.0.1:{port}"

@@ -1,6 +1,6 @@
-"""A reading of a store that no broker has open, by none of the package's own readers: bytes to columns of integers.
+"""A reader for a closed store, independent of the package's own readers: bytes to columns of integers.
 
-The layout is Apache RocketMQ's (docs/formats); what is wrong with the bytes is told, and ends the reading.
+The layout is Apache RocketMQ's (docs/formats). Invalid bytes raise an error and end the reading.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 BLOCK_TOPIC: Final = "rmq_sys_wheelmq_block"
 KIND_LEVEL, KIND_BLOCK, KIND_TIMER = 1, 2, 3
-"""Of an origin: its upper four bits. Twenty of level or block follow, and forty of the index there."""
+"""Kinds in the upper four bits of an origin.
+
+The next twenty bits are the level or block, the last forty the index there.
+"""
 LEVELS_MS: Final = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200))
 _MAGIC: Final = 0xDAA320A7
 _BLANK_MAGIC: Final = 0xCBD43194
@@ -39,11 +42,11 @@ COLUMNS: Final = (
     "topic",  # row in `topics`
     "queue_id",
     "queue_offset",
-    "number",  # of the message, by its unique key; -1 for a key that is none of ours
-    "origin",  # what it settles, as the property says it; -1 without
+    "number",  # of the message, from its unique key; -1 for a foreign key
+    "origin",  # the message that it settles, from the property; -1 without
     "due_ms",  # __WMQ_DUE; without it in a level queue store time + the level's delay, else 0
-    "parks",  # origin of what is parked, a cancel too; -1 of every other record
-    "cancels",  # the number that a cancel names; -1 for a key that nobody bears, -2 for what is no cancel
+    "parks",  # origin of the parked message or cancel; -1 for other records
+    "cancels",  # the number that a cancel names; -1 for a key of no message, -2 if it is no cancel
     "real_queue",  # of a parked record; -1 without
     "real_topic",
     "body_is_ours",
@@ -53,11 +56,11 @@ Column = npt.NDArray[np.int64]
 
 
 class BadBytes(ValueError):
-    """The store's bytes are not what a store's bytes must be; the text says where and why."""
+    """The store has invalid bytes. The text gives the place and the reason."""
 
 
 class Records:
-    """Every record of a log, the commit log or a block's, in log order; a column is asked for: `of("store_ms")`."""
+    """Every record of a log (the commit log or a block's), in log order. `of("store_ms")` returns a column."""
 
     def __init__(self, folder: Path, key_prefix: str) -> None:
         self._prefix = key_prefix.encode()
@@ -65,12 +68,12 @@ class Records:
         self._topic_rows: dict[bytes, int] = {}
         self._columns: dict[str, Any] = {name: array("q") for name in COLUMNS}
         self.end = 0
-        """Log position behind the last record."""
+        """Log position after the last record."""
         self._read(folder)
         self._columns = {name: np.frombuffer(column, np.int64) for name, column in self._columns.items()}
 
     def of(self, name: str) -> Column:
-        """A column."""
+        """Return a column."""
         found: Column = self._columns[name]
         return found
 
@@ -78,7 +81,7 @@ class Records:
         return len(self._columns["position"])
 
     def topic_row(self, name: str) -> int:
-        """The row of a topic; -1 when no record has it."""
+        """Return the row of a topic; -1 if no record has it."""
         return self._topic_rows.get(name.encode(), -1)
 
     def _read(self, folder: Path) -> None:
@@ -88,14 +91,14 @@ class Records:
         self.end = int(files[0].name)
         for path in files:
             if int(path.name) != self.end:
-                return  # the log ended before this file, which was made ahead
+                return  # the log ended before this file, which was created ahead
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
                 went_on = self._read_file(view)
             if not went_on:
                 return
 
     def _read_file(self, view: mmap.mmap) -> bool:
-        """Read the records of one file; False when the log ends in it."""
+        """Read the records of one file. Returns False if the log ends in it."""
         base, at, size = self.end, 0, len(view)
         while at + 8 <= size:
             record_bytes, magic = struct.unpack_from(">II", view, at)
@@ -167,7 +170,7 @@ def _origin(topic: str, queue_id: int, queue_offset: int) -> int:
 
 
 def _value(block: bytes, name: bytes) -> bytes:
-    """The value of a property in a block with a separator before its first; empty when it is not there."""
+    """Return the value of a property in a block with a separator before its first; empty if it is missing."""
     at = block.find(b"\x02" + name + b"\x01")
     if at < 0:
         return b""
@@ -176,13 +179,13 @@ def _value(block: bytes, name: bytes) -> bytes:
 
 
 def queues(root: Path) -> Iterator[tuple[str, int, npt.NDArray[Any]]]:
-    """Each consume queue, read to its end: topic, queue id, units from queue offset 0 on."""
+    """Yield each consume queue, read to its end: topic, queue id, units from queue offset 0 on."""
     for folder in sorted((root / "consumequeue").glob("*/*")):
         yield folder.parent.name, int(folder.name), _written(folder, _UNIT)
 
 
 def _written(folder: Path, unit: np.dtype[Any], mark: str = "size") -> npt.NDArray[Any]:
-    """The units of a queue; one was written if its size, or its `mark`, is not 0."""
+    """Return the units of a queue. A unit was written if its size, or its `mark`, is not 0."""
     files = sorted(path for path in folder.iterdir() if path.name.isdigit())
     units = np.frombuffer(b"".join(path.read_bytes() for path in files), unit)
     written = (units["size"] != 0) | (units[mark] != 0)
@@ -193,7 +196,7 @@ def _written(folder: Path, unit: np.dtype[Any], mark: str = "size") -> npt.NDArr
 
 
 class Block(NamedTuple):
-    """What there is of a block: the records of its log, and the units of its queue up to the first never written."""
+    """The content of a block: the records of its log, and the units of its queue up to the first unwritten one."""
 
     name: str
     records: Records
@@ -201,11 +204,11 @@ class Block(NamedTuple):
 
 
 def blocks(root: Path, key_prefix: str) -> list[Block]:
-    """Each block that holds a record."""
+    """Return each block with a record."""
     found = []
     for folder in sorted((root / "scheduledtempdata").glob("*")):
         if not any((folder / "log").glob("*")):
-            continue  # nothing was put in it
+            continue  # it is empty
         records = Records(folder / "log", key_prefix)
         if len(records):
             found.append(Block(folder.name, records, _written(folder / "queue", _BLOCK_UNIT, "flags")))

@@ -1,9 +1,9 @@
-"""Kill every part of a running WheelMQ with SIGKILL, again and again, under load; then count what came of it.
+"""Kill every part of a running WheelMQ with SIGKILL, repeatedly and under load; then judge the result.
 
     python -m tests.crash.run --kills 80 [--seed N] [--only broker,jvm] [--flush SYNC_FLUSH] [--seconds-max 2000]
 
-A line for each kill, a table at the end, all figures as JSON on request. It ends with 0 only if nothing was lost,
-delivered twice, early, or in any other way not as it was asked for.
+It prints a line per kill and a table at the end, and all figures as JSON on request. It ends with 0 only if no
+message was lost, delivered twice, delivered early, or otherwise not delivered as requested.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.crash.verdict import Verdict, judge
 from wheelmq.cli.ports import free_port
 
 NOTHING_EXPIRES: Final = {"disk_max_used_space_ratio": 100, "disk_space_clean_forcibly_ratio": 100, "delete_when": "23"}
-"""However full the machine's disk is: the verdict reads the whole store."""
+"""Nothing expires, however full the machine's disk is, because the verdict reads the whole store."""
 BROKER_SETTINGS: Final = {
     "log_file_bytes": 16 << 20,
     "queue_file_bytes": 20 * 6000,
@@ -49,26 +49,32 @@ BROKER_SETTINGS: Final = {
     "snapshot_log_bytes": 1 << 20,
     **NOTHING_EXPIRES,
 }
-"""Files that fill within seconds, a wheel that comes round within minutes, a roll window that the load exceeds; a
-snapshot each second or so, and a block that goes each minute."""
+"""Small sizes and short times.
+
+Files fill within seconds, the wheel turns once within minutes, and the load exceeds the roll window. There is a
+snapshot about every second, and a block is deleted every minute.
+"""
 
 LEAD_S: Final = 30.0
-"""What is armed lasts so long: within it the pipeline turns again after it, or a part of it, was killed."""
+"""Armed messages last this long. Within this time the killed pipeline, or its killed part, must turn again."""
 START_DEADLINE_S: Final = 120.0
 DRAIN_EXTRA_S: Final = 45.0
 FIRST_TURNS: Final = 3
-"""Spark's first turns are slow: what they find, the broker has armed by itself."""
+"""Spark's first turns are slow: the broker has already armed their messages itself."""
 LONG_ARMED_MIN: Final = 20_000
-"""Timers over five seconds that are armed before the first kill, to see by whom; fewer before few kills."""
+"""Timers over five seconds that must be armed before the first kill, to see which part arms them.
+
+A run with few kills needs fewer.
+"""
 LONG_ARMED_EACH: Final = 1000
 LONG_DEADLINE_S: Final = 60.0
 LEAVE_DEADLINE_S: Final = 20.0
-"""Workers whose JVM was killed notice that by themselves."""
+"""Time for workers to notice that their JVM was killed."""
 
 
 @dataclass
 class Plan:
-    """What is to be run."""
+    """The plan of a run."""
 
     kills: int
     seed: int
@@ -77,22 +83,22 @@ class Plan:
     flush: str = "ASYNC_FLUSH"
     rate: float = 2000.0
     pending_min: int = 500
-    """Timers that wait in the broker at each kill."""
+    """Least number of pending timers at each kill."""
     seconds_max: float = 2000.0
     late_p99_max_ms: float = 250.0
     turning_max_s: float = LEAD_S
     share_min: float = 0.99
-    """Of the timers over five seconds, while nothing is killed: what the pipeline is to arm."""
+    """The least share of the timers over five seconds that the pipeline must arm before the first kill."""
     spark: bool = True
     chains: Sequence[Chain] = ()
-    """What dies in which order, in place of what the seed decides."""
+    """The kills in order, instead of those of the seed."""
     mix: Mix = field(default_factory=Mix)
     settings: dict[str, Any] = field(default_factory=lambda: dict(BROKER_SETTINGS))
 
 
 @dataclass
 class Outcome:
-    """What came of it."""
+    """The result of a run."""
 
     seed: int
     flush: str
@@ -141,7 +147,7 @@ class Run:
         self._share: float | None = None
 
     async def execute(self) -> Outcome:
-        """Run it all. Every process is gone when this returns or raises."""
+        """Execute the plan. Every process has ended when this returns or raises."""
         began = time.monotonic()
         watching = asyncio.create_task(self.watch.run())
         try:
@@ -181,7 +187,7 @@ class Run:
             raise TimeoutError(f"broker and pipeline are not up within {START_DEADLINE_S} s; see {self._plan.home}")
 
     async def _see_who_arms(self) -> None:
-        """With nothing killed yet, and the first turns made: who arms the timers over five seconds."""
+        """Measure which part arms the timers over five seconds, after the first turns and before the first kill."""
         if self.pipeline is None:
             return
         if not await self.watch.until(lambda: len(self.watch.commits) >= FIRST_TURNS, START_DEADLINE_S):
@@ -198,7 +204,7 @@ class Run:
         self._share = figures.pipeline_share(before, self.watch.last.metrics["timers"]["armed_by"])
 
     async def _drain(self, drain_s: float) -> None:
-        """Send no more, and wait until nothing is pending."""
+        """Stop sending, and wait until nothing is pending."""
         await self.load.stop()
         if not await self.watch.until(lambda: self.watch.last.pending == 0, drain_s):
             self.violations.append(f"{self.watch.last.pending} are pending {drain_s:.0f} s after the last send")
@@ -240,7 +246,7 @@ class Run:
 
 
 def report(outcome: Outcome) -> list[str]:
-    """The table for people."""
+    """Return the table as lines for people."""
     counts = outcome.counts
     busy = " ".join(f"{load:.1f}" for load in outcome.load_average)
     lines = [

@@ -1,8 +1,7 @@
-"""Which processes die, in which order, at which passage: everything that a seed decides.
+"""The kills of a run: processes, order and passages, all determined by the seed.
 
-A failpoint is armed when its process starts. So kills come in chains: the first one ends a process by hand, at a
-moment of chance; what is started in its place is armed with the next of the chain, and the last start is armed with
-nothing.
+A failpoint is armed when its process starts. So kills come in chains. The first one ends a process by hand at a
+random moment. Each start arms the next failpoint of the chain, and the last start arms none.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ BROKER_POINTS: Final = {
     "snapshot.written": 1,
     "upload.taken": 4,
 }
-"""Where a broker may end, and the latest passage at which it is asked to."""
+"""Failpoints of a broker, and the latest passage at which they may fire."""
 
 PIPELINE_POINTS: Final = {
     "driver.collected": 4,
@@ -67,7 +66,7 @@ PIPELINE_POINTS: Final = {
     "task.upload": 6,
     "task.uploaded": 6,
 }
-"""The same for driver, source and tasks. A task's passages are counted in each worker anew, and so are its deaths."""
+"""Failpoints of driver, source and tasks. A task's passages and deaths are counted in each worker separately."""
 
 NEEDS_TURNS: Final = (
     "commit.armed",
@@ -80,13 +79,13 @@ NEEDS_TURNS: Final = (
     "roll.after",
     "upload.taken",
 )
-"""What a broker never passes without a pipeline."""
+"""Failpoints that a broker never passes without a pipeline."""
 
 WITHOUT_TURNS: Final = ("lane.armed", "lane.scan")
 """Failpoints of a broker that arms messages itself; tests/unit/broker/test_fallback.py ends there."""
 
 WITH_APACHES_STORE: Final = ("recover.offsets",)
-"""What only the first start on a store of Apache RocketMQ passes; tests/unit/delay/test_level_queues.py ends there."""
+"""Failpoints of the first start on a store of Apache RocketMQ. tests/unit/delay/test_level_queues.py ends there."""
 
 IN_TRANSACTIONS: Final = (
     "transaction.asked",
@@ -98,23 +97,26 @@ IN_TRANSACTIONS: Final = (
     "transaction.op",
     "transaction.put_back",
 )
-"""What only transactions pass; tests/property/test_transactions.py ends there."""
+"""Failpoints of transactions. tests/property/test_transactions.py ends there."""
 
 OVER_THE_WIRE: Final = ("task.portion",)
-"""What a task passes that does not see the store's folder; here each does."""
+"""Failpoints of a task that does not see the store's folder. Here every task sees it."""
 
 BY_HAND: Final = ("source", "task", "jvm", "driver", "broker and driver", "broker again", "daemon", "broker")
-"""`broker again` is two kills: the second one comes within a second of the start that the first one made."""
+"""Kills by hand.
+
+`broker again` is two kills: the second one comes within a second of the start after the first one.
+"""
 
 PIPELINE_AWAY: Final = "pipeline away"
-"""All of the pipeline at once, and no start for a time: no schedule has it by chance."""
+"""All of the pipeline is killed at once, and started after a time. No random schedule has it."""
 
 WITH_PIPELINE: Final = ("broker and driver", "driver", "jvm", "source", "task", "daemon")
 
 BROKER_HEADS: Final = ("broker", "broker", "broker again", "broker and driver")
 PIPELINE_HEADS: Final = ("driver", "jvm")
 CHAIN: Final = (3, 6)
-"""How many failpoints a chain has."""
+"""Least and most failpoints in a chain."""
 PAUSE_S: Final = (0.05, 2.5)
 IMPATIENT_SHARE: Final = 0.15
 
@@ -125,10 +127,10 @@ class Kill:
 
     what: str
     pause_s: float
-    """From the moment at which everything is well again to this kill."""
+    """Time from a healthy state to this kill."""
     passage: int = 0
     impatient: bool = False
-    """It does not wait until the pipeline turns again, only until the broker serves and enough is pending."""
+    """Whether the kill waits only until the broker serves and enough is pending. It then does not wait for a turn."""
     away_s: float = 0.0
     """How long the pipeline stays away."""
 
@@ -138,7 +140,7 @@ class Kill:
 
     @property
     def deaths(self) -> int:
-        """How many kills it counts as."""
+        """The number of kills that it counts as."""
         return 2 if self.what in ("broker again", "broker and driver") else 1
 
     @property
@@ -150,9 +152,9 @@ Chain = tuple[Kill, ...]
 
 
 def make_schedule(count: int, seed: int, only: Sequence[str] = (), *, spark: bool = True) -> list[Chain]:
-    """Chains of about `count` kills: every failpoint once, if there is room, and the rest by hand.
+    """Return chains of about `count` kills: every failpoint once, if there is room, and the rest by hand.
 
-    `only` names kills or failpoints; `failpoints` stands for all of them.
+    `only` names kills or failpoints; `failpoints` means all of them.
     """
     chance = random.Random(seed)
     allowed = [what for what in BY_HAND if spark or what not in WITH_PIPELINE]
@@ -190,12 +192,12 @@ def make_schedule(count: int, seed: int, only: Sequence[str] = (), *, spark: boo
 
 
 def known() -> list[str]:
-    """Everything that `only` may name."""
+    """Return all names that `only` may have."""
     return [*BY_HAND, "failpoints", *sorted(BROKER_POINTS), *sorted(PIPELINE_POINTS)]
 
 
 def deaths(chains: Sequence[Chain]) -> int:
-    """The kills in a schedule."""
+    """Return the number of kills in a schedule."""
     return sum(map(_deaths, chains))
 
 

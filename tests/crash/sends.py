@@ -1,9 +1,9 @@
-"""Kill a broker with SIGKILL again and again while it takes sends; each message must be there, once, as it was sent.
+"""Kill a broker with SIGKILL repeatedly while it accepts sends. Each message must exist once, unchanged.
 
     python -m tests.crash.sends --kills 300 --flush SYNC_FLUSH [--seed N]
 
-Between two kills at least 500 messages are acknowledged. After each start a reader goes on through every queue, by
-queue offset and by log position; at the end it reads all once more, and the files are read without a broker.
+Between two kills at least 500 messages are acknowledged. After each start a reader continues through every queue, by
+queue offset and by log position. At the end it reads all queues again, and the files are read without a broker.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from wheelmq.net.errors import CallError, Refused
 from wheelmq.net.rpc_client import RpcClient
 
 BETWEEN_MIN: Final = 500
-"""Messages acknowledged between two kills."""
+"""Least number of messages acknowledged between two kills."""
 BETWEEN_EXTRA: Final = 500
 LOOK_S: Final = 0.005
 PAUSE_S: Final = 0.05
-"""From the last message that is waited for to the kill, at most."""
+"""Longest time from the last awaited message to the kill."""
 READY_DEADLINE_S: Final = 300.0
-"""The first start may have kernels to compile."""
+"""The first start may compile kernels."""
 ACKNOWLEDGED_DEADLINE_S: Final = 60.0
 POINT_PATIENCE: Final = 2000
-"""A failpoint that is not met within so many messages more gives way to a kill by hand."""
+"""A failpoint that does not fire within this number of further messages is replaced by a kill by hand."""
 
 UNDER_LOAD: Final = {
     "block.checkpoint": (1, 2),
@@ -66,7 +66,7 @@ UNDER_LOAD: Final = {
     "replace.written": (2, 3),
     "send.appended": (60, 250),
 }
-"""Failpoints that a broker meets while it takes sends, and the passages at which it may end there."""
+"""Failpoints of a broker that accepts sends, and the passages at which they may fire."""
 IN_START: Final = (
     "blocks.checked",
     "blocks.loaded",
@@ -78,7 +78,7 @@ IN_START: Final = (
     "recover.staged",
     "replace.renamed",
 )
-"""Those that it meets once in a start: one that ends there is killed before it took anything."""
+"""Failpoints that a start passes once. A broker that ends there is killed before it has accepted anything."""
 POINT_SHARE: Final = 0.35
 IN_START_SHARE: Final = 0.1
 
@@ -110,23 +110,26 @@ SETTINGS: Final = {
     "max_index_num": 50_000,
     **NOTHING_EXPIRES,
 }
-"""Files that fill between two kills."""
+"""Sizes of files that fill up between two kills."""
 DRAIN_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a broker ends: by hand, once `acknowledged` more messages and `pause_s` are over; or at a failpoint."""
+    """The moment at which a broker ends.
+
+    It ends by hand, after `acknowledged` more messages and `pause_s`, or at a failpoint.
+    """
 
     acknowledged: int
     pause_s: float
     point: tuple[str, int] | None
     in_start: str | None
-    """Where the start before it is cut short first, if it is."""
+    """The failpoint that first interrupts the start before it, if any."""
 
 
 def make_moments(count: int, seed: int) -> list[Moment]:
-    """The moments of `count` kills."""
+    """Return the moments of `count` kills."""
     chance = random.Random(seed)
     moments = []
     for _ in range(count):
@@ -146,25 +149,25 @@ def make_moments(count: int, seed: int) -> list[Moment]:
 
 
 class Violated(Exception):
-    """Something is not as it must be; to go on would tell no more."""
+    """A violation that makes the rest of the run meaningless."""
 
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     flush: str
     kills: int = 0
-    """Each with at least 500 messages acknowledged since the one before."""
+    """Kills with at least 500 acknowledged messages since the previous one."""
     at_failpoints: int = 0
-    """Of those."""
+    """The part of `kills` at failpoints."""
     extra_kills: int = 0
-    """In the midst of a start, or at a failpoint that was met before 500 messages were acknowledged."""
+    """Kills during a start, or at a failpoint that fired before 500 messages were acknowledged."""
     between: list[int] = field(default_factory=list)
-    """Messages acknowledged before each kill since the one before."""
+    """Number of acknowledged messages between each kill and the previous one."""
     serving_s: list[float] = field(default_factory=list)
-    """From each start to the broker's first answer."""
+    """Time from each start to the broker's first answer."""
     read: int = 0
     viewed: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -189,13 +192,13 @@ class Run:
         self.follower = Follower(RpcClient(self.broker.address), self.load.notes, MIX.body_bytes)
         self.outcome = Outcome(seed, flush)
         self._acknowledged_before = self._asked = 0
-        """Messages acknowledged, and asked for, at the last kill that counts."""
+        """Numbers of acknowledged and requested messages at the last kill that counts."""
         self._looked_for = 0
-        """Messages that were looked for after a start."""
+        """Number of messages that were searched after a start."""
         self._points_met = 0
 
     async def execute(self, seconds_max: float) -> Outcome:
-        """Run it all. The broker is gone when this returns or raises."""
+        """Execute the run. The broker has ended when this returns or raises."""
         began = time.monotonic()
         self.load.start()
         try:
@@ -223,7 +226,7 @@ class Run:
     # One kill --------------------------------------------------------------------------------------------------------
 
     async def _one(self, moment: Moment) -> None:
-        """Start the broker, read what it has, let it take sends, kill it. Raises Violated, CallError, Refused."""
+        """Start the broker, read its queues, let it accept sends, kill it. Raises Violated, CallError, Refused."""
         if moment.in_start is not None:
             await self.broker.start((moment.in_start, 1))
             await self._see_dead()
@@ -232,7 +235,7 @@ class Run:
         if await self._get_ready():
             await self._load_up(moment.acknowledged + POINT_PATIENCE * (moment.point is not None))
         what = await self._end(moment)
-        if self._between() < BETWEEN_MIN:  # too soon to count
+        if self._between() < BETWEEN_MIN:  # the kill came too early to count
             self.outcome.extra_kills += 1
             await self.broker.start()
             await self._get_ready()
@@ -248,13 +251,13 @@ class Run:
         self._acknowledged_before, self._asked = self.load.acknowledged, self.load.notes.count
 
     def _between(self) -> int:
-        """Messages acknowledged since the last kill that counts."""
+        """Return the number of messages acknowledged since the last kill that counts."""
         return self.load.acknowledged - self._acknowledged_before
 
     async def _get_ready(self) -> bool:
-        """Wait until the broker serves, then read on and look for what was acknowledged before the last kill.
+        """Wait until the broker serves, read on, and search the messages acknowledged before the last kill.
 
-        False when it ended meanwhile, at a failpoint. Raises Violated, Refused.
+        Returns False if the broker ended meanwhile at a failpoint. Raises Violated, Refused.
         """
         self.load.is_held = True
         began = time.monotonic()
@@ -279,22 +282,27 @@ class Run:
         return True
 
     async def _load_up(self, count: int) -> None:
-        """Wait until `count` messages are acknowledged since the last kill, or the broker is dead. Raises Violated."""
+        """Wait until `count` messages are acknowledged since the last kill, or the broker is dead.
+
+        Raises Violated.
+        """
         if not await self._until(lambda: self._between() >= count or self._is_dead(), ACKNOWLEDGED_DEADLINE_S):
             raise Violated(f"{self._between()} are acknowledged, and {count} do not come")
 
     async def _end(self, moment: Moment) -> str:
-        """Kill the broker, unless a failpoint has: what ended it. Raises Violated."""
+        """Kill the broker, unless a failpoint has ended it. Returns the cause of its end. Raises Violated."""
         if not self._is_dead():
-            await asyncio.sleep(moment.pause_s)  # the moment of the kill is one of chance
+            await asyncio.sleep(moment.pause_s)  # the kill comes at a random moment
         is_there = check_role(self.broker.pid, Role.BROKER)
         if is_there:
             self.broker.kill()
         return await self._see_dead(by_hand=is_there)
 
     async def _see_dead(self, *, by_hand: bool = False) -> str:
-        """Wait for the broker's end, which is to come by SIGKILL, at the failpoint that is armed or by hand: what it
-        was. Raises Violated."""
+        """Wait for the broker's end by SIGKILL, at the armed failpoint or by hand.
+
+        Returns the cause. Raises Violated.
+        """
         code = await self.broker.wait_dead()
         met = fired(self.broker.failpoint_log)[self._points_met :]
         self._points_met += len(met)
@@ -318,7 +326,7 @@ class Run:
     # The end ---------------------------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
-        """Start once more, let the timers come, and read everything again. Raises Violated, CallError, Refused."""
+        """Start again, wait for the timers, and read all queues again. Raises Violated, CallError, Refused."""
         await self.broker.start()
         if not await self._get_ready():
             raise Violated(f"the broker ended by itself; see {self.home}")
@@ -333,7 +341,7 @@ class Run:
         self.follower.find_lost(0, self.load.notes.count)
 
     def _judge(self) -> None:
-        """Read the files, by code of the tests' own, and add what the follower found."""
+        """Judge the files by code of the tests, and add the follower's findings."""
         outcome = self.outcome
         verdict = judge(self.broker.store, self.load.notes)
         outcome.counts = verdict.counts
@@ -345,7 +353,7 @@ class Run:
 
 
 def report(outcome: Outcome) -> list[str]:
-    """Lines for people."""
+    """Return the report as lines for people."""
     counts = outcome.counts
     lines = [
         f"{outcome.kills} kills under send load, {outcome.at_failpoints} of them at failpoints, and "

@@ -1,12 +1,12 @@
-"""Cut the power in the midst of a run, again and again, and look at what a broker makes of each state of the disk.
+"""Cut the power during a run, repeatedly, and check the broker's recovery of each state of the disk.
 
     python -m tests.crash.states --count 10000 [--seed N]
 
 One run sends 1,000 messages with SYNC_FLUSH, a third of them timers and a fifth of them to blocks, while a pipeline
-works. It is stopped at syncs, replaced files and failpoints; at each stop several states are made of what the disk may
-hold then: all that was not synced is lost, names too; some of its pages were written, as they are or as they were
-earlier; the last page is torn between sectors. A broker recovers each state on a copy: what was acknowledged is there
-once, and what it serves is what was sent. No state is counted twice.
+works. It stops at syncs, replaced files and failpoints. At each stop, several possible states of the disk are
+generated: all unsynced data and names are lost; some of the pages were written, in their current or an earlier
+version; or the last page is torn between sectors. A broker recovers each state on a copy. Acknowledged messages must
+exist once, and served messages must be unchanged. No state counts twice.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from wheelmq.testing.workers import HeldWorker
 MESSAGES: Final = 1000
 TIMER_SHARE: Final = 0.35
 DELAYS_MS: Final = ((20, 1000), (1000, 6000), (6000, 14_000), (21_000, 24_000))
-"""Near lane, a turn, a walk, and beyond the roll window."""
+"""Delays for the near lane, a turn, a scan of slots, and beyond the roll window."""
 BLOCK_SHARE: Final = 0.2
 DELAYS_S: Final = ((1, 2), (3, 9), (10, 30))
-"""Of messages in blocks, which are of 10 s: those of the imminent one, of the next, of later ones."""
+"""Delays for blocks of 10 s: the imminent block, the next one, and later ones."""
 TOPICS: Final = ("CrashA", "CrashB")
 QUEUES: Final = 2
 NUMBER_BYTES: Final = 16
@@ -54,15 +54,15 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 WRITE_BACK_SHARE: Final = 0.15
 DRAIN_EVERY: Final = 25
-"""States of which one is run on until every timer is out, and its invariants are checked."""
+"""One of this number of states runs on until every timer is released, and its invariants are checked."""
 DRAIN_MS: Final = 32_000
 EXAMPLES: Final = 5
 COMMIT_LOG: Final = 0
-"""Stands where else the number of a block does."""
+"""Used in place of a block's number."""
 
 
 class _Looking(Stops):
-    """Looks wherever a failpoint is."""
+    """Calls `look` at every failpoint."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         super().__init__()
@@ -73,14 +73,14 @@ class _Looking(Stops):
 
 
 class Sent(NamedTuple):
-    """A message, by its number in the list of them."""
+    """A sent message. Its number is its index in the list."""
 
     topic: str
     queue_id: int
     due_ms: int
-    """0 for one that is not delayed."""
+    """0 for a message without a delay."""
     asked: Ask | None
-    """None while it is being sent."""
+    """None during the send."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -96,7 +96,7 @@ class Stored(NamedTuple):
 
 
 class Life:
-    """The run. `look` is called at each place where the power may go."""
+    """The run. Calls `look` at each place where the power may fail."""
 
     def __init__(self, folder: Path, seed: int, look: Callable[[], None], flush: str, messages: int) -> None:
         self._chance = random.Random(seed)
@@ -106,11 +106,11 @@ class Life:
         self.harness = BrokerHarness(folder, disk=self.disk, worker=HeldWorker(), flush_mode=flush, **SETTINGS)
         self.sent: list[Sent] = []
         self.stored: dict[tuple[int, int], Stored] = {}
-        """Every record that was ever written, by the block's number or COMMIT_LOG, and its position there."""
+        """Every record ever written, by the block's number or COMMIT_LOG, and its position there."""
         self._read_to: Counter[int] = Counter()
 
     def live(self) -> None:
-        """Send everything, in bursts; jobs beside the loop wait for a moment of chance."""
+        """Send all messages in bursts. Jobs of workers run at random moments."""
         chance, harness = self._chance, self.harness
         model = PipelineModel(harness, index_parts=2)
         with _Looking(self._look):
@@ -139,11 +139,11 @@ class Life:
             properties[props.DELAY_IN_SECONDS] = str(seconds)
         payload = body(number, body_bytes(number))
         command = self.harness.send_command(topic, payload, queue_id=queue_id, properties=properties)
-        self.sent.append(Sent(topic, queue_id, due_ms, None))  # the power may go while it is being taken
+        self.sent.append(Sent(topic, queue_id, due_ms, None))  # the power may fail during the send
         self.sent[number] = self.sent[number]._replace(asked=self.harness.submit(command))
 
     def read_on(self) -> None:
-        """Note the records that were written since this was called last."""
+        """Note the records written since the last call."""
         self._read_log(COMMIT_LOG, self.harness.broker.store.log)
         for block in self.harness.broker.blocks:
             self._read_log(block.number, block.log)
@@ -160,7 +160,7 @@ class Life:
 
 
 def number_of(payload: bytes) -> int:
-    """The number of the message with this body; -1 for a body that is none of ours."""
+    """Return the number of the message with this body; -1 for a foreign body."""
     try:
         number = int(payload[:NUMBER_BYTES], 16)
     except ValueError:
@@ -169,15 +169,16 @@ def number_of(payload: bytes) -> int:
 
 
 def body_bytes(number: int) -> int:
-    """How long a body is: mostly short, at times longer than two pages, so that a page may be missing in its midst."""
+    """Return the size of a body. Most are short; some exceed two pages, so that a middle page may be missing."""
     return NUMBER_BYTES + number * 37 % 400 + (9000 if number % 20 == 7 else 0)
 
 
-# What becomes of them -------------------------------------------------------------------------------------------------
+# Recovery
+# -------------------------------------------------------------------------------------------------------------
 
 
 class Recovered:
-    """A broker on a state of the disk, and what of the messages it has."""
+    """A broker on a state of the disk, and the messages that it has."""
 
     def __init__(self, harness: BrokerHarness, life: Life) -> None:
         self.harness = harness
@@ -187,7 +188,7 @@ class Recovered:
         self.pending: Counter[int] = Counter()
 
     def look(self) -> None:
-        """Read every queue, and what is parked and not done; note what is not as it was sent."""
+        """Read every queue and all pending messages, and note each that differs from its send."""
         self.served.clear()
         self.pending.clear()
         for topic in TOPICS:
@@ -202,7 +203,7 @@ class Recovered:
                 self._meet_parked(block_stream(block.number), units[units["size"] > 0], block.log, block.number)
 
     def _meet_parked(self, stream: Stream, units: Any, log: CommitLog, number: int = COMMIT_LOG) -> None:
-        """Count what units of a queue name and is not settled."""
+        """Count the pending messages that units of a queue name."""
         for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
             raw = bytes(log.read(LogPosition(position), size))
             stored = self._understand(raw, number, position)
@@ -242,7 +243,10 @@ class Recovered:
         self.served[stored.number] += 1
 
     def _understand(self, raw: bytes, number: int, position: int) -> Stored | None:
-        """What the record is of: byte for byte what was written there, or whole, with the body that was sent."""
+        """Return the message of a record.
+
+        It must be byte for byte the one written there, or intact with a sent body.
+        """
         known = self._life.stored.get((number, position))
         if known is not None and known.raw == raw:
             return known
@@ -258,7 +262,7 @@ class Recovered:
         return Stored(raw, named)
 
     def judge(self, *, is_drained: bool) -> None:
-        """Hold what was found against what was sent."""
+        """Compare the found messages with the sent ones."""
         for number, sent in enumerate(self._life.sent):
             count = self.served[number] + self.pending[number]
             if count > 1:
@@ -270,7 +274,7 @@ class Recovered:
 
 
 class Explorer:
-    """Goes through a run and tries states, `count` of them."""
+    """Runs once to find places and again to try `count` states."""
 
     def __init__(self, count: int, seed: int, *, flush: str = "SYNC_FLUSH", messages: int = MESSAGES) -> None:
         self.count = count
@@ -292,7 +296,10 @@ class Explorer:
         self.stories: list[str] = []
 
     def explore(self, scratch: Path) -> None:
-        """Run once to see where the power may go, and once more to cut it there; scratch files go to `scratch`."""
+        """Run once to find the places where the power may fail, and again to cut it there.
+
+        Scratch files go to `scratch`.
+        """
         self._scratch = scratch / "state"
         self._run(scratch / "first")
         places = len(self._dirty_looks)
@@ -308,7 +315,7 @@ class Explorer:
         self._life.harness.crash()
 
     def _look(self) -> None:
-        """The power may go here."""
+        """Try states here, because the power may fail here."""
         life = self._life
         if self._is_looking or life is None or not life.harness.is_running:
             return
@@ -337,7 +344,7 @@ class Explorer:
                 self._try(life, state)
 
     def _try(self, life: Life, state: State) -> None:
-        """Let a broker recover a state, and judge what it makes of it."""
+        """Let a broker recover a state, and judge the result."""
         state.put(life.harness.broker.paths.root, self._scratch)
         is_drained = len(self._tried) % DRAIN_EVERY == 0
         problems: list[str] = []
@@ -364,7 +371,7 @@ class Explorer:
 
 
 def report(explorer: Explorer, seconds: float) -> list[str]:
-    """Lines for people."""
+    """Return the report as lines for people."""
     total = sum(explorer.by_kind.values())
     lines = [f"{total} states of the disk at {explorer.stops} stops of one run, seed {explorer.seed}, {seconds:.0f} s"]
     lines += [f"  {kind:24s} {count:7d}" for kind, count in explorer.by_kind.items()]

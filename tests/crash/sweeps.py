@@ -1,15 +1,16 @@
-"""Damage every file of a store, byte by byte, and look at what a broker makes of it.
+"""Damage every file of a store, byte by byte, and check the broker's reaction.
 
     python -m tests.crash.sweeps [--every 37] [--only commitlog,timermark] [--how torn|flipped]
 
-For each kind of file: its tail torn off at every byte of the last 64 KiB, and one bit flipped in every byte of the last
-16 KiB, or of all it has. What is mapped ends in zeros then; what is replaced as a whole is cut short. The broker either
-refuses the store, naming a file, or serves it; what it serves is held against what it served before. Whatever comes of
-damage has a name here, and docs/operations/damage.md says why; all else is a violation.
+For each kind of file, the tail is torn off at every byte of the last 64 KiB. Also, one bit is flipped in every byte
+of the last 16 KiB, or of the whole file. A torn mapped file ends in zeros; a file that is replaced as a whole is cut
+short. The broker either rejects the store and names a file, or serves it. Its served messages are compared with those
+before the damage. Each possible effect of damage has a name here, and docs/operations/damage.md gives the reason. Any
+other effect is a violation.
 
-Cases that damage a file in the same way, as tears in front of zeros do, are tried once and counted each. Those whose
-stores are the same byte for byte once the broker has recovered them, and that serve the same then, are run on until all
-timers are out only once: tears within one record mostly are.
+Cases with equal damage, such as tears in front of zeros, are tried once and counted each. Recovered stores that are
+equal byte for byte, and serve the same messages, run on only once until all timers are released. Most tears within
+one record are such cases.
 """
 
 from __future__ import annotations
@@ -51,25 +52,25 @@ TOPICS: Final = ("T", "U")
 GROUP: Final = "consumers"
 SETTINGS: Final[dict[str, Any]] = {"log_file_bytes": 1 << 17, "queue_file_bytes": 20 * 400, "transfer_count_max": 1000}
 RARELY: Final = {"checkpoint_ms": 60_000, "snapshot_ms": 60_000}
-"""What is looked at is what damage does, not what is written behind it."""
+"""The test is about damage, not about later writes."""
 TURNS_MS: Final = 4000
 PLAIN: Final = 200
 WAITING: Final = 24
-"""Timers that are pending when the broker is killed; half as many wait in blocks."""
+"""Pending timers when the broker is killed. Half as many messages are parked in blocks."""
 WAIT_MS: Final = 25_000
 CASE_S: Final = 60
-"""A broker that takes longer over one case hangs."""
+"""Longest time for one case. A slower broker counts as hung."""
 EXAMPLES: Final = 3
 NOT_OF_DAMAGE: Final = ("is removed and made anew from the log", "blocks: the last stop was none")
-"""What is told of the last index file, and of blocks, after any kill."""
+"""Warnings about the last index file, and about blocks, after any kill."""
 
 
 SET_ASIDE_TOLD: Final = "is set aside: its record is damaged"
-"""What is told of each message of a block that nobody gets."""
+"""The warning about each message of a block that is never delivered."""
 
 
 class Class(StrEnum):
-    """What came of damage."""
+    """The effect of damage."""
 
     AS_BEFORE = "as before"
     REFUSED = "refused, with the file's name"
@@ -87,34 +88,34 @@ class Case(NamedTuple):
     """One way to damage one file."""
 
     path: Path
-    """From the store's root."""
+    """The path from the store's root."""
     how: str
     at: int
 
 
 @dataclass
 class Seen:
-    """What a broker serves."""
+    """The messages and figures that a broker serves."""
 
     queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     """Records by topic and queue id, in the order of the queue."""
     waiting: dict[bytes, int] = field(default_factory=dict)
-    """How often a body is parked and not done."""
+    """Number of pending messages by body."""
     committed: int = -1
     by_key: int = 0
-    """Records found by a key of the index."""
+    """Number of records found by a key of the index."""
     log_end: int = 0
     damaged: int = 0
-    """Records set aside."""
+    """Number of records set aside."""
     topics: int = 0
-    """Topics that are known."""
+    """Number of known topics."""
     unchecked: int = 0
-    """Records whose body has not its checksum."""
+    """Number of records whose body does not match its checksum."""
     wrong: list[str] = field(default_factory=list)
 
 
 class Telling(logging.Handler):
-    """Keeps what the broker warned of."""
+    """Keeps the broker's warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -128,8 +129,10 @@ class Telling(logging.Handler):
 
 
 def build(folder: Path) -> int:
-    """A store of 200 messages, 48 timers and 24 messages in blocks, half of those that wait delivered, that was killed
-    after a checkpoint; the time."""
+    """Create a store that was killed after a checkpoint, and return the time.
+
+    It has 200 messages, 48 timers and 24 messages in blocks. Half of the delayed messages are delivered.
+    """
     with BrokerHarness(folder, **SETTINGS) as harness:
         model = PipelineModel(harness)
         for i in range(PLAIN):
@@ -155,7 +158,7 @@ def build(folder: Path) -> int:
 
 
 def kind_of(path: Path) -> str:
-    """The kind of a file, by its path from the store's root."""
+    """Return the kind of a file, from its path below the store's root."""
     if path.parts[0] == BLOCKS_FOLDER:
         return f"block {path.parts[2]}"
     if TIMER_TOPIC in path.parts:
@@ -164,7 +167,10 @@ def kind_of(path: Path) -> str:
 
 
 def cases(root: Path, every: int, only: tuple[str, ...] = (), how: str = "") -> Iterator[Case]:
-    """Each file of each kind, the largest of several, and those of the newest block; each `every`-th byte."""
+    """Yield the cases: each `every`-th byte of one file per kind.
+
+    It is the largest file of the kind; of blocks it is that of the newest one.
+    """
     chosen: dict[str, Path] = {}
     for path in sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file()):
         best = chosen.get(kind_of(path))
@@ -182,18 +188,18 @@ def cases(root: Path, every: int, only: tuple[str, ...] = (), how: str = "") -> 
 
 
 def written(path: Path) -> int:
-    """Bytes of a file up to the last that is not zero; all of them in a file that is replaced as a whole."""
+    """Return the bytes of a file up to the last nonzero one; all bytes of a file that is replaced as a whole."""
     raw = path.read_bytes()
     return len(raw.rstrip(b"\0")) if is_mapped(path) else len(raw)
 
 
 def is_mapped(path: Path) -> bool:
-    """Whether the broker maps the file, which keeps its size then."""
+    """Return whether the broker maps the file, which then keeps its size."""
     return path.name.isdigit() or path.name in ("timerwheel", "timermark") or path.parts[-3:-2] == (BLOCKS_FOLDER,)
 
 
 def damaged(root: Path, case: Case) -> bytes:
-    """What the file of a store holds once it is damaged."""
+    """Return the damaged content of a file of a store."""
     path = root / case.path
     raw = bytearray(path.read_bytes())
     if case.how == "flipped":
@@ -205,11 +211,12 @@ def damaged(root: Path, case: Case) -> bytes:
     return bytes(raw)
 
 
-# What a broker makes of it --------------------------------------------------------------------------------------------
+# The broker's reaction
+# ------------------------------------------------------------------------------------------------
 
 
 def look(harness: BrokerHarness) -> Seen:
-    """Everything a broker serves."""
+    """Return everything that a broker serves."""
     log = harness.broker.store.log
     seen = Seen(log_end=log.end, damaged=len(log.damaged))
     seen.topics = sum(harness.broker.topics.get(topic) is not None for topic in TOPICS)
@@ -231,7 +238,7 @@ def look(harness: BrokerHarness) -> Seen:
 
 
 def _count_waiting(harness: BrokerHarness, stream: Stream, records: CommitLog, units: Any, seen: Seen) -> None:
-    """Count what units of a queue name and is not done."""
+    """Count the pending messages that units of a queue name."""
     for position, size in zip(units["position"].tolist(), units["size"].tolist(), strict=True):
         record = records.record_at(LogPosition(position))
         if record is None or record.size != size or not record.offset_is_possible:
@@ -243,7 +250,10 @@ def _count_waiting(harness: BrokerHarness, stream: Stream, records: CommitLog, u
 
 @functools.lru_cache(maxsize=10_000)
 def body_of(raw: bytes) -> tuple[bytes, bool]:
-    """The body of a record, and whether it has its checksum: most cases serve the same ones. Raises RecordError."""
+    """Return the body of a record, and whether it matches its checksum. Raises RecordError.
+
+    The result is cached, because most cases serve the same records.
+    """
     record = decode_record(raw)
     return record.message.body, record.body_is_intact
 
@@ -277,7 +287,7 @@ def _read_queue(harness: BrokerHarness, topic: str, queue_id: int, seen: Seen) -
 
 
 class Sweep:
-    """Works cases off. `counts` has the classes by kind of file and way of damage."""
+    """Runs cases. `counts` has the classes by kind of file and way of damage."""
 
     def __init__(self, scratch: Path) -> None:
         self._good = scratch / "good"
@@ -286,22 +296,22 @@ class Sweep:
         self.counts: defaultdict[tuple[str, str], Counter[Class]] = defaultdict(Counter)
         self.stories: defaultdict[tuple[str, str, Class], list[str]] = defaultdict(list)
         self.untold: Counter[Class] = Counter()
-        """Of those that are not as before: what the broker did not warn of."""
+        """Cases with an effect of which the broker did not warn."""
         self._tried: dict[bytes, tuple[Class, str]] = {}
-        """What came of damaged files, by a digest of each."""
+        """The effects of damaged files, by a digest of each."""
         self._run_on: dict[bytes, Seen] = {}
-        """What recovered stores serve when all timers are out, by `_mark`."""
+        """The content of recovered stores after all timers are released, by `_mark`."""
         self._ends: dict[str, Seen] = {}
-        """Each of those once: there are few."""
+        """Each different content once, because there are few."""
         self._expected, self._later = self._open(None)
 
     @property
     def root(self) -> Path:
-        """The store before it is damaged."""
+        """The undamaged store."""
         return self._good
 
     def run(self, chosen: Iterator[Case], tell: Callable[[str], None]) -> None:
-        """Try every case."""
+        """Run every case."""
         last = ""
         for case in chosen:
             kind = kind_of(case.path)
@@ -325,11 +335,14 @@ class Sweep:
 
     @property
     def ways(self) -> int:
-        """Recovered stores that were different, and run on."""
+        """The number of different recovered stores that ran on."""
         return len(self._run_on)
 
     def _open(self, case: Case | None) -> tuple[Seen, Seen]:
-        """What a broker on a copy serves at once, and when all timers are out. Raises what the broker raises."""
+        """Return what a broker on a copy serves at once, and after all timers are released.
+
+        Raises the broker's errors.
+        """
         shutil.rmtree(self._scratch, ignore_errors=True)
         shutil.copytree(self._good, self._scratch)
         if case is not None:
@@ -344,7 +357,7 @@ class Sweep:
             return first, self._run_on[mark]
 
     def _mark(self, first: Seen) -> bytes:
-        """The same for stores that are the same once recovered, and serve the same."""
+        """Return a digest that is equal for recovered stores with equal files and equal served messages."""
         digest = blake2b(repr(first).encode())
         for path in sorted(path for path in self._scratch.rglob("*") if path.is_file()):
             digest.update(f"{path.relative_to(self._scratch)} {path.stat().st_size};".encode())
@@ -352,7 +365,7 @@ class Sweep:
         return digest.digest()
 
     def judge(self, case: Case) -> tuple[Class, str]:
-        """The class of what comes of a case, and a story of it."""
+        """Return the class of a case's effect, and a description."""
         telling = Telling()
         logging.getLogger("wheelmq").addHandler(telling)
         try:
@@ -375,7 +388,7 @@ class Sweep:
         return found, story + (f"; told: {told[0][:160]}" if told else "; not told")
 
     def _compare(self, first: Seen, later: Seen) -> tuple[Class, str]:
-        """The class of what is served, the worst first."""
+        """Return the class of the served messages. The worst class has precedence."""
         wrong = [*first.wrong, *later.wrong]
         if wrong:
             return Class.VIOLATION, wrong[0]
@@ -406,7 +419,7 @@ class Sweep:
 
 
 def _bodies(seen: Seen) -> Counter[bytes]:
-    """Bodies that are served or wait."""
+    """Return the served and pending bodies."""
     found = Counter(seen.waiting)
     for records in seen.queues.values():
         found.update(body_of(raw)[0] for raw in records)
@@ -415,7 +428,7 @@ def _bodies(seen: Seen) -> Counter[bytes]:
 
 @contextlib.contextmanager
 def _no_longer_than(seconds: float) -> Iterator[None]:
-    """Inside, a broker that hangs is ended by TimeoutError."""
+    """Raise TimeoutError inside the block if a broker hangs."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"a broker hangs for {seconds} s")
@@ -430,7 +443,7 @@ def _no_longer_than(seconds: float) -> Iterator[None]:
 
 
 def report(sweep: Sweep, seconds: float) -> list[str]:
-    """Lines for people."""
+    """Return the report as lines for people."""
     total = sum(sum(counts.values()) for counts in sweep.counts.values())
     lines = [f"{total} damaged stores in {seconds:.0f} s, {sweep.ways} of them different once recovered and run on"]
     lines += [f"  not told: {found.value:28s} {count:7d}" for found, count in sorted(sweep.untold.items())]

@@ -1,6 +1,6 @@
-"""One application and several brokers: what one of them does is no matter to the others.
+"""One application and several brokers: a fault of one broker does not affect the others.
 
-`make brokers` runs it all; `make test` has three brokers, one of which is killed.
+`make brokers` runs all tests; `make test` runs three brokers, one of which is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.crash.proxy import SlowProxy
 START_DEADLINE_S = 240.0
 TURNS_DEADLINE_S = 90.0
 SHARE_MIN = 0.9
-"""Of the timers over five seconds: what the pipeline is to arm, where nothing happens to the broker."""
+"""The least share of the timers over five seconds that the pipeline must arm, for a broker without faults."""
 SLOW_S = 1.5
 
 IS_WHOLE = os.environ.get("BROKERS") == "whole"
@@ -30,7 +30,7 @@ at_length = pytest.mark.skipif(not IS_WHOLE, reason="make brokers runs it")
 
 
 def together(home: Path, story: Callable[[Fleet], Awaitable[None]]) -> dict[str, Member]:
-    """Run `story` with a fleet, of which nothing may be left then; its brokers."""
+    """Run `story` with a fleet, check that no process is left, and return its brokers."""
 
     async def run() -> dict[str, Member]:
         fleet = Fleet(home)
@@ -47,7 +47,7 @@ def together(home: Path, story: Callable[[Fleet], Awaitable[None]]) -> dict[str,
 
 
 def check(members: dict[str, Member]) -> None:
-    """Nothing lost, nothing twice, nothing early, at any broker."""
+    """Check that no broker lost a message or delivered one twice or early."""
     for name, one in members.items():
         verdict = one.verdict()
         assert verdict.violations == [], name
@@ -58,7 +58,7 @@ def check(members: dict[str, Member]) -> None:
 
 
 class Bystanders:
-    """Brokers to which nothing is to happen: their queries go on under the leases that they have."""
+    """Brokers without faults, whose queries continue under their leases."""
 
     def __init__(self, fleet: Fleet, *names: str) -> None:
         self._fleet = fleet
@@ -68,7 +68,7 @@ class Bystanders:
         self._turns = [one.turns for one in self._members]
 
     async def turn_on(self, what: str, turns: int = 5) -> None:
-        """Wait for more turns of each. Raises TimeoutError."""
+        """Wait for more turns of each broker. Raises TimeoutError."""
         await self._fleet.until(
             f"the others turn while {what}",
             lambda: all(one.turns >= was + turns for one, was in zip(self._members, self._turns, strict=True)),
@@ -76,11 +76,11 @@ class Bystanders:
         )
 
     def check_leases(self) -> None:
-        """Their queries went on."""
+        """Check that their queries continued."""
         assert [one.epoch for one in self._members] == self._epochs
 
     def check(self) -> None:
-        """They kept their leases, and the pipeline armed what it is for."""
+        """Check that they kept their leases, and that the pipeline armed its share of their timers."""
         self.check_leases()
         for one, before in zip(self._members, self._armed, strict=True):
             armed = one.armed() - before
@@ -90,7 +90,10 @@ class Bystanders:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_three_brokers_and_what_may_happen_to_one(tmp_path: Path) -> None:
-    """It is killed and comes back; at length also: it is slow, its turn hangs; another one joins, and leaves."""
+    """A broker is killed and comes back.
+
+    `make brokers` adds: it is slow, its turn hangs, another one joins and leaves.
+    """
 
     async def story(fleet: Fleet) -> None:
         await fleet.start_namesrv()
@@ -145,7 +148,7 @@ def test_three_brokers_and_what_may_happen_to_one(tmp_path: Path) -> None:
         bystanders.check()
 
     async def hanging(fleet: Fleet, pipeline: Pipeline) -> None:
-        """Every task worker stops, and does not end: each query is given up and begins anew."""
+        """Every task worker stops without ending, so each query is abandoned and restarted."""
         epochs = {name: one.epoch for name, one in fleet.members.items()}
         workers = pipeline.look()[Role.TASK]
         assert workers
@@ -181,7 +184,7 @@ def test_three_brokers_and_what_may_happen_to_one(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_two_applications(tmp_path: Path) -> None:
-    """The second is refused with the holder's name, takes over when the first is gone, and the first may not go on."""
+    """The second is rejected with the holder's name, takes over after the first, and the first cannot continue."""
 
     async def story(fleet: Fleet) -> None:
         one = await fleet.add("a")
@@ -199,7 +202,7 @@ def test_two_applications(tmp_path: Path) -> None:
         await fleet.until("the first goes on", lambda: one.turns > turns + 2, TURNS_DEADLINE_S)
         assert one.holder == "first"
         frozen = [pid for pids in first.look().values() for pid in pids]
-        for pid in frozen:  # it is away for long, as in a machine that was suspended
+        for pid in frozen:  # it is away for long, as in a suspended machine
             os.kill(pid, signal.SIGSTOP)
         await fleet.until("the second takes over", lambda: one.is_turning and one.holder == "second", TURNS_DEADLINE_S)
         epoch, turns = one.epoch, one.turns
@@ -223,7 +226,7 @@ def test_two_applications(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_executors_of_their_own_read_over_the_wire(tmp_path: Path) -> None:
-    """As on a cluster: executors are processes of their own, and none of them looks at the store's folder."""
+    """As on a cluster, executors are separate processes, and none of them reads the store's folder."""
 
     async def story(fleet: Fleet) -> None:
         one = await fleet.add("a")

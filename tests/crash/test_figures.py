@@ -1,4 +1,4 @@
-"""To what a late message is put down."""
+"""The cause that is assigned to a late message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ BACK_MS = KILLED_MS + 7000
 
 
 def test_what_was_late_before_a_kill_and_what_the_kill_made_late() -> None:
-    """One that was in the broker's hands at the kill is late by that; one that should have long been out is not."""
+    """A message that was in release at the kill is late because of the kill.
+
+    A message that was overdue before is not.
+    """
     kill = Death("broker", 1, 0, KILLED_MS, 1, 0, of_broker=True, by_failpoint=False, serving_s=7.0)
     well, in_hand, overdue = KILLED_MS - 50_000, KILLED_MS - 5, KILLED_MS - IN_HAND_MS - 1
     rows = [(well, well + 2), (in_hand, BACK_MS), (overdue, BACK_MS)]

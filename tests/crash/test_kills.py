@@ -1,6 +1,6 @@
-"""A few kills in every run of the tests (`make crash` has them all), and faults planted in what they leave.
+"""A few kills in every test run (`make crash` runs all of them), and faults planted in the resulting store.
 
-The verdict over a store is worth what it finds: each planted fault must be found, and by its name.
+The verdict over a store must find each planted fault and name it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.crash.verdict import Verdict, judge
 SHORT = Mix(delays_ms=((0.4, 50, 1000), (0.3, 1000, 4000), (0.3, 4000, 7000)))
 RATE = 800.0
 PENDING_MIN = 200
-"""As many for the rate as `make crash` asks for."""
+"""The same relation to the rate as in `make crash`."""
 SETTINGS = {
     "log_file_bytes": 1 << 20,
     "queue_file_bytes": 20 * 3000,
@@ -33,17 +33,17 @@ SETTINGS = {
     "block_length_seconds": 60,
     "block_log_file_bytes": 1 << 17,
     "block_queue_file_bytes": 24 * 500,
-    "clean_resource_interval_ms": 600_000,  # so that what is left has blocks
+    "clean_resource_interval_ms": 600_000,  # so that the store keeps blocks
     **NOTHING_EXPIRES,
 }
 LATE_P99_MAX_MS = 5000.0
 TURNING_MAX_S = 120.0
 SHARE_MIN = 0.05
-"""How soon and how punctual is for `make crash` to tell: here a slow machine may do something else beside."""
+"""Weak limits. `make crash` measures times; here a slow machine may have other work."""
 
 
 def execute(home: Path, **chosen: object) -> tuple[Outcome, Notes]:
-    """Run a plan; its outcome and what the sender noted."""
+    """Run a plan. Returns its outcome and the sender's notes."""
     plan = Plan(
         seed=1,
         home=home,
@@ -64,7 +64,7 @@ def execute(home: Path, **chosen: object) -> tuple[Outcome, Notes]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, Notes]:
-    """A store whose broker was killed four times: by hand, and at failpoints."""
+    """Return a store whose broker was killed four times: by hand, and at failpoints."""
     home = tmp_path_factory.mktemp("alone")
     only = ("broker", "release.after", "send.appended", "block.synced")
     return home / "store", *execute(home, kills=4, spark=False, seconds_max=120.0, only=only)
@@ -105,7 +105,7 @@ class Copy:
         return judge(self.store, self.notes)
 
     def pick(self, *, delivered: bool) -> int:
-        """Log row of some record, out of the middle: a delivered timer, or the parked record of one."""
+        """Return the log row of a record in the middle: a delivered timer, or the parked record of one."""
         is_timer = np.array([name == "rmq_sys_wheel_timer" for name in self.records.topics])
         parked = is_timer[self.records.of("topic")]
         chosen = np.flatnonzero(
@@ -120,7 +120,7 @@ class Copy:
         return {name: int(self.records.of(name)[i]) for name in COLUMNS}
 
     def bytes_of(self, i: int) -> tuple[Path, int, bytes]:
-        """The file of a record, where in it it stands, and its bytes."""
+        """Return the file of a record, its place there, and its bytes."""
         row = self.row(i)
         size = SETTINGS["log_file_bytes"]
         path = self.store / "commitlog" / f"{row['position'] // size * size:020d}"
@@ -190,7 +190,7 @@ def test_a_due_time_that_was_not_asked_for_is_found(planted: Copy) -> None:
 
 
 def test_a_message_that_stays_parked_is_found(planted: Copy) -> None:
-    """Its release is taken out of the log, with all that follows."""
+    """Its release is removed from the log, with all records after it."""
     i = planted.pick(delivered=True)
     path, at, _ = planted.bytes_of(i)
     planted.put(path, at, bytes(8))
@@ -212,11 +212,11 @@ def test_an_answer_to_a_cancel_that_is_not_true_is_found(planted: Copy) -> None:
     assert sum("says the answer" in text for text in planted.judge().violations) >= 1
 
 
-# Of blocks
+# Blocks
 
 
 def in_block(planted: Copy) -> int:
-    """The number of some message of a block, which was acknowledged and is out."""
+    """Return the number of an acknowledged and released message of a block."""
     rows = planted.notes.rows
     numbers = planted.records.of("number")[planted.records.of("origin") >> 60 == KIND_BLOCK]
     return int(next(number for number in numbers if number >= 0 and rows["origin"][number] >= 0))
@@ -253,7 +253,7 @@ def test_a_unit_of_a_block_that_names_no_record_is_found(planted: Copy, byte: in
 
 
 def test_a_flag_of_what_is_not_out_is_found(planted: Copy) -> None:
-    """All that follows the first flagged unit's release is taken out of the log."""
+    """The release of the first flagged unit is removed from the log, with all records after it."""
     origin = next(int(one) for one in planted.records.of("origin") if one >> 60 == KIND_BLOCK)
     path, at, _ = planted.bytes_of(int(np.flatnonzero(planted.records.of("origin") == origin)[0]))
     planted.put(path, at, bytes(8))

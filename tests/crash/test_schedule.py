@@ -1,4 +1,4 @@
-"""A seed says which kills there are, and every failpoint of the package is among them."""
+"""A seed determines the kills, which include every failpoint of the package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KILLS = 80
 
 
 def test_every_failpoint_of_the_package_is_known() -> None:
-    """Whoever adds one adds it here."""
+    """A new failpoint must be added here."""
     sources = Path(wheelmq.__file__).parent.rglob("*.py")
     found = {name for source in sources for name in re.findall(r'\breach\("([\w.]+)"\)', source.read_text())}
     others = {*WITH_APACHES_STORE, *OVER_THE_WIRE, *IN_TRANSACTIONS, *WITHOUT_TURNS}

@@ -1,5 +1,7 @@
-"""Four kills with each way of flushing in every run of the tests (`make crash` has 600), and faults planted in what a
-follower reads: each must be found, and by its name."""
+"""Four kills with each flush mode in every test run (`make crash` has 600), and faults planted in a follower's input.
+
+Each planted fault must be found and named.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from wheelmq.testing.harness import BrokerHarness
 
 KILLS = 4
 SEED = 1820
-"""Of moments with four failpoints under load and two in starts."""
+"""A seed with four failpoints under load and two in starts."""
 BODY_BYTES = 64
 
 
@@ -55,7 +57,7 @@ class _Calls:
 
 
 class Senders:
-    """Three messages in a queue, the notes of them, and a follower."""
+    """Three messages in a queue, their notes, and a follower."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self._harness = harness
@@ -65,7 +67,7 @@ class Senders:
             self.send(self.note())
 
     def note(self) -> int:
-        """A new message that is to go to the first queue, not sent yet."""
+        """Add a row for a message to the first queue, without sending it."""
         return self.notes.add(Kind.PLAIN, topic=0, queue=0, asked_ms=self._harness.now_ms)
 
     def send(self, number: int, *, queue: int = 0, payload: bytes | None = None) -> None:
@@ -79,7 +81,7 @@ class Senders:
         self.notes.answer(number, Fate.STORED, 0, queue_offset=int(answer.ext["queueOffset"]))
 
     def found(self) -> dict[str, int]:
-        """What the follower has to say after reading all there is, twice."""
+        """Return the follower's findings after two readings of all queues."""
         asyncio.run(self.follower.follow())
         asyncio.run(self.follower.read_again())
         self.follower.find_lost(0, self.notes.count)

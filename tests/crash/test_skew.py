@@ -1,4 +1,4 @@
-"""Tasks that read wrong times: the broker refuses each of their turns, and every message is on time without them."""
+"""Tasks that read wrong times: the broker rejects each of their turns, and every message is on time without them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MESSAGES = 200
 
 
 async def run_skewed(home: Path) -> tuple[Verdict, int, str]:
-    """Let tasks read every due time 5 s too late, under timers of 20 s and of half a second.
+    """Let tasks read every due time 5 s too late, with timers of 20 s and of half a second.
 
-    Returns the verdict, the number of turns that were committed, and the log of the broker.
+    Returns the verdict, the number of committed turns, and the log of the broker.
     """
     event = Event(home / "events.jsonl")
     settings = {**BROKER_SETTINGS, "timer_lead_ms": LEAD_MS}

@@ -1,5 +1,4 @@
-"""A hundred and fifty states of the disk in every run of the tests (`make states` has 10,000), and brokers that do not
-keep their word: they must be found out."""
+"""150 states of the disk in every test run (`make states` has 10,000), and faulty brokers that must be detected."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def test_a_broker_that_answers_before_it_syncs_is_found_out(tmp_path: Path) -> N
 
 
 def test_a_broker_that_looks_at_no_checksum_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "body_bytes", lambda number: 10_000)  # a page may be missing in the midst of each
+    monkeypatch.setattr(states, "body_bytes", lambda number: 10_000)  # a middle page of each body may be missing
     monkeypatch.setattr(recovery, "LogScan", functools.partial(recovery.LogScan, check_bodies=False))
     assert explore(tmp_path, 2 * FEW).wrong["corrupt"] > 0
 

@@ -1,4 +1,4 @@
-"""A sample of all damage in every run of the tests (`make sweeps` has every byte)."""
+"""A sample of all damage in every test run (`make sweeps` covers every byte)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.crash.sweeps import Case, Class, Sweep, cases, kind_of, report
 
 EVERY = 1999
-"""Of the bytes of a file; its first damaged one is always there."""
+"""Step between damaged bytes of a file. The first damaged byte is always included."""
 KINDS = {"abort", "checkpoint", "commitlog", "consumequeue", "consumerOffset.json", "index", "lock", "timer queue"}
 KINDS |= {"timercheck", "timerlog", "timermark", "timerwheel", "topics.json", "topics.json.bak"}
 KINDS |= {"block checkpoint", "block log", "block queue"}
@@ -30,7 +30,7 @@ def test_all_damage_is_recovered_refused_or_has_a_name(sweep: Sweep) -> None:
 
 
 def body_at(sweep: Sweep, text: bytes) -> Case:
-    """A flipped bit in the midst of a body."""
+    """Return the case of a flipped bit inside a body."""
     [path] = (sweep.root / "commitlog").iterdir()
     return Case(path.relative_to(sweep.root), "flipped", path.read_bytes().index(text) + 2)
 

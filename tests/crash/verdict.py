@@ -1,7 +1,7 @@
-"""What a run came to: every message that was asked for is looked for, every record is accounted for.
+"""Judge the result of a run: search every requested message, and account for every record.
 
-A count of anything that must not happen is a violation; so is a store that does not read from end to end. Of a block
-that is gone the records tell that ended its messages, and what the sender was answered.
+Any forbidden event is a violation, and so is a store that cannot be read to its end. For a deleted block, the records
+that settled its messages are the evidence, and the answers to the sender.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class Verdict:
-    """Counts, and what must not be."""
+    """Counts and violations."""
 
     counts: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    """Those that are there."""
+    """The blocks that exist."""
     delivered: npt.NDArray[Any] | None = None
-    """One row for each delivered timer (number, due_ms, store_ms, parked_ms), by its queue's unit."""
+    """One row per delivered timer (number, due_ms, store_ms, parked_ms), found by its queue's unit."""
 
     def expect_none(self, name: str, found: Column | list[int], records: Records | None = None) -> None:
-        """Count `found` under `name`; any at all is a violation. They are message numbers where records are given."""
+        """Count `found` under `name`; any item is a violation. With `records`, the items are message numbers."""
         self.counts[name] = len(found)
         if not len(found):
             return
@@ -54,7 +54,7 @@ DELIVERED: Final = np.dtype([("number", "i8"), ("due_ms", "i8"), ("store_ms", "i
 
 
 def judge(root: Path, notes: Notes) -> Verdict:
-    """Read the store at `root`, which no broker has open, and hold it against what the sender was told."""
+    """Read the closed store at `root`, and compare it with the answers to the sender."""
     verdict = Verdict()
     try:
         records = Records(root / "commitlog", notes.key_prefix)
@@ -88,7 +88,7 @@ def judge(root: Path, notes: Notes) -> Verdict:
 
 
 def story(number: int, records: Records, there: Sequence[Block] = ()) -> str:
-    """What the log holds of a message, and what blocks that are there."""
+    """Return the records of a message in the log and in existing blocks."""
     parts = [
         f"block {block.name}#{block.records.of('queue_offset')[i]} due {block.records.of('due_ms')[i]}"
         for block in there
@@ -118,7 +118,7 @@ def _judge_log(verdict: Verdict, records: Records) -> None:
 
 
 def _judge_queues(verdict: Verdict, records: Records, units: dict[tuple[str, int], Any]) -> None:
-    """Each queue's units name its records: all of them, in order, and no others."""
+    """Check that each queue's units name all its records, in order, and no others."""
     verdict.counts["queues"] = len(units)
     verdict.counts["queue units"] = sum(map(len, units.values()))
     topics, ids = records.of("topic"), records.of("queue_id")
@@ -137,7 +137,7 @@ def _judge_queues(verdict: Verdict, records: Records, units: dict[tuple[str, int
 
 
 def _judge_block(verdict: Verdict, block: Block, records: Records) -> None:
-    """A block's units name its records, all of them and in order; flagged as out is what the commit log says is out."""
+    """Check that a block's units name all its records in order, and that its flags agree with the commit log."""
     found, units = block.records, block.units
     number = int(found.of("queue_id")[0])
     indices = found.of("queue_offset")
@@ -165,10 +165,10 @@ def _topic(records: Records, *names: str) -> Mask:
 
 
 class _Parked:
-    """Parked messages in the order of their origins, and the row in the commit log that settles each (-1 for none).
+    """Parked messages by origin, and the row in the commit log that settles each (-1 for none).
 
-    Of a block that is gone there are those that were settled, as far as a message is known by what settled it; they
-    bear the number of the message that was answered with their origin, if one was.
+    A deleted block has only its settled messages, as far as the settling record identifies them. Each has the number
+    of the message whose answer had its origin, if there was one.
     """
 
     def __init__(self, records: Records, there: list[Block], notes: Any) -> None:
@@ -185,17 +185,17 @@ class _Parked:
         self.settled_by: Column = np.full(len(self.all), -1, np.int64)
         self.settlers = np.flatnonzero(records.of("origin") >= 0)
         self.indices = self.find(records.of("origin")[self.settlers])
-        """Where in `all` what each settles stands, behind their end where that is nowhere."""
+        """Index in `all` of the message that each settles; the length of `all` if there is none."""
         known = self.indices < len(self.all)
         self.settled_by[self.indices[known]] = self.settlers[known]
 
     def find(self, origins: Column) -> Column:
-        """Where in `all` the messages of `origins` stand; behind their end what is not there."""
+        """Return the index in `all` of each of `origins`; the length of `all` for a missing one."""
         return _places(self.all["origin"], origins)
 
 
 def _places(among: Column, wanted: Column) -> Column:
-    """Where `wanted` stand in `among`, which is sorted; behind its end what is not there."""
+    """Return the index of each of `wanted` in the sorted `among`; the length of `among` for a missing one."""
     at = np.searchsorted(among, wanted)
     there = at < len(among)
     there[there] = among[at[there]] == wanted[there]
@@ -205,10 +205,10 @@ def _places(among: Column, wanted: Column) -> Column:
 PARKED: Final = np.dtype(
     [
         ("origin", "i8"),
-        ("row", "i8"),  # in the commit log; NOT_IN_LOG for one of a block
+        ("row", "i8"),  # in the commit log; NOT_IN_LOG for a message of a block
         ("number", "i8"),
-        ("due_ms", "i8"),  # 0 when that is not known any more
-        ("store_ms", "i8"),  # when it was stored at the latest
+        ("due_ms", "i8"),  # 0 if it is no longer known
+        ("store_ms", "i8"),  # the latest possible store time
         ("is_cancel", "?"),
     ]
 )
@@ -224,7 +224,7 @@ def _parked_in(records: Records, rows: Column) -> npt.NDArray[Any]:
 
 
 def _gone(records: Records, stand: Column, notes: Any) -> npt.NDArray[Any]:
-    """Settled messages of blocks whose numbers are not among those that `stand`."""
+    """Return the settled messages of blocks whose numbers are not in `stand`."""
     origins = records.of("origin")
     numbers = origins >> INDEX_BITS & 0xFFFFF
     rows = np.flatnonzero((origins >> 60 == KIND_BLOCK) & (origins >= 0) & ~np.isin(numbers, stand))
@@ -244,7 +244,7 @@ def _gone(records: Records, stand: Column, notes: Any) -> npt.NDArray[Any]:
 
 
 def _judge_origins(verdict: Verdict, records: Records, parked: _Parked) -> None:
-    """Each parked message is settled exactly once, later, by a record of the same message or a cancel of it."""
+    """Check that each parked message is settled exactly once, later, by its own record or by a cancel of it."""
     origins = records.of("origin")[parked.settlers]
     unique, times = np.unique(origins, return_counts=True)
     verdict.expect_none("origins settled twice", unique[times > 1])
@@ -265,7 +265,7 @@ def _judge_origins(verdict: Verdict, records: Records, parked: _Parked) -> None:
 
 
 def _judge_places(verdict: Verdict, records: Records, parked: _Parked, rows: Any) -> None:
-    """A message of a block is there under the origin that its sender was answered."""
+    """Check that each message of a block has the origin of the answer to its sender."""
     mine = parked.all[parked.all["origin"] >> 60 == KIND_BLOCK]
     verdict.counts["in blocks"] = len(mine)
     mine = mine[(mine["number"] >= 0) & (mine["number"] < len(rows))]
@@ -275,7 +275,7 @@ def _judge_places(verdict: Verdict, records: Records, parked: _Parked, rows: Any
 
 
 def _judge_due(verdict: Verdict, records: Records, parked: _Parked, rows: Any) -> None:
-    """A parked message is due when its sender asked for, to the millisecond, and stays so when it is parked again."""
+    """Check that each parked message has the requested due time, to the millisecond, also after it is parked again."""
     first = parked.all[~parked.all["is_cancel"] & (parked.all["due_ms"] > 0)]
     numbers, at = np.unique(first["number"], return_index=True)
     known = (numbers >= 0) & (numbers < len(rows))
@@ -296,11 +296,12 @@ def _judge_due(verdict: Verdict, records: Records, parked: _Parked, rows: Any) -
     verdict.expect_none("due times that changed", records.of("number")[later][changed], records)
 
 
-# What came out --------------------------------------------------------------------------------------------------------
+# Deliveries
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _deliveries(records: Records, units: dict[tuple[str, int], Any]) -> Column:
-    """Log rows of what the target queues hold, found through their units."""
+    """Return the log rows of the messages in the target queues, found by their units."""
     positions = [found["position"].astype(np.int64) for (topic, _), found in units.items() if topic in TOPICS]
     wanted = np.concatenate([np.empty(0, np.int64), *positions])
     at = np.searchsorted(records.of("position"), wanted)
@@ -327,7 +328,7 @@ def _judge_deliveries(verdict: Verdict, records: Records, parked: _Parked, rows:
     verdict.expect_none("lost", np.flatnonzero(promised & (times == 0) & ~cancelled), records)
     verdict.expect_none("cancelled and delivered", np.flatnonzero(cancelled & (times > 0)), records)
     due, stored = _due_of(records, parked, out), records.of("store_ms")[out]
-    wished = np.where(due > 0, due, asked["due_ms"])  # what reached the broker after its time goes past the timer
+    wished = np.where(due > 0, due, asked["due_ms"])  # a message that arrived after its due time bypasses the timer
     verdict.expect_none("early", numbers[stored < wished], records)
     topics = np.array([records.topic_row(name) for name in TOPICS])
     elsewhere = (topics[asked["topic"]] != records.of("topic")[out]) | (asked["queue"] != records.of("queue_id")[out])
@@ -358,13 +359,13 @@ def _delivered(records: Records, parked: _Parked, out: Column) -> npt.NDArray[An
 
 
 def _due_of(records: Records, parked: _Parked, out: Column) -> Column:
-    """When what was delivered was due: as its parked record says, 0 for what never was."""
+    """Return the due time of each delivered message from its parked record; 0 if it was never parked."""
     return np.append(parked.all["due_ms"], 0)[parked.find(records.of("origin")[out])]
 
 
 def _judge_cancels(verdict: Verdict, records: Records, parked: _Parked, rows: Any) -> None:
-    """What a cancel was answered is what it did."""
-    settled_at: Column = np.full(len(rows), 1 << 62, np.int64)  # log row of what settled a message for good
+    """Check that the answer to each cancel is its effect."""
+    settled_at: Column = np.full(len(rows), 1 << 62, np.int64)  # log row of the record that finally settled a message
     finals = np.flatnonzero((records.of("origin") >= 0) & (records.of("parks") < 0))
     plain = np.flatnonzero(_topic(records, *TOPICS) & (records.of("origin") < 0))
     by_cancel = np.flatnonzero((records.of("origin") >= 0) & (records.of("cancels") >= 0))

@@ -24,7 +24,10 @@ from wheelmq.pipeline.progress import LAPSED_S
 LEAD_S = 10
 DELAYS_S = range(15, 76, 2)
 LATE_MS_MAX = 2000
-"""A new driver needs many seconds until its first turn, so only the broker releases messages with less delay."""
+"""A new driver needs many seconds until its first turn.
+
+So a smaller lateness proves that the broker released alone.
+"""
 REPLACED_DEADLINE_S = 90
 
 
@@ -47,7 +50,7 @@ def test_a_jvm_that_hangs_is_replaced(tmp_path: Path) -> None:
         lateness = [row["lateness_ms"] for row in got]
         print(f"{len(got)} messages: {min(lateness)} to {max(lateness)} ms late")
         assert min(lateness) >= 0 and max(lateness) < LATE_MS_MAX
-        # The pipeline armed no message beyond its lead, and no new driver was there while the limit ran.
+        # The pipeline armed no message beyond its lead, and no new driver ran before the limit.
         alone = [row for row in got if 1000 * (LEAD_S + 1) < row["due_ms"] - stopped_ms < 1000 * LAPSED_S]
         armed_by = metrics(running)["timers"]["armed_by"]
         print(f"armed by: {armed_by}; {len(alone)} of them while the JVM was stopped")
@@ -86,7 +89,7 @@ def metrics(running: Up) -> dict[str, Any]:
 
 
 def wait_for(deadline_s: float, condition: Callable[[], bool], running: Up) -> None:
-    """Wait until another process has done its part."""
+    """Wait for a condition that another process fulfils."""
     end_s = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end_s, running.errors.read_text()

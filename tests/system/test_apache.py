@@ -1,4 +1,4 @@
-"""Our client, and our reader of store folders, against Apache RocketMQ itself."""
+"""WheelMQ's client and its reader of store folders, against Apache RocketMQ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 DEADLINE_S = 60.0
 APACHE_LATE_MS = 3000
-"""Apache floors a due time to the second and walks its wheel in seconds."""
+"""Apache rounds a due time down to the second and scans its wheel in seconds."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -30,7 +30,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def exercise(namesrv: str, store: Path) -> tuple[list[ReceivedMessage], str]:
-    """Everything the client can do; what was received, and the key of the one that is left pending."""
+    """Use all functions of the client. Returns the received messages, and the key of the one left pending."""
     got: list[ReceivedMessage] = []
 
     async def callback(message: ReceivedMessage) -> Consumed | None:

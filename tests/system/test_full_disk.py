@@ -1,4 +1,4 @@
-"""A broker in a process of its own on a real disk that fills: a tmpfs of a few megabytes, in a mount namespace."""
+"""A broker process on a real disk that fills: a tmpfs of a few megabytes, in a mount namespace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IN_NAMESPACE = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
 
 
 def why_not() -> str | None:
-    """Why no such disk can be had; None when it can."""
+    """Return the reason why such a disk is not possible; None if it is."""
     try:
         subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"], check=True, capture_output=True, timeout=10)
     except (OSError, subprocess.SubprocessError) as error:
@@ -45,7 +45,7 @@ def why_not() -> str | None:
 
 
 class OnSmallDisk:
-    """A broker on the small disk, and the disk as it sees it."""
+    """A broker on the small disk, and the disk as the broker sees it."""
 
     def __init__(self, process: subprocess.Popen[str], address: str, folder: Path) -> None:
         self.process = process
@@ -53,25 +53,25 @@ class OnSmallDisk:
         self.disk = Path(f"/proc/{process.pid}/root{folder}")
 
     def send(self, body: bytes, delay_ms: int | None = None) -> int:
-        """Send to queue 0 of T: the code of the answer."""
+        """Send to queue 0 of T. Returns the code of the answer."""
         pairs = {} if delay_ms is None else {props.TIMER_DELAY_MS: str(delay_ms)}
         fields = {"a": "p", "b": "T", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 0, "h": 0, "j": 0, "k": False}
         ext = headers.texts(**fields, m=False, i=props.encode(pairs).decode())
         return self.link.call(Command(code=RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)).code
 
     def stored(self) -> int:
-        """How many messages queue 0 of T holds."""
+        """Return the number of messages in queue 0 of T."""
         ext = headers.texts(topic="T", queueId=0)
         return int(self.link.call(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext)).ext["offset"])
 
     def rejection(self) -> str | None:
-        """Why sends are refused, as the broker itself says."""
+        """Return the broker's reason for rejecting sends."""
         said = json.loads(bytes(self.link.call(Command(code=RequestCode.WMQ_METRICS)).body))
         text: str | None = said["refusal"]
         return text
 
     def pull(self, offset: int) -> bytes:
-        """The records at a queue offset, and behind it."""
+        """Return the records from a queue offset on."""
         fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 1}
         more = {"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}
         ext = headers.texts(**fields, **more)
@@ -121,22 +121,22 @@ def test_it_answers_reads_go_on_timers_stay_and_room_mends_it(broker: OnSmallDis
     while not codes or codes[-1] == ResponseCode.SUCCESS:
         codes.append(broker.send(bytes(100_000)))
         assert len(codes) < DISK_BYTES // 100_000
-    assert codes[-1] == ResponseCode.SYSTEM_ERROR  # no file could be made
+    assert codes[-1] == ResponseCode.SYSTEM_ERROR  # no file could be created
     assert broker.send(bytes(100_000)) == ResponseCode.SERVICE_NOT_AVAILABLE
     sent = len(codes) - 1
     left = broker.disk / "left"
     with left.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
-        while True:  # to the last byte: from here on a store into a hole is SIGBUS
+        while True:  # to the last byte: from here on, a store into a hole raises SIGBUS
             file.write(bytes(4096))
     broker.until(lambda: broker.stored() == sent)
     for offset in range(sent):
         assert len(broker.pull(offset)) > 100_000
     broker.until(lambda: broker.rejection() is None)
     small = 0
-    while broker.send(b"x") == ResponseCode.SUCCESS:  # what is left of the log's file
+    while broker.send(b"x") == ResponseCode.SUCCESS:  # the rest of the log's file
         small += 1
     broker.until(lambda: broker.rejection() is None)
-    broker.until(lambda: broker.rejection() is not None)  # nobody sends: it is the timer that finds no room
+    broker.until(lambda: broker.rejection() is not None)  # without sends, the timer finds no room
     assert broker.stored() == sent + small
     left.unlink()
     ballast.unlink()

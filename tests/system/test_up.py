@@ -1,4 +1,4 @@
-"""`wheelmq up` as its users run it: real processes, real signals, the command line on both ends."""
+"""`wheelmq up` as users run it: real processes, real signals, the command line at both ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_broker_and_its_clients(tmp_path: Path) -> None:
         assert by_body["soon"]["lateness_ms"] >= 0
         assert by_body["at once"]["due_ms"] is None
 
-        os.kill(found["pids"]["broker"], signal.SIGKILL)  # it comes back on its port, with everything
+        os.kill(found["pids"]["broker"], signal.SIGKILL)  # it comes back on its port with all messages
         assert "at once" in running.command("consume", "T", "--group", "other", "--count", "2")
         assert "DIED" in running.errors.read_text()
         pending = lines(running.command("timers", "--json"))
@@ -63,7 +63,7 @@ def test_the_broker_and_its_clients(tmp_path: Path) -> None:
             assert (sent["level"], listed[key]["level"]) == (level, level)
             if sent["due_is_exact"]:
                 assert sent["due_ms"] == listed[key]["due_ms"]
-            else:  # what waits in a block is not found by its id
+            else:  # a message in a block is not found by its id
                 assert listed[key]["block"] is not None and abs(sent["due_ms"] - listed[key]["due_ms"]) < 1000
             assert "Cancelled" in running.command("cancel", "T", "--key", key)
         running.command("send", "Levels", "a second", "--level", "1")
@@ -104,7 +104,7 @@ def test_with_the_pipeline(tmp_path: Path) -> None:
         got = lines(running.command("consume", "T", "--group", "g", "--count", "1", "--json"))
         assert got[0]["body"] == "staged by the pipeline"
         assert got[0]["lateness_ms"] >= 0
-        deadline = time.monotonic() + COMMAND_DEADLINE_S  # a first turn on a busy machine takes its time
+        deadline = time.monotonic() + COMMAND_DEADLINE_S  # a first turn may be slow on a busy machine
         while (states := [row["state"] for row in lines(running.command("timers", "--json"))]) != ["indexed"]:
             assert states == ["parked"] and time.monotonic() < deadline
         assert running.stop(signal.SIGINT) == 0

@@ -1,4 +1,4 @@
-"""A wheel of the repository runs in an environment that has its declared dependencies and nothing else."""
+"""A wheel of the repository runs in an environment with its declared dependencies alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ with SyncProducer(sys.argv[1]) as producer, SyncPullConsumer(sys.argv[1], "group
 
 
 def run(*command: str | Path) -> str:
-    """Returns the output of a command that must succeed."""
+    """Return the output of a command that must succeed."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_DEADLINE_S, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,13 +47,13 @@ def run(*command: str | Path) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment without any path to the modules of the checkout."""
+    """Return the environment without any path to the modules of the checkout."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return {**kept, "WHEELMQ_KERNELS": "plain"}
 
 
 def required_by(wheel: Distribution) -> dict[str, Distribution]:
-    """Returns the distributions that `wheel` declares, and all that those declare, as they are installed here."""
+    """Return the distributions that `wheel` requires, directly or indirectly, as they are installed here."""
     found: dict[str, Distribution] = {}
     waiting = list(wheel.requires or ())
     while waiting:
@@ -80,7 +80,7 @@ def link(packages: dict[str, Distribution], site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Builds the wheel, installs it into a new environment, and returns the folder of its programs."""
+    """Build the wheel, install it into a new environment, and return the folder of its programs."""
     folder = tmp_path_factory.mktemp("wheel")
     run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder, ROOT)
     [wheel] = folder.glob("wheelmq-*.whl")

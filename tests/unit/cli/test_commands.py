@@ -1,4 +1,4 @@
-"""Commands that cannot do what they are asked to: each says what to do instead."""
+"""Commands that fail, each with the remedy in its error."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_part_names_the_option_of_whoever_started_it(name: str, option: str, b
         command += ["--ends-with-stdin"] if by_up else []
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdin is not None and process.stdout is not None
-        with process.stdin, process.stdout:  # closed, it would end the part that ends with it
+        with process.stdin, process.stdout:  # a closed input would end the part
             told = process.stdout.read()
     assert process.wait(60) == 78
     assert told.endswith(f"choose another port with {option if by_up else '--port'}\n")

@@ -1,4 +1,4 @@
-"""`wheelmq config`, and parts that are started with a file."""
+"""`wheelmq config`, and parts that start with a file of settings."""
 
 from __future__ import annotations
 

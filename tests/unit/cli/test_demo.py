@@ -1,4 +1,4 @@
-"""What the demonstration calls a success."""
+"""The demonstration's criteria for success."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stack(tmp_path: Path) -> Stack:
 
 @pytest.fixture
 def run(stack: Stack) -> Run:
-    """A run in which all went well."""
+    """Return a run without problems."""
     made = Run(stack, ManualClock())
     made.planned = [
         Planned(1000, DUE, "a", arrivals_ms=[DUE + 2]),
@@ -73,7 +73,7 @@ def test_a_pipeline_that_made_no_turn(run: Run) -> None:
 
 
 class StackOfMetrics(Stack):
-    """Says of the broker what it is told to say, one thing after another, while time passes."""
+    """Returns prepared metrics of the broker in order, while time passes."""
 
     def __init__(self, home: Path, clock: ManualClock, turns: list[int]) -> None:
         super().__init__(StackSettings(home=home), clock=clock, tell=lambda text: None)

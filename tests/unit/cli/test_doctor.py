@@ -1,4 +1,4 @@
-"""The doctor's findings on machines that are made up here."""
+"""The doctor's findings on simulated machines."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_hard_limit_of_files_counts(
 
 
 def test_commands_that_are_advised_are_there(tmp_path: Path) -> None:
-    """Of this project's own tools and options; what they do to the machine is not tried."""
+    """Check this project's tools and options. Commands that change the machine are not run."""
     makefile = (Path(__file__).parents[3] / "Makefile").read_text()
     assert doctor.reinstall_text("numba").count(" clean install`") == 1
     assert "\nclean:" in makefile and "\ninstall:" in makefile
@@ -137,7 +137,7 @@ def test_commands_that_are_advised_are_there(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="util-linux is Linux's")
 def test_the_limit_of_files_is_raised_as_advised() -> None:
-    """Lowered here, as nobody must be root for that: the advised command with another number."""
+    """Lower the limit, which needs no root: the advised command with another number."""
     [command] = re.findall(r"`(?:sudo )?(prlimit [^`]+)`", doctor.MORE_FILES)
     lower = command.replace(str(doctor.OPEN_FILES_WISHED), "256")
     done = subprocess.run(["bash", "-c", f"{lower}; ulimit -Hn; ulimit -Sn"], capture_output=True, text=True)

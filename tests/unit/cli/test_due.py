@@ -1,4 +1,4 @@
-"""How commands tell when a message is due, or was."""
+"""The due times that commands print."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from wheelmq.net.errors import CallError
 from wheelmq.testing.harness import BrokerHarness
 
 LATER_MS = 3
-"""From the store time of a message to its receipt, here."""
+"""Time from the store time of a message to its receipt."""
 
 
 class Broker:
-    """Tells the settings of a broker, and counts how often it was asked."""
+    """Returns the settings of a broker, and counts the requests."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self.harness = harness
@@ -45,7 +45,7 @@ def broker(harness: BrokerHarness) -> Broker:
 
 
 def delivered(harness: BrokerHarness, topic: str = "T") -> ReceivedMessage:
-    """The last message of a topic, as a consumer gets it."""
+    """Return the last message of a topic as a consumer gets it."""
     record = harness.read_queue(topic)[-1]
     return received(record, "broker-a", Millis(record.store_ms + LATER_MS))
 
@@ -102,7 +102,7 @@ def test_a_table_is_asked_for_once_and_told_when_it_is_not_known(harness: Broker
 
 
 def test_a_retry_waited_for_a_level_of_its_own(harness: BrokerHarness, broker: Broker) -> None:
-    harness.send("T", properties={props.DELAY: "1"}, j=2)  # j: how often it was consumed
+    harness.send("T", properties={props.DELAY: "1"}, j=2)  # j: the number of its deliveries
     harness.advance(1100)
     due, text = shown(delivered(harness), broker)
     assert due == Due(None)

@@ -1,4 +1,4 @@
-"""`wheelmq dump`: lines a person or a program can read."""
+"""`wheelmq dump`: lines for people and for programs."""
 
 from __future__ import annotations
 

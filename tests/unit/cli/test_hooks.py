@@ -1,4 +1,4 @@
-"""--hook: modules in a folder become hooks of a broker, or an error that says what to do."""
+"""--hook: modules in a folder become hooks of a broker, or the error names the remedy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ number = 7
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """The name of a module of hooks in a folder of its own."""
+    """Return the name of a module of hooks in a folder of its own."""
     name = f"hooks_{abs(hash(request.node.nodeid))}"
     (tmp_path / f"{name}.py").write_text(SOURCE)
     (tmp_path / f"{name}_fails.py").write_text("raise RuntimeError('no licence')")

@@ -1,4 +1,4 @@
-"""Children that die, hang, and stop, as small shell scripts."""
+"""Child processes that die, hang and stop, as small shell scripts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READY = """echo '{"event":"listening"}'"""
 
 
 class Watched:
-    """A child and what was heard of it."""
+    """A child and its reported events."""
 
     def __init__(self, folder: Path, script: str) -> None:
         self.events: list[dict[str, object]] = []

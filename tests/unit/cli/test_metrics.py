@@ -1,4 +1,4 @@
-"""WMQ_METRICS: what `wheelmq up` and the demonstration believe."""
+"""WMQ_METRICS: the metrics that `wheelmq up` and the demonstration rely on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_pipeline_turns_once_it_has_asked_for_a_plan_under_its_lease(harness: 
     harness.tick()
     assert metrics(harness)["pipeline"]["is_turning"] is True
     harness.ask_code(RequestCode.WMQ_PIPELINE_OPEN, name="p", holderId="secret")
-    assert metrics(harness)["pipeline"]["is_turning"] is False  # a new lease, under which nothing was asked
+    assert metrics(harness)["pipeline"]["is_turning"] is False  # a new lease without a request for a plan
 
 
 def test_a_lease_that_is_not_renewed_turns_no_more(harness: BrokerHarness) -> None:

@@ -1,4 +1,4 @@
-"""Ports that are looked for: free, and of no other server that is on its way up."""
+"""The search for free ports, which avoids those of servers that are starting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard of a stack: where it listens, and when it does not."""
+"""The dashboard of a stack: its address, and its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stack_at(home: Path, **ports: int | None) -> Stack:
 
 
 def problem(stack: Stack) -> str:
-    """Why it does not start; no part of it has been started then."""
+    """Return the reason why a stack does not start. It has started no part then."""
 
     async def start() -> str:
         with pytest.raises(StackFailed) as failed:

@@ -1,4 +1,4 @@
-"""`wheelmq timers --store`: the same as the broker lists, from the files alone, and without touching them."""
+"""`wheelmq timers --store`: the list of the broker, read from the files without changing them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 
 def listed(harness: BrokerHarness) -> list[dict[str, Any]]:
-    """What the running broker says is pending."""
+    """Return the pending messages that the running broker lists."""
     answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, count=1000)
     assert answer.ext["isLast"] == "true"
     return [msgspec.json.decode(line) for line in bytes(answer.body).split(b"\n") if line]
@@ -52,7 +52,7 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 
 def fill(harness: BrokerHarness) -> None:
-    """Messages in every state: out, cancelled, indexed, armed, parked, rolled, and plain ones between them."""
+    """Send messages for every state: released, cancelled, indexed, armed, parked, rolled; and plain ones."""
     model = PipelineModel(harness)
     harness.send("T", b"out", delay_ms=500)
     harness.send("T", b"plain")
@@ -65,7 +65,7 @@ def fill(harness: BrokerHarness) -> None:
 
 
 def fill_blocks(harness: BrokerHarness) -> None:
-    """Messages in blocks: out, cancelled, waiting, one damaged."""
+    """Send messages to blocks: released, cancelled and pending ones."""
     for i in range(120):
         own = {props.UNIQ_KEY: f"B{i}", props.KEYS: "k"}
         harness.send("TU"[i % 2], b"%d" % i * 30, properties={**own, props.DELAY_IN_SECONDS: str(1 + i % 40)})
@@ -102,7 +102,7 @@ def test_the_files_of_blocks_say_what_the_broker_says(harness: BrokerHarness, tm
         case "damaged":
             for path in folder.glob("*/log/00000000000000000000"):
                 raw = bytearray(path.read_bytes())
-                raw[1000] ^= 0x55  # a body or a head: its message is set aside, by both
+                raw[1000] ^= 0x55  # a body or a head: the broker and the reader both set its message aside
                 path.write_bytes(raw)
         case "no checkpoints":
             for path in folder.glob("*/checkpoint"):
@@ -139,7 +139,7 @@ def test_a_message_that_rolled_is_listed_once_with_its_due_time(harness: BrokerH
 
 
 def apache_message(due_ms: int, unique_key: str, deletes: str | None = None) -> Message:
-    """A record of the timer queue as Apache RocketMQ writes it."""
+    """Return a record of the timer queue as Apache RocketMQ writes it."""
     properties = {props.UNIQ_KEY: unique_key, props.TIMER_DELIVER_MS: str(due_ms)}
     if deletes is not None:
         properties[props.TIMER_DEL_UNIQKEY] = deletes
@@ -192,7 +192,7 @@ def test_a_home_is_as_good_as_its_store(harness: BrokerHarness, tmp_path: Path) 
 
 
 class Terminal(io.StringIO):
-    """An output that says that somebody looks at it."""
+    """An output that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -245,7 +245,7 @@ def test_what_is_no_store_is_told(tmp_path: Path) -> None:
 
 
 def test_a_store_that_a_broker_has_open_is_refused(harness: BrokerHarness, tmp_path: Path) -> None:
-    """From another process, as the system's lock is one of processes."""
+    """The command runs in another process, because the system's lock is per process."""
     harness.send("T", delay_ms=10_000)
     command = [sys.executable, "-m", "wheelmq", "timers", "--store", str(tmp_path / "store"), "--json"]
     open_still = subprocess.run(command, capture_output=True, text=True, timeout=60)

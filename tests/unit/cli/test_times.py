@@ -15,7 +15,7 @@ NOW = Millis(1_800_000_000_000)  # 2027-01-15T08:00:00Z
 
 @pytest.fixture(params=["UTC", "Asia/Kolkata", "America/New_York"])
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The local zone, which is put back."""
+    """Set the local zone, and restore it."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield request.param
