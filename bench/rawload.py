@@ -27,8 +27,7 @@ HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 UNIQ_DIGITS = 10
 PREFIX = "00000000000000BE0CB000"
 INNER_HEAD = struct.Struct(">iiiii")
-"""The head of a message in a batch: size, magic, body crc, flag, body size (RocketMQ: MessageDecoder.encodeMessage).
-"""
+"""Head of a message in a batch: size, magic, body crc, flag, body size (RocketMQ: MessageDecoder.encodeMessage)."""
 
 OPAQUE_BASE = 10_000_000
 OPAQUE_COUNT = 80_000_000

@@ -72,7 +72,6 @@ def _place(home: Path | None) -> Path:
 
 
 def _apaches_share(place: Path, more: float) -> float:
-    """Return the used share of the disk with `more` bytes on it, as Apache counts it: without the share reserved for
-    root."""
+    """Return the used share of the disk with `more` bytes on it. Like Apache, ignore the share reserved for root."""
     usage = shutil.disk_usage(place)
     return (usage.used + more) / (usage.used + usage.free)

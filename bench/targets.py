@@ -143,8 +143,7 @@ class WheelMQ(Target):
         return found
 
     def armed_in_place(self) -> int:
-        """Return the number of messages that the broker armed in place of turns since its start; 0 with a live
-        pipeline."""
+        """Return the number of messages that the broker armed in place of turns; 0 with a live pipeline."""
         by = self.metrics()["timers"]["armed_by"]
         return int(by.get("wheel_lane", 0) + by.get("index_lane", 0))
 
@@ -206,8 +205,7 @@ class Part:
 
 
 def prepare() -> None:
-    """Do the work that a machine does once and that no run must measure: compile kernels, create the JVM's start-up
-    cache."""
+    """Do the one-time work of a machine, which no run must measure: compile kernels, create the JVM's cache."""
     lines = (
         "from wheelmq.formats.kernels.warm import warm",
         "from wheelmq.pipeline.training import make_startup_cache",

@@ -103,8 +103,7 @@ def _memory(target: WheelMQ) -> Figures:
 
 
 def trend(samples: Sequence[tuple[int, float]]) -> Figures:
-    """Return the medians of the first and the last third in MiB, and the slope of the line through all in KiB per
-    turn."""
+    """Return the medians of the first and last third in MiB, and the slope of a line through all in KiB per turn."""
     turns, values = np.array(samples, float).T
     third = max(1, len(values) // 3)
     slope = float(np.polyfit(turns, values, 1)[0]) * 1024 if turns[-1] > turns[0] else 0.0

@@ -18,8 +18,7 @@ TOPIC = "Turns"
 RATE = 5000.0
 DELAYS_MS = (8_000, 20_000)
 SETTLE_S = 15.0
-"""Time after a start, and after the beginning of the load: Spark compiles its plans, and the first timers are armed.
-"""
+"""Time after a start, and after the load has begun: Spark compiles its plans, and the first timers are armed."""
 LOOK_S = 0.5
 
 METRICS = [

@@ -208,8 +208,7 @@ async def broadcast(world: World) -> None:
 
 @case
 async def where_a_group_begins(world: World) -> None:
-    """The broker returns offset 0 for a queue whose first message is still stored, whatever start a push consumer
-    wants."""
+    """The broker returns offset 0 for a queue with its first message, whatever start a push consumer wants."""
     topic = await world.topic()
     await fill(world, topic, numbered(8))
     for start in (StartFrom.FIRST, StartFrom.LAST, StartFrom.TIMESTAMP):
@@ -248,8 +247,7 @@ async def polls(world: World) -> None:
 
 @case
 async def reading_queues(world: World) -> None:
-    """A consumer with assigned queues seeks, pauses and starts at a time, and shares its queues with no other
-    consumer."""
+    """A consumer with assigned queues seeks, pauses and starts at a time. It shares them with no other consumer."""
     topic = await world.topic(broker="broker-a")
     async with world.producer() as producer:
         early = [await producer.send(topic, b"%d" % i, queue_id=0) for i in range(5)]

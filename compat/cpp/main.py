@@ -307,8 +307,10 @@ def consume_broadcast(check: Check) -> None:
     producer = new_producer()
 
     def awake() -> bool:
-        """Return whether both consumers have messages of each queue, because a broadcasting consumer starts at its
-        queues' ends."""
+        """Return whether both consumers have messages of each queue.
+
+        A broadcasting consumer starts at the end of its queues.
+        """
         for queue in range(QUEUES):
             producer.send_orderly(message(topic, "first", "first"), queue)
         return all(len({arrival.queue for arrival in inbox.arrivals}) == QUEUES for inbox in (one, other))

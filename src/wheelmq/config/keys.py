@@ -17,8 +17,7 @@ class Treatment(StrEnum):
     NO_EFFECT = "no effect"
     """Accepted. A value other than Apache's default is logged at the start."""
     REFUSED = "refused"
-    """A value other than Apache's default ends the start, because ignoring it would lose data or leave access open.
-    """
+    """A value other than Apache's default ends the start: ignoring it would lose data or leave access open."""
 
 
 class Kind(StrEnum):

@@ -52,8 +52,11 @@ SMALL: dict[str, Any] = {
     "block_log_file_bytes": 16 << 10,
     "block_queue_file_bytes": 24 * 50,
 }
-"""Small sizes for tests: files that fill up and are created on demand, a wheel that turns once, a roll window of 20
-s, blocks of 10 s."""
+"""Small sizes for tests.
+
+Files fill up within a test and are created on demand. The wheel turns once within a test. The roll window is 20 s,
+and a block has 10 s.
+"""
 
 TICKS_MAX = 10_000
 """The harness fails if the broker asks for more ticks than this at one moment."""

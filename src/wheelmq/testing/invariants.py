@@ -191,8 +191,7 @@ def _check_counts(broker: Broker, log: Log) -> None:
 
 
 def _check_durable(broker: Broker, log: Log) -> None:
-    """Check I4: messages are on disk if the pipeline sees them, if they are indexed, or if the mark or timercheck
-    covers them."""
+    """Check I4: messages are on disk that the pipeline sees, that are indexed, or that mark or timercheck cover."""
     timer, durable = broker.timer, broker.store.log.synced
     mark = MarkFile(broker.disk, broker.paths).load()
     bounds = {"E": timer.indexed_to}
@@ -234,8 +233,7 @@ def _check_found_again(broker: Broker, log: Log) -> None:
 
 
 def _check_reachable(broker: Broker, log: Log) -> None:
-    """Check that each pending message needs no restart: it is armed, not indexed yet, or in a slot that no scan has
-    reached."""
+    """Check that each pending message needs no restart: it is armed, not indexed, or in a slot not scanned yet."""
     timer = broker.timer
     if broker.store.journal.count:
         return
@@ -303,8 +301,7 @@ def _in_blocks(broker: Broker) -> dict[Origin, Record]:
 
 
 def _check_snapshot(broker: Broker, log: Log) -> None:
-    """Check that the snapshot for the next start covers only records on disk, and agrees with the log before its
-    position."""
+    """Check that the snapshot covers only records on disk, and agrees with the log before its position."""
     snapshot = load_snapshot(broker.disk, broker.paths)
     if snapshot is None:
         return

@@ -1,5 +1,7 @@
-"""One run: a broker and its environment under one seed, first with faults, then in a calm that must deliver all
-messages."""
+"""One run: a broker and its environment under one seed.
+
+First come faults, then a calm that must deliver all messages.
+"""
 
 from __future__ import annotations
 
