@@ -1,9 +1,8 @@
-"""Run benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...], or all of them without a
-name.
+"""Run benchmarks one after another: python -m bench [--short] [--json FOLDER] [name ...]
 
-A name is that of a module, or one of these: `delays` and `blocks` are modes of `lateness`; `bystanders` is `instant
---bystanders`; `sends_java_all` is `sends_java --all`. With the suffix `_sync`, both brokers answer after an fsync.
-Unknown options are passed to each benchmark.
+Without a name, all benchmarks run. A name is that of a module, or one of these: `delays` and `blocks` are modes of
+`lateness`; `bystanders` is `instant --bystanders`; `sends_java_all` is `sends_java --all`. With the suffix `_sync`,
+both brokers answer after an fsync. Unknown options are passed to each benchmark.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Latency from a Java producer to the listener of a Java push consumer at half load: 256 B, 32 threads, one JVM for
-both.
+"""Latency from a Java producer to the listener of a Java push consumer at half load.
 
-Half load is half of the rate that the slower broker accepts from this producer while the consumer runs, measured at
-the beginning; or the rate of --rate. A message's time starts at its scheduled send. So a stall counts for every
-message that waits for it.
+256 B, 32 threads, one JVM for both. Half load is half of the rate that the slower broker accepts from this producer
+while the consumer runs, measured at the beginning; or the rate of --rate. A message's time starts at its scheduled
+send. So a stall counts for every message that waits for it.
 """
 
 from __future__ import annotations

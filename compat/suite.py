@@ -1,8 +1,7 @@
-"""The shared part of the suites of clients: a client's program as a process, one JSON line per case, one command
-line.
+"""The shared part of the suites of clients: a client's program as a process, and one command line.
 
-The program is written in the client's language and holds the expectations. It prints one line per case, at the case's
-end:
+The program is written in the client's language and holds the expectations. It prints one JSON line per case, at the
+case's end:
 
     {"case": "Timer.delayMs", "outcome": "passed", "seconds": 1.4, "reason": "", "measures": {"lateness_ms": 3}}
 

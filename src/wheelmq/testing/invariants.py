@@ -1,6 +1,6 @@
 """The invariants of a broker between two ticks, checked from its files and its state (docs/formats/timer.md).
 
-Each check reads the whole log again. That is slow, but depends on no other code.
+Each check reads the whole log again, which is slow but reliable.
 """
 
 from __future__ import annotations

@@ -198,8 +198,7 @@ class Oracle:
         self._seen_to = log.end
 
     def recovered(self, broker: Broker, now_ms: int, *, power_was_cut: bool) -> int:
-        """Check the log and the blocks after a start: nothing has changed, except for losses that a power cut may
-        cause.
+        """Check the log and the blocks after a start. They may have lost only what a power cut may take.
 
         Returns the number of lost records of the log.
         """
