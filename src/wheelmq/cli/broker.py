@@ -30,10 +30,12 @@ flush_option = click.option(
 )
 @config_option
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help="Port to listen on. The default is 10911; 0 picks a free port."
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on. It overrides the settings, whose default is 10911. 0 picks a free port.",
 )
 @click.option("--namesrv", help="Name servers to register at: HOST:PORT;HOST:PORT.")
-@click.option("--name", help="The broker's name. The default is broker-a.")
+@click.option("--name", help="The broker's name. It overrides the settings, whose default is broker-a.")
 @flush_option
 @set_option
 @hook_option

@@ -104,7 +104,6 @@ def message_fields(message: ReceivedMessage, due: Due) -> dict[str, object]:
 
 
 def message_text(message: ReceivedMessage, due: Due) -> str:
-    """Return a message as one line."""
     body = message.body[: SHOWN_CHARS * 4].decode("utf-8", "replace")
     shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in body[:SHOWN_CHARS])
     where = f"{message.topic}/{message.queue_id}@{message.queue_offset}"

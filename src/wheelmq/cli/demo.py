@@ -22,8 +22,12 @@ LOG_FILE_BYTES: Final = 64 << 20
 """Keeps a demonstration from taking a gigabyte of the user's temporary folder."""
 
 
-@click.command(name="demo", short_help="Start everything, send delayed messages, show how late they arrive.")
-@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Keep the files in this folder.")
+@click.command(name="demo", short_help="Start all parts, send delayed messages, show how late they arrive.")
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep all files in this folder. Without it, they are deleted after a success.",
+)
 def command(home: Path | None) -> None:
     """Start all parts on free ports, send delayed messages, and show when each arrives.
 

@@ -70,7 +70,6 @@ def outcome(one: Planned, now_ms: int) -> str:
 
 
 def summary(run: Run, problems: list[str]) -> list[str]:
-    """Return the result in a few lines."""
     if problems:
         return [f"PROBLEM: {problem}" for problem in problems]
     late = sorted(one.lateness_ms for one in run.planned if one.lateness_ms is not None)

@@ -18,8 +18,6 @@ EVERY: Final = ("0.0.0.0", "")
 
 @dataclass(frozen=True)
 class Listener:
-    """A server that listens."""
-
     name: str
     host: str
     """The address that it listens on, as in the setting listen_host."""

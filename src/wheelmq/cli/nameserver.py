@@ -16,7 +16,9 @@ from wheelmq.cli.part import home_option, port_errors, run_part, say, supervised
 @home_option
 @config_option
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help="Port to listen on. The default is 9876; 0 picks a free port."
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on. It overrides the settings, whose default is 9876. 0 picks a free port.",
 )
 @set_option
 @supervised_options[0]

@@ -31,7 +31,7 @@ home_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(".wheelmq"),
     show_default=True,
-    help="Folder for all files: the store and the logs.",
+    help="Folder for the store, the logs and other files.",
 )
 supervised_options = (
     click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines."),

@@ -60,8 +60,6 @@ def command(
 
 @dataclass(frozen=True)
 class _Work:
-    """The arguments of the command."""
-
     brokers: tuple[str, ...]
     namesrv: tuple[str, ...]
     master: str | None

@@ -182,7 +182,6 @@ class Stack:
         return all(stopped)
 
     def kill(self) -> None:
-        """Kill all parts."""
         for child in self.children:
             child.kill()
 

@@ -60,9 +60,9 @@ class ListQuery(NamedTuple):
 @click.option(
     "--store",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read a store (HOME/store, or HOME) that no broker has open; nothing in it is changed.",
+    help="Read a store (HOME/store, or HOME) that no broker has open. The command changes nothing in it.",
 )
-@click.option("--topic", help="Only what is meant for this topic.")
+@click.option("--topic", help="Only messages for this topic.")
 @click.option(
     "--from", "from_ms", type=Time(), default=None, help="Only messages due then or later (2031-05-04T13:30, +1h)."
 )
@@ -71,7 +71,7 @@ class ListQuery(NamedTuple):
 @click.option("--key", help="Show the state of the messages for --topic with this key, settled ones too.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows of the table.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print every row as a JSON line, unsorted instead of by due time."
+    "--json", "as_json", is_flag=True, help="Print every row as a JSON line. Messages are not sorted by due time."
 )
 def command(
     namesrv: str,

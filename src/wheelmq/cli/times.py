@@ -100,8 +100,6 @@ def _in_two_units(duration_ms: int) -> str:
 
 
 class Seconds(click.ParamType[int]):
-    """An option in whole seconds, 0 or more."""
-
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
