@@ -121,7 +121,6 @@ class JavaClient:
         return self.command(f"drain {count} {deadline_s}", deadline_s + 30)
 
     def reset(self) -> None:
-        """Forget all deliveries and pauses."""
         self.command("reset", 10)
 
     def _hear(self, deadline_s: float) -> dict[str, Any]:

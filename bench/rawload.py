@@ -175,8 +175,6 @@ class Peer:
 
 @dataclass
 class Result:
-    """The result of a run."""
-
     sent: int = 0
     answered: int = 0
     good: int = 0

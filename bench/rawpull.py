@@ -37,8 +37,6 @@ class Share:
 
 @dataclass
 class Result:
-    """The result of a run."""
-
     messages: int = 0
     pulls: int = 0
     seconds: float = 0.0

@@ -66,8 +66,6 @@ class Broker(Protocol):
 
 
 class Ours:
-    """WheelMQ on a store."""
-
     def __init__(self, home: Path, store: Path, settings: Mapping[str, object] | None = None) -> None:
         self._home = home
         self._words = ["broker", "--port", "0", "--store", str(store), *flags(settings or {})]
@@ -89,8 +87,6 @@ class Ours:
 
 
 class Theirs:
-    """Apache on a store."""
-
     def __init__(self, home: Path, store: Path, namesrv: str, settings: Mapping[str, object] | None = None) -> None:
         config = {**(settings or {}), "storePathRootDir": store}
         self._broker = ApacheBroker(home, namesrv, config=config, heap=APACHE_HEAP)

@@ -114,7 +114,6 @@ class Report:
     before: dict[str, float] = field(default_factory=machine)
 
     def add(self, name: str, figures: Figures) -> None:
-        """Add the figures of a round."""
         self.figures.setdefault(name, []).append(figures)
 
     def medians(self, name: str) -> Figures:
@@ -134,7 +133,6 @@ class Report:
         return [m.label for m in self.metrics if m.is_met(ours.get(m.key), self.ratio(m)) is False]
 
     def text(self) -> str:
-        """Return the table as text."""
         names = list(self.figures)
         both = "Apache" in names and "WheelMQ" in names
         head = ["", *names, *(["ratio"] if both else []), "wanted", ""]

@@ -30,8 +30,6 @@ ANSWER_S: Final = 60
 
 @dataclass(frozen=True)
 class Case:
-    """One case of the benchmark."""
-
     threads: int = 32
     body_bytes: int = 256
     batch: int = 1

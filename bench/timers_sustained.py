@@ -73,7 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _paced(load: Load, target: Target, report: Report, options: argparse.Namespace) -> Load:
-    """Return the load for `target`."""
     if options.pace is None or target.name == "Apache":
         return load
     rounds = report.figures.get("Apache")

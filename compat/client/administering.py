@@ -132,7 +132,6 @@ async def resets(world: World) -> None:
 
 
 async def reset_at(world: World, broker: str) -> None:
-    """Reset offsets at one broker."""
     topic, group, inbox = await world.topic(broker=broker), world.name(), Inbox()
     await fill(world, topic, numbered(8))
     async with world.admin() as admin, world.consumer(group, topic, inbox):

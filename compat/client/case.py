@@ -31,7 +31,6 @@ CASES: dict[str, Case] = {}
 
 
 def case(run: Callable[[World], Awaitable[None]]) -> Callable[[World], Awaitable[None]]:
-    """Register a function as a case."""
     CASES[run.__name__] = Case(run.__name__, run, is_alone=False)
     return run
 

@@ -32,8 +32,6 @@ ALONE_DEADLINE_S = 120.0
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a case."""
-
     name: str
     outcome: str
     """One of "passed", "failed" and "unserved", which means that the broker does not serve a request of the case."""

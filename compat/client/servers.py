@@ -28,8 +28,6 @@ CONFIG = {
 
 
 class Part(NamedTuple):
-    """A running server."""
-
     address: str
     kill: Callable[[], None]
     start: Callable[[], None]

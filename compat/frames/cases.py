@@ -54,7 +54,6 @@ def send_ext(topic: str, **changed: Any) -> dict[str, Any]:
 
 
 def request(code: int, ext: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
-    """Return a request header."""
     header: dict[str, Any] = {
         "code": code,
         "language": "JAVA",

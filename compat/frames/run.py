@@ -35,8 +35,6 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class Checked:
-    """A case and its outcome."""
-
     case: Case
     outcome: Outcome
     agrees: bool

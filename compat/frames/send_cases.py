@@ -27,7 +27,6 @@ def batch_code(topic: str, body: bytes, **changed: Any) -> bytes:
 
 
 def make_topic(topic: str, *, read: int = 4, write: int = 4, perm: int = 6, kind: str = "SINGLE_TAG") -> bytes:
-    """Return the frame that creates a topic."""
     numbers = {"readQueueNums": str(read), "writeQueueNums": str(write), "perm": str(perm)}
     fields = {"topic": topic, "defaultTopic": "TBW102", "topicFilterType": kind, "topicSysFlag": "0", "order": "false"}
     return frame(request(17, fields | numbers))

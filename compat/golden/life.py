@@ -82,7 +82,6 @@ class Sender:
         return self._ask(body, pairs, sys_flag)
 
     def cancel(self, delivered_ms: int) -> None:
-        """Cancel the last message."""
         key = f"{TOPIC}+{self.sent[-1].keys[1]}"
         deliver = {props.TIMER_DELIVER_MS: str(delivered_ms)}
         self._ask(b"cancel", {props.UNIQ_KEY: "cancel", props.TIMER_DEL_UNIQKEY: key, **deliver}, 0)

@@ -50,7 +50,6 @@ class Outcome:
         return self.expected == self.found
 
     def text(self) -> str:
-        """Return the difference as text."""
         if self.step.why:
             return f"{self.step.name}: no {self.step.ours!r} in\n{self.found}"
         lines = difflib.unified_diff(self.expected.splitlines(), self.found.splitlines(), "Apache", "found", "", "", 1)

@@ -13,8 +13,6 @@ from compat.twin.steps import Step
 
 @dataclass(frozen=True)
 class Meant:
-    """An intended difference."""
-
     reason: str
     shows: Callable[[Step, Any, Any], bool]
     """Called with a step and the comparable parts of Apache's and WheelMQ's answer."""

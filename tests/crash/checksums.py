@@ -49,7 +49,6 @@ def are_intact(raw: bytes) -> bool:
 
 
 def measure(body_bytes: int) -> str:
-    """Return one line of figures."""
     with tempfile.TemporaryDirectory() as folder, BrokerHarness(Path(folder)) as harness:
         for i in range(PULLED):
             harness.send("T", bytes([i]) * body_bytes)

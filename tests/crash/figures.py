@@ -128,7 +128,6 @@ def pipeline_share(before: dict[str, int], after: dict[str, int]) -> float | Non
 
 
 def table(rows: dict[str, dict[str, float]], unit: str) -> list[str]:
-    """Return the table as lines for people."""
     lines = []
     for name, values in rows.items():
         if values["count"]:

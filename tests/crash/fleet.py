@@ -40,8 +40,6 @@ LONG: Final = "_long"
 
 @dataclass
 class Member:
-    """A broker of the fleet."""
-
     process: BrokerProcess
     watch: Watch
     load: Load
@@ -110,7 +108,6 @@ class Fleet:
         self.namesrv.start()
 
     async def add(self, name: str, *, registered: bool = True) -> Member:
-        """Start a broker."""
         options = ("--namesrv", self.namesrv_address) if self.namesrv_address and registered else ()
         settings: dict[str, Any] = {**SETTINGS, "broker_name": name}
         process = BrokerProcess(self.home / name, self._port(), "ASYNC_FLUSH", settings, self._failpoint_log, *options)
@@ -122,8 +119,6 @@ class Fleet:
         return member
 
     def start_pipeline(self, brokers: list[str], name: str = "fleet", **options: Any) -> Pipeline:
-        """Start an application."""
-
         def tell(text: str) -> None:
             self.heard.append(f"{name} {text}")
             self._event(f"{name} {text}")
@@ -145,7 +140,6 @@ class Fleet:
             raise TimeoutError(f"not within {deadline_s} s: {what}; {state}; {self.heard[-5:]}; see {self.home}")
 
     async def drain(self) -> None:
-        """Stop sending, and wait until nothing is pending."""
         for one in self.members.values():
             await one.load.stop()
         await self.until(
@@ -155,7 +149,6 @@ class Fleet:
         )
 
     async def close(self) -> None:
-        """Stop all processes."""
         for pipeline in self.pipelines:
             await pipeline.stop()
         for one in self.members.values():

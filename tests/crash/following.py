@@ -54,7 +54,6 @@ class Follower:
 
     @property
     def read(self) -> int:
-        """The number of messages read."""
         return sum(map(len, self._queues.values()))
 
     async def follow(self) -> None:

@@ -31,8 +31,6 @@ def now_ms() -> int:
 
 @dataclass
 class Death:
-    """The facts of one kill."""
-
     what: str
     pid: int
     pending: int

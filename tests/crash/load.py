@@ -179,7 +179,6 @@ class Load:
     # Messages ------------------------------------------------------------------------------------------------------
 
     def _frame(self, kind: Kind, now_ms: int) -> bytes:
-        """Return a new message as a frame."""
         if kind is Kind.CANCEL:
             return self._cancel_frame(now_ms)
         topic, queue = self._random.randrange(len(TOPICS)), self._random.randrange(QUEUES)

@@ -19,8 +19,6 @@ QUEUES: Final = 4
 
 
 class Kind(IntEnum):
-    """The kind of a message."""
-
     PLAIN = 0
     DELIVER_AT = 1
     """TIMER_DELIVER_MS: the only kind whose sender chooses the due time to the millisecond."""
@@ -120,7 +118,6 @@ class Notes:
         return self._rows[: self.count]
 
     def key(self, number: int) -> str:
-        """Return the unique key of a message."""
         return f"{self.key_prefix}{number:0{KEY_DIGITS}X}"
 
 

@@ -34,8 +34,6 @@ ASK_TIMEOUT_S: Final = 2.0
 
 
 class Role(StrEnum):
-    """The role of a process."""
-
     BROKER = "broker"
     DRIVER = "driver"
     JVM = "jvm"
@@ -114,7 +112,6 @@ class BrokerProcess:
             return await self.wait_dead()
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
         if self.is_alive:
             os.kill(self.pid, signal.SIGKILL)
 

@@ -73,7 +73,6 @@ class Records:
         self._columns = {name: np.frombuffer(column, np.int64) for name, column in self._columns.items()}
 
     def of(self, name: str) -> Column:
-        """Return a column."""
         found: Column = self._columns[name]
         return found
 

@@ -74,8 +74,6 @@ LEAVE_DEADLINE_S: Final = 20.0
 
 @dataclass
 class Plan:
-    """The plan of a run."""
-
     kills: int
     seed: int
     home: Path
@@ -98,8 +96,6 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """The result of a run."""
-
     seed: int
     flush: str
     violations: list[str]
@@ -204,7 +200,6 @@ class Run:
         self._share = figures.pipeline_share(before, self.watch.last.metrics["timers"]["armed_by"])
 
     async def _drain(self, drain_s: float) -> None:
-        """Stop sending, and wait until nothing is pending."""
         await self.load.stop()
         if not await self.watch.until(lambda: self.watch.last.pending == 0, drain_s):
             self.violations.append(f"{self.watch.last.pending} are pending {drain_s:.0f} s after the last send")
@@ -246,7 +241,6 @@ class Run:
 
 
 def report(outcome: Outcome) -> list[str]:
-    """Return the table as lines for people."""
     counts = outcome.counts
     busy = " ".join(f"{load:.1f}" for load in outcome.load_average)
     lines = [

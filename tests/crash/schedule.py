@@ -140,7 +140,6 @@ class Kill:
 
     @property
     def deaths(self) -> int:
-        """The number of kills that it counts as."""
         return 2 if self.what in ("broker again", "broker and driver") else 1
 
     @property
@@ -197,7 +196,6 @@ def known() -> list[str]:
 
 
 def deaths(chains: Sequence[Chain]) -> int:
-    """Return the number of kills in a schedule."""
     return sum(map(_deaths, chains))
 
 

@@ -129,7 +129,6 @@ class Moment:
 
 
 def make_moments(count: int, seed: int) -> list[Moment]:
-    """Return the moments of `count` kills."""
     chance = random.Random(seed)
     moments = []
     for _ in range(count):
@@ -154,8 +153,6 @@ class Violated(Exception):
 
 @dataclass
 class Outcome:
-    """The result of a run."""
-
     seed: int
     flush: str
     kills: int = 0
@@ -353,7 +350,6 @@ class Run:
 
 
 def report(outcome: Outcome) -> list[str]:
-    """Return the report as lines for people."""
     counts = outcome.counts
     lines = [
         f"{outcome.kills} kills under send load, {outcome.at_failpoints} of them at failpoints, and "

@@ -62,8 +62,6 @@ COMMIT_LOG: Final = 0
 
 
 class _Looking(Stops):
-    """Calls `look` at every failpoint."""
-
     def __init__(self, look: Callable[[], None]) -> None:
         super().__init__()
         self._look = look
@@ -371,7 +369,6 @@ class Explorer:
 
 
 def report(explorer: Explorer, seconds: float) -> list[str]:
-    """Return the report as lines for people."""
     total = sum(explorer.by_kind.values())
     lines = [f"{total} states of the disk at {explorer.stops} stops of one run, seed {explorer.seed}, {seconds:.0f} s"]
     lines += [f"  {kind:24s} {count:7d}" for kind, count in explorer.by_kind.items()]

@@ -307,11 +307,9 @@ class Sweep:
 
     @property
     def root(self) -> Path:
-        """The undamaged store."""
         return self._good
 
     def run(self, chosen: Iterator[Case], tell: Callable[[str], None]) -> None:
-        """Run every case."""
         last = ""
         for case in chosen:
             kind = kind_of(case.path)
@@ -419,7 +417,6 @@ class Sweep:
 
 
 def _bodies(seen: Seen) -> Counter[bytes]:
-    """Return the served and pending bodies."""
     found = Counter(seen.waiting)
     for records in seen.queues.values():
         found.update(body_of(raw)[0] for raw in records)
@@ -443,7 +440,6 @@ def _no_longer_than(seconds: float) -> Iterator[None]:
 
 
 def report(sweep: Sweep, seconds: float) -> list[str]:
-    """Return the report as lines for people."""
     total = sum(sum(counts.values()) for counts in sweep.counts.values())
     lines = [f"{total} damaged stores in {seconds:.0f} s, {sweep.ways} of them different once recovered and run on"]
     lines += [f"  not told: {found.value:28s} {count:7d}" for found, count in sorted(sweep.untold.items())]

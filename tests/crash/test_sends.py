@@ -47,8 +47,6 @@ def test_a_seed_gives_the_same_moments_again() -> None:
 
 
 class _Calls:
-    """A caller whose broker is a harness."""
-
     def __init__(self, harness: BrokerHarness) -> None:
         self._harness = harness
 
@@ -71,7 +69,6 @@ class Senders:
         return self.notes.add(Kind.PLAIN, topic=0, queue=0, asked_ms=self._harness.now_ms)
 
     def send(self, number: int, *, queue: int = 0, payload: bytes | None = None) -> None:
-        """Send a message and note the answer."""
         answer = self._harness.send(
             TOPICS[0],
             body(number, BODY_BYTES) if payload is None else payload,

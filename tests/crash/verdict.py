@@ -29,8 +29,6 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class Verdict:
-    """Counts and violations."""
-
     counts: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)

@@ -96,7 +96,6 @@ POLICY: Final = (
 
 
 def html(figures: dict[str, Any]) -> bytes:
-    """Return the whole page."""
     shown = "\n".join(map(_section_html, sections(figures)))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'

@@ -34,8 +34,6 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")
 
 
 class HttpAnswer(NamedTuple):
-    """The answer to a request."""
-
     status: str
     kind: str
     body: bytes

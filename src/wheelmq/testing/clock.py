@@ -32,7 +32,6 @@ class ManualClock:
         return (self._monotonic_ms + 0.25) / 1000
 
     def advance(self, ms: int) -> None:
-        """Advance both clocks."""
         assert ms >= 0, ms
         self._now_ms += ms
         self._monotonic_ms += ms

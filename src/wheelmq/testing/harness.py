@@ -134,7 +134,6 @@ class BrokerHarness:
 
     @property
     def broker(self) -> Broker:
-        """The running broker."""
         assert self._broker is not None, "the broker is stopped"
         return self._broker
 
@@ -220,7 +219,6 @@ class BrokerHarness:
     # Connections ---------------------------------------------------------------------------------------------------
 
     def connect(self, address: bytes = b"\x0a\0\0\1") -> FakeConnection:
-        """Return a new connection from `address`."""
         self._peers += 1
         connection = FakeConnection(Host(address, 40_000 + self._peers))
         self._connections.append(connection)
@@ -458,7 +456,6 @@ class BrokerHarness:
             offset = pulled.next_offset
 
     def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
-        """Return the bodies of a queue."""
         return [record.message.body for record in self.read_queue(topic, queue_id)]
 
 

@@ -70,8 +70,6 @@ class Done(Enum):
 
 
 class Task(NamedTuple):
-    """The output of one task."""
-
     kind: str
     part: int
     rows: TurnRows

@@ -21,8 +21,6 @@ READY = """echo '{"event":"listening"}'"""
 
 
 class Watched:
-    """A child and its reported events."""
-
     def __init__(self, folder: Path, script: str) -> None:
         self.events: list[dict[str, object]] = []
         self.deaths: list[tuple[str, float]] = []

@@ -90,7 +90,6 @@ class Consumer:
                 assert self._next.get(queue, 0) > before, f"{queue}: pulls from {before} get nowhere"
 
     def cut(self) -> None:
-        """Break the connection."""
         if self._connection is not None and self._connection.is_open:
             self._world.harness.lose(self._connection)
 

@@ -45,8 +45,6 @@ PAD = b"."
 
 
 class SendAnswer(Enum):
-    """A client's knowledge of a send."""
-
     NONE = auto()
     STORED = auto()
     DURABLE = auto()

@@ -78,7 +78,6 @@ class SimulatedProducer:
             self._send(sent.topic, sent.queue_id, sent.key)
 
     def send_at(self, due_ms: int) -> Sent:
-        """Send a message that is due at `due_ms`."""
         return self._send_delayed(due_ms, {props.TIMER_DELIVER_MS: str(due_ms)})
 
     def send_in_block(self, seconds: int) -> Sent:
