@@ -26,7 +26,7 @@ LOG_FILE_BYTES: Final = 64 << 20
 @click.option(
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep all files in this folder. Without it, they are deleted after a success.",
+    help="Keep all files in this folder. Without it, they are deleted unless the demo fails.",
 )
 def command(home: Path | None) -> None:
     """Start all parts on free ports, send delayed messages, and show when each arrives.
