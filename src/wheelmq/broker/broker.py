@@ -85,13 +85,11 @@ log = logging.getLogger(__name__)
 
 DISPATCH = "dispatch"
 ROUNDS_MS = 2
-"""Maximum milliseconds from a tick to the next one while rounds run. A tick has 20 steps, which take longer than one
-message, so it does not follow each round."""
+"""Maximum milliseconds between ticks while rounds run. A tick has 20 steps and does not follow each round."""
 RETRY_MS = 100
 """Milliseconds until a failed append is tried again."""
 INDEX_WAITS_BYTES = 512 << 20
-"""Maximum lag of the message index, in bytes of the log, while a burst is released. Up to this lag, the burst has the
-processors."""
+"""Maximum lag of the message index, in bytes of the log, while it leaves the processors to a burst."""
 
 
 class Broker:
@@ -394,10 +392,7 @@ class Broker:
         return self.releaser.has_burst() and self.store.dispatched_to - index.indexed_to < INDEX_WAITS_BYTES
 
     def _next_index_ms(self) -> int | None:
-        """Return when the index adds new records, in monotonic milliseconds.
-
-        None if it has all records, or if the end of a burst brings a tick.
-        """
+        """Return when the index adds records, in monotonic milliseconds; None for never, or at the end of a burst."""
         if self.index is None or self._index_waits(self.index):
             return None
         begin_s = self.index.next_s()

@@ -11,7 +11,7 @@ from wheelmq.formats.wire.codes import RequestCode as Code
 
 _UNSERVED: Final = "Apache RocketMQ 5.3.3 has the constant and no longer serves it"
 _ADMIN: Final = "an administrator's question or command, none that a client needs"
-_POP: Final = "belongs to POP"
+_POP: Final = "belongs to POP consumption"
 _STATIC: Final = "belongs to static topics"
 _REPLICAS: Final = "belongs to replication between brokers, which does not exist yet"
 _CONTROLLER: Final = "belongs to the controller, which elects masters of replicated brokers"

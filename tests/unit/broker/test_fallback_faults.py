@@ -297,7 +297,7 @@ class TestErrorsOfIndexSteps:
             raise ZeroDivisionError("a defect")
 
         harness.allows_failed_steps = True
-        monkeypatch.setattr(harness.broker.pipeline.fallback, "look", fail)
+        monkeypatch.setattr(harness.broker.pipeline.fallback, "poll", fail)
         model = PipelineModel(harness)
         send(harness, [40_000])
         index(harness, model)  # plans are made in the same tick

@@ -189,7 +189,7 @@ def test_the_log_is_thinned(harness: BrokerHarness, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(
-    ("part", "step", "codes"), [("snapshots", "look", [0, 0, 0]), ("store", "dispatch", [0, BUSY, BUSY])]
+    ("part", "step", "codes"), [("snapshots", "poll", [0, 0, 0]), ("store", "dispatch", [0, BUSY, BUSY])]
 )
 def test_a_round_or_a_tick_that_fails(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, part: str, step: str, codes: list[int]

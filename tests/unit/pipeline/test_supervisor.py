@@ -253,15 +253,15 @@ def test_a_look_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pyte
 
     async def scenario() -> None:
         async with watched_driver(tmp_path, monkeypatch, told.append) as supervisor:
-            look = supervisor._progress.problem
+            problem = supervisor._progress.problem
 
             def fail(*_: object, **__: object) -> str | None:
                 failures.append(1)
                 raise KeyError("quiet_ms")
 
-            monkeypatch.setattr(supervisor._progress, "look", fail)
+            monkeypatch.setattr(supervisor._progress, "problem", fail)
             await until(lambda: len(failures) == 3)
-            monkeypatch.setattr(supervisor._progress, "look", look)
+            monkeypatch.setattr(supervisor._progress, "problem", problem)
             old = supervisor.child.pid
             assert old is not None
             os.kill(old, signal.SIGSTOP)

@@ -12,12 +12,12 @@ LINES = """
 import threading
 from wheelmq.system import failpoint
 telling = threading.Event()
-def tell(name, tell=failpoint._tell):
+def tell(name, tell=failpoint._report):
     telling.set()
     if threading.current_thread() is not other:
         other.join()
     tell(name)
-failpoint._tell = tell
+failpoint._report = tell
 failpoint.os.kill = lambda *_, kill=failpoint.os.kill: threading.current_thread() is other or kill(*_)
 def pass_too():
     telling.wait()

@@ -72,7 +72,7 @@ collections = Collections(lambda: now_s)
 kept = [[] for _ in range(300_000)]
 assert gc.get_stats()[2]["collections"] == began
 now_s = COLLECTION_S
-assert not collections.poll(is_crowded=True) and collections.look(is_crowded=False)
+assert not collections.poll(is_crowded=True) and collections.poll(is_crowded=False)
 assert not collections.poll(is_crowded=False)
 now_s += CROWDED_COLLECTION_S - 1
 assert not collections.poll(is_crowded=True)

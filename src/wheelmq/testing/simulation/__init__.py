@@ -4,6 +4,7 @@ python -m wheelmq.testing.simulation --seeds 2000
 python -m wheelmq.testing.simulation --seed 17 --trace
 """
 
-from wheelmq.testing.simulation.simulation import Outcome, Simulation
+from wheelmq.testing.simulation.run_result import RunResult
+from wheelmq.testing.simulation.simulation import Simulation
 
-__all__ = ["Outcome", "Simulation"]
+__all__ = ["RunResult", "Simulation"]

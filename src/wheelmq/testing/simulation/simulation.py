@@ -9,9 +9,7 @@ import errno
 import tempfile
 import traceback
 import zlib
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -27,6 +25,7 @@ from wheelmq.testing.simulation.consumer import Consumer
 from wheelmq.testing.simulation.names import Names
 from wheelmq.testing.simulation.oracle import Oracle
 from wheelmq.testing.simulation.producer import SimulatedProducer
+from wheelmq.testing.simulation.run_result import RunResult
 from wheelmq.testing.simulation.spark import Driver, Spark
 from wheelmq.testing.simulation.trace import Trace
 from wheelmq.testing.simulation.world import World
@@ -52,18 +51,6 @@ EXACT_FROM_MS: Final = 2000
 """In the calm, messages due later than this must leave at their millisecond."""
 TICKS_MS: Final = 500
 """Interval between two calls of a driver while time passes."""
-
-
-@dataclass
-class Outcome:
-    """The outcome of a run. `violation` describes the broken rule, and is empty if there is none."""
-
-    seed: int
-    digest: str = ""
-    violation: str = ""
-    trace: list[str] = field(default_factory=list)
-    """The last lines of the trace before the violation."""
-    counts: Counter[str] = field(default_factory=Counter)
 
 
 class Simulation:
@@ -95,9 +82,9 @@ class Simulation:
         self._tempers: dict[str, int] = {}
         """For each event, its factor in this run over its usual frequency."""
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         """Run to the end, or to the first violation. All files are temporary."""
-        outcome = Outcome(self.seed)
+        outcome = RunResult(self.seed)
         with quiet(), tempfile.TemporaryDirectory(prefix="wheelmq-sim-") as folder, self._stops:
             try:
                 self._begin(Path(folder))
