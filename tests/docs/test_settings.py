@@ -1,30 +1,32 @@
-"""The tables of settings say what the code does. `wheelmq config keys [--part nameserver] [--ours]` prints each."""
+"""The lists of settings agree with the code. `wheelmq config keys [--part nameserver] [--ours]` prints the tables."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.docs.settings import LISTS, PAGE, SCHEMAS, apaches_keys, our_names, with_lists
 from wheelmq.broker.schema import BROKER
 from wheelmq.config import table
 from wheelmq.config.schema import Schema
-from wheelmq.nameserver.settings import NAME_SERVER
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations"
-TEXT = (OPERATIONS / "settings.md").read_text()
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
 
-def rows(section: str) -> str:
-    return "".join(f"{line}\n" for line in SECTIONS[section].splitlines() if line.startswith("|"))
+def test_the_lists_are_the_code_s() -> None:
+    page = PAGE.read_text()
+    assert len(LISTS.findall(page)) == 4
+    assert with_lists(page) == page, "run python -m tests.docs.settings"
 
 
-@pytest.mark.parametrize(("part", "schema"), [("broker", BROKER), ("name server", NAME_SERVER)])
-def test_the_tables_are_the_code_s(part: str, schema: Schema) -> None:  # type: ignore[type-arg]
-    assert rows(f"The {part}, by our names") == table.our_names(schema)
-    assert rows(f"Apache's keys of the {part}") == table.apaches_keys(schema.keys.values(), schema)
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+def test_every_row_is_on_the_page(schema: Schema[Any]) -> None:
+    ours, keys = our_names(schema), apaches_keys(schema)
+    assert all(f"- **`{key}`**" in ours for names in schema.groups.values() for key in names)
+    assert all(re.search(rf"^\| {name} \||`{name}` \(", keys, re.MULTILINE) for name in schema.keys)
 
 
 def test_differences_of_the_timer_are_told() -> None:
