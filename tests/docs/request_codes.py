@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import tempfile
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,9 @@ from wheelmq.testing.disk import SimulatedDisk
 
 assert handlers
 
+COLUMNS: Final = 118
+NO_BREAK: Final = "\xa0"
+"""A space at which a line of the page does not end."""
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "request-codes.md"
 BY_HARNESS: Final = {
@@ -33,8 +37,8 @@ HEAD: Final = """# Request codes
 
 This page lists the request codes of Apache RocketMQ 5.3.3 and of WheelMQ, their servers, and a test for each.
 `python -m tests.docs.request_codes` generates it from the tables of codes and handlers, and a test compares it with
-them. The answer to an unsupported code is REQUEST_CODE_NOT_SUPPORTED (3), with the reason if Apache RocketMQ supports
-the code.
+them. The parentheses contain the module of the handler in `broker/handlers`, and the test. The answer to an
+unsupported code is REQUEST_CODE_NOT_SUPPORTED (3), with the reason if Apache RocketMQ supports the code.
 
 The suites of compat/ also send requests to both brokers: mqadmin's commands those of administration, the Java client
 those of clients, and compat/frames every code.
@@ -42,13 +46,15 @@ those of clients, and compat/frames every code.
 
 
 def files_by_code() -> dict[RequestCode, str]:
-    """A test file that names the code: the one that the page has, as long as it does; else that with most of it."""
+    """Return a test file that names the code: the one on the page if it still does, else the one that names it most."""
     named: dict[str, Counter[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if path.parent.name not in ("docs", "tidy"):
             for name, count in Counter(re.findall(r"RequestCode\.([A-Z_0-9]+)", path.read_text())).items():
                 named.setdefault(name, Counter())[path.relative_to(ROOT).as_posix()] = count
-    known = dict(re.findall(r"^\| \d+ \| (\w+) \|.* (tests/\S+) \|$", PAGE.read_text() if PAGE.exists() else "", re.M))
+    known = dict(
+        re.findall(r"^- \*\*\d+ (\w+)\*\* \(.*?(tests/\S+)\)$", PAGE.read_text() if PAGE.exists() else "", re.M)
+    )
     found = dict(BY_HARNESS)
     for code in RequestCode:
         files = named.get(code.name, Counter())
@@ -71,31 +77,38 @@ def page() -> str:
     """The page's text."""
     tests, name_server = files_by_code(), served_by_name_server()
     broker = [
-        _row(code, _what(HANDLERS[code]), _module(HANDLERS[code]), tests.get(code, ""))
+        _item(f"**{_name(code)}** ({_module(HANDLERS[code])}, {tests.get(code, '')})", _what(HANDLERS[code]))
         for code in RequestCode
         if code in HANDLERS
     ]
-    names = [_row(code, tests.get(code, "")) for code in RequestCode if code in name_server]
-    clients = [_row(code) for code in RequestCode if code in TO_CLIENTS and code not in HANDLERS]
-    refused = [_row(code, reason) for code, reason in REFUSED.items()]
+    names = [_item(f"**{_name(code)}** ({tests.get(code, '')})") for code in RequestCode if code in name_server]
+    clients = [_item(f"**{_name(code)}**") for code in RequestCode if code in TO_CLIENTS and code not in HANDLERS]
+    refused: dict[str, list[str]] = {}
+    for code, reason in sorted(REFUSED.items()):
+        refused.setdefault(reason, []).append(_name(code).replace(" ", NO_BREAK))
     return "\n".join(
         [
             HEAD,
-            _table("The broker", ("code", "name", "meaning", "handlers/", "test"), broker),
-            _table("The name server", ("code", "name", "test"), names),
-            _table("Requests of a broker to its clients", ("code", "name"), clients),
-            _table("Unsupported", ("code", "name", "reason"), sorted(refused, key=lambda row: int(row.split("|")[1]))),
+            _section("The broker", broker),
+            _section("The name server", names),
+            _section("Requests of a broker to its clients", clients),
+            _section("Unsupported", [_item(f"**{reason}**:", ", ".join(names)) for reason, names in refused.items()]),
         ]
     )
 
 
-def _row(code: RequestCode, *cells: str) -> str:
-    return "| " + " | ".join((str(code.value), code.name, *(cell.replace("|", "\\|") for cell in cells))) + " |"
+def _name(code: int) -> str:
+    return f"{code:d} {RequestCode(code).name}"
 
 
-def _table(title: str, columns: tuple[str, ...], rows: list[str]) -> str:
-    head = "| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|"
-    return f"## {title}\n{head}\n" + "\n".join(rows) + "\n"
+def _item(head: str, text: str = "") -> str:
+    """Return a list item: `head`, and `text` below it."""
+    lines = textwrap.wrap(text, COLUMNS - 2, break_long_words=False, break_on_hyphens=False)
+    return "\n  ".join([f"- {head}", *lines]).replace(NO_BREAK, " ")
+
+
+def _section(title: str, items: list[str]) -> str:
+    return f"## {title}\n" + "\n".join(items) + "\n"
 
 
 def _what(handler: object) -> str:
