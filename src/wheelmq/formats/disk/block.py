@@ -34,12 +34,7 @@ BLOCK_UNIT: Final = Layout(
     Field("position", "int64", "position of the record in the block's log"),
     Field("size", "int32", "its size in bytes; 0 when no message has the index"),
     Field("due_ms", "int64", "when it is due"),
-    Field(
-        "flags",
-        "int32",
-        "1: it is out, and the commit log that says so is on disk; 2: no message has the index; "
-        "4: it was more than five seconds off when it came",
-    ),
+    Field("flags", "int32", "1, 2, 4: see below the table"),
 )
 UNITS_PER_FILE: Final = 300_000
 BLOCK_LOG_FILE_BYTES: Final = 128 << 20
