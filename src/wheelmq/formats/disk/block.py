@@ -46,13 +46,13 @@ FLAG_LONG: Final = 4
 BLOCK_CHECKPOINT: Final = Layout(
     "block checkpoint",
     Field("magic", "int32", "0x574D5142, WMQB"),
-    Field("crc", "uint32", "crc32 of the fields behind this one"),
-    Field("sequence", "int64", "grows with each checkpoint; of the two slots the higher one that is whole counts"),
+    Field("crc", "uint32", "crc32 of all later fields"),
+    Field("sequence", "int64", "grows with each checkpoint; the intact slot with the higher number counts"),
     Field("number", "int64", "the block's number; no other block in the life of the log has it"),
     Field("start_ms", "int64", "messages due from this time on are in the block"),
     Field("end_ms", "int64", "and before this time"),
     Field("log_position", "int64", "records before it are on disk; -1: the block is being removed"),
-    Field("units", "int64", "so many units are on disk, those of these records"),
+    Field("units", "int64", "number of units on disk, those of these records"),
 )
 BLOCK_CHECKPOINT_MAGIC: Final = 0x574D5142
 BLOCK_CHECKPOINT_SLOT_BYTES: Final = 4096

@@ -26,21 +26,21 @@ from wheelmq.formats.units import LogPosition, Millis, QueueOffset
 SNAPSHOT: Final = Layout(
     "snapshot",
     Field("magic", "int32", "0x574D5158, WMQX"),
-    Field("crc", "uint32", "crc32 of all that stands behind this field"),
+    Field("crc", "uint32", "crc32 of all later bytes"),
     Field("log_position", "int64", "P: all of this holds for the log before"),
     Field("record_position", "int64", "log position of the last record before P that has a queue unit"),
-    Field("record_crc", "uint32", "crc32 of that record: by it the log is known again"),
-    Field("queues", "int32", "how many queues are named"),
+    Field("record_crc", "uint32", "crc32 of that record, which identifies the log"),
+    Field("queues", "int32", "number of queues that follow"),
     Field("store_ms", "int64", "store time of the last record before P"),
-    Field("damaged", "int64", "how many records before P are known to be damaged"),
-    Field("streams", "int64", "of how many streams the done bits follow"),
-    Field("index_file", "int64", "the last file of the message index, by its name; 0 when nothing is known of one"),
-    Field("index_count", "int64", "number of the next unit in it: those before are on disk"),
+    Field("damaged", "int64", "number of records before P that are known to be damaged"),
+    Field("streams", "int64", "number of streams whose done bits follow"),
+    Field("index_file", "int64", "name of the last file of the message index; 0 when it is not known"),
+    Field("index_count", "int64", "number of the next unit in it: the earlier units are on disk"),
     Field("index_position", "int64", "log position before which each record is in the message index"),
-    Field("timer_queue_offset", "int64", "E: each queue offset of the timer queue below has its unit below T"),
+    Field("timer_queue_offset", "int64", "E: each lower queue offset of the timer queue has its unit before T"),
     Field("timer_log_position", "int64", "T: timer log position before which the sums of its files hold"),
-    Field("timer_log_files", "int64", "how many files of the timer log are named; 0 when E and T are not known"),
-    Field("blocks_gone", "int64", "how many blocks that are gone are named"),
+    Field("timer_log_files", "int64", "number of timer log files that follow; 0 when E and T are not known"),
+    Field("blocks_gone", "int64", "number of deleted blocks that follow"),
 )
 SNAPSHOT_QUEUE: Final = Layout(
     "queue in a snapshot",
@@ -56,8 +56,8 @@ SNAPSHOT_TIMER_FILE: Final = Layout(
 )
 SNAPSHOT_BLOCK: Final = Layout(
     "block in a snapshot",
-    Field("number", "int32", "of a block that is gone"),
-    Field("log_position", "int64", "the log names its messages before this position alone"),
+    Field("number", "int32", "number of a deleted block"),
+    Field("log_position", "int64", "the log names its messages only before this position"),
 )
 SNAPSHOT_MAGIC: Final = 0x574D5158
 SHORT_SUMS_MAGIC: Final = 0x574D5157

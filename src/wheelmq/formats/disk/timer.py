@@ -53,7 +53,7 @@ MAGIC_HIDDEN: Final = MAGIC_DEFAULT | MAGIC_DELETE | 8
 
 TIMER_CHECK: Final = Layout(
     "timercheck",
-    Field("last_read_ms", "int64", "every slot before this time is out"),
+    Field("last_read_ms", "int64", "all messages in slots before this time are settled"),
     Field("log_flush_position", "int64", "timer log position up to which units are on disk"),
     Field("queue_offset", "int64", "queue offset up to which rmq_sys_wheel_timer is indexed"),
     Field("master_queue_offset", "int64", "the same on the master"),
@@ -69,10 +69,10 @@ Apache wrote the fields last."""
 TIMER_MARK: Final = Layout(
     "timer mark",
     Field("magic", "int32", "0x574D5131, WMQ1"),
-    Field("crc", "uint32", "crc32 of the fields behind this one"),
-    Field("sequence", "int64", "grows with each mark; of the two slots the higher one that is whole counts"),
-    Field("queue_offset", "int64", "E: each queue offset of the timer queue below has its unit below T"),
-    Field("timer_log_position", "int64", "T: units below are whole and on disk"),
+    Field("crc", "uint32", "crc32 of all later fields"),
+    Field("sequence", "int64", "grows with each mark; the intact slot with the higher number counts"),
+    Field("queue_offset", "int64", "E: each lower queue offset of the timer queue has its unit before T"),
+    Field("timer_log_position", "int64", "T: all units before it are complete and on disk"),
     Field("epoch", "int64", "of the pipeline's lease"),
     Field("turn", "int64", "turns committed in all"),
     Field("done_position", "int64", "P: log position of the snapshot of done bits; 0 without one"),
@@ -80,9 +80,9 @@ TIMER_MARK: Final = Layout(
 TIMER_DONE: Final = Layout(
     "timer done",
     Field("magic", "int32", "0x574D5145, WMQE"),
-    Field("crc", "uint32", "crc32 of all that stands behind this field"),
+    Field("crc", "uint32", "crc32 of all later bytes"),
     Field("log_position", "int64", "P: the bits hold for the log up to here"),
-    Field("streams", "int64", "of how many streams the done bits follow"),
+    Field("streams", "int64", "number of streams whose done bits follow"),
 )
 TIMER_DONE_MAGIC: Final = 0x574D5145
 TIMER_MARK_MAGIC: Final = 0x574D5131
