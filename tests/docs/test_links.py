@@ -40,6 +40,13 @@ def test_the_links_of_a_page(page: Path) -> None:
     assert [found for link in links(page) if (found := problem(page, link)) is not None] == []
 
 
+def test_an_index_lists_every_page() -> None:
+    indexes = [ROOT / "docs" / "README.md", ROOT / "docs" / "adr" / "README.md"]
+    listed = {(index.parent / link.partition("#")[0]).resolve() for index in indexes for link in links(index)}
+    pages = {page.resolve() for page in (ROOT / "docs").rglob("*.md")}
+    assert {page.name for page in pages - listed - set(indexes)} == set()
+
+
 def test_links_are_found_and_checked(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `title`\n[a](#a-title) [b](page.md) [c](https://x) [d](#b) [e](no.md)\n```\n[f](f.md)\n```\n")
