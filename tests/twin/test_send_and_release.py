@@ -18,7 +18,7 @@ from wheelmq.formats.disk import properties as props
 from wheelmq.formats.disk.message import Message
 from wheelmq.formats.disk.origin import origin_text, timer_origin
 from wheelmq.formats.disk.timer import TIMER_TOPIC
-from wheelmq.formats.names import SCHEDULE_TOPIC
+from wheelmq.formats.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from wheelmq.formats.units import Millis
 from wheelmq.formats.wire import frame
 from wheelmq.formats.wire.codes import ResponseCode
@@ -464,6 +464,21 @@ def test_the_kernel_releases_records_that_were_parked_again(twins: Twins, topic:
     with mock.patch.object(kernel.releaser, "_append_one", side_effect=AssertionError("left to the plain code")):
         twins.advance(400)
     assert kernel.releaser.counts["released"] == 5
+
+
+@pytest.mark.parametrize("kind", [{"TIMER_DELAY_MS": "300"}, {"DELAY": "1"}, {"delayInSeconds": "1"}])
+@pytest.mark.parametrize("topic_bytes", [127, 128, 192, 255])
+def test_records_of_long_topics_are_released_alike(twins: Twins, kind: dict[str, str], topic_bytes: int) -> None:
+    """A topic of more than 127 bytes has a record of another form, and needs more room: the plain code stores it."""
+    topic = RETRY_PREFIX + "g" * (topic_bytes - len(RETRY_PREFIX))
+    kernel, _ = twins.brokers
+    twins.receive(_frame(topic, ""))
+    with mock.patch.object(kernel.releaser, "_append_one", wraps=kernel.releaser._append_one) as plain:
+        for _ in range(3):
+            twins.receive(_frame(topic, "".join(f"{name}\\u0001{value}\\u0002" for name, value in kind.items())))
+        twins.advance(1500)
+    assert kernel.releaser.counts["released"] == 3
+    assert plain.call_count == (0 if topic_bytes == 127 else 3)
 
 
 def _park(twins: Twins, topic: str, pairs: list[tuple[str, str]], *, has_origin: bool, has_end: bool) -> None:

@@ -80,12 +80,14 @@ class CommitLog:
         at = self.end % file_bytes
         left = file_bytes - at
         fits = size + BLANK_BYTES <= left
-        file = self.files.grow(self.end, size + BLANK_BYTES if fits else BLANK_BYTES)
+        has_blank = left >= BLANK_BYTES  # older versions could leave less
+        file = self.files.grow(self.end, size + BLANK_BYTES if fits else min(left, BLANK_BYTES))
         if fits:
             return file
         following = self.files.grow(LogPosition(self.end + left), size + BLANK_BYTES)
         reach("log.grown")
-        BLANK.pack_into(file.view, at, left, BLANK_MAGIC)
+        if has_blank:
+            BLANK.pack_into(file.view, at, left, BLANK_MAGIC)
         reach("log.blank")
         self.end = LogPosition(self.end + left)
         return following

@@ -285,8 +285,9 @@ class LogScan:
 
     @staticmethod
     def _at_blank(file: MappedFile, at: int) -> bool:
+        """Return whether the rest of the file holds no record: a blank, or less bytes than a blank has."""
         left = file.size - at
-        return left >= BLANK_BYTES and BLANK.unpack_from(file.view, at) == (left, BLANK_MAGIC)
+        return left < BLANK_BYTES or BLANK.unpack_from(file.view, at) == (left, BLANK_MAGIC)
 
     def _read_plain(self, file: MappedFile, at: int, row: Rows, *, is_known: bool) -> bool:
         """Fill one row from the record at byte `at` of a file. Returns False without a record.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from wheelmq.formats.disk.message import BLANK_BYTES, BLANK_MAGIC, Host, Message, encode_record
+from wheelmq.formats.kernels.scan import POSITION
 from wheelmq.formats.units import LogPosition, QueueOffset
 from wheelmq.store.commit_log import CommitLog
 from wheelmq.store.mapped import MappedSequence
+from wheelmq.store.recovery import LogScan
 from wheelmq.system.disk import DiskFull
 from wheelmq.testing.clock import START_MS, ManualClock
 from wheelmq.testing.disk import SimulatedDisk
@@ -51,6 +54,19 @@ def test_a_blank_fills_the_file(log: CommitLog, free: int) -> None:
     assert append(log, size) == SIZE
     assert struct.unpack_from(">iI", log.files.file_at(0).view, SIZE - free) == (free, BLANK_MAGIC)
     assert log.end == SIZE + size
+
+
+@pytest.mark.parametrize("left", range(1, BLANK_BYTES))
+def test_a_file_without_room_for_a_blank_is_passed(log: CommitLog, disk: SimulatedDisk, left: int) -> None:
+    """Older versions could leave one. The records after it are found again."""
+    append(log, SIZE - 100 - BLANK_BYTES)
+    with mock.patch("wheelmq.store.commit_log.BLANK_BYTES", 0):
+        append(log, 100 + BLANK_BYTES - left)
+    assert log.end == SIZE - left
+    assert append(log, 92) == SIZE
+    scan = LogScan(log.files, LogPosition(0))
+    found = [int(row[POSITION]) for rows in scan.chunks() for row in rows]
+    assert found == [0, SIZE - 100 - BLANK_BYTES, SIZE] and scan.end == log.end
 
 
 def test_a_record_that_just_fits_needs_no_new_file(log: CommitLog) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from wheelmq.formats.disk.message import BLANK_BYTES
+from wheelmq.formats.disk.message import BLANK_BYTES, TOPIC_BYTES_MAX
 from wheelmq.formats.disk.origin import (
     INDEX_BITS,
     INDEX_MASK,
@@ -120,9 +120,12 @@ def _is_due(source: Bytes, spans: Integers, due_ms: int, now_ms: int) -> bool:
 def _real_queue(
     source: Bytes, spans: Integers, slots: Integers, topics: Integers, names: Bytes, queue_rows: Integers
 ) -> int:
-    """Return the row of the message's real queue, or -1 for the plain code."""
+    """Return the row of the message's real queue, or -1 for the plain code.
+
+    The plain code stores a message of a topic with more than TOPIC_BYTES_MAX bytes: its record has another form.
+    """
     topic = spans[2 * prop.REAL_TOPIC]
-    if topic < 0 or spans[2 * prop.REAL_QID] < 0:
+    if topic < 0 or spans[2 * prop.REAL_QID] < 0 or spans[2 * prop.REAL_TOPIC + 1] - topic > TOPIC_BYTES_MAX:
         return np.int64(-1)
     row = find_topic(slots, topics, names, source, topic, spans[2 * prop.REAL_TOPIC + 1])
     queue = decimal(source, spans[2 * prop.REAL_QID], spans[2 * prop.REAL_QID + 1])
@@ -282,7 +285,7 @@ def release(
             tag = java_hash_ascii(source, spans[2 * prop.TAGS], spans[2 * prop.TAGS + 1])
         at = state[LOG_AT]
         row = state[ROWS]
-        most = refs[i, ref.SIZE] + _ADDED_BYTES_MAX + 128 + BLANK_BYTES
+        most = refs[i, ref.SIZE] + _ADDED_BYTES_MAX + TOPIC_BYTES_MAX + BLANK_BYTES
         if at + most > log.shape[0] or row >= journal.shape[0]:
             return NO_ROOM
         enqueue_ms = np.int64(-1) if in_level else refs[i, ref.ENQUEUE_MS]
