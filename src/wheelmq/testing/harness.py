@@ -360,7 +360,7 @@ class BrokerHarness:
 
         Returns the number of jobs.
         """
-        workers = (self.worker, self.block_worker, self.background)
+        workers = (self.worker, self.block_worker, self.background, self.tables)
         held = {id(one): one for one in workers if isinstance(one, HeldWorker)}
         if not held:
             return 0

@@ -65,6 +65,8 @@ class Sent:
     answer: SendAnswer = SendAnswer.NONE
     sent_ms: int = 0
     """The broker's time at the send."""
+    level: int = 0
+    """The delay level; 0 for none."""
 
 
 class Entry(NamedTuple):
@@ -302,9 +304,14 @@ class Oracle:
         insort(self._state.pending, (entry.due_ms, entry.name))
 
     def _take_level_start(self, sent: Sent, entry: Entry) -> None:
-        """Accept the store time as the start of a level's delay, because a send may wait for its new topic."""
-        waited_ms = self._now_ms - sent.sent_ms
-        if sent.due_ms is not None and min(0, waited_ms) <= entry.due_ms - sent.due_ms <= max(0, waited_ms):
+        """Take the store time as the start of a level's delay, because a send may wait for its new topic.
+
+        The store time of a record does not go back with the clock. Its due time is then the one that it names.
+        """
+        delay_ms = LEVELS_MS[sent.level - 1] if sent.level else 0
+        from_ms, to_ms = self._between or (0, 0)
+        starts_ms = entry.due_ms - delay_ms
+        if sent.level and (starts_ms == entry.store_ms or from_ms <= starts_ms <= to_ms):
             sent.due_ms = entry.due_ms
 
     def _deliver(self, entry: Entry) -> None:
@@ -312,9 +319,15 @@ class Oracle:
         assert entry.name not in self._state.delivered, f"{entry.name!r} is delivered twice"
         assert entry.topic == sent.topic, f"{entry.name!r} is delivered to {entry.topic}"
         assert sent.queue_id in (-1, entry.queue_id), f"{entry.name!r} is delivered to queue {entry.queue_id}"
-        if sent.due_ms is not None and entry.settles < 0 and sent.sent_ms < sent.due_ms <= entry.store_ms:
+        if (
+            entry.settles < 0
+            and not sent.level
+            and sent.due_ms is not None
+            and sent.sent_ms < sent.due_ms <= entry.store_ms
+        ):
             # The send waited for its topic until its due time, so the broker did not park it.
-            assert (sent.due_ms, entry.name) not in self._state.pending, f"{entry.name!r} is delivered and still waits"
+            parked = [origin for origin, other in self._state.origins.items() if other.name == entry.name]
+            assert not parked, f"{entry.name!r} is parked at {parked}, and delivered by itself"
             sent.due_ms = None
         assert (entry.settles >= 0) == (sent.due_ms is not None), f"{entry.name!r}: {sent}, {entry}"
         if sent.due_ms is not None and is_level(origin_stream(Origin(entry.settles))):

@@ -95,6 +95,7 @@ class SimulatedProducer:
             return
         due_ms, properties = self._delay()
         sent = self._world.new_message(topic, queue_id, due_ms, key)
+        sent.level = int(properties.get(props.DELAY, "0"))
         waits = self._world.chance(WAITS_FOR_DISK)
         if not waits:
             properties[props.WAIT] = "false"

@@ -27,30 +27,24 @@ from wheelmq.testing.simulation.oracle import Oracle
 from wheelmq.testing.simulation.producer import SimulatedProducer
 from wheelmq.testing.simulation.run_result import RunResult
 from wheelmq.testing.simulation.spark import Driver, Spark
+from wheelmq.testing.simulation.times import (
+    CALM_MS,
+    CHECK_EVERY,
+    CLOCK_ERROR_MS_MAX,
+    DRIVER_WEIGHTS,
+    EXACT_FROM_MS,
+    HOUR_MS,
+    LAPSE_MS,
+    MINUTES_MS,
+    OVERDUE_MS,
+    TICKS_MS,
+)
 from wheelmq.testing.simulation.trace import Trace
 from wheelmq.testing.simulation.world import World
 from wheelmq.testing.stops import Died, Stops
 from wheelmq.testing.workers import HeldWorker
 
 STEPS: Final = 150
-CHECK_EVERY: Final = 25
-"""Steps between two checks of all invariants."""
-CLOCK_ERROR_MS_MAX: Final = 25_000
-HOUR_MS: Final = 3_600_000
-CALM_MS: Final = 4000
-"""Time after the last due time until which all messages must be delivered."""
-LAPSE_MS: Final = 11_000
-"""Time after which every lease has expired, and the broker has noticed that its disk has room."""
-DRIVER_WEIGHTS: Final = (12, 2, 3, 2, 1)
-"""Weights of drivers that are present, never come, are away for minutes, hang, and crash."""
-MINUTES_MS: Final = (20_000, 100_000)
-"""Shortest and longest single time step in runs in which drivers are absent."""
-OVERDUE_MS: Final = 3000
-"""Greatest allowed lateness after such a time step, if broker and disk work."""
-EXACT_FROM_MS: Final = 2000
-"""In the calm, messages due later than this must leave at their millisecond."""
-TICKS_MS: Final = 500
-"""Interval between two calls of a driver while time passes."""
 
 
 class Simulation:
@@ -114,6 +108,7 @@ class Simulation:
             disk=self._disk,
             worker=HeldWorker() if held else None,
             background=HeldWorker() if held else None,
+            tables=HeldWorker() if held else None,
             seed=r.getrandbits(32),
             **settings,
         )
@@ -346,6 +341,7 @@ class Simulation:
     def _stop_cleanly(self) -> None:
         refused = self._disk.refused
         try:
+            self._serve_waiting_sends()
             self._harness.stop()
         except OSError as error:
             self._died(f"could not stop cleanly: {error}")
@@ -354,6 +350,16 @@ class Simulation:
         self._names.tick(None)
         if self._disk.refused > refused:  # then the last commits may not be saved
             self._consumer.stopped()
+
+    def _serve_waiting_sends(self) -> None:
+        """Serve the sends that wait for their topic. A stop serves them too, but the oracle could not observe it."""
+        self._harness.settle()
+        while isinstance(tables := self._harness.tables, HeldWorker) and len(tables) and self._harness.is_running:
+            tables.run()
+            self._harness.settle()
+        if self._harness.is_running:
+            self._world.observe()
+            self._collect()
 
     def _stopped(self) -> None:
         self._stops.disarm()
@@ -466,7 +472,7 @@ class Simulation:
     def _let_all_come_out(self) -> None:
         """Let time pass until no message is pending and every request has an answer."""
         oracle = self._world.oracle
-        self._harness.settle()
+        self._serve_waiting_sends()
         self._tick()
         last_ms = max((due_ms for due_ms, _ in oracle.pending), default=0)
         self._harness.advance(max(0, last_ms - self._harness.now_ms) + CALM_MS, self._look_and_work, TICKS_MS)
