@@ -72,7 +72,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     """Time between two registrations, when nothing changes."""
     register_timeout_ms: Positive = 24_000
     """Time for a name server to answer a registration."""
-    region_id: str = "DefaultRegion"
+    region_id: Name = "DefaultRegion"
     trace_on: bool = True
     broker_permission: Annotated[int, Meta(ge=0, le=7)] = 6
     """4 allows reads, 2 writes, 6 both. The broker registers it with each topic, so clients obey it. The broker

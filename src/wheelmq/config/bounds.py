@@ -20,7 +20,8 @@ DurationMs = Annotated[int, Meta(ge=0, le=EPOCH_MS_MAX)]
 """A time that may be longer than the 24 days that INT_MAX milliseconds are."""
 WaitMs = Annotated[int, Meta(ge=10, le=INT_MAX)]
 """How long a request may wait. Below 10 ms a broker at work would reject every request of the group."""
-Name = Annotated[str, Meta(min_length=1, max_length=127)]
+Name = Annotated[str, Meta(min_length=1, max_length=127, pattern=r"^[ !#-\[\]-~]*$")]
+"""Printable ASCII without quotes and backslashes: an answer has room for it, and it needs no escape."""
 
 FAST_PORT_BELOW: Final = 2
 """A broker's fast port is its port minus this number (RocketMQ: fastRemotingServer)."""

@@ -138,7 +138,8 @@ def allowed(kind: Any) -> str:
     if isinstance(found, shapes.FloatType):
         return "a number" if found.ge is None else f"a number from {found.ge} to {found.le}"
     if isinstance(found, shapes.StrType) and found.max_length is not None:
-        return f"a text of {found.min_length} to {found.max_length} characters"
+        of = "" if found.pattern is None else " of printable ASCII, without quotes and backslashes"
+        return f"a text of {found.min_length} to {found.max_length} characters{of}"
     return "a list of texts" if isinstance(found, shapes.VarTupleType) else "a text"
 
 

@@ -98,7 +98,7 @@ def _field(schema: Schema[Any], name: str) -> Any:
     bounds: dict[str, Any] = {}
     if typing.get_origin(kind) is Annotated:
         kind, meta = typing.get_args(kind)
-        limits = {limit: getattr(meta, limit) for limit in ("ge", "le", "min_length", "max_length")}
+        limits = {limit: getattr(meta, limit) for limit in ("ge", "le", "min_length", "max_length", "pattern")}
         bounds = {limit: value for limit, value in limits.items() if value is not None}
     if typing.get_origin(kind) is tuple:
         kind = kind | str  # a text with separators between its parts
