@@ -251,11 +251,11 @@ class Releaser:
     def _urgency(self, now_ms: Millis) -> float:
         """Return the weight of release time against the time for requests.
 
-        The weight grows with the lateness of the first bucket in the ring, up to URGENCY_MAX. It is 1 for a short
+        The weight grows with the lateness of the oldest bucket, up to URGENCY_MAX. It is 1 for a short
         ring: a burst has few instants, and requests do not wait longer because of it. When producers send more than
         the broker can release in time, the weight slows them down until both rates are equal.
         """
-        late_ms = now_ms - self._ring[0].fire_ms if len(self._ring) > QUANTUM // SHARES_MAX else 0
+        late_ms = now_ms - min(self._buckets) if len(self._ring) > QUANTUM // SHARES_MAX else 0
         return min(URGENCY_MAX, 1.0 + max(0, late_ms) / URGENT_MS)
 
     def _next_parts(self) -> list[Refs]:

@@ -100,7 +100,9 @@ def can_be_records(
     for first in range(0, len(positions), STEP_ROWS):
         begins, mine = positions[first : first + STEP_ROWS].copy(), sizes[first : first + STEP_ROWS].copy()
         ends = begins + mine
-        if begins[0] < end or ends[-1] > log_end or mine.min() <= 0 or (begins[1:] < ends[:-1]).any():
+        if begins[0] < end or ends[-1] > log_end or mine.min() <= 0:
+            return False
+        if (begins[1:] < ends[:-1]).any() or (ends <= begins).any():  # the last means an overflow
             return False
         if (begins % files.file_bytes + mine > files.file_bytes).any():
             return False
