@@ -119,7 +119,7 @@ class Inquiries:
         return Command(code=ResponseCode.SUCCESS, body=bodies.write(result))
 
     def _not_ours(self, group: str) -> Command:
-        remark = f"The Consumer GroupMember <{group}> not exist in this consumer"
+        remark = f"The Consumer Group <{group}> not exist in this consumer"
         return Command(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 

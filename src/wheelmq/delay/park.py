@@ -144,7 +144,8 @@ def due_time(message: Message, now_ms: Millis, settings: ParkSettings, asked_ms:
         raise ParkRejected(f"{asked} is {properties[asked]!r}, no 64-bit number")
     due_ms = Millis(_absolute(asked, value, asked_ms))
     if due_ms > now_ms:
-        if due_ms - asked_ms > settings.delay_seconds_max * 1000:
+        from_ms = now_ms if asked == props.TIMER_DELIVER_MS else asked_ms
+        if due_ms - from_ms > settings.delay_seconds_max * 1000:
             raise ParkRejected(f"{asked}: the delay must not exceed {settings.delay_seconds_max * 1000}ms")
         return due_ms
     if props.TIMER_DEL_UNIQKEY in properties:

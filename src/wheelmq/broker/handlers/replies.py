@@ -40,6 +40,8 @@ _NO_ID: Final = "0"
 class _Reply:
     header: SendHeader
     message: Message
+    came_ms: Millis | None
+    """Wall time at which a reply came that waited for its topic; None for one that did not wait."""
 
 
 @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -58,7 +60,7 @@ def _send_reply(request: Request, broker: Broker) -> Answer:
         too_early = broker.admission.before_opening()
         if too_early is not None:
             raise too_early
-        reply = _Reply(header, _message(request, broker, header))
+        reply = _Reply(header, _message(request, broker, header), request.waits_since_ms)
     except PeerError as rejection:
         return Command(code=rejection.code, remark=rejection.remark, ext=marks(broker))
     client_id = reply.message.properties.get(props.REPLY_TO_CLIENT)
@@ -143,7 +145,7 @@ def _answer(broker: Broker, reply: _Reply, failure: str | None) -> Answer:
     if not broker.settings.store_reply_message_enable:
         return answer
     try:
-        appended, _ = put(broker, message)
+        appended, _ = put(broker, message, reply.came_ms)
     except PeerError as rejection:
         log.warning("a reply is not stored: %s", rejection.remark)
         return answer
