@@ -1,4 +1,4 @@
-"""What administrators ask and command: the families of handlers beside those that clients need."""
+"""Requests of administration tools: the groups of handlers that ordinary clients do not need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from tests.unit.broker.test_handlers import beat
+from tests.unit.broker.test_handlers import send_heartbeat
 from wheelmq.broker.slices import UNDER_WAY_MAX
 from wheelmq.formats.wire import bodies
 from wheelmq.formats.wire.codes import RequestCode, ResponseCode
@@ -22,7 +22,7 @@ _QUEUE_KEY = re.compile(r'(\{|,)(\{"brokerName":"[^"]*","queueId":(\d+),"topic":
 
 
 def ask(harness: BrokerHarness, code: RequestCode, body: object = None, **fields: object) -> Any:
-    """The JSON of an answer that is to succeed; a table by queue is one by queue id."""
+    """Send a request that must succeed. Returns the JSON of its answer, with queue ids instead of queues as keys."""
     raw = b"" if body is None else bodies.write(body)
     answer = harness.ask_code(code, raw, **fields)
     assert answer.code == 0, answer.remark
@@ -35,7 +35,7 @@ def rejection(harness: BrokerHarness, code: RequestCode, body: object = None, **
 
 
 def commit(harness: BrokerHarness, group: str, offset: int, topic: str = "T", queue_id: int = 0) -> None:
-    """Make the group, and have it consume up to `offset`."""
+    """Create the group and commit `offset` for it."""
     ask(harness, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
     fields = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset}
     assert harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, **fields).code == 0
@@ -47,7 +47,7 @@ def make_topic(harness: BrokerHarness, topic: str, **fields: object) -> Command:
 
 
 class TestTopics:
-    def test_one_and_all(self, harness: BrokerHarness) -> None:
+    def test_a_topic_is_listed_alone_and_in_the_table(self, harness: BrokerHarness) -> None:
         assert make_topic(harness, "T", attributes="+message.type=FIFO", order=True).code == 0
         one = ask(harness, RequestCode.GET_TOPIC_CONFIG, topic="T", lo="true")
         assert (one["attributes"], one["order"], one["perm"]) == ({"message.type": "FIFO"}, True, 6)
@@ -68,13 +68,13 @@ class TestTopics:
             ("+message.type=MIXED", "MIXED"),
         ],
     )
-    def test_attributes_that_cannot_be(self, harness: BrokerHarness, attributes: str, says: str) -> None:
+    def test_invalid_attributes_are_rejected(self, harness: BrokerHarness, attributes: str, says: str) -> None:
         answer = make_topic(harness, "T", attributes=attributes)
         assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
         assert re.search(says, answer.remark or "")
         assert harness.broker.topics.get("T") is None
 
-    def test_attributes_change(self, harness: BrokerHarness) -> None:
+    def test_only_existing_changeable_attributes_can_be_deleted(self, harness: BrokerHarness) -> None:
         make_topic(harness, "T", attributes="+message.type=FIFO,+queue.type=SimpleCQ")
         assert make_topic(harness, "T", attributes="-colour").code == ResponseCode.SYSTEM_ERROR
         assert "unchangeable" in (make_topic(harness, "T", attributes="-queue.type").remark or "")
@@ -82,13 +82,13 @@ class TestTopics:
         assert "nonexistent" in (make_topic(harness, "T", attributes="-message.type").remark or "")
         assert ask(harness, RequestCode.GET_TOPIC_CONFIG, topic="T")["attributes"] == {"queue.type": "SimpleCQ"}
 
-    def test_what_changes_nothing_is_no_change(self, harness: BrokerHarness) -> None:
+    def test_an_update_without_a_change_keeps_the_version(self, harness: BrokerHarness) -> None:
         make_topic(harness, "T")
         version = harness.broker.topics.version
         make_topic(harness, "T")
         assert harness.broker.topics.version == version
 
-    def test_several_all_or_none(self, harness: BrokerHarness) -> None:
+    def test_a_list_of_topics_is_created_completely_or_not_at_all(self, harness: BrokerHarness) -> None:
         def put(*names: str) -> tuple[int, str]:
             body = {"topicConfigList": [{"topicName": name, "readQueueNums": 2, "writeQueueNums": 2} for name in names]}
             return rejection(harness, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)
@@ -100,18 +100,20 @@ class TestTopics:
     @pytest.mark.parametrize(
         "wrong", [{"perm": 1 << 31}, {"topicSysFlag": -(1 << 31) - 1}, {"topicFilterType": "NO_TAG"}]
     )
-    def test_what_no_client_could_read(self, harness: BrokerHarness, wrong: dict[str, object]) -> None:
-        """One such topic, and no tool in Java shows any."""
+    def test_a_topic_that_clients_cannot_decode_is_rejected(
+        self, harness: BrokerHarness, wrong: dict[str, object]
+    ) -> None:
+        """With one such topic in the table, the tools in Java would show no topic at all."""
         body = {"topicConfigList": [{"topicName": "A", **wrong}]}
         assert rejection(harness, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)[0] != 0
         assert "A" not in harness.broker.topics
 
-    def test_the_topic_of_levels_is_known(self, harness: BrokerHarness) -> None:
-        """As Apache's broker 5.3.3 has it, whatever older ones did."""
+    def test_the_topic_of_delay_levels_is_listed(self, harness: BrokerHarness) -> None:
+        """Apache's broker 5.3.3 lists it, too. Older versions do not matter here."""
         told = ask(harness, RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]["SCHEDULE_TOPIC_XXXX"]
         assert (told["readQueueNums"], told["writeQueueNums"]) == (18, 18)
 
-    def test_topics_of_the_broker_itself(self, harness: BrokerHarness) -> None:
+    def test_system_topics_are_listed_and_cannot_be_deleted(self, harness: BrokerHarness) -> None:
         settings = harness.broker.settings
         listed = ask(harness, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
         assert {"TBW102", settings.cluster, settings.broker_name, "rmq_sys_wheel_timer"} <= set(listed)
@@ -122,7 +124,7 @@ class TestTopics:
 
 
 class TestGroups:
-    def test_made_told_and_forgotten(self, harness: BrokerHarness) -> None:
+    def test_a_group_is_created_listed_and_deleted(self, harness: BrokerHarness) -> None:
         config = {"groupName": "g", "retryMaxTimes": 3, "consumeBroadcastEnable": False}
         ask(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)
         one = ask(harness, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g")
@@ -138,14 +140,14 @@ class TestGroups:
         assert harness.broker.consumer_offsets.get("g", "T", 0) is None
         assert harness.broker.groups.known("g") is None
 
-    def test_what_the_broker_does_not_go_by_is_kept(self, harness: BrokerHarness) -> None:
+    def test_group_settings_that_the_broker_ignores_are_stored(self, harness: BrokerHarness) -> None:
         policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60000, "multiplier": 3}}
         config = {"groupName": "g", "groupRetryPolicy": policy, "subscriptionDataSet": [{"topic": "T"}]}
         ask(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)
         harness.restart()
         assert ask(harness, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g").items() >= config.items()
 
-    def test_several_all_or_none(self, harness: BrokerHarness) -> None:
+    def test_a_list_of_groups_is_created_completely_or_not_at_all(self, harness: BrokerHarness) -> None:
         def put(*names: str, **fields: object) -> int:
             body = {"groupConfigList": [{"groupName": name, **fields} for name in names]}
             return rejection(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body)[0]
@@ -155,7 +157,7 @@ class TestGroups:
         assert [name for name in "abc" if harness.broker.groups.known(name)] == ["a", "b"]
 
     @pytest.mark.parametrize("field", ["retryMaxTimes", "consumeTimeoutMinute", "groupSysFlag", "retryQueueNums"])
-    def test_a_number_that_no_client_could_read(self, harness: BrokerHarness, field: str) -> None:
+    def test_a_number_beyond_32_bits_is_rejected(self, harness: BrokerHarness, field: str) -> None:
         config = {"groupName": "g", field: 1 << 31}
         assert (
             rejection(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)[0] == ResponseCode.SYSTEM_ERROR
@@ -163,21 +165,21 @@ class TestGroups:
         assert harness.broker.groups.known("g") is None
         ask(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config | {field: (1 << 31) - 1})
 
-    def test_what_cannot_be_saved_is_not_there(self, harness: BrokerHarness) -> None:
+    def test_a_group_whose_save_fails_is_not_created(self, harness: BrokerHarness) -> None:
         harness.disk.fail_call(1, OSError(5, "broken"), [Call.REPLACE])
         assert rejection(harness, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "g"})[0] != 0
         assert harness.broker.groups.known("g") is None
 
-    def test_where_none_is_made(self, harness: BrokerHarness) -> None:
+    def test_an_unknown_group_is_not_created_without_auto_creation(self, harness: BrokerHarness) -> None:
         harness.restart(auto_create_group=False)
         code, _ = rejection(harness, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g")
         assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
-    def test_a_group_is_forbidden_a_topic(self, harness: BrokerHarness) -> None:
-        """Pulls that bring no subscription along go by it, as with Apache."""
+    def test_a_forbidden_group_cannot_pull_the_topic(self, harness: BrokerHarness) -> None:
+        """As in Apache's broker, this applies to pulls without a subscription of their own."""
         harness.send("T")
         client = harness.connect()
-        beat(harness, client)
+        send_heartbeat(harness, client)
 
         def forbid(**fields: object) -> Any:
             return ask(harness, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, group="g", topic="T", **fields)
@@ -197,11 +199,11 @@ class TestGroups:
 
 
 class TestConnections:
-    def test_of_a_consumer_group(self, harness: BrokerHarness) -> None:
+    def test_the_connections_of_a_consumer_group_are_listed(self, harness: BrokerHarness) -> None:
         client = harness.connect()
         code, remark = rejection(harness, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")
         assert (code, remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[g] not online")
-        beat(harness, client, "c", messageModel="BROADCASTING")
+        send_heartbeat(harness, client, "c", messageModel="BROADCASTING")
         found = ask(harness, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")
         [one] = found["connectionSet"]
         assert one.keys() == {"clientId", "clientAddr", "language", "version"}
@@ -209,10 +211,10 @@ class TestConnections:
         assert found["messageModel"] == "BROADCASTING"
         assert found["subscriptionTable"]["T"]["subString"] == "*"
 
-    def test_of_producers(self, harness: BrokerHarness) -> None:
+    def test_the_connections_of_producers_are_listed(self, harness: BrokerHarness) -> None:
         code, remark = rejection(harness, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="p")
         assert (code, remark) == (ResponseCode.SYSTEM_ERROR, "the producer group[p] not exist")
-        beat(harness, harness.connect(), "c", producers=("p",))
+        send_heartbeat(harness, harness.connect(), "c", producers=("p",))
         harness.clock.advance(500)
         found = ask(harness, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="p")
         assert [one["clientId"] for one in found["connectionSet"]] == ["c"]
@@ -221,7 +223,7 @@ class TestConnections:
 
 
 class TestQueues:
-    def test_bounds_of_a_topic(self, harness: BrokerHarness) -> None:
+    def test_topic_stats_show_the_offsets_of_each_queue(self, harness: BrokerHarness) -> None:
         make_topic(harness, "T", readQueueNums=1, writeQueueNums=3)
         harness.clock.advance(7)
         harness.send("T", queue_id=2)
@@ -232,7 +234,7 @@ class TestQueues:
         assert len(table) == 3
         assert rejection(harness, RequestCode.GET_TOPIC_STATS_INFO, topic="U")[0] == ResponseCode.TOPIC_NOT_EXIST
 
-    def test_units(self, harness: BrokerHarness) -> None:
+    def test_consume_queue_units_are_listed(self, harness: BrokerHarness) -> None:
         def units(index: int, count: int = 5, **fields: object) -> Any:
             given = {"topic": "T", "queueId": 0, "index": index, "count": count}
             return ask(harness, RequestCode.QUERY_CONSUME_QUEUE, **given, **fields)
@@ -246,7 +248,7 @@ class TestQueues:
         assert units(7) is None
         assert "queueData" not in units(3)
         assert units(0, consumerGroup="g")["filterData"] == "g@T is not online!"
-        beat(harness, harness.connect())
+        send_heartbeat(harness, harness.connect())
         assert units(0, consumerGroup="g")["subscriptionData"]["topic"] == "T"
         fields = {"topic": "T", "queueId": 9, "index": 0, "count": 1}
         assert rejection(harness, RequestCode.QUERY_CONSUME_QUEUE, **fields) == (1, "9@T is not exist!")
@@ -255,7 +257,7 @@ class TestQueues:
 class TestProgress:
     @pytest.fixture
     def consumed(self, harness: BrokerHarness) -> BrokerHarness:
-        """Of three messages `g` has committed one and pulled two; `h` is at the end."""
+        """T has three messages. Group `g` has committed one and pulled two, group `h` has committed all."""
         make_topic(harness, "T")
         make_topic(harness, "U", order=True)
         for _ in range(3):
@@ -268,34 +270,34 @@ class TestProgress:
         commit(harness, "h", 1, "U")
         return harness
 
-    def test_of_a_group(self, consumed: BrokerHarness) -> None:
+    def test_consume_stats_show_the_offsets_of_a_group(self, consumed: BrokerHarness) -> None:
         found = ask(consumed, RequestCode.GET_CONSUME_STATS, consumerGroup="g", topic="T")["offsetTable"]
         stored_ms = consumed.now_ms - 30
         assert found["0"] == {"brokerOffset": 3, "consumerOffset": 1, "lastTimestamp": stored_ms, "pullOffset": 2}
         assert found["1"] == {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0}
 
-    def test_of_what_a_group_subscribes_to(self, consumed: BrokerHarness) -> None:
+    def test_consume_stats_cover_only_subscribed_topics(self, consumed: BrokerHarness) -> None:
         def topics(**fields: object) -> set[str]:
             raw = consumed.ask_code(RequestCode.GET_CONSUME_STATS, consumerGroup="h", **fields).body
             return set(re.findall(r'"topic":"(\w+)"', raw.decode()))
 
         assert topics() == {"T", "U"}
         assert topics(topicList="U;nowhere;") == {"U"}
-        beat(consumed, consumed.connect(), group="h")
+        send_heartbeat(consumed, consumed.connect(), group="h")
         assert topics() == {"T"}
         assert topics(topic="U") == set()
         assert topics(topicList="U;") == {"U"}
 
-    def test_of_all_groups(self, consumed: BrokerHarness) -> None:
-        def behind(*, is_order: bool) -> tuple[int, int, list[str]]:
+    def test_broker_consume_stats_sum_the_lag_of_all_groups(self, consumed: BrokerHarness) -> None:
+        def lag(*, is_order: bool) -> tuple[int, int, list[str]]:
             found = ask(consumed, RequestCode.GET_BROKER_CONSUME_STATS, isOrder=is_order)
             groups = [name for row in found["consumeStatsList"] for name, stats in row.items() if stats]
             return found["totalDiff"], found["totalInflightDiff"], groups
 
-        assert behind(is_order=False) == (2, 1, ["g", "h"])
-        assert behind(is_order=True) == (0, 0, ["h"])
+        assert lag(is_order=False) == (2, 1, ["g", "h"])
+        assert lag(is_order=True) == (0, 0, ["h"])
 
-    def test_in_time(self, consumed: BrokerHarness) -> None:
+    def test_consume_time_spans_show_the_delay_of_each_group(self, consumed: BrokerHarness) -> None:
         def spans(group: str) -> Any:
             found = ask(consumed, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group=group)
             names = ("minTimeStamp", "maxTimeStamp", "consumeTimeStamp", "delayTime")
@@ -306,8 +308,8 @@ class TestProgress:
         assert spans("h")[0] == (now_ms - 30, now_ms - 10, now_ms - 10, 0)
         assert spans("nobody")[0] == (now_ms - 30, now_ms - 10, now_ms - 30, 30)
 
-    def test_who_consumes_what(self, consumed: BrokerHarness) -> None:
-        beat(consumed, consumed.connect(), group="new")
+    def test_groups_are_found_by_topic_and_topics_by_group(self, consumed: BrokerHarness) -> None:
+        send_heartbeat(consumed, consumed.connect(), group="new")
         assert ask(consumed, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")["groupList"] == ["g", "h", "new"]
         assert ask(consumed, RequestCode.QUERY_TOPICS_BY_CONSUMER, group="h")["topicList"] == ["T", "U"]
 
@@ -317,7 +319,7 @@ class TestProgress:
 
         assert (subscribed("new"), subscribed("g")) == ("*", None)
 
-    def test_correction(self, consumed: BrokerHarness) -> None:
+    def test_the_correction_offset_compares_the_offsets_of_groups(self, consumed: BrokerHarness) -> None:
         def least(**fields: object) -> Any:
             found = ask(consumed, RequestCode.QUERY_CORRECTION_OFFSET, topic="T", **fields)
             return found["correctionOffsets"]
@@ -325,24 +327,24 @@ class TestProgress:
         assert least(compareGroup="h") == {"0": 1}
         assert least(compareGroup="g", filterGroups="g,x") == {"0": (1 << 63) - 1}
 
-    def test_clone(self, consumed: BrokerHarness) -> None:
+    def test_a_clone_copies_the_offsets_of_subscribed_topics(self, consumed: BrokerHarness) -> None:
         offsets = consumed.broker.consumer_offsets
         ask(consumed, RequestCode.CLONE_GROUP_OFFSET, srcGroup="h", destGroup="k", topic="T")
         assert (offsets.get("k", "T", 0), offsets.get("k", "U", 0)) == (3, None)
-        beat(consumed, consumed.connect(), group="h")
+        send_heartbeat(consumed, consumed.connect(), group="h")
         ask(consumed, RequestCode.CLONE_GROUP_OFFSET, srcGroup="h", destGroup="k")
         assert offsets.get("k", "U", 0) is None  # it subscribes to T alone
         ask(consumed, RequestCode.CLONE_GROUP_OFFSET, srcGroup="h", destGroup="k", offline=True)
         assert offsets.get("k", "U", 0) == 1
 
-    def test_every_offset(self, consumed: BrokerHarness) -> None:
+    def test_all_consumer_offsets_are_listed(self, consumed: BrokerHarness) -> None:
         table = ask(consumed, RequestCode.GET_ALL_CONSUMER_OFFSET)["offsetTable"]
         assert table == {"T@g": {"0": 1}, "T@h": {"0": 3}, "U@h": {"0": 1}}
 
 
 class TestSlices:
-    def test_a_long_answer_holds_up_nobody(self, harness: BrokerHarness) -> None:
-        """Each look at the clock takes as long as a slice: a queue a tick."""
+    def test_a_long_answer_does_not_delay_other_requests(self, harness: BrokerHarness) -> None:
+        """Each read of the clock takes as long as a slice, so one tick handles one queue."""
         make_topic(harness, "T", writeQueueNums=40)
         commit(harness, "g", 0)
         harness.clock.creep_ms = 3
@@ -361,7 +363,7 @@ class TestSlices:
         assert not harness.broker.slices.has_more()
 
     @pytest.mark.parametrize("how", ["lost", "late"])
-    def test_what_nobody_waits_for_is_given_up(self, harness: BrokerHarness, how: str) -> None:
+    def test_a_sliced_answer_without_a_waiting_client_is_dropped(self, harness: BrokerHarness, how: str) -> None:
         make_topic(harness, "T", writeQueueNums=40)
         client = harness.connect()
         harness.clock.creep_ms = 3
@@ -377,7 +379,7 @@ class TestSlices:
         assert not harness.broker.slices.has_more()
         assert how == "lost" or (asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_BUSY)
 
-    def test_what_goes_wrong_is_answered(self, harness: BrokerHarness) -> None:
+    def test_an_error_in_a_slice_is_answered(self, harness: BrokerHarness) -> None:
         make_topic(harness, "T")
         with mock.patch("wheelmq.broker.handlers.queues.bounds", side_effect=OSError(5, "broken")):
             assert rejection(harness, RequestCode.GET_TOPIC_STATS_INFO, topic="T")[0] == ResponseCode.SYSTEM_ERROR
@@ -385,7 +387,7 @@ class TestSlices:
 
 class TestCleaning:
     @pytest.mark.parametrize("code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG])
-    def test_what_is_needed_stays(self, harness: BrokerHarness, code: RequestCode) -> None:
+    def test_files_that_are_in_use_are_not_deleted(self, harness: BrokerHarness, code: RequestCode) -> None:
         harness.send("T", b"kept")
         ask(harness, code)
         assert harness.bodies("T") == [b"kept"]
@@ -404,13 +406,13 @@ class TestCleaning:
         harness.settle()
         assert harness.broker.store.log.start > start
 
-    def test_offsets_of_topics_that_are_gone(self, harness: BrokerHarness) -> None:
+    def test_offsets_of_deleted_topics_without_messages_are_removed(self, harness: BrokerHarness) -> None:
         make_topic(harness, "Empty")
         harness.send("Full", delay_ms=500)
         for topic in ("Empty", "Full"):
             ask(harness, RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
-            harness.broker.consumer_offsets.commit("g", topic, 0, 0)  # as an older store has it
-        harness.advance(600)  # what was parked for it is stored
+            harness.broker.consumer_offsets.commit("g", topic, 0, 0)  # an older store may contain this
+        harness.advance(600)  # the parked message is stored
         ask(harness, RequestCode.CLEAN_UNUSED_TOPIC)
         offsets = harness.broker.consumer_offsets
         assert (offsets.get("g", "Empty", 0), offsets.get("g", "Full", 0)) == (None, 0)
@@ -427,8 +429,8 @@ def test_no_replica_is_connected(harness: BrokerHarness) -> None:
     ("code", "reason"),
     [(RequestCode.AUTH_LIST_USER, "users"), (RequestCode.POP_MESSAGE, "POP"), (RequestCode.GET_CLIENT_CONFIG, "")],
 )
-def test_what_is_refused_says_why(harness: BrokerHarness, code: RequestCode, reason: str) -> None:
-    """Of what Apache does not serve either, the remark is Apache's."""
+def test_a_rejected_request_code_gets_the_reason(harness: BrokerHarness, code: RequestCode, reason: str) -> None:
+    """A code that Apache's broker does not serve either gets the remark of Apache's broker."""
     got, remark = rejection(harness, code)
     assert got == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert remark.startswith(f" request type {code.value} not supported")

@@ -1,4 +1,4 @@
-"""Every key of Apache's that is honoured has an effect: shown here, or by the test that is named."""
+"""Each supported key of Apache's broker has an effect, shown here or by the named test file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests.unit.broker import test_transactions
-from tests.unit.broker.test_handlers import beat, told
+from tests.unit.broker.test_handlers import send_heartbeat, take_notified_groups
 from tests.unit.broker.test_overload import ALL
 from wheelmq.broker.app import BrokerApp
 from wheelmq.broker.registration import Registrar, register_command
@@ -80,7 +80,7 @@ ELSEWHERE: Final = {
     "rejectTransactionMessage": "broker/test_transactions.py",
     "useServerSideResetOffset": "broker/test_resets.py",
 }
-"""The tests that set the field of a key."""
+"""The test files that set the field of each key."""
 
 HERE: dict[str, Callable[[Path], None]] = {}
 
@@ -100,8 +100,8 @@ def identity(folder: Path) -> None:
     chosen: dict[str, Any] = {"broker_name": "b", "cluster": "c", "broker_id": 7, "broker_ip": "10.1.2.3"}
     with BrokerHarness(folder, listen_port=777, **chosen) as harness:
         ext = register_command(harness.broker).ext
-        told = {name: ext[name] for name in ("brokerName", "clusterName", "brokerId", "brokerAddr")}
-        assert told == {"brokerName": "b", "clusterName": "c", "brokerId": "7", "brokerAddr": "10.1.2.3:777"}
+        registered = {name: ext[name] for name in ("brokerName", "clusterName", "brokerId", "brokerAddr")}
+        assert registered == {"brokerName": "b", "clusterName": "c", "brokerId": "7", "brokerAddr": "10.1.2.3:777"}
         assert harness.send("T").code == ResponseCode.SYSTEM_BUSY
         harness.restart(broker_id=0)
         assert harness.send("T").ext["msgId"].startswith("0A010203" + f"{777:08X}")
@@ -184,16 +184,16 @@ def queries(folder: Path) -> None:
 def members(folder: Path) -> None:
     with BrokerHarness(folder, notify_members_changed=False) as harness:
         one, two = harness.connect(), harness.connect()
-        beat(harness, one, "a")
-        beat(harness, two, "b")
-        assert told(one) == told(two) == []
+        send_heartbeat(harness, one, "a")
+        send_heartbeat(harness, two, "b")
+        assert take_notified_groups(one) == take_notified_groups(two) == []
 
 
 @shows("channelExpiredTimeout")
 def expiry_of_clients(folder: Path) -> None:
     with BrokerHarness(folder, client_expiry_ms=15_000) as harness:
         connection = harness.connect()
-        beat(harness, connection, "a")
+        send_heartbeat(harness, connection, "a")
         harness.advance(14_000)
         assert connection.is_open
         harness.advance(12_000)
@@ -217,7 +217,7 @@ def flushes(folder: Path) -> None:
     with BrokerHarness(folder, flush_interval_ms=700) as harness:
         log = harness.broker.store.log
         harness.send("T")
-        assert log.synced == log.end  # it has rested
+        assert log.synced == log.end  # the last flush was long ago
         harness.advance(1)
         harness.send("T")
         harness.advance(698)
@@ -246,12 +246,12 @@ def timer_metrics(folder: Path) -> None:
 
 
 CHANGEABLE: Final[dict[str, Any]] = {"block_length_seconds": 60}
-"""Settings that a broker accepts at run time as a whole: blocks are at least that long."""
+"""The shortest block length of an update at run time, which checks all settings."""
 
 
 @shows("timerStopEnqueue")
 def enqueue_at_run_time(folder: Path) -> None:
-    """On: messages that come then wait in the timer queue, near or far. Off: they leave in time, or at once."""
+    """On: new messages wait in the timer queue, near or far. Off: they leave when due, or at once if overdue."""
     with BrokerHarness(folder, **CHANGEABLE) as harness:
         model = PipelineModel(harness)
         harness.send("T", b"before", delay_ms=9000)
@@ -275,7 +275,7 @@ def enqueue_at_run_time(folder: Path) -> None:
 
 @shows("timerStopDequeue")
 def dequeue_at_run_time(folder: Path) -> None:
-    """On: armed messages wait, and those that come then. Off: overdue ones leave at once. Levels do not wait."""
+    """On: armed and new messages wait. Off: overdue messages leave at once. Levels do not wait."""
     with BrokerHarness(folder, **CHANGEABLE) as harness:
         model = PipelineModel(harness)
         for i in range(40):
@@ -286,7 +286,7 @@ def dequeue_at_run_time(folder: Path) -> None:
         harness.send("T", b"level", properties={"DELAY": "1"})
         harness.advance(3000, model.work, 500)
         assert harness.bodies("T") == [b"level"]
-        assert harness.broker.next_tick_ms() > 0  # it does not spin over overdue messages
+        assert harness.broker.next_tick_ms() > 0  # the loop does not spin over overdue messages
         update(harness, timerStopDequeue="false")
         harness.advance(1)
         assert harness.bodies("T")[0] == b"level"
@@ -296,7 +296,7 @@ def dequeue_at_run_time(folder: Path) -> None:
         assert harness.bodies("T")[-1] == b"after"
 
 
-def test_the_end_of_a_stop_does_not_end_the_time_after_the_start(tmp_path: Path) -> None:
+def test_the_end_of_a_dequeue_stop_keeps_the_wait_after_a_start(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, disappear_time_after_start=5000, **CHANGEABLE) as harness:
         harness.send("T", delay_ms=200)
         update(harness, timerStopDequeue="true")
@@ -334,7 +334,7 @@ def sizes(folder: Path) -> None:
 @shows("warmMapedFileEnable")
 def warm_files(folder: Path) -> None:
     def populated(is_warm: bool) -> int:
-        """Bytes of the next file that are populated as it is made."""
+        """Return the number of bytes of the next file that its creation populates."""
         seen: list[tuple[str, int]] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MappedFile, "populate", lambda file, start, stop: seen.append((file.path.name, stop)))
@@ -348,7 +348,7 @@ def warm_files(folder: Path) -> None:
 
 
 def full_log(folder: Path, **chosen: object) -> BrokerHarness:
-    """A broker with some 14 small files of log, at an hour at which nothing goes by itself."""
+    """A broker with about 14 small log files, at an hour at which no file expires."""
     harness = BrokerHarness(folder, log_file_bytes=1 << 14, file_reserved_time=2, **chosen)
     now = time.localtime(harness.now_ms / 1000)
     harness.clock.advance(((12 - now.tm_hour) % 24 * 60 - now.tm_min) * 60_000)
@@ -358,8 +358,8 @@ def full_log(folder: Path, **chosen: object) -> BrokerHarness:
     return harness
 
 
-def look(harness: BrokerHarness) -> int:
-    """Where the log begins after a look at what may go."""
+def delete_expired(harness: BrokerHarness) -> int:
+    """Delete the files that may be deleted. Returns the new start of the log."""
     harness.broker.expiry.note()
     harness.advance(600)
     harness.broker.expiry.note()
@@ -374,19 +374,19 @@ def expiry_of_files(folder: Path) -> None:
     ratios = {"disk_max_used_space_ratio": 30, "disk_space_clean_forcibly_ratio": 40, "delete_file_batch_max": 2}
     with full_log(folder / "a", **never, **ratios) as harness:
         harness.disk.used = 0.35
-        assert look(harness) == 0  # young
+        assert delete_expired(harness) == 0  # the files are too young
         harness.disk.used = 0.41
-        assert look(harness) == 2 << 14
+        assert delete_expired(harness) == 2 << 14
         harness.disk.used = 0.31
         harness.clock.advance(3 * HOUR_MS)
-        assert look(harness) == 4 << 14
+        assert delete_expired(harness) == 4 << 14
         harness.disk.used = 0.29
-        assert look(harness) == 4 << 14
+        assert delete_expired(harness) == 4 << 14
     with full_log(folder / "b", **never, **ratios, clean_file_forcibly_enable=False) as harness:
         harness.disk.used = 0.99
-        assert look(harness) == 0
+        assert delete_expired(harness) == 0
         harness.clock.advance(3 * HOUR_MS)
-        assert look(harness) == 2 << 14
+        assert delete_expired(harness) == 2 << 14
 
 
 @shows("cleanResourceInterval")
@@ -456,7 +456,7 @@ def registration(folder: Path) -> None:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with BrokerHarness(folder / str(answers), namesrv=(address,)) as harness:
             for name, value in chosen.items():
-                setattr(harness.broker.settings, name, value)  # less than may be chosen
+                setattr(harness.broker.settings, name, value)  # below the smallest valid value
             registration = Registrar(harness.broker)
             registration.start()
             async with asyncio.timeout(60):
@@ -472,12 +472,12 @@ def registration(folder: Path) -> None:
 @pytest.mark.parametrize(
     "test", sorted(set(HERE.values()), key=lambda test: test.__name__), ids=lambda test: test.__name__
 )
-def test_it_has_an_effect(test: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_key_has_an_effect(test: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     test(tmp_path)
 
 
-def test_every_key_that_is_honoured_is_shown() -> None:
+def test_every_supported_key_has_a_test() -> None:
     keys = {key.name: key.ours for key in BROKER.apaches().values()}
     queues = {key for key, field in keys.items() if any(field in (group.capacity, group.wait_ms) for group in ALL)}
     assert set(keys) == set(HERE) | set(ELSEWHERE) | queues

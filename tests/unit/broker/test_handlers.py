@@ -1,4 +1,4 @@
-"""The small handlers: offsets, members, locks, topics, runtime info, what nobody serves."""
+"""The small handlers: offsets, members, locks, topics, runtime info and unsupported requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wheelmq.testing.connection import FakeConnection
 from wheelmq.testing.harness import BrokerHarness, NoAnswer
 
 
-def beat(
+def send_heartbeat(
     harness: BrokerHarness,
     connection: FakeConnection,
     client: str = "c",
@@ -36,8 +36,8 @@ def beat(
     return answer
 
 
-def told(connection: FakeConnection) -> list[str]:
-    """The groups whose change the connection was told of since the last time."""
+def take_notified_groups(connection: FakeConnection) -> list[str]:
+    """Return the groups of the notifications that the connection got since the last call."""
     assert all(request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for request in connection.requests)
     assert all(request.is_oneway for request in connection.requests)
     groups = [request.ext["consumerGroup"] for request in connection.requests]
@@ -55,14 +55,14 @@ class TestConsumerOffsets:
         harness.broker.groups.get("g")
         return harness.ask_code(RequestCode.UPDATE_CONSUMER_OFFSET, **{**self.FIELDS, "commitOffset": 5, **fields})
 
-    def test_what_was_committed_is_found(self, harness: BrokerHarness) -> None:
+    def test_a_committed_offset_is_returned(self, harness: BrokerHarness) -> None:
         harness.send("T")
         assert self.update(harness).code == 0
         assert self.query(harness).ext == {"offset": "5"}
         assert self.update(harness, commitOffset=3).code == 0  # it may go back
         assert self.query(harness).ext == {"offset": "3"}
 
-    def test_a_new_group_begins_at_the_first_message_while_it_is_there(self, harness: BrokerHarness) -> None:
+    def test_a_new_group_begins_at_the_first_existing_message(self, harness: BrokerHarness) -> None:
         harness.send("T")
         assert self.query(harness).ext == {"offset": "0"}
         assert self.query(harness, setZeroIfNotFound=True).ext == {"offset": "0"}
@@ -81,11 +81,11 @@ class TestConsumerOffsets:
             ({"queueId": 8192}, 29),
         ],
     )
-    def test_refused(self, harness: BrokerHarness, fields: dict[str, object], code: int) -> None:
+    def test_an_invalid_commit_is_rejected(self, harness: BrokerHarness, fields: dict[str, object], code: int) -> None:
         harness.send("T")
         assert self.update(harness, **fields).code == code
 
-    def test_oneway(self, harness: BrokerHarness) -> None:
+    def test_a_oneway_commit_is_stored_without_an_answer(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.broker.groups.get("g")
         ext = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "9"}
@@ -95,7 +95,9 @@ class TestConsumerOffsets:
         assert self.query(harness).ext == {"offset": "9"}
 
     @pytest.mark.parametrize(("clean", "idle_ms", "kept"), [(True, 0, True), (False, 0, False), (False, 5000, True)])
-    def test_over_a_stop(self, harness: BrokerHarness, clean: bool, idle_ms: int, kept: bool) -> None:
+    def test_offsets_survive_a_stop_once_they_are_saved(
+        self, harness: BrokerHarness, clean: bool, idle_ms: int, kept: bool
+    ) -> None:
         for _ in range(5):
             harness.send("T")
         self.update(harness)
@@ -103,7 +105,7 @@ class TestConsumerOffsets:
         harness.restart(clean=clean)
         assert self.query(harness).ext == {"offset": "5" if kept else "0"}
 
-    def test_a_file_of_apaches(self, harness: BrokerHarness) -> None:
+    def test_an_offset_file_of_apaches_broker_is_read(self, harness: BrokerHarness) -> None:
         for _ in range(7):
             harness.send("T")
         harness.stop()
@@ -122,7 +124,7 @@ class TestQueueOffsets:
         assert answer.code == 0
         return answer.ext["offset"]
 
-    def test_max_and_min(self, harness: BrokerHarness) -> None:
+    def test_the_bounds_of_a_queue_are_returned(self, harness: BrokerHarness) -> None:
         for _ in range(3):
             harness.send("T")
         assert self.ask(harness, RequestCode.GET_MAX_OFFSET) == "3"
@@ -142,8 +144,13 @@ class TestQueueOffsets:
             (99, "4", "3"),
         ],
     )
-    def test_search_by_time(self, harness: BrokerHarness, at_ms: int, lower: str, upper: str) -> None:
-        """Messages at 0, 0, 10 and 20 ms: the first stored at or after a time, and the last at or before it."""
+    def test_a_search_by_time_finds_the_message_at_either_boundary(
+        self, harness: BrokerHarness, at_ms: int, lower: str, upper: str
+    ) -> None:
+        """Messages are stored at 0, 0, 10 and 20 ms.
+
+        LOWER finds the first message at or after a time, and UPPER the last one at or before it.
+        """
         start_ms = harness.now_ms
         for wait_ms in (0, 0, 10, 10):
             harness.clock.advance(wait_ms)
@@ -154,13 +161,13 @@ class TestQueueOffsets:
         assert self.ask(harness, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, boundaryType="UPPER", **fields) == upper
 
     @pytest.mark.parametrize("at_ms", [0, 99])
-    def test_search_by_time_from_above_at_the_end(self, harness: BrokerHarness, at_ms: int) -> None:
+    def test_a_search_for_the_upper_boundary_finds_the_last_message(self, harness: BrokerHarness, at_ms: int) -> None:
         for _ in range(3):
             harness.send("T")
         fields = {"timestamp": harness.now_ms + at_ms, "boundaryType": "UPPER"}
         assert self.ask(harness, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **fields) == "2"
 
-    def test_search_in_nothing(self, harness: BrokerHarness) -> None:
+    def test_a_search_in_an_unknown_queue_returns_zero(self, harness: BrokerHarness) -> None:
         assert self.ask(harness, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=5) == "0"
 
 
@@ -173,60 +180,60 @@ class TestMembers:
         found: list[str] = json.loads(answer.body)["consumerIdList"]
         return found
 
-    def test_a_heartbeat_joins(self, harness: BrokerHarness) -> None:
+    def test_a_heartbeat_adds_the_client_to_its_group(self, harness: BrokerHarness) -> None:
         assert self.members(harness) is None
         one, two = harness.connect(), harness.connect()
-        answer = beat(harness, one, "b")
+        answer = send_heartbeat(harness, one, "b")
         assert (answer.version, answer.ext["IS_SUPPORT_HEART_BEAT_V2"]) == (479, "false")
-        beat(harness, two, "a")
+        send_heartbeat(harness, two, "a")
         assert self.members(harness) == ["a", "b"]
         retry = harness.broker.topics.get("%RETRY%g")
         assert retry is not None and retry.write_queue_nums == 1
 
-    def test_members_hear_of_changes(self, harness: BrokerHarness) -> None:
+    def test_members_are_notified_of_changes(self, harness: BrokerHarness) -> None:
         one, two = harness.connect(), harness.connect()
-        beat(harness, one, "a")
-        assert told(one) == ["g"]
-        beat(harness, one, "a")
-        assert told(one) == []
-        beat(harness, two, "b")
-        assert (told(one), told(two)) == (["g"], ["g"])
+        send_heartbeat(harness, one, "a")
+        assert take_notified_groups(one) == ["g"]
+        send_heartbeat(harness, one, "a")
+        assert take_notified_groups(one) == []
+        send_heartbeat(harness, two, "b")
+        assert (take_notified_groups(one), take_notified_groups(two)) == (["g"], ["g"])
         wider = [{"topic": "T", "subString": "*"}, {"topic": "U", "subString": "*"}]
-        beat(harness, two, "b", subscriptionDataSet=wider)
-        assert (told(one), told(two)) == (["g"], ["g"])
+        send_heartbeat(harness, two, "b", subscriptionDataSet=wider)
+        assert (take_notified_groups(one), take_notified_groups(two)) == (["g"], ["g"])
 
-    def test_many_changes_at_once_are_told_once(self, harness: BrokerHarness) -> None:
-        """A switch that fails takes half of a group along: the others need not hear of each."""
+    def test_many_lost_members_cause_one_notification(self, harness: BrokerHarness) -> None:
+        """A failed network switch can cut off half of a group. The other members need one notification."""
         stays, *others = (harness.connect() for _ in range(50))
         for number, connection in enumerate((stays, *others)):
-            beat(harness, connection, f"c{number}")
-        told(stays)
+            send_heartbeat(harness, connection, f"c{number}")
+        take_notified_groups(stays)
         for connection in others:
             harness.lose(connection)
         harness.tick()
-        assert told(stays) == ["g"] and self.members(harness) == ["c0"]
+        assert take_notified_groups(stays) == ["g"] and self.members(harness) == ["c0"]
 
-    def test_those_who_join_at_once_all_hear_of_the_last(self, harness: BrokerHarness) -> None:
+    def test_members_that_join_together_are_all_notified_of_the_last(self, harness: BrokerHarness) -> None:
         body = {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}]}
         connections = [harness.connect() for _ in range(3)]
         for number, connection in enumerate(connections):
             beating = Command(code=RequestCode.HEART_BEAT, body=bodies.write(body | {"clientID": f"c{number}"}))
             harness.submit(beating, connection)
         harness.tick()
-        assert [told(connection) for connection in connections] == [["g", "g"], ["g", "g"], ["g"]]
+        assert [take_notified_groups(connection) for connection in connections] == [["g", "g"], ["g", "g"], ["g"]]
 
-    def test_a_connection_that_goes_looks_at_no_others(self, harness: BrokerHarness) -> None:
-        """When ten thousand go at once, each must not look at all that are left."""
+    def test_a_lost_connection_causes_no_scan_of_the_members(self, harness: BrokerHarness) -> None:
+        """If 10,000 connections are lost at once, each loss must not scan all remaining members."""
 
         class Closed(dict[Any, Any]):
             def __iter__(self) -> NoReturn:
-                raise AssertionError("all members are looked at")
+                raise AssertionError("all members are scanned")
 
             values = items = keys = __iter__  # type: ignore[assignment]
 
         one, two = harness.connect(), harness.connect()
         for connection, client in ((one, "a"), (two, "b")):
-            beat(harness, connection, client, producers=("p",))
+            send_heartbeat(harness, connection, client, producers=("p",))
         clients = harness.broker.clients
         clients.consumers["g"].clients = Closed(clients.consumers["g"].clients)
         clients.producers["p"] = Closed(clients.producers["p"])
@@ -235,34 +242,34 @@ class TestMembers:
         assert clients.lose(two) == ["g"]
         assert not clients.consumers and not clients.producers and not clients._memberships
 
-    def test_a_group_that_does_not_want_to_hear(self, harness: BrokerHarness) -> None:
-        """Of who joins or leaves; of who is lost its members hear all the same, as with Apache."""
+    def test_a_group_can_switch_off_notifications_of_joins(self, harness: BrokerHarness) -> None:
+        """The setting also covers leaves. As in Apache's broker, members are still notified of lost clients."""
         one, two, three = (harness.connect() for _ in range(3))
-        beat(harness, one, "a")
+        send_heartbeat(harness, one, "a")
         group = harness.broker.groups.get("g")
         assert group is not None
         group.notify_consumer_ids_changed_enable = False
-        told(one)
-        beat(harness, two, "b")
-        beat(harness, three, "c")
+        take_notified_groups(one)
+        send_heartbeat(harness, two, "b")
+        send_heartbeat(harness, three, "c")
         harness.ask_code(RequestCode.UNREGISTER_CLIENT, connection=two, clientID="b", consumerGroup="g")
-        assert told(one) == told(three) == []
+        assert take_notified_groups(one) == take_notified_groups(three) == []
         harness.lose(three)
         harness.tick()
-        assert told(one) == ["g"]
+        assert take_notified_groups(one) == ["g"]
 
-    def test_nobody_hears_of_broadcasting(self, harness: BrokerHarness) -> None:
+    def test_broadcasting_groups_get_no_notifications(self, harness: BrokerHarness) -> None:
         one, two = harness.connect(), harness.connect()
         for connection, client in ((one, "a"), (two, "b")):
-            beat(harness, connection, client, messageModel="BROADCASTING")
-        assert told(one) == told(two) == []
+            send_heartbeat(harness, connection, client, messageModel="BROADCASTING")
+        assert take_notified_groups(one) == take_notified_groups(two) == []
 
     @pytest.mark.parametrize("how", ["unregister", "connection lost", "silence"])
-    def test_one_leaves(self, harness: BrokerHarness, how: str) -> None:
+    def test_a_client_that_leaves_is_removed_from_its_group(self, harness: BrokerHarness, how: str) -> None:
         one, two = harness.connect(), harness.connect()
-        beat(harness, one, "a", producers=("p",))
-        beat(harness, two, "b")
-        told(one)
+        send_heartbeat(harness, one, "a", producers=("p",))
+        send_heartbeat(harness, two, "b")
+        take_notified_groups(one)
         match how:
             case "unregister":
                 fields = {"clientID": "b", "consumerGroup": "g"}
@@ -274,58 +281,58 @@ class TestMembers:
             case "silence":
                 for _ in range(14):
                     harness.advance(10_000)
-                    beat(harness, one, "a", producers=("p",))
+                    send_heartbeat(harness, one, "a", producers=("p",))
                 assert not two.is_open
-                told_now = told(one)
-                assert told_now == ["g"]
+                notified = take_notified_groups(one)
+                assert notified == ["g"]
                 one.requests.clear()
         if how != "silence":
-            assert told(one) == ["g"]
+            assert take_notified_groups(one) == ["g"]
         assert self.members(harness) == ["a"]
 
-    def test_silence_ends_membership_before_the_socket_is_gone(
+    def test_a_silent_client_leaves_its_groups_before_its_socket_closes(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one, two = harness.connect(), harness.connect()
-        beat(harness, two, "b", producers=("p",))
+        send_heartbeat(harness, two, "b", producers=("p",))
         monkeypatch.setattr(two, "close", lambda: None)  # its peer does not read
         for _ in range(14):
             harness.advance(10_000)
-            beat(harness, one, "a")
+            send_heartbeat(harness, one, "a")
         assert self.members(harness) == ["a"]
         assert harness.broker.clients.producers == {}
 
-    def test_the_last_one_leaves(self, harness: BrokerHarness) -> None:
+    def test_a_group_is_removed_with_its_last_member(self, harness: BrokerHarness) -> None:
         one = harness.connect()
-        beat(harness, one, producers=("p",))
+        send_heartbeat(harness, one, producers=("p",))
         assert "p" in harness.broker.clients.producers
         harness.lose(one)
         assert self.members(harness) is None
         assert harness.broker.clients.producers == {} == harness.broker.clients.consumers
 
-    def test_one_client_on_two_connections(self, harness: BrokerHarness) -> None:
+    def test_a_client_with_two_connections_survives_the_loss_of_one(self, harness: BrokerHarness) -> None:
         one, two = harness.connect(), harness.connect()
-        beat(harness, one, "a")
-        beat(harness, two, "a")
+        send_heartbeat(harness, one, "a")
+        send_heartbeat(harness, two, "a")
         assert self.members(harness) == ["a"]
         harness.lose(one)
         assert self.members(harness) == ["a"]
 
-    def test_a_producer_unregisters(self, harness: BrokerHarness) -> None:
+    def test_an_unregistered_producer_is_removed_from_its_group(self, harness: BrokerHarness) -> None:
         one = harness.connect()
-        beat(harness, one, producers=("p",))
+        send_heartbeat(harness, one, producers=("p",))
         harness.ask_code(RequestCode.UNREGISTER_CLIENT, connection=one, clientID="c", producerGroup="p")
         assert harness.broker.clients.producers == {}
         assert self.members(harness) == ["c"]
 
     @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"clientID":5}'])
-    def test_no_heartbeat(self, harness: BrokerHarness, body: bytes) -> None:
+    def test_an_invalid_heartbeat_is_rejected(self, harness: BrokerHarness, body: bytes) -> None:
         answer = harness.ask(Command(code=RequestCode.HEART_BEAT, body=body))
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
-    def test_a_group_that_may_not_be_made_joins_nothing(self, harness: BrokerHarness) -> None:
+    def test_a_heartbeat_of_an_unknown_group_needs_auto_creation(self, harness: BrokerHarness) -> None:
         harness.restart(auto_create_group=False)
-        beat(harness, harness.connect(), group="new")
+        send_heartbeat(harness, harness.connect(), group="new")
         assert self.members(harness, "new") is None
 
 
@@ -342,12 +349,12 @@ class TestLocks:
     def lock(self, harness: BrokerHarness, client: str, *queues: int) -> list[int]:
         return self.ask(harness, RequestCode.LOCK_BATCH_MQ, client, *queues)
 
-    def test_one_client_holds_a_queue(self, harness: BrokerHarness) -> None:
+    def test_only_one_client_locks_a_queue(self, harness: BrokerHarness) -> None:
         assert self.lock(harness, "a", 0, 1) == [0, 1]
         assert self.lock(harness, "b", 0, 1, 2) == [2]
         assert self.lock(harness, "a", 1) == [1]
 
-    def test_locks_lapse(self, harness: BrokerHarness) -> None:
+    def test_a_lock_expires_after_a_minute(self, harness: BrokerHarness) -> None:
         self.lock(harness, "a", 0)
         harness.advance(60_000)
         assert self.lock(harness, "b", 0) == []
@@ -355,26 +362,26 @@ class TestLocks:
         assert self.lock(harness, "b", 0) == [0]
         assert self.lock(harness, "a", 0) == []
 
-    def test_to_lock_again_renews(self, harness: BrokerHarness) -> None:
+    def test_a_repeated_lock_is_renewed(self, harness: BrokerHarness) -> None:
         self.lock(harness, "a", 0)
         harness.advance(40_000)
         self.lock(harness, "a", 0)
         harness.advance(40_000)
         assert self.lock(harness, "b", 0) == []
 
-    def test_only_the_owner_unlocks(self, harness: BrokerHarness) -> None:
+    def test_only_the_owner_unlocks_a_queue(self, harness: BrokerHarness) -> None:
         self.lock(harness, "a", 0)
         self.ask(harness, RequestCode.UNLOCK_BATCH_MQ, "b", 0)
         assert self.lock(harness, "b", 0) == []
         self.ask(harness, RequestCode.UNLOCK_BATCH_MQ, "a", 0)
         assert self.lock(harness, "b", 0) == [0]
 
-    def test_a_group_that_consumes_in_order_sends_its_spent_messages_to_the_dead(self, harness: BrokerHarness) -> None:
+    def test_spent_messages_of_an_ordered_group_become_dead_letters(self, harness: BrokerHarness) -> None:
         self.lock(harness, "a", 0)
         harness.send("%RETRY%g", b"x", j=1)
         assert harness.bodies("%DLQ%g") == [b"x"]
 
-    def test_given_up_oneway(self, harness: BrokerHarness) -> None:
+    def test_a_oneway_unlock_gets_no_answer(self, harness: BrokerHarness) -> None:
         self.lock(harness, "a", 0)
         names = [{"brokerName": "broker-a", "queueId": 0, "topic": "T"}]
         body = bodies.write({"clientId": "a", "consumerGroup": "g", "mqSet": names})
@@ -382,12 +389,12 @@ class TestLocks:
         assert self.lock(harness, "b", 0) == [0]
         assert asked.answer is None
 
-    def test_those_that_lapsed_are_cleared_away(self, harness: BrokerHarness) -> None:
+    def test_expired_locks_are_removed(self, harness: BrokerHarness) -> None:
         self.lock(harness, "a", 0, 1, 2)
         harness.advance(75_000)
         assert len(harness.broker.locks) == 0 and not harness.broker.locks._locks
 
-    def test_no_more_than_so_many(self) -> None:
+    def test_the_number_of_locks_is_limited(self) -> None:
         locks = QueueLocks(1000, count_max=3)
         queues = [bodies.QueueName(broker_name="b", queue_id=i, topic="T") for i in range(5)]
         assert locks.lock("g", queues, "a", 0) == queues[:3]
@@ -402,14 +409,14 @@ class TestTopics:
         return harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**given, **fields})
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_made_and_kept(self, harness: BrokerHarness, clean: bool) -> None:
+    def test_a_created_topic_survives_a_restart(self, harness: BrokerHarness, clean: bool) -> None:
         assert self.create(harness, order=True).code == 0
         harness.restart(clean=clean)
         config = harness.broker.topics.get("T")
         assert config is not None
         assert (config.read_queue_nums, config.write_queue_nums, config.perm, config.order) == (4, 2, 6, True)
 
-    def test_changed(self, harness: BrokerHarness) -> None:
+    def test_a_changed_topic_increments_the_version(self, harness: BrokerHarness) -> None:
         self.create(harness)
         version = harness.broker.topics.version.counter
         self.create(harness, perm=4)
@@ -418,18 +425,18 @@ class TestTopics:
         assert harness.broker.topics.version.counter == version + 1
 
     @pytest.mark.parametrize("topic", ["", "a b", "x" * 128, "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
-    def test_no_name(self, harness: BrokerHarness, topic: str) -> None:
+    def test_invalid_and_reserved_names_are_rejected(self, harness: BrokerHarness, topic: str) -> None:
         assert self.create(harness, topic=topic).code == ResponseCode.INVALID_PARAMETER
         assert harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code == ResponseCode.INVALID_PARAMETER
 
-    def test_deleted(self, harness: BrokerHarness) -> None:
+    def test_a_deleted_topic_stays_deleted_after_a_restart(self, harness: BrokerHarness) -> None:
         self.create(harness)
         for _ in range(2):
             assert harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
         harness.restart()
         assert harness.broker.topics.get("T") is None
 
-    def test_a_file_that_does_not_read_refuses_the_start(self, harness: BrokerHarness) -> None:
+    def test_an_unreadable_topic_file_prevents_the_start(self, harness: BrokerHarness) -> None:
         self.create(harness)
         harness.stop()
         config = harness._folder / "config"
@@ -440,18 +447,18 @@ class TestTopics:
         (config / "topics.json").unlink()
         harness.start()
 
-    def test_system_topics_are_there(self, harness: BrokerHarness) -> None:
+    def test_system_topics_exist(self, harness: BrokerHarness) -> None:
         for topic, queues, perm in (("TBW102", 8, 7), ("SELF_TEST_TOPIC", 1, 6), ("DefaultCluster", 16, 7)):
             config = harness.broker.topics.get(topic)
             assert config is not None and (config.write_queue_nums, config.perm) == (queues, perm)
 
 
 class TestTimers:
-    def test_check_point(self, harness: BrokerHarness) -> None:
+    def test_the_timer_checkpoint_has_56_bytes(self, harness: BrokerHarness) -> None:
         answer = harness.ask_code(RequestCode.GET_TIMER_CHECK_POINT)
         assert (answer.code, len(answer.body)) == (0, 56)
 
-    def test_metrics(self, harness: BrokerHarness) -> None:
+    def test_timer_metrics_count_pending_messages_by_topic(self, harness: BrokerHarness) -> None:
         for topic, count in (("T", 3), ("U", 1)):
             for queue_id in range(count):
                 harness.send(topic, delay_ms=5000, queue_id=queue_id)
@@ -465,7 +472,7 @@ class TestTimers:
         answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, **fields)
         return [json.loads(line) for line in bytes(answer.body).splitlines()], answer.ext
 
-    def test_listing(self, harness: BrokerHarness) -> None:
+    def test_pending_timers_are_listed_in_pages(self, harness: BrokerHarness) -> None:
         for i in range(5):
             harness.send("T" if i % 2 else "U", b"%d" % i, delay_ms=1000 * (i + 1), properties={"KEYS": f"k{i}"})
         lines, ext = self.list(harness)
@@ -484,17 +491,19 @@ class TestTimers:
 
 class TestDispatch:
     @pytest.mark.parametrize("code", [0, -1, 13, 47, 9999, 1 << 40])
-    def test_a_code_that_nobody_serves(self, harness: BrokerHarness, code: int) -> None:
+    def test_an_unsupported_code_is_rejected(self, harness: BrokerHarness, code: int) -> None:
         answer = harness.ask(Command(code=code))
         assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
-    def test_oneway_is_never_answered(self, harness: BrokerHarness) -> None:
+    def test_a_oneway_request_is_never_answered(self, harness: BrokerHarness) -> None:
         for code in (13, RequestCode.GET_MAX_OFFSET, RequestCode.GET_BROKER_RUNTIME_INFO):
             asked = harness.submit(Command(code=code), oneway=True)
             harness.tick()
             assert asked.answer is None
 
-    def test_what_a_handler_raises_is_answered(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_exception_of_a_handler_is_answered(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def boom(request: object, broker: object) -> None:
             raise ValueError("x" * 5000)
 
@@ -506,7 +515,7 @@ class TestDispatch:
         assert (answer.remark or "").startswith("ValueError: xxx") and len(answer.remark or "") <= 1024
         assert harness.broker.dispatch.counts["failed"] == 1
 
-    def test_what_a_handler_raises_is_logged_with_the_command(
+    def test_an_exception_of_a_handler_is_logged_with_its_command(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def boom(request: object, broker: object) -> None:
@@ -523,7 +532,7 @@ class TestDispatch:
         assert f"topic={'T' * 64}..., AccessKey=***" in line and " from 10.0.0." in line
         assert "s3cret" not in line and "private" not in line
 
-    def test_what_a_held_pull_raises_is_logged(
+    def test_an_exception_of_a_held_pull_is_logged(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         from wheelmq.broker.handlers import pull as pull_module
@@ -539,14 +548,14 @@ class TestDispatch:
         assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_ERROR
         assert any(text.startswith("held request with code=11 from 10.0.0.") for text in caplog.messages)
 
-    def test_no_answer_now(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_handler_may_return_no_answer(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         from wheelmq.broker import dispatch
 
         monkeypatch.setitem(dispatch.HANDLERS, 13, lambda request, broker: None)
         with pytest.raises(NoAnswer):
             harness.ask(Command(code=13))
 
-    def test_several_frames_at_once_and_one_in_pieces(self, harness: BrokerHarness) -> None:
+    def test_frames_may_arrive_together_and_in_pieces(self, harness: BrokerHarness) -> None:
         from wheelmq.formats.wire import frame
 
         connection = harness.connect()
@@ -564,15 +573,15 @@ class TestDispatch:
     @pytest.mark.parametrize(
         "raw", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x08\x02\0\0\0{}{}", b"GET / HTTP/1.1\r\n"]
     )
-    def test_bytes_that_are_no_frame_close_the_connection(self, harness: BrokerHarness, raw: bytes) -> None:
+    def test_an_invalid_frame_closes_the_connection(self, harness: BrokerHarness, raw: bytes) -> None:
         connection = harness.connect()
-        beat(harness, connection)
+        send_heartbeat(harness, connection)
         harness.feed(raw, connection)
         assert not connection.is_open
         assert harness.broker.clients.consumers == {}
         assert harness.send("T").code == 0
 
-    def test_an_answer_that_nobody_waits_for(self, harness: BrokerHarness) -> None:
+    def test_an_unexpected_answer_is_counted_and_ignored(self, harness: BrokerHarness) -> None:
         from wheelmq.formats.wire import frame
 
         harness.feed(frame.encode(Command(code=0, opaque=77, flag=FLAG_RESPONSE)))
@@ -581,7 +590,7 @@ class TestDispatch:
 
 
 class TestCalls:
-    def test_an_answer(self, harness: BrokerHarness) -> None:
+    def test_an_answer_reaches_the_call_with_its_connection_and_opaque(self, harness: BrokerHarness) -> None:
         from wheelmq.formats.wire import frame
 
         connection, got = harness.connect(), list[Command | Unanswered]()
@@ -594,14 +603,14 @@ class TestCalls:
         harness.feed(frame.encode(Command(code=0, opaque=second.opaque, flag=FLAG_RESPONSE, body=b"2")), connection)
         assert [isinstance(answer, Command) and answer.body for answer in got] == [b"2"]
         harness.feed(frame.encode(Command(code=0, opaque=first.opaque, flag=FLAG_RESPONSE)), harness.connect())
-        assert len(got) == 1  # of another connection
+        assert len(got) == 1  # the answer came over another connection
         harness.advance(10_000)
         assert got[1] is Unanswered.LATE
         assert harness.broker.calls.counts == {"unknown": 1, "late": 1}
         harness.feed(frame.encode(Command(code=0, opaque=first.opaque, flag=FLAG_RESPONSE)), connection)
         assert len(got) == 2
 
-    def test_a_connection_that_is_gone(self, harness: BrokerHarness) -> None:
+    def test_a_lost_connection_ends_its_calls(self, harness: BrokerHarness) -> None:
         connection, got = harness.connect(), list[Command | Unanswered]()
         calls = harness.broker.calls
         for _ in range(2):
@@ -611,7 +620,7 @@ class TestCalls:
         calls.ask(connection, Command(code=307), 1 << 40, got.append)
         assert got == [Unanswered.GONE] * 3 and len(calls) == 0
 
-    def test_no_more_than_so_many(self) -> None:
+    def test_the_number_of_calls_is_limited(self) -> None:
         calls, connection = Calls(count_max=2), FakeConnection(Host(bytes(4), 1))
         got: list[Command | Unanswered] = []
         for _ in range(3):
@@ -620,14 +629,14 @@ class TestCalls:
         calls.expire(1000)
         assert got == [Unanswered.BUSY, Unanswered.LATE, Unanswered.LATE]
 
-    def test_a_client_that_does_not_read_is_asked_nothing(self) -> None:
+    def test_a_call_to_a_client_that_does_not_read_is_rejected(self) -> None:
         calls, connection = Calls(), FakeConnection(Host(bytes(4), 1))
         connection.is_full = True
         got: list[Command | Unanswered] = []
         calls.ask(connection, Command(code=307), 1000, got.append)
         assert got == [Unanswered.BUSY] and len(calls) == 0
 
-    def test_what_was_answered_leaves_nothing_behind(self) -> None:
+    def test_answered_calls_leave_no_state(self) -> None:
         calls, connection = Calls(), FakeConnection(Host(bytes(4), 1))
         got: list[Command | Unanswered] = []
         for opaque in range(1, 1001):
@@ -638,7 +647,7 @@ class TestCalls:
 
 
 class TestRuntime:
-    def test_what_mqadmin_reads(self, harness: BrokerHarness) -> None:
+    def test_the_runtime_info_has_the_figures_that_mqadmin_reads(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=60_000)
         table = json.loads(harness.ask_code(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
         assert all(isinstance(value, str) for value in table.values())
@@ -650,7 +659,7 @@ class TestRuntime:
         assert table["timerCongestNum"] == "1" and table["timerOffsetBehind"] == "1"
         assert int(table["commitLogMaxOffset"]) == harness.broker.store.log.end
 
-    def test_metrics(self, harness: BrokerHarness) -> None:
+    def test_the_metrics_request_returns_timers_and_ticks(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=500)
         harness.advance(500)
         for _ in range(PROCESSOR_EVERY):
@@ -664,7 +673,7 @@ class TestRuntime:
         assert set(ticks["wall_ms"]) == {"count", "mean", "p50", "p99", "max"} and ticks["idle"] >= 0
 
 
-def test_when_the_first_message_of_a_queue_was_stored(harness: BrokerHarness) -> None:
+def test_the_earliest_store_time_of_a_queue_is_returned(harness: BrokerHarness) -> None:
     def earliest(topic: str, queue_id: int) -> str:
         answer = harness.ask_code(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=topic, queueId=queue_id)
         assert answer.code == 0

@@ -1,4 +1,4 @@
-"""Ten thousand pulls that are held: a message wakes those it concerns, and costs no more than those."""
+"""Ten thousand held pulls. A message wakes only matching pulls, and its cost grows with their number only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
-from tests.unit.broker.test_handlers import beat
+from tests.unit.broker.test_handlers import send_heartbeat
 from wheelmq.broker.handlers import pull as pulls
 from wheelmq.broker.holds import WOKEN_MAX, Holds
 from wheelmq.broker.request import Hold
@@ -30,13 +30,13 @@ HOLD_MS = 30_000
 
 @pytest.fixture
 def reads() -> Iterator[mock.Mock]:
-    """How often a queue is read for a pull."""
+    """Count the reads of queues for pulls."""
     with mock.patch.object(pulls, "read_queue", wraps=pulls.read_queue) as counted:
         yield counted
 
 
 class Crowd:
-    """Pulls that are held, spread over connections; `answered` are those with an answer since it was last asked."""
+    """Held pulls over many connections. `answered` returns the pulls answered since its last call."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self.harness = harness
@@ -60,7 +60,7 @@ class Crowd:
         return {answer.code for answer in answers if answer is not None}
 
 
-def test_one_message_wakes_those_of_its_queue(harness: BrokerHarness, reads: mock.Mock) -> None:
+def test_a_message_wakes_only_the_pulls_of_its_queue(harness: BrokerHarness, reads: mock.Mock) -> None:
     harness.broker.topics.create_for_group("T", QUEUES)
     crowd = Crowd(harness)
     for i in range(HOLDS):
@@ -79,8 +79,11 @@ def test_one_message_wakes_those_of_its_queue(harness: BrokerHarness, reads: moc
     assert reads.call_count == HOLDS - len(woken) and len(harness.broker.holds) == 0
 
 
-def test_one_message_wakes_those_of_its_tag(harness: BrokerHarness, reads: mock.Mock) -> None:
-    """All at one queue, each for two of a hundred tags; some for any, some by tags that came before they were held."""
+def test_a_message_wakes_only_the_pulls_of_its_tag(harness: BrokerHarness, reads: mock.Mock) -> None:
+    """All pulls wait at one queue, each for two tags of a hundred, or for any tag.
+
+    Messages of some tags were stored before the pulls were held.
+    """
     harness.broker.topics.create_for_group("T", 1)
     harness.send("T", properties={"TAGS": "tag7"})
     crowd = Crowd(harness)
@@ -111,19 +114,17 @@ class TestByTags:
         return asked
 
     def send(self, harness: BrokerHarness, *tags: str) -> None:
-        """All of them in one tick."""
+        """Send a message with each tag, all in one tick."""
         for tag in tags:
             harness.submit(harness.send_command("T", tag.encode(), properties={"TAGS": tag}))
         harness.tick()
 
     def found(self, asked: Ask) -> tuple[int, int, bytes]:
-        """Code, next offset, and the bytes of what was found."""
+        """Return the code, the next offset and the body of the answer."""
         assert asked.answer is not None
         return asked.answer.code, int(asked.answer.ext["nextBeginOffset"]), bytes(asked.answer.body)
 
-    def test_what_a_thousand_others_left_behind_is_not_looked_at_again(
-        self, harness: BrokerHarness, reads: mock.Mock
-    ) -> None:
+    def test_a_woken_pull_does_not_read_skipped_messages_again(self, harness: BrokerHarness, reads: mock.Mock) -> None:
         self.send(harness, "B")
         asked = self.hold(harness, 1)
         for _ in range(4):
@@ -133,7 +134,7 @@ class TestByTags:
         assert (code, next_offset) == (0, 1209)
         assert body.count(b"TAGS\x01A") == 2
 
-    def test_at_the_deadline_it_stands_behind_all_that_came(self, harness: BrokerHarness) -> None:
+    def test_an_expired_pull_returns_the_offset_after_all_messages(self, harness: BrokerHarness) -> None:
         self.send(harness, "B")
         asked = self.hold(harness, 1)
         for _ in range(4):
@@ -141,7 +142,7 @@ class TestByTags:
         harness.advance(HOLD_MS)
         assert self.found(asked)[:2] == (ResponseCode.PULL_NOT_FOUND, 1201)
 
-    def test_one_that_was_passed_over_misses_nothing(self, harness: BrokerHarness) -> None:
+    def test_a_pull_skipped_for_its_full_connection_misses_no_message(self, harness: BrokerHarness) -> None:
         self.send(harness, "B")
         asked = self.hold(harness, 1)
         asked.connection.is_full = True
@@ -153,7 +154,7 @@ class TestByTags:
         code, next_offset, body = self.found(asked)
         assert (code, next_offset, body.count(b"TAGS\x01A")) == (0, 5, 3)
 
-    def test_one_that_was_passed_over_to_its_deadline(self, harness: BrokerHarness) -> None:
+    def test_a_pull_skipped_until_its_deadline_finds_its_message(self, harness: BrokerHarness) -> None:
         self.send(harness, "B")
         asked = self.hold(harness, 1)
         asked.connection.is_full = True
@@ -161,14 +162,14 @@ class TestByTags:
         harness.advance(HOLD_MS)
         assert self.found(asked)[:2] == (0, 2)
 
-    def test_at_a_queue_that_is_still_empty(self, harness: BrokerHarness) -> None:
+    def test_a_message_wakes_a_pull_at_an_empty_queue(self, harness: BrokerHarness) -> None:
         harness.broker.topics.create_for_group("T", 1)
         asked = self.hold(harness, 0)
         self.send(harness, "B", "A")
         assert self.found(asked)[:2] == (0, 2)
 
-    def test_units_on_disk_that_nobody_was_woken_for(self, harness: BrokerHarness) -> None:
-        """The deadline falls between the write of the units and the news of them: none is skipped."""
+    def test_a_pull_that_expires_before_its_wake_finds_the_units(self, harness: BrokerHarness) -> None:
+        """The deadline falls between the write of the units and the wake. No unit is skipped."""
         self.send(harness, "B")
         asked = self.hold(harness, 1)
         store = harness.broker.store
@@ -178,7 +179,7 @@ class TestByTags:
         harness.tick()
         assert self.found(asked)[:2] == (0, 2)
 
-    def test_a_code_that_is_none_of_a_tag_wakes_all(self, harness: BrokerHarness) -> None:
+    def test_a_unit_without_a_tag_code_wakes_all_pulls(self, harness: BrokerHarness) -> None:
         harness.broker.topics.create_for_group("T", 1)
         harness.broker.topics.file.save_now()
         asked = self.hold(harness, 0)
@@ -189,9 +190,9 @@ class TestByTags:
         assert row == harness.broker.store.queues.row("T", 0)
         assert self.found(asked)[:2] == (0, 1)
 
-    def test_of_a_heartbeat(self, harness: BrokerHarness) -> None:
+    def test_a_pull_waits_for_the_tags_of_its_heartbeat(self, harness: BrokerHarness) -> None:
         connection = harness.connect()
-        beat(harness, connection, messageModel="BROADCASTING", subscriptionDataSet=[
+        send_heartbeat(harness, connection, messageModel="BROADCASTING", subscriptionDataSet=[
             {"topic": "T", "subString": "A", "tagsSet": ["A"], "codeSet": [65]}
         ])  # fmt: skip
         self.send(harness, "B")
@@ -201,7 +202,7 @@ class TestByTags:
         self.send(harness, "A")
         assert self.found(asked)[:2] == (0, 3)
 
-    def test_what_was_answered_or_lost_leaves_nothing_behind(self, harness: BrokerHarness) -> None:
+    def test_answered_and_lost_pulls_leave_no_state(self, harness: BrokerHarness) -> None:
         self.send(harness, "B")
         holds = harness.broker.holds
         for wanted in ("A", "A || C", "*"):
@@ -221,7 +222,7 @@ class TestBySql:
             yield harness
 
     def crowd(self, harness: BrokerHarness, *expressions: str) -> Crowd:
-        """Held pulls, each with the next of the expressions."""
+        """Return held pulls that use the expressions in turn."""
         crowd = Crowd(harness)
         for i in range(100 * len(expressions)):
             expression = expressions[i % len(expressions)]
@@ -229,9 +230,7 @@ class TestBySql:
         harness.tick()
         return crowd
 
-    def test_an_expression_is_asked_once_for_all_that_wait_with_it(
-        self, harness: BrokerHarness, reads: mock.Mock
-    ) -> None:
+    def test_an_expression_is_evaluated_once_for_all_its_pulls(self, harness: BrokerHarness, reads: mock.Mock) -> None:
         crowd = self.crowd(harness, "n > 5", "n > 7")
         reads.reset_mock()
         with mock.patch.object(Ordered, "evaluate", autospec=True, side_effect=Ordered.evaluate) as asked:
@@ -246,7 +245,7 @@ class TestBySql:
         late = crowd.asked[1].answer
         assert late is not None and (late.code, late.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "2")
 
-    def test_the_first_of_several_that_came_at_once(self, harness: BrokerHarness) -> None:
+    def test_a_pull_gets_all_matching_messages_of_one_tick(self, harness: BrokerHarness) -> None:
         crowd = self.crowd(harness, "n > 5")
         for i in (1, 6, 2, 7):
             harness.submit(harness.send_command("T", b"body", properties={"n": str(i)}))
@@ -256,10 +255,10 @@ class TestBySql:
         assert len(records_in(bytes(answer.body))) == 2
 
 
-class TestWhatChangesMeanwhile:
-    """A held pull is answered as one that comes then."""
+class TestChangesDuringAHold:
+    """A held pull is checked again as if it had just arrived."""
 
-    def beat(self, harness: BrokerHarness, connection: FakeConnection, *tags: str, version: int) -> None:
+    def send_heartbeat(self, harness: BrokerHarness, connection: FakeConnection, *tags: str, version: int) -> None:
         subscription = {
             "topic": "T",
             "subString": "||".join(tags),
@@ -267,14 +266,14 @@ class TestWhatChangesMeanwhile:
             "codeSet": [java_hash(tag) for tag in tags],
             "subVersion": version,
         }
-        beat(harness, connection, subscriptionDataSet=[subscription])
+        send_heartbeat(harness, connection, subscriptionDataSet=[subscription])
 
     @pytest.fixture
     def held(self, harness: BrokerHarness) -> Ask:
-        """A pull of a group that subscribes to A, behind one message."""
+        """A held pull, after one message, of a group that subscribes to tag A."""
         connection = harness.connect()
         harness.send("T")
-        self.beat(harness, connection, "A", version=1)
+        self.send_heartbeat(harness, connection, "A", version=1)
         command = harness.pull_command("T", 0, 1, hold_ms=HOLD_MS, consumerGroup="g", sysFlag=PULL_SUSPEND)
         asked = harness.submit(command, connection)
         harness.tick()
@@ -284,24 +283,24 @@ class TestWhatChangesMeanwhile:
         assert asked.answer is not None
         return asked.answer.code
 
-    def test_more_tags(self, harness: BrokerHarness, held: Ask) -> None:
-        """What came for them before the deadline is not passed over."""
-        self.beat(harness, held.connection, "A", "B", version=2)
+    def test_a_pull_gets_messages_of_tags_added_during_its_hold(self, harness: BrokerHarness, held: Ask) -> None:
+        """The pull does not skip messages of the new tags that arrived before its deadline."""
+        self.send_heartbeat(harness, held.connection, "A", "B", version=2)
         harness.send("T", b"B", properties={"TAGS": "B"})
         harness.advance(HOLD_MS)
         assert self.code(held) == 0 and held.answer is not None
         assert [one.queue_offset for one in records_in(bytes(held.answer.body))] == [1]
 
-    def test_more_tags_and_a_message_of_those_before(self, harness: BrokerHarness, held: Ask) -> None:
-        self.beat(harness, held.connection, "A", "B", version=2)
+    def test_a_message_of_an_old_tag_wakes_a_pull_with_added_tags(self, harness: BrokerHarness, held: Ask) -> None:
+        self.send_heartbeat(harness, held.connection, "A", "B", version=2)
         harness.send("T", b"B", properties={"TAGS": "B"})
         harness.send("T", b"A", properties={"TAGS": "A"})
         assert held.answer is not None
         assert [one.message.body for one in records_in(bytes(held.answer.body))] == [b"B", b"A"]
 
-    def test_other_tags_and_nothing_of_theirs_yet(self, harness: BrokerHarness, held: Ask) -> None:
-        """It is woken by what it wanted before, wants that no more, and waits on at what it wants now."""
-        self.beat(harness, held.connection, "B", version=2)
+    def test_a_pull_woken_by_a_removed_tag_is_held_again(self, harness: BrokerHarness, held: Ask) -> None:
+        """A message of the old tag wakes the pull, which then waits for its new tag."""
+        self.send_heartbeat(harness, held.connection, "B", version=2)
         harness.send("T", b"A", properties={"TAGS": "A"})
         harness.send("T", b"B", properties={"TAGS": "B"})
         assert held.answer is None
@@ -310,7 +309,7 @@ class TestWhatChangesMeanwhile:
         assert [one.message.body for one in records_in(bytes(held.answer.body))] == [b"B"]
 
     @pytest.mark.parametrize("what", ["topic", "group", "forbidden", "broker"])
-    def test_a_permission_that_was_taken_away(self, harness: BrokerHarness, held: Ask, what: str) -> None:
+    def test_a_held_pull_without_permission_is_rejected(self, harness: BrokerHarness, held: Ask, what: str) -> None:
         broker = harness.broker
         match what:
             case "topic":
@@ -327,12 +326,12 @@ class TestWhatChangesMeanwhile:
         harness.tick()
         assert self.code(held) == ResponseCode.NO_PERMISSION
 
-    def test_the_topic_is_gone(self, harness: BrokerHarness, held: Ask) -> None:
+    def test_a_held_pull_of_a_deleted_topic_is_rejected(self, harness: BrokerHarness, held: Ask) -> None:
         harness.broker.topics.delete("T")
         harness.advance(HOLD_MS)
         assert self.code(held) == ResponseCode.TOPIC_NOT_EXIST
 
-    def test_the_group_has_left(self, harness: BrokerHarness, held: Ask) -> None:
+    def test_a_held_pull_of_a_group_that_left_is_rejected(self, harness: BrokerHarness, held: Ask) -> None:
         fields = {"clientID": "c", "consumerGroup": "g"}
         harness.ask_code(RequestCode.UNREGISTER_CLIENT, connection=held.connection, **fields)
         harness.advance(HOLD_MS)
@@ -341,7 +340,9 @@ class TestWhatChangesMeanwhile:
 
 class TestBounds:
     @pytest.mark.parametrize("which", ["HOLDS_MAX", "HOLDS_OF_ONE_MAX"])
-    def test_one_too_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    def test_a_pull_beyond_the_limit_of_holds_is_rejected(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+    ) -> None:
         monkeypatch.setattr(f"wheelmq.broker.holds.{which}", 3)
         with BrokerHarness(tmp_path) as harness:
             harness.send("T")
@@ -357,8 +358,10 @@ class TestBounds:
             harness.tick()
             assert again.answer is None
 
-    def test_tags_count(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each takes an entry in the tables, and a frame has room for a million."""
+    def test_each_tag_of_a_held_pull_counts_towards_the_limit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each tag takes an entry in the tables, and one frame has room for a million tags."""
         monkeypatch.setattr("wheelmq.broker.holds.HOLDS_OF_ONE_MAX", 5)
         with BrokerHarness(tmp_path) as harness:
             harness.send("T")
@@ -373,8 +376,8 @@ class TestBounds:
             harness.tick()
             assert asked.answer is None
 
-    def test_a_peer_that_does_not_read_costs_the_others_nothing(self, harness: BrokerHarness) -> None:
-        """All that it holds is woken once; after that nobody looks at it until it reads."""
+    def test_pulls_of_a_peer_that_does_not_read_are_skipped(self, harness: BrokerHarness) -> None:
+        """The broker wakes its pulls once. Then it skips them until the peer reads."""
         harness.send("T")
         deaf = harness.connect()
         asked = []
@@ -393,7 +396,7 @@ class TestBounds:
         harness.send("T", b"B", properties={"TAGS": "B"})
         assert all(one.answer is not None for one in asked)
 
-    def test_a_closed_connection_holds_nothing(self, harness: BrokerHarness) -> None:
+    def test_a_pull_of_a_closed_connection_is_not_held(self, harness: BrokerHarness) -> None:
         """The broker drops the requests of a connection once, when the connection is lost."""
         closed, gone = harness.connect(), []
         harness.lose(closed)
@@ -402,7 +405,7 @@ class TestBounds:
         assert not len(harness.broker.holds) and gone == [True]
 
 
-def test_a_reset_wakes_those_of_its_group_alone(harness: BrokerHarness) -> None:
+def test_a_reset_wakes_only_the_pulls_of_its_group(harness: BrokerHarness) -> None:
     harness.send("T")
     crowd = Crowd(harness)
     for i in range(100):
@@ -414,7 +417,7 @@ def test_a_reset_wakes_those_of_its_group_alone(harness: BrokerHarness) -> None:
 
 
 class TestSlices:
-    """Many held pulls take several ticks, so that other requests and due messages come between."""
+    """Many held pulls take several ticks, so that the broker serves other work in between."""
 
     HELD = 3 * WOKEN_MAX
 
@@ -427,20 +430,24 @@ class TestSlices:
         harness.tick()
         return crowd
 
-    def test_of_those_that_are_woken(self, harness: BrokerHarness, crowd: Crowd, reads: mock.Mock) -> None:
+    def test_many_woken_pulls_are_answered_in_slices(
+        self, harness: BrokerHarness, crowd: Crowd, reads: mock.Mock
+    ) -> None:
         harness.submit(harness.send_command("T", b"new", queue_id=0))
         harness.end_round()
         assert reads.call_count <= 2 * WOKEN_MAX and harness.broker.next_tick_ms() == 0
         assert len(crowd.answered()) == self.HELD and not harness.broker.holds.has_more()
         assert reads.call_count == self.HELD
 
-    def test_of_those_that_are_late(self, harness: BrokerHarness, crowd: Crowd, reads: mock.Mock) -> None:
+    def test_many_expired_pulls_are_answered_in_slices(
+        self, harness: BrokerHarness, crowd: Crowd, reads: mock.Mock
+    ) -> None:
         harness.clock.advance(HOLD_MS)
         harness.tick()
         assert reads.call_count == WOKEN_MAX and harness.broker.next_tick_ms() == 0
         assert len(crowd.answered()) == self.HELD
 
-    def test_of_those_whose_connection_is_gone(self, harness: BrokerHarness) -> None:
+    def test_many_pulls_of_a_lost_connection_are_dropped_in_slices(self, harness: BrokerHarness) -> None:
         harness.send("T", b"old", queue_id=0)
         connection = harness.connect()
         for _ in range(self.HELD):
@@ -451,8 +458,8 @@ class TestSlices:
         harness.settle()
         assert len(harness.broker.holds) == 0 and not harness.broker.holds.has_more()
 
-    def test_a_message_that_comes_meanwhile_hides_none_before_it(self, harness: BrokerHarness) -> None:
-        """A pull by tags goes on at the first message that it wants, even if a later one came before it was checked."""
+    def test_a_message_sent_between_slices_hides_no_earlier_message(self, harness: BrokerHarness) -> None:
+        """A pull by tags continues at its first match, even if a later match arrived before its check."""
         harness.send("T", b"old", queue_id=0)
         crowd = Crowd(harness)
         for _ in range(self.HELD):
@@ -465,7 +472,7 @@ class TestSlices:
         firsts = {records_in(bytes(one.answer.body))[0].message.body for one in crowd.asked if one.answer is not None}
         assert firsts == {b"first"}
 
-    def test_another_queue_does_not_wait_for_them(self, harness: BrokerHarness, crowd: Crowd) -> None:
+    def test_pulls_of_another_queue_do_not_wait_for_the_slices(self, harness: BrokerHarness, crowd: Crowd) -> None:
         harness.send("Quiet", b"old", queue_id=0)
         asked = harness.submit(harness.pull_command("Quiet", 0, 1, hold_ms=HOLD_MS), harness.connect())
         harness.submit(harness.send_command("T", b"new", queue_id=0))
@@ -473,7 +480,7 @@ class TestSlices:
         harness.tick()
         assert asked.answer is not None and len(harness.broker.holds) > self.HELD // 4
 
-    def test_those_that_come_meanwhile_are_woken_too(self, harness: BrokerHarness, crowd: Crowd) -> None:
+    def test_pulls_that_arrive_between_slices_are_woken(self, harness: BrokerHarness, crowd: Crowd) -> None:
         harness.submit(harness.send_command("T", b"new", queue_id=0))
         harness.broker.end_round()
         asked = harness.submit(harness.pull_command("T", 0, 2, hold_ms=HOLD_MS), harness.connect())

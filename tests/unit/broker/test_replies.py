@@ -1,4 +1,4 @@
-"""SEND_REPLY_MESSAGE: a reply goes to the client that waits for it, and into its topic."""
+"""SEND_REPLY_MESSAGE: the broker pushes a reply to the waiting client, and stores it in its topic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.test_handlers import beat
+from tests.unit.broker.test_handlers import send_heartbeat
 from tests.unit.broker.test_relay import answer
 from wheelmq.formats.disk import properties as props
 from wheelmq.formats.wire.codes import RequestCode
@@ -18,7 +18,7 @@ TOPIC = "DefaultCluster_REPLY_TOPIC"
 
 def producer(harness: BrokerHarness, client: str = "asker", *groups: str) -> FakeConnection:
     connection = harness.connect()
-    beat(harness, connection, client, group="other", producers=groups or ("p",), messageModel="BROADCASTING")
+    send_heartbeat(harness, connection, client, group="other", producers=groups or ("p",), messageModel="BROADCASTING")
     return connection
 
 
@@ -64,7 +64,7 @@ def test_a_reply_is_passed_on_and_stored(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_reply_that_is_not_taken_is_stored_all_the_same(harness: BrokerHarness, is_there: bool) -> None:
+def test_a_reply_that_the_client_does_not_accept_is_stored(harness: BrokerHarness, is_there: bool) -> None:
     connection = producer(harness) if is_there else None
     asked = reply(harness)
     if connection is not None:
@@ -75,13 +75,13 @@ def test_a_reply_that_is_not_taken_is_stored_all_the_same(harness: BrokerHarness
     assert harness.bodies(TOPIC) == [b"reply"]
 
 
-def test_a_reply_that_names_nobody(harness: BrokerHarness) -> None:
+def test_a_reply_that_names_no_client_is_rejected(harness: BrokerHarness) -> None:
     asked = reply(harness, None)
     assert asked.answer is not None
     assert (asked.answer.code, asked.answer.remark) == (1, "reply message properties[REPLY_TO_CLIENT] is null")
 
 
-def test_no_answer_in_time_and_a_client_that_goes(harness: BrokerHarness) -> None:
+def test_a_reply_to_a_silent_or_lost_client_is_stored(harness: BrokerHarness) -> None:
     connection = producer(harness)
     first = reply(harness)
     harness.advance(10_000)
@@ -92,7 +92,7 @@ def test_no_answer_in_time_and_a_client_that_goes(harness: BrokerHarness) -> Non
     assert len(harness.bodies(TOPIC)) == 2
 
 
-def test_in_long_words(harness: BrokerHarness) -> None:
+def test_a_reply_with_long_field_names_is_passed_on(harness: BrokerHarness) -> None:
     connection = producer(harness)
     header = {
         "producerGroup": "p", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": -1,
@@ -108,7 +108,7 @@ def test_in_long_words(harness: BrokerHarness) -> None:
     assert asked.answer is not None and asked.answer.ext["queueId"] == "0"
 
 
-def test_oneway_is_passed_on(harness: BrokerHarness) -> None:
+def test_a_oneway_reply_is_passed_on(harness: BrokerHarness) -> None:
     connection = producer(harness)
     command = harness.send_command(TOPIC, b"reply", properties={"REPLY_TO_CLIENT": "asker"})
     command.code = RequestCode.SEND_REPLY_MESSAGE_V2
@@ -119,13 +119,13 @@ def test_oneway_is_passed_on(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize(("letters", "code"), [({"b": "SCHEDULE_TOPIC_XXXX"}, 16), ({"b": "a b"}, 29), ({"e": 9}, 29)])
-def test_refused(harness: BrokerHarness, letters: dict[str, object], code: int) -> None:
+def test_an_invalid_reply_is_rejected(harness: BrokerHarness, letters: dict[str, object], code: int) -> None:
     connection = producer(harness)
     asked = reply(harness, **letters)
     assert asked.answer is not None and asked.answer.code == code and connection.requests == []
 
 
-def test_without_a_place_to_keep_them(tmp_path: Path) -> None:
+def test_a_reply_is_passed_on_without_storing_it(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, store_reply_message_enable=False) as harness:
         connection = producer(harness)
         asked = reply(harness)
@@ -135,7 +135,7 @@ def test_without_a_place_to_keep_them(tmp_path: Path) -> None:
         assert harness.bodies(TOPIC) == []
 
 
-def test_a_store_that_takes_nothing_hinders_no_reply(harness: BrokerHarness) -> None:
+def test_a_reply_is_passed_on_while_the_store_rejects_messages(harness: BrokerHarness) -> None:
     connection = producer(harness)
     asked = reply(harness)
     harness.broker.admission.stop()
@@ -143,7 +143,7 @@ def test_a_store_that_takes_nothing_hinders_no_reply(harness: BrokerHarness) -> 
     assert asked.answer is not None and (asked.answer.code, asked.answer.ext["msgId"]) == (0, "0")
 
 
-def test_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
+def test_the_answer_to_a_reply_waits_for_the_disk(tmp_path: Path) -> None:
     from wheelmq.testing.workers import HeldWorker
 
     with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", worker=HeldWorker()) as harness:
@@ -155,11 +155,11 @@ def test_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
         assert asked.answer is not None and asked.answer.code == 0
 
 
-class TestWhoWaits:
+class TestWaitingClient:
     def find(self, harness: BrokerHarness, client: str = "asker") -> object:
         return harness.broker.clients.find_producer(client)
 
-    def test_the_last_connection_of_a_client(self, harness: BrokerHarness) -> None:
+    def test_the_last_connection_of_a_client_gets_replies(self, harness: BrokerHarness) -> None:
         first, second = producer(harness), producer(harness)
         assert self.find(harness) is second
         harness.lose(second)
@@ -167,7 +167,7 @@ class TestWhoWaits:
         harness.lose(first)
         assert self.find(harness) is None and harness.broker.clients._groups_produced_for == {}
 
-    def test_as_long_as_it_has_a_group(self, harness: BrokerHarness) -> None:
+    def test_a_client_gets_replies_while_it_has_a_producer_group(self, harness: BrokerHarness) -> None:
         connection = producer(harness, "asker", "p", "q")
         for group, is_left in (("p", True), ("unheardOf", True), ("q", False)):
             code = RequestCode.UNREGISTER_CLIENT

@@ -1,4 +1,4 @@
-"""INVOKE_BROKER_TO_RESET_OFFSET: a group goes on elsewhere, with its clients on and off line."""
+"""INVOKE_BROKER_TO_RESET_OFFSET: a group continues at another offset, with its clients online or offline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.test_handlers import beat
+from tests.unit.broker.test_handlers import send_heartbeat
 from wheelmq.formats.wire.codes import RequestCode
 from wheelmq.formats.wire.frame import Command
 from wheelmq.testing.connection import FakeConnection
@@ -15,7 +15,7 @@ from wheelmq.testing.harness import BrokerHarness
 
 @pytest.fixture
 def five(harness: BrokerHarness) -> BrokerHarness:
-    """Five messages, 10 ms from one to the next, in queue 0 of the topic T of four; the group is at their end."""
+    """Topic T has four queues. Queue 0 has five messages, 10 ms apart. The group has committed all of them."""
     for _ in range(5):
         harness.send("T")
         harness.clock.advance(10)
@@ -46,7 +46,9 @@ def pull(harness: BrokerHarness, offset: int, **fields: object) -> Command:
 
 class TestOnTheBroker:
     @pytest.mark.parametrize(("at_ms", "offset"), [(-60, 0), (-50, 0), (-30, 2), (-25, 3), (1000, 5), (None, 5)])
-    def test_to_a_time(self, five: BrokerHarness, at_ms: int | None, offset: int) -> None:
+    def test_a_reset_to_a_time_sets_the_offsets_of_all_queues(
+        self, five: BrokerHarness, at_ms: int | None, offset: int
+    ) -> None:
         answer = reset(five, timestamp=-1 if at_ms is None else five.now_ms + at_ms)
         tables = b",".join(
             b'{"brokerName":"broker-a","queueId":%d,"topic":"T"}:%d' % (queue, offset if queue == 0 else 0)
@@ -55,27 +57,27 @@ class TestOnTheBroker:
         assert answer.body == b'{"offsetTable":{%b}}' % tables
         assert committed(five) == offset
 
-    def test_of_one_queue_to_an_offset(self, five: BrokerHarness) -> None:
+    def test_a_reset_of_one_queue_sets_its_offset(self, five: BrokerHarness) -> None:
         answer = reset(five, queueId=0, offset=2)
         assert answer.body == b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:2}}'
         assert committed(five) == 2
         assert reset(five, queueId=0, offset=-1, timestamp=five.now_ms).code == 0
         assert committed(five) == 5
 
-    def test_a_client_that_pulls_is_sent_there_once(self, five: BrokerHarness) -> None:
+    def test_the_next_pull_is_moved_to_the_new_offset_once(self, five: BrokerHarness) -> None:
         reset(five, queueId=0, offset=2)
         answer = pull(five, 5)
         assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (21, "OFFSET_RESET", "2")
         assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "5")
         assert pull(five, 2).remark == "FOUND"
 
-    def test_other_groups_and_queues_go_on(self, five: BrokerHarness) -> None:
+    def test_a_reset_does_not_affect_other_groups_and_queues(self, five: BrokerHarness) -> None:
         reset(five, queueId=0, offset=2)
         assert five.pull("T", 0, 5).answer.remark == "OFFSET_OVERFLOW_ONE"
         assert five.pull("T", 1, 0, consumerGroup="g").answer.code == 19
         assert five.broker.consumer_offsets.has_reset("g", "T", 0)
 
-    def test_what_a_client_commits_that_does_not_know_is_not_taken(self, five: BrokerHarness) -> None:
+    def test_a_commit_before_the_pull_is_moved_is_ignored(self, five: BrokerHarness) -> None:
         reset(five, queueId=0, offset=2)
         answer = commit(five, 5)
         assert (answer.code, answer.remark) == (0, "Offset has been previously reset")
@@ -84,7 +86,7 @@ class TestOnTheBroker:
         assert commit(five, 3).remark is None
         assert committed(five) == 3
 
-    def test_a_held_pull_is_sent_there_at_once(self, five: BrokerHarness) -> None:
+    def test_a_held_pull_is_moved_at_once(self, five: BrokerHarness) -> None:
         other = five.submit(five.pull_command("T", 0, 5, hold_ms=10_000))
         held = five.submit(five.pull_command("T", 0, 5, hold_ms=10_000, consumerGroup="g"))
         five.tick()
@@ -92,7 +94,7 @@ class TestOnTheBroker:
         assert held.answer is not None and held.answer.ext["nextBeginOffset"] == "1"
         assert other.answer is None
 
-    def test_off_line_and_over_a_stop(self, five: BrokerHarness) -> None:
+    def test_a_reset_of_an_offline_group_survives_a_restart(self, five: BrokerHarness) -> None:
         reset(five, queueId=0, offset=2)
         five.restart()
         assert committed(five) == 2
@@ -110,11 +112,11 @@ class TestOnTheBroker:
             ({"timestamp": None}, 1),
         ],
     )
-    def test_refused(self, five: BrokerHarness, fields: dict[str, object], code: int) -> None:
+    def test_an_invalid_reset_is_rejected(self, five: BrokerHarness, fields: dict[str, object], code: int) -> None:
         assert reset(five, **fields).code == code
         assert committed(five) == 5 and not five.broker.consumer_offsets.has_reset("g", "T", 0)
 
-    def test_what_was_taken_leaves_nothing_behind(self, five: BrokerHarness) -> None:
+    def test_applied_resets_leave_no_state(self, five: BrokerHarness) -> None:
         reset(five)
         for queue in range(4):
             five.pull("T", queue, 0, consumerGroup="g")
@@ -123,7 +125,7 @@ class TestOnTheBroker:
 
 class TestOnTheClients:
     @pytest.fixture
-    def told(self, tmp_path: Path) -> BrokerHarness:
+    def client_side(self, tmp_path: Path) -> BrokerHarness:
         harness = BrokerHarness(tmp_path, use_server_side_reset_offset=False)
         for _ in range(3):
             harness.send("T", d=1)
@@ -132,7 +134,7 @@ class TestOnTheClients:
 
     def client(self, harness: BrokerHarness, **options: object) -> FakeConnection:
         connection = harness.connect()
-        beat(harness, connection, messageModel="BROADCASTING")
+        send_heartbeat(harness, connection, messageModel="BROADCASTING")
         return connection
 
     @pytest.mark.parametrize(
@@ -144,31 +146,33 @@ class TestOnTheClients:
             ({"isForce": False}, 0),
         ],
     )
-    def test_they_are_told(self, told: BrokerHarness, fields: dict[str, object], offset: int) -> None:
-        first, second = self.client(told), self.client(told)
-        answer = reset(told, **fields)
+    def test_clients_are_notified_of_a_reset(
+        self, client_side: BrokerHarness, fields: dict[str, object], offset: int
+    ) -> None:
+        first, second = self.client(client_side), self.client(client_side)
+        answer = reset(client_side, **fields)
         table = b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:%d}}' % offset
         assert (answer.code, answer.body) == (0, table)
         for connection in (first, second):
             (question,) = connection.requests
             assert (question.code, question.is_oneway, question.body) == (220, True, table)
             assert (question.ext["topic"], question.ext["group"]) == ("T", "g")
-        assert committed(told) == 2
+        assert committed(client_side) == 2
 
-    def test_those_in_cpp_get_a_list(self, told: BrokerHarness) -> None:
-        connection = self.client(told)
-        reset(told, language="CPP")
+    def test_clients_in_cpp_get_a_list_of_offsets(self, client_side: BrokerHarness) -> None:
+        connection = self.client(client_side)
+        reset(client_side, language="CPP")
         (question,) = connection.requests
         assert question.body == b'{"offsetTable":[{"brokerName":"broker-a","offset":0,"queueId":0,"topic":"T"}]}'
 
-    def test_with_nobody_there(self, told: BrokerHarness) -> None:
-        assert reset(told).code == 206
+    def test_a_reset_without_connected_clients_is_rejected(self, client_side: BrokerHarness) -> None:
+        assert reset(client_side).code == 206
 
-    def test_a_group_that_has_no_offset(self, told: BrokerHarness) -> None:
-        answer = reset(told, group="other")
+    def test_a_reset_of_a_group_without_offsets_is_rejected(self, client_side: BrokerHarness) -> None:
+        answer = reset(client_side, group="other")
         assert (answer.code, answer.remark) == (1, "THe consumer group <other> not exist")
 
-    def test_a_client_too_old(self, told: BrokerHarness) -> None:
+    def test_a_reset_with_a_client_that_is_too_old_is_rejected(self, client_side: BrokerHarness) -> None:
         body = b'{"clientID":"c","consumerDataSet":[{"groupName":"g","messageModel":"BROADCASTING"}]}'
-        told.ask(Command(code=RequestCode.HEART_BEAT, body=body, version=27))
-        assert reset(told).code == 1
+        client_side.ask(Command(code=RequestCode.HEART_BEAT, body=body, version=27))
+        assert reset(client_side).code == 1
