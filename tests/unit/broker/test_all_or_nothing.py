@@ -1,4 +1,4 @@
-"""A send that is refused has stored nothing: what a client sends again is there once."""
+"""A rejected send stores nothing, so a client that repeats it stores each message once."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def send_batch(harness: BrokerHarness, body: bytes, topic: str = "T") -> Command
     return harness.ask(command)
 
 
-def fill_but(harness: BrokerHarness, free: int) -> None:
-    """Leave about `free` bytes in the log's file."""
+def fill_log_except(harness: BrokerHarness, free: int) -> None:
+    """Fill the log file until about `free` bytes are left."""
     log = harness.broker.store.log
     while (left := log.files.file_bytes - log.end) > free + 2000:
         assert harness.send("filler", b"x" * min(200_000, left - free - 1000)).code == 0
 
 
-def test_a_batch_on_a_full_disk(harness: BrokerHarness, disk: SimulatedDisk) -> None:
+def test_a_batch_rejected_by_a_full_disk_stores_no_message(harness: BrokerHarness, disk: SimulatedDisk) -> None:
     body = b"".join(inner(b"%d" % i * 1000) for i in range(10))
     harness.send("filler")
     disk.is_full = lambda path: "commitlog" in str(path)
-    fill_but(harness, 4000)
+    fill_log_except(harness, 4000)
     assert send_batch(harness, body).code == ResponseCode.SYSTEM_ERROR
     disk.is_full = lambda path: False
     harness.advance(1000)
@@ -40,13 +40,13 @@ def test_a_batch_on_a_full_disk(harness: BrokerHarness, disk: SimulatedDisk) -> 
     assert len(harness.bodies("T")) == 10
 
 
-def test_a_batch_with_a_nul(harness: BrokerHarness) -> None:
+def test_a_batch_with_a_nul_in_its_properties_is_rejected(harness: BrokerHarness) -> None:
     body = inner(b"fine") + inner(b"one", b"k\x01a\0b\x02")
     assert send_batch(harness, body).code == ResponseCode.MESSAGE_ILLEGAL
     assert harness.bodies("T") == []
 
 
-def test_a_batch_larger_than_a_file_of_the_log(harness: BrokerHarness) -> None:
+def test_a_batch_larger_than_a_log_file_is_rejected(harness: BrokerHarness) -> None:
     body = inner(b"x" * 600_000) * 2
     assert send_batch(harness, body).code == ResponseCode.MESSAGE_ILLEGAL
     assert harness.bodies("T") == []
@@ -54,7 +54,7 @@ def test_a_batch_larger_than_a_file_of_the_log(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize("out_ms", ["abc", "", "9" * 30, "\u0663"])
-def test_a_time_that_does_not_read(harness: BrokerHarness, out_ms: str) -> None:
+def test_a_send_with_an_unreadable_timer_out_time_is_stored(harness: BrokerHarness, out_ms: str) -> None:
     answer = harness.send("T", properties={props.TIMER_OUT_MS: out_ms, props.REAL_TOPIC: "U"})
     assert answer.code == 0
     assert len(harness.bodies("T")) == 1

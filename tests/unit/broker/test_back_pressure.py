@@ -1,4 +1,4 @@
-"""A pipeline that is far behind, or away: what senders see of it, and what becomes of their messages."""
+"""Sends while the pipeline lags far or does not run, and the release of their messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NOTES_MAX = 20
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_past_the_bound_of_notes(
+def test_sends_beyond_the_limit_of_notes_are_accepted_and_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, restarts: bool
 ) -> None:
-    """Every send is taken; what is noted, or comes within the lead, is on time; the rest waits for the pipeline."""
+    """Messages that are noted or due within the lead leave in time. The others wait for the pipeline."""
     monkeypatch.setattr("wheelmq.delay.notes.NOTES_MAX", NOTES_MAX)
     with BrokerHarness(tmp_path, timer_lead_ms=5000) as harness:
         due_ms: dict[bytes, int] = {}
@@ -35,15 +35,15 @@ def test_past_the_bound_of_notes(
             send(f"within{i}", 4000)
         notes = harness.broker.timer.notes
         assert (notes.count, notes.passed_over) == (NOTES_MAX + 5, 5)
-        told = [record for record in caplog.records if "no more are noted" in record.message]
-        assert [record.levelno for record in told] == [logging.ERROR]
+        logged = [record for record in caplog.records if "no more are noted" in record.message]
+        assert [record.levelno for record in logged] == [logging.ERROR]
         harness.advance(13_000)
         names = {f"noted{i}".encode() for i in range(NOTES_MAX)} | {f"within{i}".encode() for i in range(5)}
         records = harness.read_queue("T")
         assert {record.message.body for record in records} == names
         assert all(int(one.message.properties[props.TIMER_DEQUEUE_MS]) == due_ms[one.message.body] for one in records)
         if restarts:
-            harness.restart(clean=False)  # it is due by now, and there is room for it
+            harness.restart(clean=False)  # the messages are due by now, and the notes have room for them
         else:
             model = PipelineModel(harness)
             harness.advance(1500, model.work, 500)

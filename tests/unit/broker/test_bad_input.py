@@ -1,4 +1,4 @@
-"""What is asked for or found that cannot be: docs/operations/bad-input.md says what becomes of it."""
+"""Invalid requests and files, handled as docs/operations/bad-input.md describes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEVEL, BLOCK = props.DELAY, props.DELAY_IN_SECONDS
 
 
 @pytest.mark.parametrize(
-    ("properties", "code", "told"),
+    ("properties", "code", "remark"),
     [
         ({AT: str(START_MS - 1)}, OK, None),
         ({AT: "0"}, OK, None),
@@ -49,35 +49,35 @@ LEVEL, BLOCK = props.DELAY, props.DELAY_IN_SECONDS
         ({SEC: "1", BLOCK: "1"}, ILLEGAL, "delayInSeconds and TIMER_DELAY_SEC should not be specified"),
     ],
 )
-def test_a_delay_that_cannot_be(
-    harness: BrokerHarness, properties: dict[str, str], code: ResponseCode, told: str | None
+def test_an_invalid_delay_is_ignored_or_rejected(
+    harness: BrokerHarness, properties: dict[str, str], code: ResponseCode, remark: str | None
 ) -> None:
-    """It is delivered at once, or refused with nothing stored."""
+    """The broker delivers the message at once, or rejects the send and stores nothing."""
     answer = harness.send("T", properties=properties)
     assert answer.code == code
-    assert told is None or told in (answer.remark or "")
+    assert remark is None or remark in (answer.remark or "")
     assert harness.bodies("T") == ([b"body"] if code == OK else [])
     assert harness.broker.timer.pending_by_queue.sum() == 0 and len(harness.broker.blocks) == 0
 
 
 @pytest.mark.parametrize("text", ["", "1s 5", "1 s", "-1s", "1s,5s", "1s 24856d"])
-def test_a_level_table_that_does_not_parse(text: str) -> None:
+def test_an_invalid_level_table_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="--set message_delay_level: messageDelayLevel"):
         chosen(message_delay_level=text)
 
 
-def test_blocks_that_are_too_short() -> None:
+def test_a_block_length_below_60_seconds_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"block_length_seconds is 59: .* set 60 or more"):
         chosen(block_length_seconds="59")
     assert chosen(block_length_seconds="60").block_length_seconds == 60
 
 
 WAYS = ({SEC: "25"}, {LEVEL: "3"}, {BLOCK: "25"})
-"""A timer, a level, a block."""
+"""The properties of a timer, a level and a block."""
 
 
 def fill(harness: BrokerHarness, count: int = 3) -> list[bytes]:
-    """Messages that wait in each way, indexed where that is so; their bodies."""
+    """Send `count` messages of each kind, and index the timers. Returns the bodies."""
     bodies = []
     for i in range(count):
         for way in WAYS:
@@ -95,7 +95,7 @@ def all_leave_once(harness: BrokerHarness, bodies: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("change", [-32, -1, 1, 32])
-def test_a_wheel_file_of_the_wrong_length(harness: BrokerHarness, tmp_path: Path, change: int) -> None:
+def test_a_start_rejects_a_wheel_file_of_the_wrong_length(harness: BrokerHarness, tmp_path: Path, change: int) -> None:
     bodies = fill(harness)
     harness.stop()
     path = tmp_path / "store" / "timerwheel"
@@ -108,8 +108,11 @@ def test_a_wheel_file_of_the_wrong_length(harness: BrokerHarness, tmp_path: Path
     all_leave_once(harness, bodies)
 
 
-def test_queue_units_with_a_file_beside_them(harness: BrokerHarness, tmp_path: Path) -> None:
-    """Apache's, with enableConsumeQueueExt: the address of an extension would be taken for a time that is long over."""
+def test_a_start_rejects_queues_with_extension_files(harness: BrokerHarness, tmp_path: Path) -> None:
+    """Apache's broker writes extension files with enableConsumeQueueExt.
+
+    A unit then holds the address of its extension, which would be read as a due time in the past.
+    """
     bodies = fill(harness)
     harness.stop()
     store = tmp_path / "store"
@@ -134,8 +137,8 @@ def test_queue_units_with_a_file_beside_them(harness: BrokerHarness, tmp_path: P
 
 @pytest.mark.parametrize("left", [0, 1, 7, 8, 13, 19])
 @pytest.mark.parametrize("where", ["timer log", "timer queue", "level queue", "block queue"])
-def test_a_torn_unit(harness: BrokerHarness, tmp_path: Path, where: str, left: int) -> None:
-    """Of the last unit the first bytes are there; the rest had not reached the disk."""
+def test_a_start_repairs_a_torn_unit(harness: BrokerHarness, tmp_path: Path, where: str, left: int) -> None:
+    """Only the first bytes of the last unit have reached the disk."""
     bodies = fill(harness)
     harness.crash()
     store = tmp_path / "store"
@@ -157,8 +160,10 @@ def test_a_torn_unit(harness: BrokerHarness, tmp_path: Path, where: str, left: i
 
 @pytest.mark.parametrize("step", ["planned", "read", "handed over", "committed"])
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_a_broker_that_disappears_in_the_midst_of_a_turn(harness: BrokerHarness, step: str, loses_power: bool) -> None:
-    """Another lease takes the turn anew; what was under way is STALE, and changes nothing."""
+def test_a_crash_during_a_turn_loses_and_repeats_no_message(
+    harness: BrokerHarness, step: str, loses_power: bool
+) -> None:
+    """Another lease repeats the turn. Requests of the old lease get STALE and change nothing."""
     bodies = []
     for i in range(4):
         for way in WAYS:

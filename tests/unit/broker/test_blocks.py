@@ -1,4 +1,4 @@
-"""delayInSeconds: what a send asks for by it, and what becomes of it until it is out."""
+"""Messages with delayInSeconds, from the send to the release."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def send(harness: BrokerHarness, seconds: object, body: bytes = b"body", **prope
     return harness.ask(command(harness, seconds, body, **properties))
 
 
-def out(harness: BrokerHarness) -> list[tuple[bytes, int]]:
-    """Bodies in the topic, and when each was released."""
+def released(harness: BrokerHarness) -> list[tuple[bytes, int]]:
+    """Return the bodies in the topic with the release time of each."""
     return [
         (one.message.body, int(one.message.properties[props.TIMER_DEQUEUE_MS]) - START_MS)
         for one in harness.read_queue("T")
@@ -51,7 +51,7 @@ def blocks(harness: BrokerHarness) -> Blocks:
     return harness.broker.blocks
 
 
-class TestWhatIsAskedFor:
+class TestSend:
     @pytest.mark.parametrize(
         ("properties", "code", "remark"),
         [
@@ -77,7 +77,7 @@ class TestWhatIsAskedFor:
             ),
         ],
     )
-    def test_beside_another_delay(
+    def test_a_second_delay_property_is_rejected_unless_it_is_zero(
         self, harness: BrokerHarness, properties: dict[str, str], code: ResponseCode, remark: str | None
     ) -> None:
         answer = send(harness, 5, **properties)
@@ -94,20 +94,20 @@ class TestWhatIsAskedFor:
             ("31622401", "delayInSeconds is 31622401: the delay must not exceed 31622400s"),
         ],
     )
-    def test_what_cannot_be(self, harness: BrokerHarness, seconds: str, remark: str) -> None:
+    def test_an_invalid_delay_is_rejected(self, harness: BrokerHarness, seconds: str, remark: str) -> None:
         answer = send(harness, seconds)
         assert (answer.code, answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, remark)
         assert len(blocks(harness)) == 0 and harness.read_queue("T") == []
 
-    def test_the_furthest(self, harness: BrokerHarness) -> None:
+    def test_the_longest_delay_is_accepted(self, harness: BrokerHarness) -> None:
         assert send(harness, 366 * 24 * 3600).code == ResponseCode.SUCCESS
 
-    def test_none_at_all(self, harness: BrokerHarness) -> None:
+    def test_a_message_with_a_delay_of_zero_is_stored_at_once(self, harness: BrokerHarness) -> None:
         assert send(harness, 0, b"now").code == ResponseCode.SUCCESS
         [record] = harness.read_queue("T")
         assert record.message.body == b"now" and len(blocks(harness)) == 0
 
-    def test_a_level_goes_before_a_delay_in_seconds_of_the_timer(self, harness: BrokerHarness) -> None:
+    def test_a_delay_level_overrides_a_timer_delay(self, harness: BrokerHarness) -> None:
         answer = harness.send("T", properties={props.TIMER_DELAY_SEC: "60", props.DELAY: "1"})
         assert answer.code == ResponseCode.SUCCESS
         harness.advance(1500)
@@ -118,22 +118,22 @@ class TestWhatIsAskedFor:
         assert harness.ask(batch).code == ResponseCode.SUCCESS
         assert [one.message.body for one in harness.read_queue("T")] == [b"b0"] and len(blocks(harness)) == 0
 
-    def test_it_is_an_ordinary_property_when_blocks_are_off(self, tmp_path: Path) -> None:
+    def test_delay_in_seconds_is_an_ordinary_property_without_blocks(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, block_enable=False) as harness:
             assert send(harness, "soon").code == ResponseCode.SUCCESS
             [record] = harness.read_queue("T")
             assert record.message.properties[props.DELAY_IN_SECONDS] == "soon"
 
-    def test_what_does_not_fit(self, harness: BrokerHarness) -> None:
+    def test_a_message_too_large_for_a_block_is_rejected(self, harness: BrokerHarness) -> None:
         answer = send(harness, 5, LONG="x" * 32_400)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "leave no room" in (answer.remark or "")
         answer = send(harness, 5, bytes(17 << 10))
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL and "block_log_file_bytes is 16384" in (answer.remark or "")
 
-    def test_nobody_sends_to_the_topic_of_blocks(self, harness: BrokerHarness) -> None:
+    def test_sends_to_the_block_topic_are_rejected(self, harness: BrokerHarness) -> None:
         assert harness.send(BLOCK_TOPIC).code == ResponseCode.NO_PERMISSION
 
-    def test_a_full_disk(self, harness: BrokerHarness) -> None:
+    def test_a_full_disk_rejects_sends_until_it_has_room(self, harness: BrokerHarness) -> None:
         assert send(harness, 4).code == ResponseCode.SUCCESS
         harness.advance(10_000)
         harness.disk.is_full = lambda path: "scheduledtempdata" in path.parts
@@ -145,9 +145,9 @@ class TestWhatIsAskedFor:
         harness.advance(200)
         assert send(harness, 5).code == ResponseCode.SUCCESS
         harness.advance(6000)
-        assert len(out(harness)) == 2
+        assert len(released(harness)) == 2
 
-    def test_the_answer(self, harness: BrokerHarness) -> None:
+    def test_the_answer_names_the_origin_and_no_recall_handle(self, harness: BrokerHarness) -> None:
         send(harness, 5)
         ext = send(harness, 5, UNIQ_KEY="U").ext
         assert (ext["queueId"], ext["queueOffset"], ext["transactionId"]) == ("0", "1", "U")
@@ -156,13 +156,13 @@ class TestWhatIsAskedFor:
 
 
 class TestRelease:
-    def test_to_the_millisecond_once_with_its_origin_last(self, harness: BrokerHarness) -> None:
+    def test_each_message_is_released_once_at_its_due_millisecond(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         for i, seconds in enumerate((1, 2, 9, 9, 17, 31)):
             harness.advance(1)
             send(harness, seconds, b"%d" % i, KEYS="k", TAGS="t", UNIQ_KEY=f"U{i}")
         harness.advance(40_000, model.work)
-        assert out(harness) == [
+        assert released(harness) == [
             (b"0", 1001), (b"1", 2002), (b"2", 9003), (b"3", 9004), (b"4", 17_005), (b"5", 31_006)
         ]  # fmt: skip
         first = harness.read_queue("T")[0].message
@@ -170,14 +170,14 @@ class TestRelease:
         assert first.properties[props.KEYS] == "k" and props.DELAY_IN_SECONDS not in first.properties
         assert harness.broker.timer.armed_by["pipeline"] >= 3
 
-    def test_the_commit_log_holds_nothing_of_it_before(self, harness: BrokerHarness) -> None:
+    def test_the_commit_log_does_not_grow_before_the_release(self, harness: BrokerHarness) -> None:
         harness.send("T")
         end = harness.broker.store.log.end
         send(harness, 5)
         assert harness.broker.store.log.end == end
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_a_start_finds_what_waits(self, harness: BrokerHarness, clean: bool) -> None:
+    def test_a_start_finds_the_pending_messages(self, harness: BrokerHarness, clean: bool) -> None:
         for seconds in (1, 3, 8, 12, 25):
             send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}")
         harness.advance(1500)
@@ -188,26 +188,26 @@ class TestRelease:
         assert int(harness.broker.timer.pending_by_queue.sum()) == 3
         model = PipelineModel(harness)
         harness.advance(30_000, model.work)
-        assert out(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in (1, 3, 8, 12, 25)]
+        assert released(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in (1, 3, 8, 12, 25)]
         assert int(harness.broker.timer.pending_by_queue.sum()) == 0
 
-    def test_nothing_is_late_without_a_pipeline(self, harness: BrokerHarness) -> None:
+    def test_no_message_is_late_without_a_pipeline(self, harness: BrokerHarness) -> None:
         for seconds in range(1, 60, 4):
             send(harness, seconds, b"%d" % seconds)
         harness.advance(60_000)
-        assert out(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in range(1, 60, 4)]
+        assert released(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in range(1, 60, 4)]
 
-    def test_a_burst_and_a_bystander(self, harness: BrokerHarness) -> None:
+    def test_a_burst_does_not_delay_a_later_message(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         for i in range(700):
             send(harness, 7, b"%d" % i)
         harness.advance(30)
         send(harness, 7, b"bystander")
         harness.advance(8000, model.work)
-        assert [left for _, left in out(harness)] == [7000] * 700 + [7030]
-        assert [body for body, _ in out(harness)][:700] == [b"%d" % i for i in range(700)]
+        assert [left for _, left in released(harness)] == [7000] * 700 + [7030]
+        assert [body for body, _ in released(harness)][:700] == [b"%d" % i for i in range(700)]
 
-    def test_what_is_cancelled_stays_in(self, harness: BrokerHarness) -> None:
+    def test_a_cancelled_message_is_not_released(self, harness: BrokerHarness) -> None:
         for seconds in (3, 20):
             send(harness, seconds, UNIQ_KEY=f"U{seconds}")
         for key, expected in (("U20", "cancelled"), ("U20", "already delivered or cancelled"), ("U9", "not found")):
@@ -215,18 +215,18 @@ class TestRelease:
             assert harness.send("T", b"x", delay_ms=5000, properties=cancel).ext["cancelResult"] == expected
         harness.restart(clean=False)
         harness.advance(25_000, PipelineModel(harness).work)
-        assert [left for _, left in out(harness)] == [3000]
+        assert [left for _, left in released(harness)] == [3000]
 
-    def test_what_can_never_be_delivered_is_a_dead_letter(self, harness: BrokerHarness) -> None:
+    def test_an_undeliverable_message_becomes_a_dead_letter(self, harness: BrokerHarness) -> None:
         send(harness, 3)
         [block] = blocks(harness)
         name = block.log.files.file_at(0).array
         at = bytes(name[:400]).index(b"REAL_QID\x01")
         name[at + 9] = ord("x")
         harness.advance(4000)
-        assert out(harness) == [] and len(harness.read_queue(DEAD_LETTER_TOPIC)) == 1
+        assert released(harness) == [] and len(harness.read_queue(DEAD_LETTER_TOPIC)) == 1
 
-    def test_a_damaged_body_is_handed_to_nobody(self, harness: BrokerHarness, tmp_path: Path) -> None:
+    def test_a_message_with_a_damaged_body_is_not_released(self, harness: BrokerHarness, tmp_path: Path) -> None:
         send(harness, 8, b"damaged")
         send(harness, 8, b"whole")
         harness.stop()
@@ -236,17 +236,17 @@ class TestRelease:
         path.write_bytes(raw)
         harness.start()
         harness.advance(10_000)
-        assert [body for body, _ in out(harness)] == [b"whole"]
+        assert [body for body, _ in released(harness)] == [b"whole"]
 
 
 class TestTurns:
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[BrokerHarness]:
-        """With a lead of 10 s, half of which must be left before a turn is called for."""
+        """A broker with a lead of 10 s. It needs a turn when S is less than two thirds of the lead ahead."""
         with BrokerHarness(tmp_path, timer_lead_ms=10_000) as running:
             yield running
 
-    def test_a_turn_brings_what_the_wheel_counts(self, harness: BrokerHarness) -> None:
+    def test_turns_arm_every_message_that_the_wheel_counts(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         model.open()
         for seconds in (11, 12, 24):
@@ -264,7 +264,7 @@ class TestTurns:
         assert harness.broker.timer.armed_by["pipeline"] == 3
 
     @pytest.mark.parametrize("how", ["one less", "one twice", "another second", "another block", "none"])
-    def test_a_turn_that_brings_anything_else_is_refused(self, harness: BrokerHarness, how: str) -> None:
+    def test_a_turn_with_wrong_rows_is_rejected(self, harness: BrokerHarness, how: str) -> None:
         for seconds in (13, 13, 14):
             send(harness, seconds)
         model = PipelineModel(harness)
@@ -294,9 +294,9 @@ class TestTurns:
         assert harness.broker.timer.armed_by["pipeline"] == 0 and model.committed == 0 and tried
         model.bend = lambda task: task
         harness.advance(8000, model.work)
-        assert [left for _, left in out(harness)] == [13_000, 13_000, 14_000]
+        assert [left for _, left in released(harness)] == [13_000, 13_000, 14_000]
 
-    def test_what_comes_while_a_turn_is_under_way_is_not_lost(self, harness: BrokerHarness) -> None:
+    def test_messages_sent_during_a_turn_are_released(self, harness: BrokerHarness) -> None:
         harness.advance(100)
         send(harness, 20, b"planned")
         model = PipelineModel(harness)
@@ -308,9 +308,9 @@ class TestTurns:
         send(harness, 11, b"later")
         model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
         harness.advance(12_000, model.work)
-        assert out(harness) == [(b"planned", 20_100), (b"meanwhile", 22_000), (b"later", 27_000)]
+        assert released(harness) == [(b"planned", 20_100), (b"meanwhile", 22_000), (b"later", 27_000)]
 
-    def test_a_pipeline_that_dies_in_a_turn_costs_nothing(self, harness: BrokerHarness) -> None:
+    def test_a_pipeline_that_dies_during_a_turn_delays_no_message(self, harness: BrokerHarness) -> None:
         for seconds in range(11, 30):
             send(harness, seconds, b"%d" % seconds)
         model = PipelineModel(harness)
@@ -319,7 +319,7 @@ class TestTurns:
         plan = model.plan()
         assert plan is not None and plan.blocks is not None
         harness.advance(25_000)
-        assert out(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in range(11, 30)]
+        assert released(harness) == [(b"%d" % seconds, 1000 * seconds) for seconds in range(11, 30)]
 
 
 class TestDisk:
@@ -333,7 +333,7 @@ class TestDisk:
 
     @pytest.fixture
     def harness(self, tmp_path: Path, worker: HeldWorker, block_worker: HeldWorker) -> Iterator[BrokerHarness]:
-        """SYNC_FLUSH, with an fsync that the test lets happen."""
+        """A broker with SYNC_FLUSH. The test decides when an fsync runs."""
         with BrokerHarness(tmp_path, worker=worker, block_worker=block_worker, flush_mode="SYNC_FLUSH") as running:
             running.run_jobs()
             yield running
@@ -348,22 +348,21 @@ class TestDisk:
         harness.start()
         assert sum(block.queue.end for block in blocks(harness)) == 1
 
-    def test_wait_false_does_not_wait(self, harness: BrokerHarness) -> None:
+    def test_a_send_with_wait_false_does_not_wait_for_the_disk(self, harness: BrokerHarness) -> None:
         asked = harness.submit(command(harness, 8, WAIT="false"))
         harness.tick()
         assert asked.answer is not None
 
-    def test_one_flush_frees_those_of_all_blocks(self, harness: BrokerHarness, block_worker: HeldWorker) -> None:
+    def test_one_flush_answers_the_sends_of_all_blocks(self, harness: BrokerHarness, block_worker: HeldWorker) -> None:
         asks = [harness.submit(command(harness, seconds)) for seconds in (3, 13, 23, 33)]
         harness.tick()
         assert all(asked.answer is None for asked in asks) and len(block_worker) == 1
         harness.run_jobs()
         assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
 
-    def test_what_goes_to_the_log_does_not_wait_for_blocks(
+    def test_sends_to_the_log_and_to_blocks_do_not_wait_for_each_other(
         self, harness: BrokerHarness, worker: HeldWorker, block_worker: HeldWorker
     ) -> None:
-        """Nor the other way, however often."""
         for slow, quick in ((block_worker, worker), (worker, block_worker)):
             asks = [harness.submit(command(harness, 8)), harness.submit(harness.send_command("T"))]
             waits, goes = asks if slow is block_worker else asks[::-1]
@@ -378,7 +377,7 @@ class TestDisk:
             harness.run_jobs()
             assert waits.answer is not None and waits.answer.code == 0
 
-    def test_a_failed_sync_of_blocks_lets_nothing_be_acknowledged(
+    def test_a_failed_sync_of_blocks_acknowledges_no_send(
         self, harness: BrokerHarness, worker: HeldWorker, block_worker: HeldWorker
     ) -> None:
         asks = [harness.submit(command(harness, 8)), harness.submit(harness.send_command("T"))]
@@ -391,12 +390,12 @@ class TestDisk:
         assert [asked.answer.code for asked in asks if asked.answer] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
         assert harness.broker.failure is not None and harness.broker.flush.next_ms() is None
 
-    def test_too_late(self, harness: BrokerHarness) -> None:
+    def test_a_send_whose_flush_is_late_gets_a_timeout(self, harness: BrokerHarness) -> None:
         asked = harness.submit(command(harness, 8))
         harness.advance(5001)
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
 
-    def test_a_failed_sync_is_final(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_after_a_failed_sync_the_broker_rejects_sends(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asked = harness.submit(command(harness, 8))
         harness.tick()
         harness.disk.sync_error = OSError(errno.EIO, "gone")
@@ -405,7 +404,7 @@ class TestDisk:
         assert harness.broker.failure is not None
         assert send_and_see(harness, 8).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
-    def test_asynchronous_flush(self, tmp_path: Path) -> None:
+    def test_asynchronous_flushes_keep_their_interval(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path / "async") as harness:
             for _ in range(2):
                 assert send(harness, 9).code == ResponseCode.SUCCESS
@@ -421,8 +420,8 @@ def send_and_see(harness: BrokerHarness, seconds: int) -> Command:
     return asked.answer
 
 
-class TestWhatGoes:
-    def test_past_blocks_go_when_all_of_them_is_out(self, tmp_path: Path) -> None:
+class TestDeletion:
+    def test_a_block_is_deleted_once_all_its_messages_are_released(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, clean_resource_interval_ms=1000) as harness:
             for seconds in (5, 15, 25):
                 send(harness, seconds)
@@ -436,7 +435,7 @@ class TestWhatGoes:
             assert [block.number for block in blocks(harness)] == [number + 1]
 
     @pytest.mark.parametrize("has_snapshot", [True, False])
-    def test_no_number_is_given_again(self, tmp_path: Path, has_snapshot: bool) -> None:
+    def test_a_block_number_is_not_reused(self, tmp_path: Path, has_snapshot: bool) -> None:
         with BrokerHarness(tmp_path, clean_resource_interval_ms=1000) as harness:
             for _ in range(3):
                 send(harness, 1)
@@ -448,9 +447,9 @@ class TestWhatGoes:
             send(harness, 1, b"last")
             assert [block.number for block in blocks(harness)] == [4]
             harness.advance(2000)
-            assert len(out(harness)) == 4
+            assert len(released(harness)) == 4
 
-    def test_a_file_of_the_log_goes_once_what_it_settles_is_flagged(self, tmp_path: Path) -> None:
+    def test_flags_in_blocks_replace_the_records_of_expired_log_files(self, tmp_path: Path) -> None:
         with BrokerHarness(
             tmp_path, snapshot_ms=1 << 30, snapshot_log_bytes=1 << 40, block_length_seconds=3600
         ) as harness:
@@ -462,7 +461,7 @@ class TestWhatGoes:
             assert block.queue.done().tolist() == [0, 1, 2]
             harness.stop()
             for path in (tmp_path / "commitlog").iterdir():
-                path.unlink()  # as if the log that says so had expired
+                path.unlink()  # as if these files of the log had expired
             for path in [tmp_path / "config" / "snapshot", *(tmp_path / "consumequeue").rglob("0" * 20)]:
                 path.unlink(missing_ok=True)
             harness.start()
@@ -470,7 +469,7 @@ class TestWhatGoes:
             assert harness.read_queue("T") == []
             assert int(harness.broker.timer.pending_by_queue.sum()) == 1
 
-    def test_expiry_waits_for_the_flags(self, harness: BrokerHarness) -> None:
+    def test_log_expiry_waits_for_the_flags_in_blocks(self, harness: BrokerHarness) -> None:
         send(harness, 1)
         lane = harness.broker.block_scheduler
         harness.advance(900)
@@ -480,20 +479,20 @@ class TestWhatGoes:
         harness.advance(3000)
         assert lane.needed_from() > before
 
-    def test_a_clock_that_is_set_forward_and_back(self, harness: BrokerHarness) -> None:
+    def test_a_clock_step_back_and_forth_keeps_the_due_time(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         send(harness, 20)
         harness.advance(1000, model.work)
         harness.clock.step(-3_600_000)
         harness.advance(5000, model.work)
-        assert out(harness) == []
+        assert released(harness) == []
         harness.clock.step(3_600_000)
         harness.advance(20_000, model.work)
-        assert [left for _, left in out(harness)] == [20_000]
+        assert [left for _, left in released(harness)] == [20_000]
 
 
 class TestListing:
-    def test_of_a_store_that_is_closed(self, harness: BrokerHarness, tmp_path: Path) -> None:
+    def test_pending_messages_of_a_stopped_broker_are_listed(self, harness: BrokerHarness, tmp_path: Path) -> None:
         for seconds in (2, 14, 15):
             send(harness, seconds, b"%d" % seconds, UNIQ_KEY=f"U{seconds}", KEYS="k")
         cancel = {props.TIMER_DEL_UNIQKEY: delete_key("T", "U15")}
@@ -507,11 +506,14 @@ class TestListing:
             harness.start()
 
 
-def test_a_number_that_the_log_names_is_not_given_again_after_a_start(
+def test_a_start_does_not_reuse_a_block_number_that_the_log_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers begin anew at some time. A start from a snapshot does not see what the log before it names; one without
-    does, and would take the new block's messages for those that are out."""
+    """Block numbers start again at 1 after NUMBER_MAX.
+
+    A start from a snapshot does not see the numbers that the log names before the snapshot. A start without one
+    does, and it would take the new block's messages for the released messages of the old block.
+    """
     monkeypatch.setattr("wheelmq.delay.blocks.blocks.NUMBER_MAX", 5)
     settings = {"block_length_seconds": 2, "clean_resource_interval_ms": 500}
     with BrokerHarness(tmp_path, **settings) as harness:
@@ -532,11 +534,11 @@ def test_a_number_that_the_log_names_is_not_given_again_after_a_start(
 
 
 class TestDamage:
-    """What docs/operations/damage.md says of a message that waits."""
+    """Damage to pending messages, handled as docs/operations/damage.md describes."""
 
     @pytest.fixture
     def stopped(self, tmp_path: Path) -> Iterator[tuple[BrokerHarness, BlockPaths]]:
-        """Three messages wait; their broker is stopped."""
+        """A stopped broker with three pending messages, and the paths of their block."""
         with BrokerHarness(tmp_path) as harness:
             for i in range(3):
                 harness.send("T", b"%d" % i, properties={props.DELAY_IN_SECONDS: "20"})
@@ -545,7 +547,9 @@ class TestDamage:
             harness.stop()
             yield harness, paths
 
-    def test_a_flag_that_was_flipped_on(self, stopped: tuple[BrokerHarness, BlockPaths]) -> None:
+    def test_a_false_done_flag_hides_a_message_until_the_queue_is_rebuilt(
+        self, stopped: tuple[BrokerHarness, BlockPaths]
+    ) -> None:
         harness, paths = stopped
         [file] = paths.queue.iterdir()
         units = bytearray(file.read_bytes())
@@ -556,12 +560,14 @@ class TestDamage:
         snapshot = harness.broker.paths.snapshot
         harness.stop()
         shutil.rmtree(paths.queue)
-        snapshot.unlink(missing_ok=True)  # so short a life may have none
+        snapshot.unlink(missing_ok=True)  # a broker that ran for a short time may have none
         harness.start()
         harness.advance(21_000)
         assert harness.bodies("T") == [b"0", b"1", b"2"]
 
-    def test_properties_that_were_torn_off(self, stopped: tuple[BrokerHarness, BlockPaths]) -> None:
+    def test_a_message_with_torn_properties_becomes_a_dead_letter(
+        self, stopped: tuple[BrokerHarness, BlockPaths]
+    ) -> None:
         harness, paths = stopped
         [file] = paths.log.iterdir()
         log = bytearray(file.read_bytes())

@@ -1,4 +1,4 @@
-"""A broker with real sockets, threads and files whose wall clock somebody sets by an hour, there and back."""
+"""Clock steps of an hour in both directions, on a broker with real sockets, threads and files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wheelmq.testing.harness import SMALL
 
 HOUR_MS: Final = 3_600_000
 PROMPT_MS: Final = 1500
-"""Within so long what a step of the clock made due must be out, on a machine that does other things too."""
+"""Longest delay of a release after a step of the clock, on a machine that runs other programs, too."""
 DEADLINE_S: Final = 20.0
 
 SETTINGS: Final = {
@@ -47,7 +47,7 @@ FAR: Final = {
 
 
 class SteppingClock(SystemClock):
-    """The machine's clock, but for how far somebody has set it."""
+    """The machine's clock, moved by the steps of the test."""
 
     off_ms = 0
 
@@ -56,15 +56,15 @@ class SteppingClock(SystemClock):
 
 
 class Watch:
-    """What comes out of queue 0 of T, with the wall clock's time at which it was seen."""
+    """The messages of queue 0 of T, with the wall time at which the test saw each."""
 
     def __init__(self, app: BrokerApp) -> None:
         assert app.broker is not None
         self._broker = app.broker
         self.seen: list[tuple[bytes, int]] = []
 
-    def look(self) -> list[bytes]:
-        """The bodies that are out, in their order."""
+    def collect(self) -> list[bytes]:
+        """Collect the new messages. Returns the bodies of all messages in their order."""
         queue = self._broker.store.queues.find("T", 0)
         if queue is not None:
             for offset in range(len(self.seen), queue.end):
@@ -75,11 +75,11 @@ class Watch:
 
     async def until(self, condition: Callable[[list[bytes]], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while not condition(self.look()):
+            while not condition(self.collect()):
                 await asyncio.sleep(0.005)
 
     async def pass_ms(self, ms: int) -> None:
-        """Time passes, and what comes out is seen."""
+        """Collect messages for `ms` milliseconds."""
         stop_s = self._broker.clock.monotonic() + ms / 1000
         await self.until(lambda _: self._broker.clock.monotonic() >= stop_s)
 
@@ -92,7 +92,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type[SteppingClock]:
 
 
 async def send(caller: RpcClient, clock: type[SteppingClock], sent: dict[bytes, dict[str, str]]) -> dict[bytes, int]:
-    """Send messages; the least time at which each may be out."""
+    """Send messages. Returns the earliest release time of each."""
     due_ms: dict[bytes, int] = {}
     for body, properties in sent.items():
         text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
@@ -105,9 +105,11 @@ async def send(caller: RpcClient, clock: type[SteppingClock], sent: dict[bytes, 
     return due_ms
 
 
-def test_an_hour_back_and_forth_and_an_hour_forward_and_back(tmp_path: Path, clock: type[SteppingClock]) -> None:
-    """None early by the clock as it stands, none lost, none twice; levels by Apache's rule, which has what is further
-    off than its level leave at once."""
+def test_clock_steps_of_an_hour_release_each_message_once(tmp_path: Path, clock: type[SteppingClock]) -> None:
+    """No message is early by the wall clock, lost or released twice.
+
+    Levels follow Apache's rule: a message whose due time is further off than its level leaves at once.
+    """
 
     async def play(app: BrokerApp, caller: RpcClient) -> None:
         watch = Watch(app)
@@ -115,12 +117,12 @@ def test_an_hour_back_and_forth_and_an_hour_forward_and_back(tmp_path: Path, clo
         clock.off_ms -= HOUR_MS
         await watch.until(lambda bodies: bodies == [b"level"])
         await watch.pass_ms(1500)
-        assert watch.look() == [b"level"], "they are due in an hour"
+        assert watch.collect() == [b"level"], "they are due in an hour"
         clock.off_ms += HOUR_MS
         await watch.until(lambda bodies: len(bodies) == len(NEAR))
         due_ms |= await send(caller, clock, FAR)
         await watch.pass_ms(200)
-        assert len(watch.look()) == len(NEAR)
+        assert len(watch.collect()) == len(NEAR)
         clock.off_ms += HOUR_MS
         began_s = clock().monotonic()
         await watch.until(lambda bodies: len(bodies) == len(NEAR) + len(FAR))
@@ -133,7 +135,7 @@ def test_an_hour_back_and_forth_and_an_hour_forward_and_back(tmp_path: Path, clo
             assert seen_ms >= due_ms[body] or body == b"level"
             assert seen_ms < due_ms[body] + PROMPT_MS or body not in again
         await watch.pass_ms(300)
-        assert sorted(watch.look()) == sorted(due_ms)
+        assert sorted(watch.collect()) == sorted(due_ms)
 
     async def played() -> None:
         app = BrokerApp(BrokerSettings(store_path=tmp_path, **SETTINGS))

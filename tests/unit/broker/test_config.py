@@ -1,4 +1,4 @@
-"""UPDATE_BROKER_CONFIG and GET_BROKER_CONFIG, and who follows what is changed."""
+"""UPDATE_BROKER_CONFIG, GET_BROKER_CONFIG and the effect of changed settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def registered(harness: BrokerHarness) -> dict[str, Any]:
     return dict(body["topicConfigSerializeWrapper"]["topicConfigTable"])
 
 
-def test_a_change_shows_and_counts(harness: BrokerHarness) -> None:
+def test_a_change_is_shown_and_counted(harness: BrokerHarness) -> None:
     values, version = get(harness)
     assert values["fileReservedTime"] == "72" and version["counter"] == 0
     harness.clock.advance(7)
@@ -49,12 +49,12 @@ def test_a_change_shows_and_counts(harness: BrokerHarness) -> None:
     assert version == {"counter": 1, "stateVersion": 0, "timestamp": harness.now_ms}
 
 
-def test_an_empty_change_is_none(harness: BrokerHarness) -> None:
+def test_an_empty_change_is_not_counted(harness: BrokerHarness) -> None:
     assert update(harness).code == OK
     assert get(harness)[1]["counter"] == 0
 
 
-def test_a_refusal_says_why(harness: BrokerHarness) -> None:
+def test_a_rejected_change_gets_the_reason(harness: BrokerHarness) -> None:
     answer = update(harness, storePathRootDir="/x", fileReservedTime="24")
     assert answer.code == ResponseCode.NO_PERMISSION
     assert (answer.remark or "").startswith("storePathRootDir does not change at run time")
@@ -62,7 +62,7 @@ def test_a_refusal_says_why(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize("broker_id", [0, 1])
-def test_what_is_shown_may_be_sent_back_and_changes_nothing(tmp_path: Path, broker_id: int) -> None:
+def test_an_update_with_the_shown_settings_changes_nothing(tmp_path: Path, broker_id: int) -> None:
     with BrokerHarness(tmp_path, block_length_seconds=60, broker_id=broker_id) as harness:
         values = get(harness)[0]
         assert update(harness, **values).code == OK
@@ -71,8 +71,8 @@ def test_what_is_shown_may_be_sent_back_and_changes_nothing(tmp_path: Path, brok
         assert answer.code == ResponseCode.NO_PERMISSION and "brokerId does not change" in (answer.remark or "")
 
 
-def test_sizes_of_bodies(harness: BrokerHarness) -> None:
-    """By the kernel, and the plain way."""
+def test_a_new_message_size_limit_applies_to_the_next_send(harness: BrokerHarness) -> None:
+    """The kernel and the plain handler apply the limit."""
     assert harness.send("T", b"12345").code == OK
     assert update(harness, maxMessageSize="4").code == OK
     assert harness.send("T", b"12345").code == ResponseCode.MESSAGE_ILLEGAL
@@ -81,8 +81,8 @@ def test_sizes_of_bodies(harness: BrokerHarness) -> None:
     assert harness.send("T", b"12345").code == OK
 
 
-def test_topics_are_made_by_sends_from_now_on(harness: BrokerHarness) -> None:
-    """What they are made after, and clients ask the name server for, is there from then on too."""
+def test_sends_create_topics_once_auto_creation_is_on(harness: BrokerHarness) -> None:
+    """The template topic, for which clients ask the name server, exists from then on, too."""
     harness.stop()
     (harness._folder / "config" / "topics.json").unlink(missing_ok=True)
     harness.start(auto_create_topic=False)
@@ -95,19 +95,19 @@ def test_topics_are_made_by_sends_from_now_on(harness: BrokerHarness) -> None:
     assert harness.send("OTHER").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_the_longest_delay(harness: BrokerHarness) -> None:
+def test_a_new_longest_delay_applies_to_the_next_send(harness: BrokerHarness) -> None:
     assert update(harness, timerMaxDelaySec="10").code == OK
     assert harness.send("T", delay_ms=11_000).code == ResponseCode.MESSAGE_ILLEGAL
     assert harness.send("T", delay_ms=9000).code == OK
 
 
-def test_marks_of_answers(harness: BrokerHarness) -> None:
+def test_the_trace_mark_of_answers_can_be_changed(harness: BrokerHarness) -> None:
     assert harness.send("T").ext["TRACE_ON"] == "true"
     assert update(harness, traceOn="false").code == OK
     assert harness.send("T").ext["TRACE_ON"] == "false"
 
 
-def test_synchronous_flush(tmp_path: Path) -> None:
+def test_sends_wait_for_the_disk_once_synchronous_flush_is_on(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, block_length_seconds=60, worker=HeldWorker()) as harness:
         assert harness.send("T").code == OK
         assert update(harness, flushDiskType="SYNC_FLUSH").code == OK
@@ -120,7 +120,7 @@ def test_synchronous_flush(tmp_path: Path) -> None:
         assert asked.answer is not None and asked.answer.code == OK
 
 
-def test_a_limit_of_the_disk_counts_at_once(harness: BrokerHarness) -> None:
+def test_a_new_limit_of_the_disk_applies_at_once(harness: BrokerHarness) -> None:
     harness.disk.used = 0.5
     assert update(harness, diskSpaceWarningLevelRatio="49").code == OK
     assert harness.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -128,7 +128,7 @@ def test_a_limit_of_the_disk_counts_at_once(harness: BrokerHarness) -> None:
     assert harness.send("T").code == OK
 
 
-def test_when_sends_are_taken(harness: BrokerHarness) -> None:
+def test_sends_before_the_start_accept_time_are_rejected(harness: BrokerHarness) -> None:
     assert update(harness, startAcceptSendRequestTimeStamp=str(harness.now_ms + 1000)).code == OK
     assert harness.send("T").code == ResponseCode.SYSTEM_ERROR
     harness.clock.advance(1000)
@@ -136,7 +136,7 @@ def test_when_sends_are_taken(harness: BrokerHarness) -> None:
 
 
 class TestPermission:
-    def test_it_is_registered_anew(self, harness: BrokerHarness) -> None:
+    def test_a_new_broker_permission_is_registered_again(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.broker.topics.changed = False
         version = harness.broker.topics.version
@@ -145,9 +145,9 @@ class TestPermission:
         assert harness.broker.topics.changed and harness.broker.topics.version.counter == version.counter + 1
         assert registered(harness)["T"]["perm"] == 4
         found = harness.broker.topics.get("T")
-        assert found is not None and found.perm == 6  # the topic's own stays
+        assert found is not None and found.perm == 6  # the topic's own permission stays
 
-    def test_a_broker_that_is_not_read(self, harness: BrokerHarness) -> None:
+    def test_a_broker_without_read_permission_rejects_pulls(self, harness: BrokerHarness) -> None:
         harness.send("T")
         assert update(harness, brokerPermission="2").code == OK
         answer = harness.pull("T").answer
@@ -156,8 +156,11 @@ class TestPermission:
         assert update(harness, brokerPermission="6").code == OK
         assert len(harness.pull("T").records) == 1
 
-    def test_a_broker_that_is_not_written(self, harness: BrokerHarness) -> None:
-        """As with Apache: clients keep away by the route; refused are topics in order, and what comes back."""
+    def test_a_broker_without_write_permission_rejects_some_sends(self, harness: BrokerHarness) -> None:
+        """As in Apache's broker, clients avoid the broker by its route.
+
+        The broker rejects sends to ordered topics, and messages that a consumer sends back.
+        """
         ordered = {"topic": "O", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
         ordered |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "true"}
         assert harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, **ordered).code == OK

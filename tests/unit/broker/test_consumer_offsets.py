@@ -1,4 +1,4 @@
-"""Consumer offsets over failures: a save that fails, a power cut that takes the end of a queue."""
+"""Consumer offsets after a failed save, or a power cut that loses the end of a queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def committed(harness: BrokerHarness) -> int | None:
 
 
 def failing(disk: SimulatedDisk) -> mock._patch[mock.Mock]:
-    """Writing consumerOffset.json fails."""
+    """Let each write of consumerOffset.json fail."""
     real = disk.replace
 
     def replace(path: Path, data: bytes, *, keep_previous: bool = False) -> None:
@@ -35,7 +35,7 @@ def failing(disk: SimulatedDisk) -> mock._patch[mock.Mock]:
     return mock.patch.object(disk, "replace", side_effect=replace)
 
 
-def test_a_save_that_failed_is_tried_again(harness: BrokerHarness, disk: SimulatedDisk) -> None:
+def test_a_failed_save_is_retried(harness: BrokerHarness, disk: SimulatedDisk) -> None:
     for _ in range(3):
         harness.send("T")
     commit(harness, 3)
@@ -57,8 +57,10 @@ def test_a_last_save_that_fails_leaves_the_stop_clean(harness: BrokerHarness, di
     assert committed(harness) is None
 
 
-def test_offsets_beyond_their_queue(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
-    """A power cut takes what was consumed: the messages that come instead are not skipped."""
+def test_an_offset_beyond_the_end_of_its_queue_is_set_to_the_end(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut has lost consumed messages. The group must not skip the messages that replace them."""
     for _ in range(4):
         harness.send("T")
     commit(harness, 4)
@@ -73,30 +75,30 @@ def test_offsets_beyond_their_queue(harness: BrokerHarness, caplog: pytest.LogCa
     assert committed(harness) == 4
 
 
-def test_offsets_of_a_queue_that_is_gone(harness: BrokerHarness) -> None:
+def test_an_offset_of_a_missing_queue_is_set_to_zero(harness: BrokerHarness) -> None:
     harness.send("T")
     harness.broker.consumer_offsets.commit("g", "U", 3, 7)
     harness.restart()
     assert harness.broker.consumer_offsets.get("g", "U", 3) == 0
 
 
-class TestAGroupThatIsDeleted:
+class TestDeletedGroup:
     def delete(self, harness: BrokerHarness) -> None:
         fields = {"groupName": "g", "cleanOffset": True}
         assert harness.ask_code(RequestCode.DELETE_SUBSCRIPTIONGROUP, **fields).code == 0
 
-    def test_leaves_how_far_others_have_pulled(self, harness: BrokerHarness) -> None:
+    def test_a_deleted_group_leaves_the_pull_offsets_of_others(self, harness: BrokerHarness) -> None:
         offsets = harness.broker.consumer_offsets
         for _ in range(3):
             harness.send("T")
         commit(harness, 1)
-        for group in ("g", "h"):  # of which h has committed nothing yet
+        for group in ("g", "h"):  # group h has committed nothing yet
             harness.pull("T", consumerGroup=group)
         self.delete(harness)
         assert (offsets.pulled("g", "T"), offsets.pulled("h", "T")) == ({}, {0: 3})
 
-    def test_takes_its_reset_along(self, harness: BrokerHarness) -> None:
-        """Else a group of its name would be sent elsewhere by its first pull, and nothing it commits be taken."""
+    def test_a_deleted_group_loses_its_reset(self, harness: BrokerHarness) -> None:
+        """Otherwise the reset would move a new group of that name, and the broker would ignore its commits."""
         harness.send("T")
         commit(harness, 1)
         harness.broker.consumer_offsets.reset("g", "T", 0, 0)
@@ -105,12 +107,12 @@ class TestAGroupThatIsDeleted:
         assert committed(harness) == 1
 
 
-class TestANewGroup:
+class TestNewGroup:
     def query(self, harness: BrokerHarness, topic: str = "T") -> tuple[int, str | None]:
         answer = harness.ask_code(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new", topic=topic, queueId=0)
         return answer.code, answer.ext.get("offset")
 
-    def test_begins_at_the_first_message_while_memory_holds_it(
+    def test_a_new_group_begins_at_the_first_message_that_memory_holds(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(memory, "PHYSICAL_BYTES", 100_000)
@@ -121,6 +123,6 @@ class TestANewGroup:
         harness.send("U", b"x" * 1000)
         assert self.query(harness) == (ResponseCode.QUERY_NOT_FOUND, None)
 
-    def test_begins_at_0_where_nothing_was_stored(self, harness: BrokerHarness) -> None:
+    def test_a_new_group_begins_at_zero_in_an_empty_queue(self, harness: BrokerHarness) -> None:
         assert harness.send("T", queue_id=1).code == 0
         assert self.query(harness) == self.query(harness, "nowhere") == (0, "0")

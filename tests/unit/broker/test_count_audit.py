@@ -1,4 +1,4 @@
-"""Once a day what waits is counted anew from its records."""
+"""The daily recount of pending messages from their records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def counts(harness: BrokerHarness) -> dict[str, int]:
 
 
 def fill(harness: BrokerHarness) -> dict[str, int]:
-    """What waits in each way, what is out, cancelled and rolled; how many wait for each topic."""
+    """Send messages of each kind, and let some be released, cancelled and rolled.
+
+    Returns the number of pending messages of each topic.
+    """
     for i in range(12):
         for topic, own in (
             ("T", {props.TIMER_DELAY_MS: str(500 if i < 3 else 200_000)}),
@@ -47,18 +50,18 @@ def fill(harness: BrokerHarness) -> dict[str, int]:
 
 
 def known(harness: BrokerHarness) -> dict[str, int]:
-    """What the timer knows to wait."""
+    """Return the timer's number of pending messages of each topic."""
     return harness.broker.store.queues.by_topic(harness.broker.timer.pending_by_queue)
 
 
 def falsify(harness: BrokerHarness) -> None:
-    """Counts as they must never be: too many, too few, below 0."""
+    """Make the counts wrong: too high, too low and below 0."""
     pending = harness.broker.timer.pending_by_queue
     for row in range(len(harness.broker.store.queues)):
         pending[row] += {"T": 100, "L": -50, "B": -1}.get(harness.broker.store.queues.key(row)[0], 0)
 
 
-class TestACount:
+class TestRecount:
     @pytest.fixture(autouse=True)
     def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(count_audit, "APART_MS", 0)
@@ -73,7 +76,7 @@ class TestACount:
             yield running
 
     def finish(self, harness: BrokerHarness, reading: HeldWorker) -> int:
-        """Run steps until there is none; how many."""
+        """Run all steps of the recount. Returns the number of steps."""
         steps = 0
         while reading.run():
             steps += 1
@@ -81,7 +84,7 @@ class TestACount:
             harness.tick()
         return steps
 
-    def test_what_is_wrong_is_put_right(
+    def test_a_recount_corrects_wrong_counts(
         self, harness: BrokerHarness, reading: HeldWorker, caplog: pytest.LogCaptureFixture
     ) -> None:
         waiting = fill(harness)
@@ -97,7 +100,7 @@ class TestACount:
         self.finish(harness, reading)
         assert "wrong" not in caplog.text and counts(harness) == waiting
 
-    def test_what_comes_and_goes_meanwhile(
+    def test_a_recount_includes_messages_sent_and_cancelled_meanwhile(
         self, harness: BrokerHarness, reading: HeldWorker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(recount, "STEP_UNITS_PLAIN", 3)
@@ -116,7 +119,7 @@ class TestACount:
         assert steps > 8
         assert counts(harness) == {"T": waiting["T"], "L": waiting["L"] + 2, "B": waiting["B"]}
 
-    def test_what_is_gone_before_it_was_counted(
+    def test_a_block_deleted_during_a_recount_changes_no_count(
         self, harness: BrokerHarness, reading: HeldWorker, caplog: pytest.LogCaptureFixture
     ) -> None:
         fill(harness)
@@ -127,7 +130,7 @@ class TestACount:
         self.finish(harness, reading)
         assert known(harness) == before and "could not be counted anew" in caplog.text
 
-    def test_it_can_be_off(self, tmp_path: Path) -> None:
+    def test_the_recount_can_be_switched_off(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, timer_check_metrics_when=ALL_DAY, timer_enable_check_metrics=False) as harness:
             fill(harness)
             falsify(harness)
@@ -136,12 +139,14 @@ class TestACount:
             assert known(harness) == wrong
 
 
-def test_at_its_hours_and_not_soon_after_a_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_recount_runs_at_its_hours_and_not_soon_after_a_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     hour = time.localtime(START_MS // 1000 + 5 * 3600).tm_hour
     caplog.set_level(logging.INFO)
     with BrokerHarness(tmp_path / "1", timer_check_metrics_when=f"{hour:02d}") as harness:
         counted = []
-        for _ in range(30):  # the clock goes on by an hour, and a minute passes
+        for _ in range(30):  # the clock steps forward by an hour, and a minute passes
             harness.clock.step(HOUR_MS)
             caplog.clear()
             harness.advance(61_000)

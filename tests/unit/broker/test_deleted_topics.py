@@ -1,4 +1,4 @@
-"""A topic that is deleted, and made anew."""
+"""Topics that are deleted and created again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MESSAGES = 5
 
 @pytest.fixture
 def deleted(harness: BrokerHarness) -> BrokerHarness:
-    """A broker that had a topic, T, with messages in two of its queues, and one of another."""
+    """A broker whose topic T was deleted with messages in two queues. Topic Other has one message."""
     for i in range(MESSAGES):
         for queue_id in (0, 1):
             harness.send("T", b"old %d" % i, queue_id=queue_id)
@@ -29,7 +29,7 @@ def offset(harness: BrokerHarness, code: RequestCode, topic: str = "T") -> int:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_new_one_of_its_name_has_none_of_its_messages(deleted: BrokerHarness, restarts: bool) -> None:
+def test_a_topic_created_again_has_none_of_the_old_messages(deleted: BrokerHarness, restarts: bool) -> None:
     if restarts:
         deleted.restart()
     deleted.send("T", b"new", queue_id=0)
@@ -40,16 +40,16 @@ def test_a_new_one_of_its_name_has_none_of_its_messages(deleted: BrokerHarness, 
     assert deleted.bodies("Other") == [b"stays"]
 
 
-def test_where_groups_were_is_forgotten(deleted: BrokerHarness) -> None:
+def test_a_deletion_removes_the_offsets_of_groups(deleted: BrokerHarness) -> None:
     assert deleted.broker.consumer_offsets.get("consumers", "T", 0) is None
 
 
-def test_its_queues_begin_where_they_ended(deleted: BrokerHarness) -> None:
+def test_the_queues_of_a_topic_created_again_begin_at_their_old_end(deleted: BrokerHarness) -> None:
     deleted.send("T", b"new", queue_id=0)
     assert offset(deleted, RequestCode.GET_MIN_OFFSET) == MESSAGES
 
 
-def test_what_was_parked_for_it_comes_when_it_is_due(harness: BrokerHarness) -> None:
+def test_a_parked_message_of_a_deleted_topic_is_released_when_due(harness: BrokerHarness) -> None:
     harness.send("T", b"old", queue_id=0)
     harness.send("T", b"late", queue_id=0, delay_ms=500)
     harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
@@ -58,7 +58,7 @@ def test_what_was_parked_for_it_comes_when_it_is_due(harness: BrokerHarness) -> 
     assert [one.message.body for one in harness.pull("T", 0, 1).records] == [b"late", b"new"]
 
 
-def test_the_files_before_the_last_are_removed(harness: BrokerHarness) -> None:
+def test_a_deletion_removes_all_queue_files_but_the_last(harness: BrokerHarness) -> None:
     folder = harness.broker.paths.consume_queue("T", 0)
     harness.send("T", queue_id=0)
     per_file = harness.broker.store.queues[harness.broker.store.queues.row("T", 0)].units_per_file

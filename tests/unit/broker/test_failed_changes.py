@@ -1,4 +1,4 @@
-"""Administrators' changes of topics and groups whose write fails, while other changes of the same entries wait."""
+"""Changes of topics and groups whose write fails, while other changes of the same entries wait."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ class TestGroups:
         admin.harness.restart(clean=False)
         assert admin.retries() == 2
 
-    def test_two_changes_in_one_failed_write_are_both_taken_back(self, admin: Admin) -> None:
+    def test_two_changes_in_one_failed_write_are_both_reverted(self, admin: Admin) -> None:
         stored = admin.put_group(7)
         admin.write()
         asked = admin.put_group(1), admin.put_group(2)
         admin.write(fails=True)
         assert codes(stored, *asked) == [0, FAILED, FAILED] and admin.retries() == 7
 
-    def test_the_value_before_a_failed_change_returns_when_the_later_one_fails_too(self, admin: Admin) -> None:
+    def test_two_failed_changes_restore_the_value_before_both(self, admin: Admin) -> None:
         first = admin.put_group(1)
         admin.begin_write(fails=True)
         second = admin.put_group(2)
@@ -133,7 +133,7 @@ class TestGroups:
         admin.write()
         assert codes(deleted) == [0] and admin.retries() is None
 
-    def test_a_failed_deletion_restores_a_group_that_a_client_has_named_meanwhile(self, admin: Admin) -> None:
+    def test_a_failed_deletion_restores_a_group_that_a_client_names_meanwhile(self, admin: Admin) -> None:
         admin.put_group(7)
         admin.write()
         deleted = admin.delete_group()
@@ -141,7 +141,7 @@ class TestGroups:
         admin.write(fails=True)
         assert codes(deleted) == [FAILED] and admin.retries() == 7
 
-    def test_forbidden_topics(self, admin: Admin) -> None:
+    def test_a_failed_change_of_forbidden_topics_keeps_the_stored_ones(self, admin: Admin) -> None:
         groups = admin.harness.broker.groups
         first = admin.forbid(readable=False)
         admin.begin_write(fails=True)
@@ -154,7 +154,7 @@ class TestGroups:
         admin.write(fails=True)
         assert codes(*both) == [FAILED, FAILED] and groups.is_forbidden("g", "T")
 
-    def test_a_failed_deletion_keeps_what_was_forbidden_meanwhile(self, admin: Admin) -> None:
+    def test_a_failed_deletion_keeps_topics_forbidden_meanwhile(self, admin: Admin) -> None:
         admin.put_group(7)
         admin.write()
         admin.delete_group()
@@ -167,7 +167,7 @@ class TestGroups:
 
 
 class TestTopics:
-    def test_two_changes_in_one_failed_write_are_both_taken_back(self, admin: Admin) -> None:
+    def test_two_changes_in_one_failed_write_are_both_reverted(self, admin: Admin) -> None:
         admin.put_topic(7)
         admin.write()
         asked = admin.put_topic(1), admin.put_topic(2)
@@ -182,7 +182,7 @@ class TestTopics:
         admin.write()
         assert codes(deleted, again) == [0, 0] and admin.queues() == 1
 
-    def test_a_change_of_a_topic_that_a_send_creates_survives_the_failed_creation(self, admin: Admin) -> None:
+    def test_a_change_survives_the_failed_creation_of_its_topic_by_a_send(self, admin: Admin) -> None:
         sent = admin.send()
         admin.begin_write(fails=True)
         changed = admin.put_topic(8)
@@ -192,7 +192,7 @@ class TestTopics:
         assert codes(sent, changed) == [FAILED, 0] and admin.queues() == 8
 
     @pytest.mark.parametrize("is_created", [True, False])
-    def test_a_failed_change_of_a_topic_that_a_send_creates(self, admin: Admin, is_created: bool) -> None:
+    def test_a_failed_change_of_a_topic_that_a_send_creates_is_reverted(self, admin: Admin, is_created: bool) -> None:
         sent = admin.send()
         admin.begin_write(fails=not is_created)
         changed = admin.put_topic(8)
@@ -202,7 +202,7 @@ class TestTopics:
         assert admin.queues() == (4 if is_created else None)
 
 
-def test_a_change_that_finds_no_room_to_wait_is_not_made(admin: Admin) -> None:
+def test_a_change_beyond_the_limit_of_waiting_changes_is_rejected(admin: Admin) -> None:
     with mock.patch.object(table_file, "WAITERS_MAX", 0):
         asked = admin.put_group(1), admin.put_topic(1), admin.forbid(readable=False)
         admin.harness.tick()

@@ -1,4 +1,4 @@
-"""The pipeline's requests at the broker: lease, long poll, upload, commit, and what makes a turn due."""
+"""The pipeline's requests at the broker: lease, long poll, upload, commit, and the time of a turn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def poll(harness: BrokerHarness, epoch: int, timeout_ms: int = 1000) -> Ask:
 
 
 class TestLease:
-    def test_terms(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_the_terms_of_a_lease_describe_the_store(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.open()
         assert model.terms == {
             "epoch": harness.broker.timer.turns.epoch,
@@ -55,7 +55,7 @@ class TestLease:
             "levels_ms": list(parse_levels(DEFAULT_LEVELS)),
         }
 
-    def test_held(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_second_pipeline_waits_until_the_lease_lapses(self, harness: BrokerHarness, model: PipelineModel) -> None:
         other = PipelineModel(harness, "other")
         model.open()
         with pytest.raises(Refused, match=r"LEASE_HELD: pipeline 'model' at 10.0.0.1:\d+ holds the lease") as refused:
@@ -69,7 +69,7 @@ class TestLease:
         with pytest.raises(Refused, match="STALE"):
             model.plan()
 
-    def test_two_pipelines_with_one_name(
+    def test_two_pipelines_with_one_name_do_not_share_a_lease(
         self, harness: BrokerHarness, model: PipelineModel, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The second one waits, although both have the same host name and process id."""
@@ -84,12 +84,14 @@ class TestLease:
         assert 1 <= len(refused) <= 4, "one line in ten seconds"
         assert "pipeline 'model' at 10.0.0.1:" in refused[0].message
 
-    def test_its_own_process_opens_it_again_at_once(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_the_process_of_the_holder_opens_the_lease_again_at_once(
+        self, harness: BrokerHarness, model: PipelineModel
+    ) -> None:
         epoch = model.open()
         assert PipelineModel(harness, model.name).open() == epoch + 1
         assert PipelineModel(harness, "renamed", holder_id=model.holder_id).open() == epoch + 2
 
-    def test_no_answer_reveals_the_id(self, harness: BrokerHarness) -> None:
+    def test_no_answer_reveals_the_id_of_the_holder(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness, "p", holder_id="THE-SECRET")
         model.open()
         answer = harness.ask_code(RequestCode.WMQ_METRICS, topics=5)
@@ -134,7 +136,7 @@ class TestLease:
                 epochs.add(PipelineModel(harness).open())
         assert len(epochs) == 5
 
-    def test_renewed(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_renewed_lease_does_not_lapse(self, harness: BrokerHarness, model: PipelineModel) -> None:
         other = PipelineModel(harness, "other")
         model.open()
         for _ in range(10):
@@ -142,14 +144,14 @@ class TestLease:
             model.renew()
         assert other.work() is Done.WAITING
 
-    def test_a_long_poll_keeps_it(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_long_polls_renew_the_lease(self, harness: BrokerHarness, model: PipelineModel) -> None:
         epoch = model.open()
         for _ in range(12):
             poll(harness, epoch)
             harness.advance(1000)
         assert PipelineModel(harness, "other").work() is Done.WAITING
 
-    def test_it_is_answered_when_the_epoch_is_durable(self, tmp_path: Path) -> None:
+    def test_an_opening_is_answered_once_the_epoch_is_on_disk(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
             asked = harness.submit(Command(code=RequestCode.WMQ_PIPELINE_OPEN, ext={"name": "p", "holderId": "1"}))
             harness.advance(500)
@@ -161,25 +163,27 @@ class TestLease:
             assert late.answer is not None and late.answer.code == ResponseCode.SYSTEM_ERROR
 
     @pytest.mark.parametrize("code", [RequestCode.WMQ_PIPELINE_RENEW, RequestCode.WMQ_PIPELINE_PLAN])
-    def test_after_a_restart_it_is_over(self, harness: BrokerHarness, model: PipelineModel, code: RequestCode) -> None:
+    def test_a_restart_ends_the_lease(self, harness: BrokerHarness, model: PipelineModel, code: RequestCode) -> None:
         epoch = model.open()
         harness.restart()
         answer = harness.ask_code(code, epoch=epoch)
         assert (answer.code, (answer.remark or "")[:6]) == (ResponseCode.INVALID_PARAMETER, "STALE:")
 
     @pytest.mark.parametrize("code", [9100, 9101, 9102, 9103, 9104, 9105])
-    def test_fields_that_must_be_there(self, harness: BrokerHarness, code: int) -> None:
+    def test_a_request_without_its_required_fields_is_rejected(self, harness: BrokerHarness, code: int) -> None:
         assert harness.ask(Command(code=code)).code == ResponseCode.SYSTEM_ERROR
 
 
 class TestSilence:
-    """A renewal tells for how long nothing was done for a turn."""
+    """The answer to a renewal has the time since the last work for a turn."""
 
     def quiet_ms(self, harness: BrokerHarness, model: PipelineModel) -> int:
         answer = harness.ask_code(RequestCode.WMQ_PIPELINE_RENEW, epoch=model.epoch)
         return int(answer.ext["quietMs"])
 
-    def test_it_grows_until_something_is_done(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_the_quiet_time_grows_until_a_turn_makes_progress(
+        self, harness: BrokerHarness, model: PipelineModel
+    ) -> None:
         model.over_the_wire = True
         model.open()
         harness.send("T", delay_ms=3000)
@@ -198,7 +202,9 @@ class TestSilence:
         model.commit(plan, [winner])
         assert self.quiet_ms(harness, model) == 0
 
-    def test_what_a_former_lease_does_is_nothing(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_requests_of_a_former_lease_do_not_end_the_quiet_time(
+        self, harness: BrokerHarness, model: PipelineModel
+    ) -> None:
         model.open()
         harness.send("T", delay_ms=3000)
         harness.advance(1000)
@@ -215,8 +221,8 @@ class TestSilence:
         assert self.quiet_ms(harness, model) == 700
 
 
-def test_a_commit_of_a_dead_application_changes_nothing(harness: BrokerHarness, model: PipelineModel) -> None:
-    """It did all of its turn but the commit; another one has the lease by then, and did the turn."""
+def test_a_commit_of_a_former_lease_changes_nothing(harness: BrokerHarness, model: PipelineModel) -> None:
+    """The application did all of its turn except the commit. Another one then took the lease and did the turn."""
     model.open()
     harness.send("T", b"once", delay_ms=3000)
     harness.advance(1000)
@@ -243,7 +249,7 @@ class TestWhenATurnIsDue:
 
     @staticmethod
     def wait(harness: BrokerHarness, ms: int) -> None:
-        """Time passes, and the broker ticks as often as one does that is polled."""
+        """Advance the clock. The broker ticks as often as a broker that gets polls."""
         harness.advance(ms, harness.tick, every_ms=LOOK_MS // 2)
 
     @pytest.fixture(autouse=True)
@@ -251,31 +257,33 @@ class TestWhenATurnIsDue:
         model.open()
         harness.advance(PACE_MS)
 
-    def test_never_when_there_is_nothing(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_no_turn_is_due_without_messages(self, harness: BrokerHarness, model: PipelineModel) -> None:
         assert not any(self.plan_after(harness, model, 1000) for _ in range(60))
 
-    def test_never_for_plain_messages(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_no_turn_is_due_for_plain_messages(self, harness: BrokerHarness, model: PipelineModel) -> None:
         for _ in range(10):
             harness.send("T")
         assert not any(self.plan_after(harness, model, 1000) for _ in range(20))
 
-    def test_when_what_waits_is_old_enough(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_turn_is_due_when_a_message_has_waited_long_enough(
+        self, harness: BrokerHarness, model: PipelineModel
+    ) -> None:
         harness.send("T", delay_ms=60_000)
         assert not self.plan_after(harness, model, AGE_MS - 1)
         assert self.plan_after(harness, model, 1 + LOOK_MS)
 
-    def test_when_it_is_due_soon(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_turn_is_due_for_a_message_due_soon(self, harness: BrokerHarness, model: PipelineModel) -> None:
         harness.send("T", delay_ms=4000)
         assert self.plan_after(harness, model, 1)
 
-    def test_when_there_is_much(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_turn_is_due_for_many_messages(self, harness: BrokerHarness, model: PipelineModel) -> None:
         for _ in range(999):
             harness.submit(harness.send_command("T", delay_ms=60_000))
         assert not self.plan_after(harness, model, 1)
         harness.send("T", delay_ms=60_000)
         assert self.plan_after(harness, model, 1)
 
-    def test_one_a_second_and_more_only_when_there_is_very_much(
+    def test_turns_keep_their_pace_unless_very_many_messages_wait(
         self, harness: BrokerHarness, model: PipelineModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from wheelmq.broker import turn_coordinator
@@ -291,7 +299,7 @@ class TestWhenATurnIsDue:
             harness.send("T", delay_ms=3000)
         assert model.turn()
 
-    def test_fewer_while_a_burst_is_released(
+    def test_turns_are_less_frequent_while_a_burst_is_released(
         self, harness: BrokerHarness, model: PipelineModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         harness.send("T", delay_ms=4000)
@@ -301,7 +309,9 @@ class TestWhenATurnIsDue:
         assert not self.plan_after(harness, model, BURST_PACES * PACE_MS - 1)
         assert self.plan_after(harness, model, 1)
 
-    def test_when_a_slot_comes_near(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_turn_is_due_before_the_messages_of_a_slot_are_due(
+        self, harness: BrokerHarness, model: PipelineModel
+    ) -> None:
         harness.send("T", delay_ms=15_000)
         self.wait(harness, AGE_MS + LOOK_MS)
         assert model.turn()
@@ -310,9 +320,9 @@ class TestWhenATurnIsDue:
             self.wait(harness, 100)
             turns += model.turn()
         left_ms = 1_800_000_000_250 + PACE_MS + 15_000 - harness.now_ms
-        assert 1000 < left_ms <= 5000  # half the lead before it, or so
+        assert 1000 < left_ms <= 5000  # about half the lead before the due time
 
-    def test_a_poll_is_held_until_then(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_poll_is_held_until_a_turn_is_due(self, harness: BrokerHarness, model: PipelineModel) -> None:
         asked = poll(harness, model.epoch)
         harness.advance(500)
         assert asked.answer is None
@@ -321,7 +331,7 @@ class TestWhenATurnIsDue:
         assert asked.answer is not None and asked.answer.code == 0
 
     @pytest.mark.parametrize(("asked_ms", "held_ms"), [(100, 100), (1000, 1000), (60_000, 1000), (-5, 0)])
-    def test_a_poll_is_held_a_second_at_most(
+    def test_a_poll_is_held_for_a_second_at_most(
         self, harness: BrokerHarness, model: PipelineModel, asked_ms: int, held_ms: int
     ) -> None:
         asked = poll(harness, model.epoch, asked_ms)
@@ -333,7 +343,7 @@ class TestWhenATurnIsDue:
 
 
 class TestPlan:
-    def test_it_is_given_again_word_for_word(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_repeated_poll_gets_the_same_plan(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.open()
         harness.send("T", delay_ms=3000)
         harness.advance(1000)
@@ -342,7 +352,7 @@ class TestPlan:
         harness.advance(5000)
         assert first is not None and model.plan() == first
 
-    def test_only_over_what_is_on_disk(self, tmp_path: Path) -> None:
+    def test_a_plan_covers_only_messages_on_disk(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
             model = PipelineModel(harness)
             model.open()
@@ -357,7 +367,7 @@ class TestPlan:
             assert plan is not None and plan.index_to == 1
             invariants.check(harness.broker)
 
-    def test_not_before_the_last_turn_is_durable(self, tmp_path: Path) -> None:
+    def test_no_plan_exists_before_the_last_turn_is_on_disk(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, worker=HeldWorker()) as harness:
             model = PipelineModel(harness)
             harness.send("T", delay_ms=3000)
@@ -369,7 +379,7 @@ class TestPlan:
             assert model.plan() is None
             invariants.check(harness.broker)
 
-    def test_a_new_lease_takes_the_turn_anew(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_new_lease_repeats_the_turn(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.open()
         harness.send("T", delay_ms=3000)
         harness.advance(1000)
@@ -393,7 +403,7 @@ class TestCommit:
         assert sorted(harness.bodies("T")) == [b"%d" % i for i in range(10)]
         invariants.check(harness.broker)
 
-    def test_said_twice_it_is_done_once(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_repeated_commit_takes_effect_once(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.fault = lambda code, command: Fault.REPEAT
         assert model.turn()
         assert harness.broker.timer.turns.turn == 1
@@ -401,7 +411,7 @@ class TestCommit:
         model.fault = lambda code, command: Fault.DELIVER
         self.finish(harness, model)
 
-    def test_its_answer_is_lost(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_commit_whose_answer_is_lost_takes_effect(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.fault = lambda code, command: (
             Fault.LOSE_ANSWER if code == RequestCode.WMQ_PIPELINE_COMMIT else Fault.DELIVER
         )
@@ -412,7 +422,9 @@ class TestCommit:
         self.finish(harness, model)
 
     @pytest.mark.parametrize("turn", [-1, 0, 2])
-    def test_of_another_turn(self, harness: BrokerHarness, model: PipelineModel, turn: int) -> None:
+    def test_a_commit_of_another_turn_is_rejected(
+        self, harness: BrokerHarness, model: PipelineModel, turn: int
+    ) -> None:
         plan = model.plan()
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
@@ -421,7 +433,7 @@ class TestCommit:
         model.commit(plan, winners)
         self.finish(harness, model)
 
-    def test_of_another_lease(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_commit_of_another_lease_is_rejected(self, harness: BrokerHarness, model: PipelineModel) -> None:
         plan = model.plan()
         assert plan is not None
         winners = [model.hand_over(plan, task) for task in model.read(plan)]
@@ -430,7 +442,7 @@ class TestCommit:
             model.commit(plan, winners)
         self.finish(harness, model)
 
-    def test_a_proposal_that_lacks_a_part_changes_nothing(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_commit_without_all_parts_changes_nothing(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.index_parts = 3
         plan = model.plan()
         assert plan is not None
@@ -448,16 +460,18 @@ class TestCommit:
         self.finish(harness, model)
 
     @pytest.mark.parametrize("body", [b"", b"{}", b"[{}]", b"[1]"])
-    def test_no_winners(self, harness: BrokerHarness, model: PipelineModel, body: bytes) -> None:
+    def test_a_commit_with_an_invalid_body_is_rejected(
+        self, harness: BrokerHarness, model: PipelineModel, body: bytes
+    ) -> None:
         model.plan()
         answer = harness.ask_code(RequestCode.WMQ_PIPELINE_COMMIT, body, epoch=model.epoch, turn=1)
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
-    def test_parts_attempts_and_chunks(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_turn_may_have_many_parts_attempts_and_chunks(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.index_parts, model.walk_parts, model.attempts, model.chunk_rows = 3, 4, 2, 2
         self.finish(harness, model)
 
-    def test_lost_uploads_are_tried_again(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_lost_uploads_are_retried(self, harness: BrokerHarness, model: PipelineModel) -> None:
         uploads: list[int] = []
 
         def every_other(code: RequestCode, command: Command) -> Fault:
@@ -470,7 +484,7 @@ class TestCommit:
         self.finish(harness, model)
         assert len(uploads) > 4
 
-    def test_late_uploads_harm_nobody(self, harness: BrokerHarness, model: PipelineModel) -> None:
+    def test_a_late_upload_is_rejected(self, harness: BrokerHarness, model: PipelineModel) -> None:
         model.fault = lambda code, command: (
             Fault.DELAY if code == RequestCode.WMQ_PIPELINE_UPLOAD and not model.delayed else Fault.DELIVER
         )
@@ -479,7 +493,7 @@ class TestCommit:
         assert answer is not None and answer.code == ResponseCode.INVALID_PARAMETER
         self.finish(harness, model)
 
-    def test_a_full_disk_changes_nothing(
+    def test_a_commit_on_a_full_disk_changes_nothing(
         self, harness: BrokerHarness, model: PipelineModel, disk: SimulatedDisk
     ) -> None:
         for _ in range(150):  # a file of the timer log holds 100 units
@@ -503,7 +517,7 @@ def two(tmp_path: Path) -> Iterator[tuple[PipelineModel, PipelineModel]]:
 
 
 def test_two_pipelines_take_turns_by_their_leases(two: tuple[PipelineModel, PipelineModel]) -> None:
-    """One dies, the other takes over, the first comes back and waits."""
+    """The first one dies, and the second one takes over. The first one comes back and waits."""
     one, other = two
     harness = one.harness
     sent = []
