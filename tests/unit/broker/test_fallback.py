@@ -1,4 +1,4 @@
-"""The broker does the pipeline's work while the pipeline is away: nothing is late, lost or released twice."""
+"""The broker does the pipeline's work while the pipeline is away: no message is late, lost or released twice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def send(harness: BrokerHarness, delays_ms: list[int], name: str = "m") -> dict[
 
 
 def index(harness: BrokerHarness, model: PipelineModel) -> None:
-    """Let the pipeline index all messages, and no longer."""
+    """Run the pipeline until it has indexed all messages."""
     harness.advance(4000, model.work, 500)
     assert harness.broker.timer.indexed_to == harness.broker.timer.queue.end
 
@@ -88,7 +88,7 @@ class TestWheelLane:
         assert stop != "stays up" or armed_by_lane(harness) > 140
 
     @pytest.mark.kernels
-    def test_with_kernels(self, tmp_path: Path) -> None:
+    def test_each_message_leaves_at_its_millisecond_with_kernels(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, **WIDE) as harness:
             due = send(harness, [40_000 + 331 * i for i in range(100)])
             index(harness, PipelineModel(harness))
@@ -96,7 +96,7 @@ class TestWheelLane:
             assert set(lateness(harness, due).values()) == {0}
             assert armed_by_lane(harness) == len(due)
 
-    def test_it_does_nothing_beside_a_pipeline_that_turns(self, harness: BrokerHarness) -> None:
+    def test_the_lane_is_idle_while_a_pipeline_turns(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         due = send(harness, [1000 + 1777 * i for i in range(60)])
         harness.advance(120_000, model.work, 500)
@@ -104,7 +104,7 @@ class TestWheelLane:
         assert armed_by_lane(harness) == 0 and harness.broker.pipeline.fallback.wheel_lane.slots_walked == 0
         assert not harness.broker.pipeline.fallback.is_active
 
-    def test_messages_that_are_overdue_leave_at_once(self, harness: BrokerHarness) -> None:
+    def test_overdue_messages_leave_at_once(self, harness: BrokerHarness) -> None:
         due = send(harness, [40_000 + 1000 * i for i in range(100)])
         index(harness, PipelineModel(harness))
         harness.clock.advance(90_000)  # the process did not run
@@ -114,7 +114,7 @@ class TestWheelLane:
         harness.advance(60_000)
         assert all(late_ms == 0 for body, late_ms in lateness(harness, due).items() if due[body] > max(out))
 
-    def test_a_turn_that_comes_late_brings_the_same_messages(self, harness: BrokerHarness) -> None:
+    def test_a_late_turn_releases_no_message_twice(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         due = send(harness, [40_000 + 500 * i for i in range(40)])
         index(harness, model)
@@ -129,7 +129,9 @@ class TestWheelLane:
         harness.advance(60_000)
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_a_message_indexed_into_a_slot_that_is_scanned(self, waiting: BrokerHarness, held: HeldWorker) -> None:
+    def test_a_message_indexed_during_the_scan_of_its_slot_leaves_in_time(
+        self, waiting: BrokerHarness, held: HeldWorker
+    ) -> None:
         model = PipelineModel(waiting)
         due = send(waiting, [40_000, 40_500])
         index(waiting, model)
@@ -143,7 +145,7 @@ class TestWheelLane:
         waiting.advance(20_000, waiting.run_jobs, 500)
         assert set(lateness(waiting, due).values()) == {0}
 
-    def test_a_message_indexed_into_a_slot_that_was_scanned(self, harness: BrokerHarness) -> None:
+    def test_a_message_indexed_after_the_scan_of_its_slot_leaves_in_time(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         due = send(harness, [40_000])
         index(harness, model)
@@ -161,7 +163,9 @@ class TestWheelLane:
         harness.advance(10_000)
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_what_falls_due_while_a_job_runs(self, waiting: BrokerHarness, held: HeldWorker) -> None:
+    def test_a_message_due_during_a_job_leaves_when_the_job_ends(
+        self, waiting: BrokerHarness, held: HeldWorker
+    ) -> None:
         due = send(waiting, [40_000])
         index(waiting, PipelineModel(waiting))
         waiting.advance(37_000)
@@ -172,7 +176,7 @@ class TestWheelLane:
         waiting.settle()
         assert lateness(waiting, due) == {b"m0": 6000}
 
-    def test_a_cancelled_message_stays_away(self, waiting: BrokerHarness, held: HeldWorker) -> None:
+    def test_a_message_cancelled_during_a_scan_is_not_released(self, waiting: BrokerHarness, held: HeldWorker) -> None:
         due = send(waiting, [40_100], "other")
         due_ms = waiting.now_ms + 40_000
         assert waiting.send("T", b"m0", deliver_ms=due_ms, properties={props.UNIQ_KEY: "K"}).code == 0
@@ -185,7 +189,7 @@ class TestWheelLane:
         waiting.advance(10_000, waiting.run_jobs, 500)
         assert lateness(waiting, due) == {b"other0": 0}
 
-    def test_the_pipeline_goes_on_where_the_broker_is(self, harness: BrokerHarness) -> None:
+    def test_the_pipeline_continues_after_the_slots_of_the_broker(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         due = send(harness, [40_000 + 1000 * i for i in range(150)])
         index(harness, model)
@@ -199,7 +203,7 @@ class TestWheelLane:
         harness.advance(100_000, model.work, 500)
         assert set(lateness(harness, due).values()) == {0} and armed_by_lane(harness) == before
 
-    def test_a_slot_that_cannot_be_read_holds_up_no_other(
+    def test_an_unreadable_slot_does_not_delay_other_slots(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         due = send(harness, [40_500, 45_500])
@@ -221,7 +225,7 @@ class TestWheelLane:
         harness.restart(clean=False)
         assert lateness(harness, due)[b"m0"] > 0
 
-    def test_many_in_one_slot_and_more_than_a_job_takes(
+    def test_more_messages_than_one_job_takes_leave_in_time(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(wheel_lane, "ROWS_MAX", 5)
@@ -232,7 +236,7 @@ class TestWheelLane:
 
 
 class TestIndexLane:
-    def test_no_pipeline_ever(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_the_broker_indexes_messages_without_a_pipeline(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         due = send(harness, [10_000 + 1000 * i for i in range(200)])
         timer = harness.broker.timer
         harness.advance(fallback.AWAY_MS - 2000)
@@ -249,8 +253,8 @@ class TestIndexLane:
         assert set(lateness(harness, due).values()) == {0}
         assert harness.broker.timer.armed_by["near_lane"] == 0
 
-    def test_a_wheel_that_comes_round_many_times(self, tmp_path: Path) -> None:
-        """Wheel and roll window of 20 s: each message rolls, and places of the wheel are taken again."""
+    def test_messages_that_roll_leave_in_time(self, tmp_path: Path) -> None:
+        """The wheel and the roll window have 20 s: messages roll, and slots of the wheel are used again."""
         with BrokerHarness(tmp_path) as harness:
             due: dict[bytes, int] = {}
             for i in range(30):
@@ -261,7 +265,7 @@ class TestIndexLane:
             assert set(lateness(harness, due).values()) == {0}
             assert harness.broker.timer.indexed_to > 0 and armed_by_lane(harness) > 0
 
-    def test_in_steps(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_broker_indexes_in_several_steps(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(index_lane, "ROWS_MAX", 7)
         monkeypatch.setattr(fallback, "ROWS_MAX", 7)
         due = send(harness, [100_000 + 10 * i for i in range(50)])
@@ -273,13 +277,15 @@ class TestIndexLane:
         harness.advance(60_000)
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_sooner_when_notes_run_out_of_room(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_broker_indexes_sooner_when_the_notes_fill_up(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(fallback, "CROWDED", 20)
         send(harness, [90_000] * 25)
         harness.advance(fallback.CROWDED_AWAY_MS + 1000)
         assert harness.broker.timer.indexed_to == 25 and harness.broker.timer.notes.count == 0
 
-    def test_only_messages_that_are_on_disk(self, tmp_path: Path) -> None:
+    def test_the_broker_indexes_only_messages_on_disk(self, tmp_path: Path) -> None:
         flushes = HeldWorker()
         with BrokerHarness(tmp_path, worker=flushes, background=HeldWorker(), **WIDE) as harness:
             send(harness, [90_000] * 3)
@@ -291,7 +297,7 @@ class TestIndexLane:
             assert harness.broker.timer.indexed_to == 3
             invariants.check(harness.broker)
 
-    def test_a_pipeline_that_comes_meanwhile_has_precedence(self, waiting: BrokerHarness, held: HeldWorker) -> None:
+    def test_a_plan_of_a_pipeline_replaces_a_step_of_the_broker(self, waiting: BrokerHarness, held: HeldWorker) -> None:
         due = send(waiting, [100_000] * 3)
         waiting.advance(fallback.AWAY_MS + 1000)
         assert len(held) > 0 and waiting.broker.timer.indexed_to == 0
@@ -301,7 +307,7 @@ class TestIndexLane:
         model.open()
         plan = model.plan()
         assert plan is not None and plan.index_to == 3
-        held.tell()  # the broker's own rows are for nothing now
+        held.tell()  # the broker discards its own rows
         waiting.tick()
         assert waiting.broker.timer.indexed_to == 0 and waiting.broker.timer.turns.plan == plan
         model.commit(plan, [model.hand_over(plan, task) for task in model.read(plan)])
@@ -309,7 +315,9 @@ class TestIndexLane:
         waiting.advance(60_000, waiting.run_jobs, 500)
         assert set(lateness(waiting, due).values()) == {0}
 
-    def test_a_pipeline_that_never_commits(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_pipeline_that_never_commits_loses_its_lease(
+        self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+    ) -> None:
         model = PipelineModel(harness)
         model.open()
         due = send(harness, [200_000 + 1000 * i for i in range(10)])
@@ -330,7 +338,7 @@ class TestIndexLane:
         harness.advance(120_000)
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_a_pipeline_that_comes_back_has_time_for_its_first_turn(self, harness: BrokerHarness) -> None:
+    def test_a_returning_pipeline_has_time_for_its_first_turn(self, harness: BrokerHarness) -> None:
         harness.advance(10 * fallback.HUNG_MS)
         model = PipelineModel(harness)
         send(harness, [300_000])
@@ -340,8 +348,8 @@ class TestIndexLane:
         harness.advance(60_000, model.renew, 1000)
         assert harness.broker.timer.turns.epoch == epoch
 
-    def test_without_room_on_disk(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
-        """A step that finds no room for units changes nothing, and is done when there is room."""
+    def test_an_index_step_on_a_full_disk_is_repeated_later(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+        """A step without room for its units changes nothing. The broker repeats it when there is room."""
         due = send(harness, [150_000 + 10 * i for i in range(150)])  # more than one file of units
         disk.is_full = lambda path: True
         harness.advance(fallback.AWAY_MS + 5000)
@@ -360,9 +368,9 @@ POINTS = ("lane.scan", "lane.armed", "commit.units", "mark.before")
 
 class TestKills:
     def live(self, folder: Path, die_at: int | None) -> tuple[list[str], int]:
-        """Let a pipeline index messages and stay away; kill the broker at failpoint `die_at` after that.
+        """Let a pipeline index messages and stop. Then kill the broker at failpoint `die_at`.
 
-        Returns the failpoints that the broker passed after that, and the greatest lateness.
+        Returns the failpoints that the broker passed since the pipeline stopped, and the greatest lateness.
         """
         with Stops() as stops, BrokerHarness(folder, **WIDE) as harness:
             due = send(harness, [35_000 + 4000 * i for i in range(6)])
@@ -382,7 +390,9 @@ class TestKills:
             assert harness.broker.timer.indexed_to == len(due)
             return stops.passed[first:], max(lateness(harness, due).values())
 
-    def test_at_the_failpoints_of_both_lanes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_kill_at_a_failpoint_of_either_lane_delays_no_message(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(fallback, "AWAY_MS", 20_000)
         passed, late_ms = self.live(tmp_path / "whole", None)
         assert late_ms == 0 and set(POINTS) <= set(passed)
@@ -395,7 +405,9 @@ class TestKills:
 
 class TestTimercheck:
     @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-    def test_it_says_which_slots_are_out(self, harness: BrokerHarness, disk: SimulatedDisk, clean: bool) -> None:
+    def test_timercheck_names_the_last_released_slot(
+        self, harness: BrokerHarness, disk: SimulatedDisk, clean: bool
+    ) -> None:
         """Apache RocketMQ would read each slot from there on, and deliver its messages again."""
         due = send(harness, [40_000 + 1000 * i for i in range(60)])
         index(harness, PipelineModel(harness))
@@ -409,7 +421,7 @@ class TestTimercheck:
 
 
 class TestLog:
-    def test_once_when_it_begins_and_once_when_it_ends(
+    def test_the_start_and_the_end_of_a_fallback_are_logged_once(
         self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO)
@@ -425,7 +437,9 @@ class TestLog:
         ended = [record for record in caplog.records if "turns again" in record.message]
         assert [record.levelno for record in ended] == [logging.INFO] and "messages armed" in ended[0].message
 
-    def test_at_a_start(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_start_logs_that_no_pipeline_has_the_lease(
+        self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level(logging.INFO)
         send(harness, [100_000] * 3)
         index(harness, PipelineModel(harness))

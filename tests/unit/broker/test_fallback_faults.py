@@ -1,4 +1,4 @@
-"""The broker's own lanes with pipelines that crash, damaged files and errors that no code expects."""
+"""The broker's own lanes with pipelines that crash, damaged files and unexpected errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class TestCrashLoop:
         assert waited_ms <= fallback.HUNG_MS + 2 * period_ms
         invariants.check(harness.broker)
 
-    def test_more_messages_than_notes(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_messages_without_notes_leave_in_time_during_a_crash_loop(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A message without a note reaches its slot only through an index step."""
         monkeypatch.setattr(notes, "NOTES_MAX", 30)
         monkeypatch.setattr(fallback, "CROWDED", 22)
@@ -68,7 +70,7 @@ class TestCrashLoop:
         assert harness.broker.timer.notes.passed_over > 0
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_a_step_that_finds_nothing_on_disk_ends_no_takeover(
+    def test_a_step_without_messages_on_disk_does_not_end_a_takeover(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The broker takes the lease back for its step, and not for a step that could not begin."""
@@ -88,7 +90,7 @@ class TestCrashLoop:
         assert harness.broker.pipeline.fallback.indexed == 3
 
     def test_a_new_pipeline_has_time_for_its_first_turn(self, harness: BrokerHarness) -> None:
-        """An old crash takes no time from a pipeline that comes after an absence."""
+        """A crash long ago does not shorten the time of a pipeline that starts later."""
         crash(harness)
         harness.advance(10 * fallback.HUNG_MS)
         model = PipelineModel(harness, holder_id="supervisor")
@@ -107,7 +109,7 @@ def write_link(harness: BrokerHarness, position: int, target: int) -> None:
 
 
 class TestDamagedSlots:
-    def test_a_link_into_a_file_that_the_job_does_not_hold(self, tmp_path: Path) -> None:
+    def test_a_link_into_a_missing_file_does_not_delay_other_slots(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, timer_log_file_bytes=52 * 5 + 16, **WIDE) as harness:
             due = send(harness, [80_000] * 6, "other")  # more than the first file of the timer log
             due |= send(harness, [40_500, 40_600, 45_500, 50_500])
@@ -121,10 +123,10 @@ class TestDamagedSlots:
             assert {body for body, late_ms in released.items() if late_ms == 0} == set(due) - {b"m0", b"m1"}
 
     @pytest.mark.parametrize("error", [ZeroDivisionError(), OSError(5, "cannot be read")])
-    def test_an_error_that_no_code_expects(
+    def test_an_unexpected_error_in_a_slot_does_not_block_later_slots(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, error: Exception
     ) -> None:
-        """It holds up later slots for some tries, and not for ever."""
+        """The error delays later slots for some tries only."""
         due = send(harness, [40_500, 60_500])
         index(harness, PipelineModel(harness))
         fail_in_slot(harness, monkeypatch, due[b"m0"], error)
@@ -165,7 +167,9 @@ class TestDamagedSlots:
         check = load_check(disk, paths)
         assert check is not None and check.last_read_ms == slot_ms
 
-    def test_many_skipped_slots_hold_up_no_other(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_skipped_slots_do_not_delay_other_slots(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         due = send(harness, [40_000 + 1000 * i for i in range(20)])
         index(harness, PipelineModel(harness))
         add = harness.broker.timer.skipped
@@ -182,8 +186,8 @@ class TestDamagedSlots:
         harness.advance(2 * skipped.RETRY_MS)
         assert len(lateness(harness, due)) == 20 and not add
 
-    def test_a_chain_that_is_cut_short(self, harness: BrokerHarness) -> None:
-        """A damaged link that ends the chain early loses no message without a word."""
+    def test_a_slot_whose_chain_is_cut_short_is_skipped_and_retried(self, harness: BrokerHarness) -> None:
+        """A damaged link that ends the chain early loses no message silently."""
         due = send(harness, [40_100, 40_200, 40_300, 45_500])
         index(harness, PipelineModel(harness))
         slot_ms = harness.broker.timer.floor_slot(due[b"m0"])
@@ -196,7 +200,7 @@ class TestDamagedSlots:
         assert len(lateness(harness, due)) == 4
 
     @pytest.mark.kernels
-    def test_one_damaged_record_holds_up_no_other_message(
+    def test_one_damaged_record_does_not_delay_other_messages(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Units of Apache and of older versions have no details, so the lane reads the records."""
@@ -254,7 +258,7 @@ class TestEnd:
         assert harness.broker.pipeline.fallback.is_active
         assert "turns again" not in caplog.text
 
-    def test_a_pipeline_without_work_ends_it_after_a_lead(
+    def test_a_pipeline_without_work_ends_the_fallback_after_a_lead(
         self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level("INFO")
@@ -271,7 +275,7 @@ class TestEnd:
 
 
 class TestErrorsOfIndexSteps:
-    def test_an_error_waits_and_holds_up_no_other_work(
+    def test_a_failed_index_step_waits_and_does_not_delay_other_work(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         tries = []
@@ -292,7 +296,9 @@ class TestErrorsOfIndexSteps:
         harness.advance(140_000)
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_the_fallback_is_a_step_of_its_own(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failed_fallback_does_not_fail_the_pipeline_step(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def fail(*_: object, **__: object) -> None:
             raise ZeroDivisionError("a defect")
 

@@ -1,4 +1,4 @@
-"""Consume filters: SQL92 on pulls, what heartbeats register, what is kept of it over a stop."""
+"""Consume filters: SQL92 on pulls, the registration by heartbeats, and the file of filters."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def harness(tmp_path: Path) -> Any:
 
 
 def sql(text: str, *, version: int = 1, topic: str = "T", **more: Any) -> dict[str, Any]:
-    """A subscription by an expression."""
+    """Return a subscription by an SQL92 expression."""
     return {"topic": topic, "subString": text, "expressionType": SQL92, "subVersion": version, **more}
 
 
-def beat(
+def send_heartbeat(
     harness: BrokerHarness,
     *subscriptions: dict[str, Any],
     group: str = "consumers",
@@ -47,13 +47,13 @@ def leave(harness: BrokerHarness, group: str = "consumers") -> None:
 
 
 def pull(harness: BrokerHarness, topic: str = "T", *, version: int = 1, **fields: Any) -> tuple[int, list[bytes]]:
-    """What a pull without a subscription of its own gets: a code, and bodies."""
+    """Pull without a subscription in the request. Returns the code and the bodies."""
     pulled = harness.pull(topic, sysFlag=0, subscription=None, subVersion=version, **fields)
     return pulled.answer.code, [record.message.body for record in pulled.records]
 
 
-def kept(harness: BrokerHarness) -> dict[str, Any]:
-    """What consumerFilter.json says, by topic and group."""
+def stored_filters(harness: BrokerHarness) -> dict[str, Any]:
+    """Return the filters in consumerFilter.json by topic and group."""
     raw = (harness.broker.paths.config_file("consumerFilter.json")).read_bytes()
     table = msgspec.json.decode(raw)["filterDataByTopic"]
     assert all(one["topic"] == topic for topic, one in table.items())
@@ -79,7 +79,9 @@ class TestPull:
             ("n > 99", []),
         ],
     )
-    def test_with_its_own_expression(self, harness: BrokerHarness, text: str, found: list[bytes]) -> None:
+    def test_a_pull_with_its_own_expression_gets_matching_messages(
+        self, harness: BrokerHarness, text: str, found: list[bytes]
+    ) -> None:
         pulled = harness.pull("T", subscription=text, expressionType=SQL92)
         assert [record.message.body for record in pulled.records] == found
         assert (pulled.answer.code, pulled.next_offset) == (0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY, 4)
@@ -87,17 +89,19 @@ class TestPull:
     @pytest.mark.parametrize(
         ("kind", "text"), [(SQL92, "n = "), (SQL92, ""), (SQL92, None), ("SQL99", "n = 5"), ("SQL92 ", "n = 5")]
     )
-    def test_an_expression_that_is_none(self, harness: BrokerHarness, kind: str, text: str | None) -> None:
+    def test_a_pull_with_an_invalid_expression_is_rejected(
+        self, harness: BrokerHarness, kind: str, text: str | None
+    ) -> None:
         answer = harness.pull("T", subscription=text, expressionType=kind).answer
         assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
         assert (answer.remark or "").startswith("parse the consumer's subscription failed: ")
 
     @pytest.mark.parametrize("kind", ["", None, "TAG"])
-    def test_types_of_tags(self, harness: BrokerHarness, kind: str | None) -> None:
+    def test_a_pull_without_an_sql92_type_filters_by_tags(self, harness: BrokerHarness, kind: str | None) -> None:
         assert len(harness.pull("T", subscription="A", expressionType=kind).records) == 3
 
-    def test_no_longer_than_a_moment(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An expression may be long, and the properties too: the broker's loop is not held up by one pull."""
+    def test_a_slow_filter_ends_its_pull_early(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A long expression over many properties must not block the event loop."""
         real = Condition.matches
 
         def slow(condition: Condition, properties: Properties) -> bool:
@@ -112,88 +116,88 @@ class TestPull:
         pulled = harness.pull("T", offset=next_offset, **asked)
         assert [record.message.body for record in pulled.records] == [b"-"]
 
-    def test_as_many_as_asked_for_and_on_from_there(self, harness: BrokerHarness) -> None:
+    def test_a_filtered_pull_continues_after_its_last_message(self, harness: BrokerHarness) -> None:
         first = harness.pull("T", subscription="n > 4", expressionType=SQL92, maxMsgNums=1)
         assert ([record.message.body for record in first.records], first.next_offset) == ([b"5"], 1)
         second = harness.pull("T", 0, 1, subscription="n > 4", expressionType=SQL92)
         assert [record.message.body for record in second.records] == [b"15"]
 
-    def test_as_the_heartbeat_says(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10"))
+    def test_a_pull_uses_the_newest_expression_of_a_heartbeat(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > 10"))
         assert pull(harness) == (0, [b"15"])
-        beat(harness, sql("n < 10", version=1))  # not a newer one
+        send_heartbeat(harness, sql("n < 10", version=1))  # the version is not newer
         assert pull(harness) == (0, [b"15"])
-        beat(harness, sql("n < 10", version=2))
+        send_heartbeat(harness, sql("n < 10", version=2))
         assert pull(harness, version=2) == (0, [b"5"])
         assert pull(harness, version=3)[0] == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
-    def test_a_heartbeat_with_an_expression_that_is_none(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > "))
+    def test_a_heartbeat_with_an_invalid_expression_removes_the_filter(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > "))
         assert pull(harness)[0] == ResponseCode.FILTER_DATA_NOT_EXIST
-        beat(harness, sql("n > 10", version=2))
+        send_heartbeat(harness, sql("n > 10", version=2))
         assert pull(harness)[0] == 0
-        beat(harness, sql("n > > 10", version=3))
+        send_heartbeat(harness, sql("n > > 10", version=3))
         assert pull(harness)[0] == ResponseCode.FILTER_DATA_NOT_EXIST
 
-    def test_a_heartbeat_without_an_expression(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10", version=5))
-        beat(harness, sql("", version=6))
+    def test_a_heartbeat_without_an_expression_leaves_the_filter_outdated(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > 10", version=5))
+        send_heartbeat(harness, sql("", version=6))
         assert pull(harness, version=6)[0] == ResponseCode.FILTER_DATA_NOT_LATEST
 
     @pytest.mark.parametrize("subscription", [sql("n > 10"), {"topic": "T", "subString": "B", "codeSet": [66]}])
-    def test_class_filters_are_the_clients(self, harness: BrokerHarness, subscription: dict[str, Any]) -> None:
-        beat(harness, {**subscription, "subVersion": 1, "classFilterMode": True})
+    def test_class_filters_are_left_to_the_client(self, harness: BrokerHarness, subscription: dict[str, Any]) -> None:
+        send_heartbeat(harness, {**subscription, "subVersion": 1, "classFilterMode": True})
         assert len(pull(harness)[1]) == 4
 
-    def test_tags_that_are_none_match_nothing(self, harness: BrokerHarness) -> None:
-        beat(harness, {"topic": "T", "subString": " || ", "codeSet": [], "tagsSet": [], "subVersion": 1})
+    def test_a_subscription_with_empty_tags_matches_no_message(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, {"topic": "T", "subString": " || ", "codeSet": [], "tagsSet": [], "subVersion": 1})
         assert pull(harness) == (ResponseCode.PULL_RETRY_IMMEDIATELY, [])
 
-    def test_what_is_no_tag_code_passes_tags(self, harness: BrokerHarness) -> None:
+    def test_units_without_a_tag_code_pass_a_tag_filter(self, harness: BrokerHarness) -> None:
         harness.send("T", b"later", properties={"DELAY": "5", "TAGS": "A"})
-        waiting = harness.pull(SCHEDULE_TOPIC, 4, subscription="X")  # its units say when it is due
+        waiting = harness.pull(SCHEDULE_TOPIC, 4, subscription="X")  # its units hold a due time instead of a tag code
         assert [record.message.body for record in waiting.records] == [b"later"]
 
-    def test_a_damaged_message_is_passed_over(self, harness: BrokerHarness) -> None:
+    def test_a_filtered_pull_skips_a_damaged_message(self, harness: BrokerHarness) -> None:
         log = harness.broker.store.log
         log.damaged = frozenset({log.start})
         assert harness.pull("T", subscription="TRUE", expressionType=SQL92).records[0].message.body == b"15"
 
 
 class TestSwitchedOff:
-    """As it is unless asked for, with Apache RocketMQ too."""
+    """Filtering by SQL92 is off by default, as in Apache RocketMQ."""
 
     @pytest.fixture(autouse=True)
     def off(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.restart(enable_property_filter=False)
 
-    def test_pulls_are_refused(self, harness: BrokerHarness) -> None:
+    def test_pulls_by_sql92_are_rejected(self, harness: BrokerHarness) -> None:
         answer = harness.pull("T", subscription="n = 5", expressionType=SQL92).answer
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        told = (
+        remark = (
             "The broker does not support consumer to filter message by SQL92: such filters are off by default, as with "
             "Apache RocketMQ; start the broker with enablePropertyFilter=true"
         )
-        assert answer.remark == told
+        assert answer.remark == remark
         assert harness.pull("T", subscription="A", expressionType="TAG").answer.code == 20
 
     @pytest.mark.parametrize("text", ["n > 10", "n >"])
-    def test_after_a_heartbeat_too(self, harness: BrokerHarness, text: str) -> None:
-        beat(harness, sql(text))
+    def test_pulls_after_a_heartbeat_with_sql92_are_rejected(self, harness: BrokerHarness, text: str) -> None:
+        send_heartbeat(harness, sql(text))
         assert pull(harness)[0] == ResponseCode.SYSTEM_ERROR
 
-    def test_what_was_kept_stays(self, harness: BrokerHarness) -> None:
+    def test_stored_filters_stay_unchanged_while_filtering_is_off(self, harness: BrokerHarness) -> None:
         harness.restart(enable_property_filter=True)
-        beat(harness, sql("n > 10"))
+        send_heartbeat(harness, sql("n > 10"))
         harness.advance(10_000)
-        before = kept(harness)
+        before = stored_filters(harness)
         harness.restart(clean=False, enable_property_filter=False)
-        beat(harness, sql("n > 20", version=2))
+        send_heartbeat(harness, sql("n > 20", version=2))
         harness.restart()
-        assert kept(harness) == before
+        assert stored_filters(harness) == before
 
-    def test_checks_of_clients_are_refused(self, harness: BrokerHarness) -> None:
+    def test_client_checks_of_sql92_are_rejected(self, harness: BrokerHarness) -> None:
         assert check(harness, sql("n = 5")).code == ResponseCode.SYSTEM_ERROR
         assert check(harness, {"topic": "T", "subString": "A"}).code == 0
 
@@ -216,14 +220,14 @@ class TestCheck:
             ({**sql("n"), "expressionType": "X"}, 23, "no X expression: the expression type X is not known"),
         ],
     )
-    def test_what_is_asked(
+    def test_a_client_check_rejects_invalid_expressions(
         self, harness: BrokerHarness, subscription: dict[str, Any] | None, code: int, remark: str | None
     ) -> None:
         answer = check(harness, subscription)
         assert answer.code == code
         assert (answer.remark or "").startswith(remark or "") and (answer.remark is None) is (remark is None)
 
-    def test_nothing_is_asked(self, harness: BrokerHarness) -> None:
+    def test_an_empty_client_check_succeeds_and_an_unreadable_one_fails(self, harness: BrokerHarness) -> None:
         assert harness.ask(Command(code=RequestCode.CHECK_CLIENT_CONFIG)).code == 0
         assert harness.ask(Command(code=RequestCode.CHECK_CLIENT_CONFIG, body=b"{")).code == ResponseCode.SYSTEM_ERROR
 
@@ -232,7 +236,7 @@ class TestHolds:
     @pytest.fixture(autouse=True)
     def topic(self, harness: BrokerHarness) -> None:
         harness.broker.topics.create_for_group("T", 2)
-        beat(harness, sql("n > 10"))
+        send_heartbeat(harness, sql("n > 10"))
 
     def hold(self, harness: BrokerHarness, offset: int = 0) -> Ask:
         command = harness.pull_command(
@@ -242,7 +246,7 @@ class TestHolds:
         harness.tick()
         return asked
 
-    def test_what_matches_wakes_it_and_nothing_else(self, harness: BrokerHarness) -> None:
+    def test_only_a_matching_message_wakes_a_held_pull(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness)
         for n in ("5", "ten", "10"):
             harness.send("T", properties={"n": n})
@@ -252,7 +256,7 @@ class TestHolds:
         assert asked.answer is not None
         assert (asked.answer.code, asked.answer.ext["nextBeginOffset"]) == (0, "5")
 
-    def test_its_last_answer_says_how_far_it_looked(self, harness: BrokerHarness) -> None:
+    def test_an_expired_pull_returns_the_offset_after_its_scan(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness)
         for _ in range(3):
             harness.send("T", properties={"n": "5"})
@@ -260,7 +264,7 @@ class TestHolds:
         assert asked.answer is not None
         assert (asked.answer.code, asked.answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "3")
 
-    def test_what_is_there_and_does_not_match_is_answered_at_once(self, harness: BrokerHarness) -> None:
+    def test_a_pull_over_messages_that_do_not_match_is_answered_at_once(self, harness: BrokerHarness) -> None:
         harness.send("T", properties={"n": "5"})
         asked = self.hold(harness)
         assert asked.answer is not None
@@ -269,38 +273,40 @@ class TestHolds:
 
 
 class TestRetryTopics:
-    """A consumer gets all of its retry topic: it subscribes to that by tags."""
+    """A consumer subscribes to its retry topic by tags, and receives all messages of it."""
 
     @pytest.fixture(autouse=True)
     def messages(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10"))
+        send_heartbeat(harness, sql("n > 10"))
         for n in ("5", "15"):
             for origin in ("T", "U"):
                 properties = {"n": n, "RETRY_TOPIC": origin}
                 harness.send(retry_topic("consumers"), f"{origin}{n}".encode(), properties=properties)
         harness.send(retry_topic("consumers"), b"none", properties={"n": "5"})
 
-    def test_by_tags_all_come(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10"), {"topic": retry_topic("consumers"), "subString": "*", "subVersion": 1})
+    def test_a_pull_by_tags_gets_all_messages_of_the_retry_topic(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > 10"), {"topic": retry_topic("consumers"), "subString": "*", "subVersion": 1})
         assert len(pull(harness, retry_topic("consumers"))[1]) == 5
 
     @pytest.mark.parametrize(
         ("supported", "found"), [(False, [b"T5", b"U5", b"none"]), (True, [b"U5", b"T15", b"U15", b"none"])]
     )
-    def test_by_an_expression(self, harness: BrokerHarness, supported: bool, found: list[bytes]) -> None:
+    def test_expressions_apply_to_retry_topics_only_if_supported(
+        self, harness: BrokerHarness, supported: bool, found: list[bytes]
+    ) -> None:
         harness.restart(filter_support_retry=supported)
-        beat(harness, sql("n > 10"), sql("n = 5", topic=retry_topic("consumers")))
+        send_heartbeat(harness, sql("n > 10"), sql("n = 5", topic=retry_topic("consumers")))
         assert pull(harness, retry_topic("consumers")) == (0, found)
 
 
 class TestFile:
-    def test_what_a_heartbeat_registers(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10", version=7), {"topic": "U", "subString": "A"})
+    def test_the_file_holds_the_expressions_of_heartbeats(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > 10", version=7), {"topic": "U", "subString": "A"})
         began_ms = harness.now_ms
         harness.advance(10_000)
-        bits = {"bitNum": 112, "bitPos": kept(harness)["T"]["consumers"]["bloomFilterData"]["bitPos"]}
+        bits = {"bitNum": 112, "bitPos": stored_filters(harness)["T"]["consumers"]["bloomFilterData"]["bitPos"]}
         assert len(bits["bitPos"]) == 3
-        assert kept(harness) == {
+        assert stored_filters(harness) == {
             "T": {
                 "consumers": {
                     "consumerGroup": "consumers",
@@ -316,52 +322,55 @@ class TestFile:
             }
         }
 
-    def test_no_file_without_expressions(self, harness: BrokerHarness) -> None:
-        beat(harness, {"topic": "T", "subString": "A"}, sql("n >"))
+    def test_no_file_is_written_without_valid_expressions(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, {"topic": "T", "subString": "A"}, sql("n >"))
         harness.restart()
         assert not harness.broker.paths.config_file("consumerFilter.json").exists()
 
-    def test_a_topic_that_is_subscribed_to_no_more(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10"), sql("n > 20", topic="U"))
+    def test_the_filter_of_an_unsubscribed_topic_is_marked_dead(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > 10"), sql("n > 20", topic="U"))
         harness.advance(5)
-        beat(harness, sql("n > 10"))
+        send_heartbeat(harness, sql("n > 10"))
         now_ms = harness.now_ms
         harness.advance(10_000)
-        assert (kept(harness)["U"]["consumers"]["deadTime"], kept(harness)["U"]["consumers"]["dead"]) == (now_ms, True)
-        assert not kept(harness)["T"]["consumers"]["dead"]
+        assert (
+            stored_filters(harness)["U"]["consumers"]["deadTime"],
+            stored_filters(harness)["U"]["consumers"]["dead"],
+        ) == (now_ms, True)
+        assert not stored_filters(harness)["T"]["consumers"]["dead"]
 
-    def test_a_group_that_is_gone_is_forgotten_a_day_later(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10"), group="other")
-        beat(harness, sql("n > 10"))
+    def test_the_filter_of_an_absent_group_is_deleted_later(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > 10"), group="other")
+        send_heartbeat(harness, sql("n > 10"))
         harness.advance(7)
         leave(harness)
         left_ms = harness.now_ms
         harness.advance(10_000)
-        assert kept(harness)["T"]["consumers"]["deadTime"] == left_ms
+        assert stored_filters(harness)["T"]["consumers"]["deadTime"] == left_ms
         harness.restart(filter_data_clean_time_span=HOUR_MS)
         harness.advance(HOUR_MS - 60_000)
-        beat(harness, sql("n > 10"), group="other")
-        assert kept(harness)["T"].keys() == {"consumers", "other"}
+        send_heartbeat(harness, sql("n > 10"), group="other")
+        assert stored_filters(harness)["T"].keys() == {"consumers", "other"}
         harness.advance(60_000)
-        assert kept(harness)["T"].keys() == {"other"}
+        assert stored_filters(harness)["T"].keys() == {"other"}
 
-    def test_a_member_that_comes_back_brings_it_back(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10"))
+    def test_a_returning_member_revives_its_filter(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > 10"))
         harness.advance(60_000)
-        alive = kept(harness)
+        alive = stored_filters(harness)
         harness.restart(clean=False)
         known = harness.broker.consumer_filters.find("T", "consumers")
         assert known is not None and known.is_dead
         assert known.data.dead_time == harness.now_ms - DIED_BEFORE_START_MS
-        beat(harness, sql("n > 10"))
+        send_heartbeat(harness, sql("n > 10"))
         assert not known.is_dead
         harness.advance(10_000)
-        assert kept(harness) == alive
+        assert stored_filters(harness) == alive
 
-    def test_a_lost_connection_is_a_member_less(self, harness: BrokerHarness) -> None:
+    def test_a_filter_dies_with_the_last_connection_of_its_group(self, harness: BrokerHarness) -> None:
         connections = [harness.connect(), harness.connect()]
         for connection in connections:
-            beat(harness, sql("n > 10"), connection=connection)
+            send_heartbeat(harness, sql("n > 10"), connection=connection)
         known = harness.broker.consumer_filters.find("T", "consumers")
         assert known is not None
         harness.lose(connections[0])
@@ -369,8 +378,8 @@ class TestFile:
         harness.lose(connections[1])
         assert known.is_dead
 
-    def test_an_expression_in_the_file_that_is_none(self, harness: BrokerHarness) -> None:
-        beat(harness, sql("n > 10"), sql("n > 20", topic="U"))
+    def test_an_invalid_expression_in_the_file_is_ignored(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, sql("n > 10"), sql("n > 20", topic="U"))
         path = harness.broker.paths.config_file("consumerFilter.json")
         harness.stop()
         path.write_bytes(path.read_bytes().replace(b"n > 20", b"n > > "))
@@ -378,7 +387,7 @@ class TestFile:
         assert harness.broker.consumer_filters.find("U", "consumers") is None
         assert harness.broker.consumer_filters.find("T", "consumers") is not None
 
-    def test_what_apache_wrote(self, harness: BrokerHarness) -> None:
+    def test_a_file_written_by_apaches_broker_is_read(self, harness: BrokerHarness) -> None:
         path = harness.broker.paths.config_file("consumerFilter.json")
         harness.stop()
         path.write_text(
@@ -388,5 +397,5 @@ class TestFile:
         )
         harness.start()
         harness.send("T", b"15", properties={"n": "15"})
-        beat(harness, sql("n < 10", version=3))  # what the broker knows already, it says
+        send_heartbeat(harness, sql("n < 10", version=3))  # the broker keeps its expression for a known version
         assert pull(harness, version=3) == (0, [b"15"])

@@ -1,4 +1,4 @@
-"""When answers wait for the disk, and what they say when it fails."""
+"""Answers that wait for the disk, and failures of the disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def worker() -> HeldWorker:
 
 @pytest.fixture
 def harness(tmp_path: Path, worker: HeldWorker) -> Iterator[BrokerHarness]:
-    """SYNC_FLUSH, with an fsync that the test lets happen."""
+    """A broker with SYNC_FLUSH. The test decides when an fsync runs."""
     with BrokerHarness(tmp_path, worker=worker, flush_mode="SYNC_FLUSH") as running:
         running.run_jobs()
         yield running
@@ -40,7 +40,7 @@ class TestSync:
         assert asked.answer is not None and asked.answer.code == 0
         assert asked.answer.ext["queueOffset"] == "0"
 
-    def test_one_flush_frees_many(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_one_flush_answers_many_sends(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asks = [harness.submit(harness.send_command("T"), harness.connect()) for _ in range(10)]
         harness.tick()
         syncs = len(harness.disk.syncs)
@@ -50,7 +50,7 @@ class TestSync:
         assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
         assert len(harness.disk.syncs) == syncs + 1
 
-    def test_what_comes_during_a_flush_waits_for_the_next(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_a_send_during_a_flush_waits_for_the_next_flush(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         first = harness.submit(harness.send_command("T"))
         harness.tick()
         second = harness.submit(harness.send_command("T"))
@@ -61,7 +61,7 @@ class TestSync:
         harness.run_jobs()
         assert second.answer is not None and second.answer.code == 0
 
-    def test_in_the_order_of_the_log(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_answers_follow_the_order_of_the_log(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         connection = harness.connect()
         asks = [harness.submit(harness.send_command("T"), connection) for _ in range(5)]
         harness.tick()
@@ -69,20 +69,22 @@ class TestSync:
         assert list(connection.answers) == [asked.opaque for asked in asks]
 
     @pytest.mark.parametrize(("wait", "waits"), [("true", True), ("false", False), ("x", False), (None, True)])
-    def test_wait_false_does_not_wait(self, harness: BrokerHarness, wait: str | None, waits: bool) -> None:
+    def test_a_send_with_wait_false_does_not_wait_for_the_disk(
+        self, harness: BrokerHarness, wait: str | None, waits: bool
+    ) -> None:
         asked = harness.submit(harness.send_command("T", properties={} if wait is None else {props.WAIT: wait}))
         harness.tick()
         assert (asked.answer is None) is waits
 
-    def test_a_delayed_message_waits_too(self, harness: BrokerHarness) -> None:
+    def test_a_delayed_send_waits_for_the_disk(self, harness: BrokerHarness) -> None:
         asked = harness.submit(harness.send_command("T", delay_ms=5000))
         harness.tick()
         assert asked.answer is None
         harness.run_jobs()
         assert asked.answer is not None and asked.answer.ext["recallHandle"]
 
-    def test_a_burst_puts_nothing_off(self, harness: BrokerHarness) -> None:
-        """Who comes next would wait for all of it."""
+    def test_a_burst_does_not_delay_a_synchronous_flush(self, harness: BrokerHarness) -> None:
+        """The next send would wait for all unflushed records."""
         harness.submit(harness.send_command("T", properties={props.WAIT: "false"}))
         harness.tick()
         harness.run_jobs()
@@ -92,12 +94,12 @@ class TestSync:
         harness.run_jobs()
         assert harness.broker.store.log.synced == harness.broker.store.log.end
 
-    def test_pulls_do_not_wait(self, harness: BrokerHarness) -> None:
+    def test_pulls_do_not_wait_for_the_disk(self, harness: BrokerHarness) -> None:
         harness.submit(harness.send_command("T", b"x"))
         harness.tick()
         assert harness.bodies("T") == [b"x"]
 
-    def test_a_message_sent_back_waits_too(self, harness: BrokerHarness) -> None:
+    def test_a_message_sent_back_waits_for_the_disk(self, harness: BrokerHarness) -> None:
         harness.submit(harness.send_command("T", b"x"))
         harness.tick()
         harness.run_jobs()
@@ -111,7 +113,7 @@ class TestSync:
 
 
 class TestTimeout:
-    def test_it_is_answered_when_the_time_is_over(self, harness: BrokerHarness) -> None:
+    def test_a_send_whose_flush_is_late_gets_a_timeout(self, harness: BrokerHarness) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.advance(4900)
         assert asked.answer is None
@@ -119,10 +121,10 @@ class TestTimeout:
         assert asked.answer is not None
         assert asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert asked.answer.ext["queueOffset"] == "0" and asked.answer.ext["msgId"]
-        harness.run_jobs()  # and the late flush answers nobody twice
+        harness.run_jobs()  # the late flush sends no second answer
         assert harness.bodies("T") == [b"body"]
 
-    def test_at_the_time(self, harness: BrokerHarness) -> None:
+    def test_the_timeout_is_sent_at_the_configured_time(self, harness: BrokerHarness) -> None:
         harness.restart(sync_flush_timeout_ms=1234)
         due_ms = harness.now_ms + 1234
         asked = harness.submit(harness.send_command("T"))
@@ -130,7 +132,7 @@ class TestTimeout:
             harness.advance_to_next()
         assert harness.now_ms == due_ms
 
-    def test_after_an_idle_spell(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_a_send_after_an_idle_time_does_not_time_out(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         harness.tick()
         harness.clock.advance(5000)
         asked = harness.submit(harness.send_command("T"))
@@ -144,7 +146,7 @@ class TestTimeout:
 class TestFailure:
     ERROR = OSError(5, "Input/output error")
 
-    def test_the_broker_has_failed(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_a_failed_flush_fails_the_broker(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
         worker.fail_next(self.ERROR)
@@ -156,7 +158,7 @@ class TestFailure:
         harness.advance(500)
         assert harness.send("T", properties={props.WAIT: "false"}).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
-    def test_nothing_is_acknowledged_after_it(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_no_send_is_acknowledged_after_a_failed_flush(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         asked = harness.submit(harness.send_command("T"))
         harness.tick()
         worker.fail_next(self.ERROR)
@@ -166,7 +168,7 @@ class TestFailure:
             harness.advance(500)
         assert asked.answer is None or asked.answer.code != 0
 
-    def test_who_waits_is_told(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_waiting_sends_get_a_timeout_after_a_failed_flush(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         before = harness.submit(harness.send_command("T"))
         harness.tick()
         during = harness.submit(harness.send_command("T"))
@@ -181,7 +183,7 @@ class TestFailure:
         assert harness.broker.flush.next_ms() is None
         assert harness.broker.next_tick_ms() > 0
 
-    def test_a_flush_that_ends_well_after_another_failure_frees_nobody(
+    def test_a_flush_that_succeeds_after_a_failure_acknowledges_no_send(
         self, harness: BrokerHarness, worker: HeldWorker
     ) -> None:
         asked = harness.submit(harness.send_command("T"))
@@ -193,7 +195,7 @@ class TestFailure:
         assert asked.answer is not None and asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert harness.broker.store.log.synced == synced
 
-    def test_nothing_is_released_after_it(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_no_message_is_released_after_a_failed_flush(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         harness.submit(harness.send_command("T", delay_ms=2000))
         harness.tick()
         worker.fail_next(self.ERROR)
@@ -204,7 +206,7 @@ class TestFailure:
         harness.tick()
         assert harness.broker.store.log.end == end
 
-    def test_a_mark_that_cannot_be_written_is_a_failure(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_a_failed_write_of_the_mark_fails_the_broker(self, harness: BrokerHarness, worker: HeldWorker) -> None:
         model = PipelineModel(harness)
         model.is_patient = False
         model.work()
@@ -212,7 +214,7 @@ class TestFailure:
         worker.run()
         assert harness.broker.failure is self.ERROR
 
-    def test_no_turn_is_committed_after_it(self, harness: BrokerHarness) -> None:
+    def test_no_turn_is_committed_after_a_failure(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.submit(harness.send_command("T", delay_ms=20_000))
         harness.run_jobs()
@@ -227,7 +229,9 @@ class TestFailure:
                 step()
         assert harness.broker.timer.turns.turn == plan.turn - 1
 
-    def test_offsets_that_cannot_be_saved_are_not(self, harness: BrokerHarness, worker: HeldWorker) -> None:
+    def test_a_failed_save_of_offsets_does_not_fail_the_broker(
+        self, harness: BrokerHarness, worker: HeldWorker
+    ) -> None:
         harness.broker.consumer_offsets.commit("g", "T", 0, 5)
         harness.advance(6000)
         worker.fail_next(self.ERROR)
@@ -242,7 +246,7 @@ class TestAsync:
             running.run_jobs()
             yield running
 
-    def test_answers_do_not_wait(self, harness: BrokerHarness) -> None:
+    def test_answers_do_not_wait_for_the_disk(self, harness: BrokerHarness) -> None:
         assert harness.send("T").code == 0
 
     def test_a_flush_follows_within_the_interval(self, harness: BrokerHarness) -> None:
@@ -252,13 +256,13 @@ class TestAsync:
         harness.run_jobs()
         assert harness.broker.store.log.synced == harness.broker.store.log.end
 
-    def test_few_pages_wait_for_more_and_not_for_ever(self, harness: BrokerHarness) -> None:
+    def test_few_pages_are_flushed_after_the_thorough_interval(self, harness: BrokerHarness) -> None:
         harness.restart(flush_commit_log_least_pages=4, flush_commit_log_thorough_interval=3000)
         log = harness.broker.store.log
         harness.send("T", bytes(20_000))
         harness.advance(600)
         harness.run_jobs()
-        assert log.synced == log.end  # pages enough
+        assert log.synced == log.end  # enough pages
         harness.send("T")
         assert harness.broker.next_tick_ms() > 0
         harness.advance(2000)
@@ -268,7 +272,7 @@ class TestAsync:
         harness.run_jobs()
         assert log.synced == log.end
 
-    def test_while_a_burst_leaves_it_takes_some_intervals(self, harness: BrokerHarness) -> None:
+    def test_a_flush_during_a_burst_waits_for_several_intervals(self, harness: BrokerHarness) -> None:
         flush, log = harness.broker.flush, harness.broker.store.log
         harness.advance(1000)
         harness.send("T")
@@ -283,7 +287,7 @@ class TestAsync:
         harness.run_jobs()
         assert log.synced == log.end
 
-    def test_a_long_interval_is_no_longer_in_a_burst(self, harness: BrokerHarness) -> None:
+    def test_a_burst_does_not_prolong_a_long_interval(self, harness: BrokerHarness) -> None:
         harness.restart(flush_interval_ms=BURST_MS_MAX)
         flush, log = harness.broker.flush, harness.broker.store.log
         harness.send("T")
@@ -293,7 +297,9 @@ class TestAsync:
         harness.run_jobs()
         assert log.synced == log.end
 
-    def test_much_is_flushed_in_a_burst_too(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_bytes_are_flushed_during_a_burst(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(flush_module, "BURST_BYTES_MAX", 10_000)
         harness.send("T")
         harness.run_jobs()
@@ -302,8 +308,8 @@ class TestAsync:
         harness.run_jobs()
         assert harness.broker.store.log.synced == harness.broker.store.log.end
 
-    def test_what_is_ahead_of_the_end_is_left_alone(self, harness: BrokerHarness) -> None:
-        """It was stored to so that a store costs no fault, which a flush of it would bring back."""
+    def test_pages_after_the_end_of_the_log_are_not_flushed(self, harness: BrokerHarness) -> None:
+        """The broker has touched these pages to avoid page faults. A flush would bring the faults back."""
         harness.send("T")
         log = harness.broker.store.log
         file = log.files.file_at(0)
@@ -316,7 +322,7 @@ class TestAsync:
         assert not harness.disk.holds(file.path, ahead, ahead + 1)
         file.array[ahead] = 0
 
-    def test_nothing_is_flushed_when_nothing_is_new(self, harness: BrokerHarness) -> None:
+    def test_no_flush_runs_without_new_records(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.advance(500)
         harness.run_jobs()

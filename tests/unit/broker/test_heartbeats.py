@@ -30,12 +30,12 @@ def heartbeat(groups: int, subscriptions: int = 1, **fields: str) -> Command:
     return Command(code=RequestCode.HEART_BEAT, body=json.dumps(body).encode())
 
 
-def test_a_thousand_new_groups_are_one_write_of_each_table(tmp_path: Path) -> None:
+def test_a_thousand_new_groups_cause_one_write_of_each_table(tmp_path: Path) -> None:
     tables = HeldWorker()
     with BrokerHarness(tmp_path, tables=tables) as harness:
         asked = harness.submit(heartbeat(1000))
         harness.settle()
-        assert asked.answer is not None and asked.answer.code == 0  # it does not wait for the disk
+        assert asked.answer is not None and asked.answer.code == 0  # the answer does not wait for the disk
         assert len(harness.broker.clients.consumers) == 1000 and not tables
         harness.advance(1000)
         with mock.patch.object(config_file, "save", wraps=config_file.save) as saves:
@@ -51,10 +51,10 @@ def test_a_clean_stop_saves_the_tables(harness: BrokerHarness) -> None:
     assert harness.broker.groups.known("g2") is not None and "%RETRY%g2" in harness.broker.topics
 
 
-def test_many_groups_are_served_in_slices(harness: BrokerHarness) -> None:
+def test_a_heartbeat_of_many_groups_is_served_in_slices(harness: BrokerHarness) -> None:
     ticking = harness.clock.monotonic
     harness.clock.monotonic = lambda: ticking() + next(counter)  # type: ignore[method-assign]
-    counter = iter(i * 0.001 for i in range(1_000_000))  # each look at the clock takes 1 ms
+    counter = iter(i * 0.001 for i in range(1_000_000))  # the clock moves on with each read
     asked = harness.submit(heartbeat(1000))
     served = len(harness.broker.clients.consumers)
     assert 0 < served < 10 and asked.answer is None
@@ -66,13 +66,15 @@ def test_many_groups_are_served_in_slices(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize(("groups", "subscriptions"), [(ENTRIES_MAX // 2 + 1, 1), (1, ENTRIES_MAX)])
-def test_too_many_are_refused(harness: BrokerHarness, groups: int, subscriptions: int) -> None:
+def test_a_heartbeat_with_too_many_groups_or_topics_is_rejected(
+    harness: BrokerHarness, groups: int, subscriptions: int
+) -> None:
     answer = harness.ask(heartbeat(groups, subscriptions))
     assert answer.code == ResponseCode.INVALID_PARAMETER and str(ENTRIES_MAX) in (answer.remark or "")
     assert not harness.broker.clients.consumers
 
 
-def test_a_group_that_cannot_be_deleted_stays(harness: BrokerHarness) -> None:
+def test_a_group_stays_if_its_deletion_fails(harness: BrokerHarness) -> None:
     body = json.dumps({"groupName": "g", "retryMaxTimes": 3}).encode()
     assert harness.ask_code(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
     harness.broker.groups.forbid("g", "T", forbidden=True)
@@ -87,7 +89,7 @@ def test_a_group_that_cannot_be_deleted_stays(harness: BrokerHarness) -> None:
 class TestExpressions:
     LONG = " OR ".join(f"a = '{i}'" for i in range(100))
 
-    def test_long_ones_are_parsed_off_the_loop(self, tmp_path: Path) -> None:
+    def test_long_expressions_are_parsed_off_the_loop(self, tmp_path: Path) -> None:
         reading = HeldWorker()
         with BrokerHarness(tmp_path, reading=reading, enable_property_filter=True) as harness:
             harness.send("t0", queue_id=0, properties={"a": "7"})
@@ -101,21 +103,25 @@ class TestExpressions:
             assert asked.answer is not None and asked.answer.code == 0
             assert pulled.answer is not None and pulled.answer.code == 0
             assert harness.broker.consumer_filters.find("t0", "g0") is not None
-            assert harness.ask(heartbeat(1, subString=self.LONG, expressionType="SQL92")).code == 0  # it is known now
+            assert (
+                harness.ask(heartbeat(1, subString=self.LONG, expressionType="SQL92")).code == 0
+            )  # the broker knows the expression now
 
-    def test_too_many_characters_are_refused(self, harness: BrokerHarness) -> None:
+    def test_a_heartbeat_with_too_many_characters_is_rejected(self, harness: BrokerHarness) -> None:
         answer = harness.ask(heartbeat(40, 10, subString=self.LONG, expressionType="SQL92"))
         assert answer.code == ResponseCode.INVALID_PARAMETER and str(EXPRESSION_CHARS_MAX) in (answer.remark or "")
 
-    def test_the_log_shows_the_beginning_of_a_wrong_one(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_log_shows_the_beginning_of_a_wrong_expression(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with BrokerHarness(tmp_path, enable_property_filter=True) as harness:
             harness.ask(heartbeat(3, subString="(" + self.LONG, expressionType="SQL92"))
         lines = [one.getMessage() for one in caplog.records if "no filter" in one.message]
         assert len(lines) == 1 and len(lines[0]) < 400
 
 
-class TestOvertaken:
-    """Requests and losses that come while a heartbeat or a pull waits until its expression is parsed."""
+class TestRequestsDuringParsing:
+    """Requests and lost connections while a heartbeat or a pull waits for the parsing of its expression."""
 
     @pytest.fixture
     def reading(self) -> HeldWorker:
@@ -136,14 +142,14 @@ class TestOvertaken:
     def leave(self, group: str, kind: str = "consumerGroup") -> Command:
         return Command(code=RequestCode.UNREGISTER_CLIENT, ext={"clientID": "c", kind: group})
 
-    def test_a_client_that_is_gone_is_no_member(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
+    def test_a_client_whose_connection_is_lost_does_not_join(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         asked = parsing.submit(self.long_heartbeat())
         parsing.lose(asked.connection)
         assert reading.run() == 1
         parsing.settle()
         assert not parsing.broker.clients.consumers and not len(parsing.broker.clients.unfinished)
 
-    def test_a_group_that_was_left_is_not_registered(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
+    def test_a_group_that_the_client_left_is_not_registered(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         asked = parsing.submit(self.long_heartbeat(2))
         assert parsing.ask(self.leave("g0")).code == 0
         reading.run()
@@ -151,7 +157,9 @@ class TestOvertaken:
         assert asked.answer is not None and asked.answer.code == 0
         assert list(parsing.broker.clients.consumers) == ["g1"] and not len(parsing.broker.clients.unfinished)
 
-    def test_a_producer_group_that_was_left(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
+    def test_a_producer_group_that_the_client_left_is_not_registered(
+        self, parsing: BrokerHarness, reading: HeldWorker
+    ) -> None:
         command = self.long_heartbeat()
         command.body = command.body.replace(b'"producerDataSet": []', b'"producerDataSet": [{"groupName": "p"}]')
         parsing.submit(command)
@@ -168,7 +176,7 @@ class TestOvertaken:
         consumers = parsing.broker.clients.consumers
         assert sorted(consumers) == ["g0", "g1"] and sorted(consumers["g0"].subscriptions) == ["t0", "t1"]
 
-    def test_a_group_that_is_left_between_slices(self, harness: BrokerHarness) -> None:
+    def test_a_group_left_between_slices_is_not_registered(self, harness: BrokerHarness) -> None:
         with mock.patch.object(slices, "SLICE_S", 0.0):  # one group for each slice
             asked = harness.submit(heartbeat(100))
             assert len(harness.broker.clients.consumers) < 10
@@ -177,7 +185,7 @@ class TestOvertaken:
         assert asked.answer is not None and asked.answer.code == 0
         assert len(harness.broker.clients.consumers) == 99 and not len(harness.broker.clients.unfinished)
 
-    def test_a_client_with_many_pulls_that_goes_between_slices(self, harness: BrokerHarness) -> None:
+    def test_a_client_with_many_pulls_lost_between_slices_does_not_join(self, harness: BrokerHarness) -> None:
         harness.send("T", queue_id=0)
         with mock.patch.object(slices, "SLICE_S", 0.0), mock.patch.object(holds, "WOKEN_MAX", 1):
             for _ in range(50):
@@ -187,7 +195,7 @@ class TestOvertaken:
             harness.settle()
         assert not harness.broker.clients.consumers and not len(harness.broker.clients.unfinished)
 
-    def test_a_heartbeat_that_finds_no_free_slice(self, harness: BrokerHarness) -> None:
+    def test_a_heartbeat_without_a_free_slice_is_rejected(self, harness: BrokerHarness) -> None:
         with mock.patch.object(slices, "UNDER_WAY_MAX", 0):
             assert harness.ask(heartbeat(100)).code == ResponseCode.SYSTEM_BUSY
         assert not len(harness.broker.clients.unfinished)
@@ -196,14 +204,16 @@ class TestOvertaken:
         fields = {"subscription": self.LONG, "expressionType": "SQL92"}
         return harness.submit(harness.pull_command("t0", offset=1, hold_ms=10_000, **fields))
 
-    def test_pulls_of_a_client_that_is_gone_are_not_held(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
+    def test_pulls_of_a_lost_client_are_not_held(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
         asked = [self.pull(parsing) for _ in range(50)]
         parsing.lose(asked[0].connection)
         reading.run()
         parsing.settle()
         assert not len(parsing.broker.holds)
 
-    def test_a_pull_that_finds_no_room_after_the_parsing(self, parsing: BrokerHarness, reading: HeldWorker) -> None:
+    def test_a_pull_beyond_the_limit_of_holds_is_rejected_after_parsing(
+        self, parsing: BrokerHarness, reading: HeldWorker
+    ) -> None:
         failed = parsing.broker.dispatch.counts["failed"]
         with mock.patch.object(holds, "HOLDS_OF_ONE_MAX", 1):
             first, second = self.pull(parsing), self.pull(parsing)

@@ -1,4 +1,4 @@
-"""Hooks around requests, sends and consumption: when they are called, with what, and what they may do."""
+"""Hooks around requests, sends and consumption: their calls, arguments and effects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORBIDDEN = PeerError(ResponseCode.NO_PERMISSION, "not you")
 
 
 class Seen:
-    """Every hook there is; does what a test tells it to."""
+    """Every kind of hook. Records its calls, and raises the errors that a test sets."""
 
     def __init__(self) -> None:
         self.before: list[tuple[str, int]] = []
@@ -77,23 +77,23 @@ def rpc(harness: BrokerHarness, seen: Seen) -> BrokerHarness:
 
 
 class TestRpc:
-    def test_each_request_and_its_answer(self, rpc: BrokerHarness, seen: Seen) -> None:
+    def test_rpc_hooks_see_each_request_and_its_answer(self, rpc: BrokerHarness, seen: Seen) -> None:
         rpc.send("T")
         rpc.ask(Command(code=UNKNOWN))
         address = f"10.0.0.1:{rpc.client.peer.port}"
         assert seen.before == [(address, RequestCode.SEND_MESSAGE_V2), (address, UNKNOWN)]
         assert seen.after == [(address, RequestCode.SEND_MESSAGE_V2, 0), (address, UNKNOWN, 3)]
 
-    def test_an_answer_that_is_a_refusal(self, rpc: BrokerHarness, seen: Seen) -> None:
+    def test_rpc_hooks_see_the_answer_to_an_invalid_request(self, rpc: BrokerHarness, seen: Seen) -> None:
         rpc.ask(Command(code=RequestCode.PULL_MESSAGE))
         assert [code for _, _, code in seen.after] == [ResponseCode.SYSTEM_ERROR]
 
-    def test_oneway(self, rpc: BrokerHarness, seen: Seen) -> None:
+    def test_rpc_hooks_see_the_result_of_a_oneway_request(self, rpc: BrokerHarness, seen: Seen) -> None:
         rpc.submit(rpc.send_command("T"), oneway=True)
         rpc.tick()
         assert [code for _, _, code in seen.after] == [0]
 
-    def test_both_may_change_what_they_see(self, rpc: BrokerHarness) -> None:
+    def test_rpc_hooks_may_change_requests_and_answers(self, rpc: BrokerHarness) -> None:
         class Changes(Seen):
             def before_request(self, address: str, request: Command) -> None:
                 request.body = b"changed"
@@ -113,7 +113,7 @@ class TestRpc:
             (KeyError("x"), ResponseCode.SYSTEM_ERROR, "KeyError: 'x'"),
         ],
     )
-    def test_one_that_raises_before(
+    def test_an_error_before_a_request_rejects_the_request(
         self, rpc: BrokerHarness, seen: Seen, error: Exception, code: int, remark: str
     ) -> None:
         seen.raises_before = error
@@ -123,14 +123,14 @@ class TestRpc:
         rpc.broker.hooks.rpc.clear()
         assert rpc.bodies("T") == [b"body"]
 
-    def test_one_that_raises_after(self, rpc: BrokerHarness, seen: Seen) -> None:
+    def test_an_error_after_a_request_replaces_the_answer(self, rpc: BrokerHarness, seen: Seen) -> None:
         seen.raises_after = KeyError("x")
         answer = rpc.send("T")
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'x'")
         rpc.broker.hooks.rpc.clear()
-        assert rpc.bodies("T") == [b"body", b"body"]  # it was too late to refuse it
+        assert rpc.bodies("T") == [b"body", b"body"]  # the broker had stored the message
 
-    def test_a_held_pull_is_told_of_when_it_is_answered(self, rpc: BrokerHarness, seen: Seen) -> None:
+    def test_rpc_hooks_see_a_held_pull_when_it_is_answered(self, rpc: BrokerHarness, seen: Seen) -> None:
         asked = rpc.submit(rpc.pull_command("T", offset=1, hold_ms=1000))
         rpc.tick()
         assert seen.after == []
@@ -140,15 +140,15 @@ class TestRpc:
         assert asked.answer is not None and asked.answer.code == ResponseCode.NO_PERMISSION
         assert [code for _, code, _ in seen.after] == [RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE]
 
-    def test_a_held_pull_whose_client_goes(self, rpc: BrokerHarness, seen: Seen) -> None:
-        """It is told of as well, once: a hook may count requests that are under way."""
+    def test_rpc_hooks_see_the_end_of_a_held_pull_of_a_lost_client(self, rpc: BrokerHarness, seen: Seen) -> None:
+        """A hook may count the requests in progress, so it sees the end of each request once."""
         rpc.submit(rpc.pull_command("T", offset=1, hold_ms=1000))
         rpc.tick()
         rpc.lose(rpc.client)
         rpc.advance(2000)
         assert [answered for _, _, answered in seen.after] == [None]
 
-    def test_an_answer_that_waits_for_the_disk(self, tmp_path: Path, seen: Seen) -> None:
+    def test_rpc_hooks_see_an_answer_before_it_waits_for_the_disk(self, tmp_path: Path, seen: Seen) -> None:
         with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", worker=HeldWorker()) as harness:
             harness.broker.hooks.register_rpc_hook(seen)
             asked = harness.submit(harness.send_command("T"))
@@ -157,7 +157,7 @@ class TestRpc:
             harness.run_jobs()
             assert asked.answer is not None and asked.answer.code == 0
 
-    def test_a_request_that_fails_after_it_has_waited(self, tmp_path: Path, seen: Seen) -> None:
+    def test_rpc_hooks_see_a_request_that_fails_after_a_wait(self, tmp_path: Path, seen: Seen) -> None:
         tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             harness.broker.hooks.register_rpc_hook(seen)
@@ -171,7 +171,7 @@ class TestRpc:
             assert [code for _, _, code in seen.after] == [ResponseCode.SYSTEM_ERROR]
             assert harness.broker.dispatch.counts["failed"] == 1
 
-    def test_what_is_told_to_come_again_is_not_seen(self, rpc: BrokerHarness, seen: Seen) -> None:
+    def test_rpc_hooks_do_not_see_a_request_rejected_as_busy(self, rpc: BrokerHarness, seen: Seen) -> None:
         rpc.broker.ticks.begin()
         rpc.clock.advance(1001)
         assert rpc.send("T").code == ResponseCode.SYSTEM_BUSY
@@ -185,7 +185,7 @@ class TestSend:
         harness.broker.hooks.register_send_message_hook(seen)
         return harness
 
-    def test_the_context(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_the_context_of_a_send_has_the_fields_of_the_message(self, hooked: BrokerHarness, seen: Seen) -> None:
         answer = hooked.send("T", b"four", queue_id=-1, properties={props.UNIQ_KEY: "K"})
         (context,) = seen.sent
         assert seen.sends == [context]
@@ -209,31 +209,31 @@ class TestSend:
             ({props.TRAN_MSG: "false"}, MessageKind.NORMAL),
         ],
     )
-    def test_what_it_asks_for(
+    def test_the_context_names_the_kind_of_the_message(
         self, hooked: BrokerHarness, seen: Seen, properties: dict[str, str], kind: MessageKind
     ) -> None:
         assert hooked.send("T", properties=properties).code == 0
         assert [context.kind for context in seen.sent] == [kind]
 
-    def test_a_send_that_is_refused(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_the_context_of_a_rejected_send_has_code_and_remark(self, hooked: BrokerHarness, seen: Seen) -> None:
         hooked.send("bad/name")
         (context,) = seen.sent
         assert (context.code, context.is_success, context.message_id) == (ResponseCode.INVALID_PARAMETER, False, None)
         assert context.remark is not None
 
-    def test_one_that_refuses(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_a_send_hook_may_reject_a_send(self, hooked: BrokerHarness, seen: Seen) -> None:
         seen.raises_before = FORBIDDEN
         answer = hooked.send("T")
         assert (answer.code, answer.remark, answer.ext) == (ResponseCode.NO_PERMISSION, "not you", {})
         assert [context.code for context in seen.sent] == [ResponseCode.NO_PERMISSION]
         assert hooked.bodies("T") == [b"body"]
 
-    def test_what_else_they_raise_changes_nothing(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_other_errors_of_send_hooks_change_nothing(self, hooked: BrokerHarness, seen: Seen) -> None:
         seen.raises_before = seen.raises_after = KeyError("x")
         assert hooked.send("T").code == 0
         assert len(seen.sent) == 1
 
-    def test_a_batch(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_the_context_of_a_batch_says_so(self, hooked: BrokerHarness, seen: Seen) -> None:
         command = hooked.send_command("T", b"", m=True)
         command.code = RequestCode.SEND_BATCH_MESSAGE
         hooked.ask(command)
@@ -241,7 +241,7 @@ class TestSend:
 
 
 class TestAuthority:
-    def test_it_forbids(self, harness: BrokerHarness, seen: Seen) -> None:
+    def test_a_topic_authority_may_forbid_a_send(self, harness: BrokerHarness, seen: Seen) -> None:
         asked: list[tuple[str, str, str]] = []
 
         def authority(address: str, group: str, topic: str) -> str | None:
@@ -271,7 +271,7 @@ class TestConsume:
         ext = {"offset": str(record.position), "group": "g", "delayLevel": "3", "originTopic": "T", **fields}
         return harness.ask(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext, version=479)).code
 
-    def test_a_pull(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_the_context_of_a_pull_has_the_fields_of_the_answer(self, hooked: BrokerHarness, seen: Seen) -> None:
         pulled = hooked.pull("T", consumerGroup="g")
         (context,) = seen.pulled
         assert (context.consumer_group, context.topic, context.queue_id) == ("g", "T", 0)
@@ -280,19 +280,21 @@ class TestConsume:
         assert context.client_host == f"10.0.0.1:{hooked.client.peer.port}"
         assert context.store_host == "127.0.0.1:10911"
 
-    def test_a_pull_of_nothing(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_the_context_of_an_empty_pull_has_its_status(self, hooked: BrokerHarness, seen: Seen) -> None:
         hooked.pull("T", offset=2)
         (context,) = seen.pulled
         assert (context.status, context.message_count, context.is_success) == ("OFFSET_OVERFLOW_ONE", 0, False)
 
     @pytest.mark.parametrize(("level", "status"), [("3", "SEND_BACK"), ("-1", "SEND_BACK_TO_DLQ")])
-    def test_a_message_handed_back(self, hooked: BrokerHarness, seen: Seen, level: str, status: str) -> None:
+    def test_the_context_of_a_message_sent_back_has_its_status(
+        self, hooked: BrokerHarness, seen: Seen, level: str, status: str
+    ) -> None:
         assert self.send_back(hooked, delayLevel=level) == 0
         (context,) = seen.back
         assert (context.consumer_group, context.topic, context.status) == ("g", "T", status)
         assert (context.message_count, context.is_success) == (1, True)
 
-    def test_what_they_raise_changes_nothing(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_errors_of_consume_hooks_change_nothing(self, hooked: BrokerHarness, seen: Seen) -> None:
         seen.raises_before = seen.raises_after = KeyError("x")
         assert hooked.pull("T").answer.code == 0
         assert self.send_back(hooked) == 0

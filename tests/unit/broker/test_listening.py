@@ -1,4 +1,4 @@
-"""A broker and real sockets: the fast port, limits, and what peers that misbehave do to others."""
+"""A broker with real sockets: the fast port, limits, and peers that misbehave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Play = Callable[[BrokerApp], Awaitable[None]]
 
 
 def run(folder: Path, play: Play, **chosen: Any) -> None:
-    """Play against a broker that listens."""
+    """Run `play` with a broker that listens."""
 
     async def played() -> None:
         settings = {**SMALL, "message_index_enable": False, "listen_port": 0, **chosen}
@@ -50,7 +50,7 @@ def send(topic: str = "T", body: bytes = b"body", **letters: Any) -> Command:
 
 
 def pull(expression: str = "*", kind: str = "TAG") -> Command:
-    """A pull of queue 0 of T from its beginning."""
+    """Return a pull of queue 0 of T from its beginning."""
     header = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32"}
     flags = {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
     return Command(code=11, ext=header | flags | {"subscription": expression, "expressionType": kind})
@@ -65,7 +65,7 @@ async def send_over(port: int, command: Command | None = None) -> int:
 
 
 def pair_of_ports() -> int:
-    """A free port whose fast port is free too."""
+    """Return a free port whose fast port is also free."""
     while True:
         with socket.socket() as one, socket.socket() as two:
             one.bind(("127.0.0.1", 0))
@@ -77,7 +77,7 @@ def pair_of_ports() -> int:
             return port
 
 
-def test_the_fast_port_serves_the_same(tmp_path: Path) -> None:
+def test_the_fast_port_serves_the_same_requests(tmp_path: Path) -> None:
     async def play(app: BrokerApp) -> None:
         port = app.settings.listen_port
         assert [await send_over(one) for one in (port, port - FAST_PORT_BELOW)] == [0, 0]
@@ -85,7 +85,7 @@ def test_the_fast_port_serves_the_same(tmp_path: Path) -> None:
     run(tmp_path, play, listen_port=pair_of_ports())
 
 
-def test_no_fast_port(tmp_path: Path) -> None:
+def test_the_fast_port_can_be_switched_off(tmp_path: Path) -> None:
     port = pair_of_ports()
 
     async def play(app: BrokerApp) -> None:
@@ -95,7 +95,7 @@ def test_no_fast_port(tmp_path: Path) -> None:
     run(tmp_path, play, listen_port=port, fast_port_enable=False)
 
 
-def test_a_fast_port_that_is_taken_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fast_port_in_use_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     port = pair_of_ports()
 
     async def play(app: BrokerApp) -> None:
@@ -103,10 +103,10 @@ def test_a_fast_port_that_is_taken_is_told(tmp_path: Path, caplog: pytest.LogCap
 
     with socket.create_server(("127.0.0.1", port - FAST_PORT_BELOW)):
         run(tmp_path, play, listen_port=port)
-    (said,) = [
+    (line,) = [
         one.getMessage() for one in caplog.records if one.name == app_log.name and "fast port" in one.getMessage()
     ]
-    assert f"nobody listens on the fast port, {port - FAST_PORT_BELOW}: " in said
+    assert f"nobody listens on the fast port, {port - FAST_PORT_BELOW}: " in line
 
 
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     run(tmp_path, play, server_channel_max_idle_time_seconds=1)
 
 
-def test_no_more_connections_than_are_allowed(tmp_path: Path) -> None:
+def test_a_connection_beyond_the_limit_is_closed(tmp_path: Path) -> None:
     async def play(app: BrokerApp) -> None:
         port = app.settings.listen_port
         first = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
@@ -142,7 +142,7 @@ async def send_over_until_counted(app: BrokerApp, count: int) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_files_bound_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_open_files_limits_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [(100, 400)]
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda which, limit: limits.append(limit))
@@ -154,8 +154,8 @@ def test_files_bound_connections(monkeypatch: pytest.MonkeyPatch) -> None:
         assert open_files.connections_possible(1000) == possible
 
 
-def test_a_bomb_is_a_body_as_any_other(tmp_path: Path) -> None:
-    """Nothing in the broker inflates a body: 64 MiB stay 64 KiB."""
+def test_the_broker_never_inflates_a_compressed_body(tmp_path: Path) -> None:
+    """A body of 64 MiB stays compressed to 64 KiB."""
     bomb = zlib.compress(bytes(64 << 20))
 
     async def play(app: BrokerApp) -> None:
@@ -171,8 +171,8 @@ def test_a_bomb_is_a_body_as_any_other(tmp_path: Path) -> None:
     run(tmp_path, play, enable_property_filter=True)
 
 
-def test_answers_for_a_peer_that_never_reads_are_not_made(tmp_path: Path) -> None:
-    """Of a hundred megabytes that it asks for; whoever reads is served beside it."""
+def test_a_peer_that_never_reads_gets_few_answers(tmp_path: Path) -> None:
+    """The peer requests a hundred megabytes. A client that reads is served at the same time."""
     asked = 400
 
     async def play(app: BrokerApp) -> None:
@@ -197,8 +197,8 @@ def test_answers_for_a_peer_that_never_reads_are_not_made(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("count", [40])
-def test_others_are_served_beside_a_crowd_that_misbehaves(tmp_path: Path, count: int) -> None:
-    """Half-open ones, a byte at a time, and frames that are announced and never come."""
+def test_a_client_is_served_while_many_peers_misbehave(tmp_path: Path, count: int) -> None:
+    """The peers send nothing, one byte at a time, or only the beginning of a large frame."""
 
     async def play(app: BrokerApp) -> None:
         port = app.settings.listen_port
@@ -218,7 +218,7 @@ def test_others_are_served_beside_a_crowd_that_misbehaves(tmp_path: Path, count:
         assert slow["connections"] == count + 1
         await caller.close()
         for reader, writer in crowd[1::3] + crowd[2::3]:
-            assert await reader.read() == b""  # none of them was whole in time
+            assert await reader.read() == b""  # none of their frames was complete in time
             writer.close()
         assert app.broker.shell_figures()["slow_frames"] == len(crowd[1::3]) + len(crowd[2::3])
         for _, writer in crowd[::3]:

@@ -1,4 +1,4 @@
-"""A step that fails after it took messages out of a table loses none of them."""
+"""A step that fails after it took messages out of a table loses no message."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def test_messages_of_the_near_lane_are_armed_by_a_later_tick(
     invariants.check(harness.broker)
 
 
-def test_due_messages_come_into_the_ring_in_a_later_tick(
-    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_due_messages_enter_the_ring_in_a_later_tick(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(3):
         harness.send("T", b"%d" % i, delay_ms=500)
     harness.settle()

@@ -1,4 +1,4 @@
-"""The metric families, and their way over HTTP."""
+"""The metric families and their export over HTTP."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LINE = (
 Samples = dict[tuple[str, str], float]
 
 
-def told(harness: BrokerHarness, label: str = "topic") -> Samples:
-    """Every sample, by its name and the value of one label."""
+def samples_by(harness: BrokerHarness, label: str = "topic") -> Samples:
+    """Return every sample by its name and the value of one label."""
     return {
         (sample.name, sample.labels.get(label, "")): float(sample.value)
         for family in Families(harness.broker).all()
@@ -40,39 +40,39 @@ def told(harness: BrokerHarness, label: str = "topic") -> Samples:
     }
 
 
-def test_the_timers_way(harness: BrokerHarness) -> None:
+def test_timer_metrics_follow_messages_from_the_send_to_the_release(harness: BrokerHarness) -> None:
     model = PipelineModel(harness)
     harness.send("T", delay_ms=500)
     harness.send("T", delay_ms=9000)
     harness.send("U", delay_ms=9000)
-    first = told(harness)
+    first = samples_by(harness)
     assert first["rocketmq_timer_enqueue_lag", ""] == 3
     assert first["rocketmq_timing_messages", "T"] == 2 and first["rocketmq_timing_messages", "U"] == 1
     harness.advance(4000, model.work)
-    later = told(harness)
+    later = samples_by(harness)
     assert later["rocketmq_timer_enqueue_lag", ""] == 0
     assert later["rocketmq_timing_messages", "T"] == 1
     assert later["rocketmq_timer_enqueue_total", "T"] == 2 and later["rocketmq_timer_dequeue_total", "T"] == 1
     assert ("rocketmq_timer_dequeue_total", "U") not in later
     assert later["wheelmq_release_lateness_milliseconds_count", ""] == 1
-    assert told(harness, "le")["wheelmq_release_lateness_milliseconds_bucket", "1"] == 1
-    snapshot = told(harness, "timer_bound_s")
+    assert samples_by(harness, "le")["wheelmq_release_lateness_milliseconds_bucket", "1"] == 1
+    snapshot = samples_by(harness, "timer_bound_s")
     slots_off = (harness.now_ms + 5000 - 1) // 1000 - harness.now_ms // 1000
     within = [2, 0] if slots_off < 5 else [0, 2]  # the present second's slot is the first of the five
     assert [snapshot["rocketmq_timer_message_snapshot", bound] for bound in ("5", "60")] == within
-    rows = told(harness, "what")
+    rows = samples_by(harness, "what")
     assert [rows["wheelmq_turn_rows_total", what] for what in ("indexed", "walked", "armed")] == [3, 0, 0]
     last = harness.broker.pipeline.last_turn
     assert last is not None and (last.turn, last.indexed) == (harness.broker.timer.turns.turn, 3)
-    assert told(harness, "by")["wheelmq_timers_armed_total", "near_lane"] >= 1
+    assert samples_by(harness, "by")["wheelmq_timers_armed_total", "near_lane"] >= 1
     harness.advance(10_000, model.work)
-    assert ("rocketmq_timing_messages", "T") not in told(harness)
+    assert ("rocketmq_timing_messages", "T") not in samples_by(harness)
 
 
 BOUNDS = ("5", "60", "300", "900", "3600", "14400", "28800", "86400")
 
 
-def test_what_waits_is_told_by_where_and_the_wheel_holds_its_part_of_it(harness: BrokerHarness) -> None:
+def test_pending_messages_are_counted_by_kind_and_in_the_wheel(harness: BrokerHarness) -> None:
     model = PipelineModel(harness)
     due_ms = harness.now_ms + 9000
     harness.send("T", deliver_ms=due_ms, properties={props.UNIQ_KEY: "A"})
@@ -81,8 +81,8 @@ def test_what_waits_is_told_by_where_and_the_wheel_holds_its_part_of_it(harness:
     harness.send("U", properties={props.DELAY_IN_SECONDS: "30"})
 
     def waiting() -> tuple[dict[str, float], float, float]:
-        where, all_topics = told(harness, "where"), told(harness)
-        snapshot = told(harness, "timer_bound_s")
+        where, all_topics = samples_by(harness, "where"), samples_by(harness)
+        snapshot = samples_by(harness, "timer_bound_s")
         return (
             {place: where["wheelmq_waiting_messages", place] for place in ("timer", "level", "block")},
             sum(count for (name, _), count in all_topics.items() if name == "rocketmq_timing_messages"),
@@ -90,7 +90,7 @@ def test_what_waits_is_told_by_where_and_the_wheel_holds_its_part_of_it(harness:
         )
 
     assert waiting() == ({"timer": 2, "level": 1, "block": 1}, 4, 0)
-    assert told(harness)["rocketmq_timer_enqueue_lag", ""] == 2
+    assert samples_by(harness)["rocketmq_timer_enqueue_lag", ""] == 2
     harness.advance(4000, model.work)
     assert waiting() == ({"timer": 2, "level": 1, "block": 1}, 4, 2)
     harness.send("T", deliver_ms=due_ms, properties={props.TIMER_DEL_UNIQKEY: "T+A"})
@@ -98,14 +98,14 @@ def test_what_waits_is_told_by_where_and_the_wheel_holds_its_part_of_it(harness:
     harness.advance(4000, model.work)
     assert waiting() == ({"timer": 1, "level": 1, "block": 1}, 3, 1)
     harness.advance(900, model.work)
-    snapshot = told(harness, "timer_bound_s")
+    snapshot = samples_by(harness, "timer_bound_s")
     assert snapshot["rocketmq_timer_message_snapshot", "5"] == 1  # in the slot of the present second
     harness.advance(3000, model.work)
     assert waiting()[:2] == ({"timer": 0, "level": 0, "block": 1}, 1)
 
 
-def test_how_far_behind_it_is(harness: BrokerHarness) -> None:
-    """What waits to be indexed and for how long, what is due and not out; and the same words of a broker's status."""
+def test_lags_are_equal_in_metrics_and_in_the_status_of_the_broker(harness: BrokerHarness) -> None:
+    """The number and the age of messages to index, and of overdue messages, in both places."""
 
     def status() -> dict[str, str]:
         body = harness.ask_code(RequestCode.GET_BROKER_RUNTIME_INFO).body
@@ -118,26 +118,26 @@ def test_how_far_behind_it_is(harness: BrokerHarness) -> None:
     for _ in range(120):
         harness.send("T", delay_ms=12_000)
     harness.advance(2000)
-    first = told(harness)
+    first = samples_by(harness)
     assert first["rocketmq_timer_enqueue_lag", ""] == 120
     assert 1400 <= first["rocketmq_timer_enqueue_latency", ""] <= 2000
     assert (status()["timerOffsetBehind"], status()["timerCongestNum"]) == ("120", "120")
     harness.advance(8000, model.work, 500)
-    later = told(harness)
+    later = samples_by(harness)
     assert later["rocketmq_timer_enqueue_lag", ""] == later["rocketmq_timer_enqueue_latency", ""] == 0
     assert (status()["timerOffsetBehind"], status()["timerReadBehind"]) == ("0", "0")
     assert float(status()["timerEnqueueTps"]) > 1 and float(status()["timerDequeueTps"]) == 0
-    harness.clock.advance(5000)  # nobody ticks
+    harness.clock.advance(5000)  # no tick runs
     harness.broker.releaser.take_due(Millis(harness.now_ms))
-    late = told(harness)
+    late = samples_by(harness)
     assert (late["rocketmq_timer_dequeue_lag", ""], late["rocketmq_timer_dequeue_latency", ""]) == (120, 3.0)
-    assert int(status()["timerReadBehind"]) in (3, 4)  # asked in a tick that releases them; of full seconds
+    assert int(status()["timerReadBehind"]) in (3, 4)  # full seconds; the tick of the request releases them
     harness.advance(2000)
     assert (status()["timerCongestNum"], status()["timerReadBehind"]) == ("0", "0")
     assert float(status()["timerDequeueTps"]) > 1
 
 
-def test_a_turn_is_told_in_a_line(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_turn_is_logged_in_one_line(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "wheelmq.broker.turn_coordinator")
     model = PipelineModel(harness)
     for properties in ({props.TIMER_DELAY_MS: "9000"}, {props.DELAY: "2"}, {props.DELAY_IN_SECONDS: "11"}):
@@ -147,12 +147,12 @@ def test_a_turn_is_told_in_a_line(harness: BrokerHarness, caplog: pytest.LogCapt
     found = [re.fullmatch(LINE, line) for line in lines]
     assert len(lines) == model.committed > 1 and all(found)
     sums = [sum(int(one[i]) for one in found if one) for i in (2, 3, 4)]
-    rows = told(harness, "what")
+    rows = samples_by(harness, "what")
     assert sums == [rows["wheelmq_turn_rows_total", what] for what in ("indexed", "walked", "armed")] == [1, 3, 3]
-    assert told(harness)["wheelmq_turn_seconds_count", ""] == len(lines)
+    assert samples_by(harness)["wheelmq_turn_seconds_count", ""] == len(lines)
 
 
-def test_transactions(harness: BrokerHarness) -> None:
+def test_transaction_metrics_count_outcomes_by_topic(harness: BrokerHarness) -> None:
     marks = {props.TRAN_MSG: "true", props.PRODUCER_GROUP: "g"}
     sent = [harness.send("T", b"x", properties=marks, g=harness.now_ms - 7000) for _ in range(3)]
     for answer, outcome in zip(sent, (8, 12), strict=False):
@@ -163,15 +163,15 @@ def test_transactions(harness: BrokerHarness) -> None:
             "commitOrRollback": outcome,
         }
         assert harness.ask_code(RequestCode.END_TRANSACTION, producerGroup="g", **fields).code == 0
-    now = told(harness)
+    now = samples_by(harness)
     assert now["rocketmq_half_messages", "T"] == 1
     assert now["rocketmq_commit_messages_total", "T"] == now["rocketmq_rollback_messages_total", "T"] == 1
     assert now["rocketmq_finish_message_latency_count", "T"] == 1
     assert now["rocketmq_finish_message_latency_sum", "T"] == 7
 
 
-def test_what_alarms_is_there_from_the_start(harness: BrokerHarness) -> None:
-    first = told(harness, "how")
+def test_metrics_for_alarms_exist_from_the_start(harness: BrokerHarness) -> None:
+    first = samples_by(harness, "how")
     for how in ("released", "rolled", "dead_letter", "early", "unreadable", "too_long", "failed"):
         assert first["wheelmq_timers_settled_total", how] == 0
     assert first["wheelmq_timers_refused_total", ""] == first["wheelmq_timers_not_noted_total", ""] == 0
@@ -179,17 +179,17 @@ def test_what_alarms_is_there_from_the_start(harness: BrokerHarness) -> None:
         Message(TIMER_TOPIC, 0, b"", {"REAL_TOPIC": "no/topic", "REAL_QID": "0", "__WMQ_DUE": f"{harness.now_ms + 20}"})
     )
     harness.advance(30)
-    assert told(harness, "how")["wheelmq_timers_settled_total", "dead_letter"] == 1
+    assert samples_by(harness, "how")["wheelmq_timers_settled_total", "dead_letter"] == 1
 
 
-def test_what_is_late(harness: BrokerHarness) -> None:
+def test_an_overdue_message_has_a_latency(harness: BrokerHarness) -> None:
     harness.send("T", delay_ms=500)
-    assert told(harness)["rocketmq_timer_dequeue_latency", ""] == 0
+    assert samples_by(harness)["rocketmq_timer_dequeue_latency", ""] == 0
     harness.clock.advance(2500)
-    assert told(harness)["rocketmq_timer_dequeue_latency", ""] == 2.0
+    assert samples_by(harness)["rocketmq_timer_dequeue_latency", ""] == 2.0
 
 
-def test_over_http(tmp_path: Path) -> None:
+def test_the_exporter_serves_the_metrics_over_http(tmp_path: Path) -> None:
     async def fetch() -> str:
         settings = BrokerSettings(
             store_path=tmp_path / "store",
@@ -223,7 +223,7 @@ def test_over_http(tmp_path: Path) -> None:
     assert families["wheelmq_tick_seconds"].type == "histogram"
 
 
-def test_a_pipeline_that_is_away_and_messages_that_no_lane_reads(tmp_path: Path) -> None:
+def test_metrics_show_a_missing_pipeline_and_overdue_messages(tmp_path: Path) -> None:
     reading = HeldWorker()
     wide = {"timer_lead_ms": 30_000, "timer_slots": 600, "timer_roll_window_slots": 400}
     with BrokerHarness(tmp_path, background=reading, **wide) as harness:
@@ -231,30 +231,30 @@ def test_a_pipeline_that_is_away_and_messages_that_no_lane_reads(tmp_path: Path)
         for delay_ms in (40_000, 40_100, 50_000):
             harness.send("T", delay_ms=delay_ms)
         harness.advance(4000, model.work, 500)
-        well = told(harness, "by")
+        well = samples_by(harness, "by")
         assert well["wheelmq_timers_armed_total", "wheel_lane"] == well["wheelmq_timers_armed_total", "index_lane"] == 0
         assert well["wheelmq_walked_ahead_seconds", "pipeline"] > 20
         assert well["wheelmq_fallback_active", ""] == 0 == well["rocketmq_timer_dequeue_lag", ""]
         assert well["wheelmq_slots_walked_total", "broker"] == 0
         harness.advance(42_000)  # the broker's own reads hang
-        late = told(harness, "by")
+        late = samples_by(harness, "by")
         assert late["wheelmq_fallback_active", ""] == 1
         assert late["wheelmq_walked_ahead_seconds", "broker"] < 0 > late["wheelmq_walked_ahead_seconds", "pipeline"]
         assert late["rocketmq_timer_dequeue_lag", ""] == 2 and late["rocketmq_timer_dequeue_latency", ""] > 4
         assert "2 messages are overdue, the first for " in pipeline_problem(harness.broker)
         assert "the pipeline makes no turn" in pipeline_problem(harness.broker)
         harness.advance(2000, harness.run_jobs, 500)
-        mended = told(harness, "by")
+        mended = samples_by(harness, "by")
         assert mended["rocketmq_timer_dequeue_lag", ""] == 0 == mended["rocketmq_timer_dequeue_latency", ""]
         assert mended["wheelmq_timers_armed_total", "wheel_lane"] == 3
         assert mended["wheelmq_walked_ahead_seconds", "broker"] >= 5
         assert mended["wheelmq_slots_walked_total", "broker"] == 2
         harness.send("T", delay_ms=300_000)
         harness.advance(20_000, harness.run_jobs, 500)
-        assert told(harness)["wheelmq_fallback_indexed_total", ""] == 1
+        assert samples_by(harness)["wheelmq_fallback_indexed_total", ""] == 1
         harness.send("T", delay_ms=20_000)
         harness.advance(4000, model.work, 500)
-        assert told(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker)
+        assert samples_by(harness)["wheelmq_fallback_active", ""] == 0 and not pipeline_problem(harness.broker)
 
 
 def test_every_family_is_documented(harness: BrokerHarness) -> None:
