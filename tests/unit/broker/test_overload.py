@@ -1,4 +1,4 @@
-"""Requests that are told to come again: groups and their bounds, how long a request may wait, what is said of it."""
+"""Requests rejected as busy: the limits of request groups, the time that requests wait, and the log."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ REJECT = "[REJECTREQUEST]system busy, start flow control for a while"
 ONE_OF = {group: code for code, group in GROUPS.items() if code in HANDLERS} | {
     ADMIN: RequestCode.GET_BROKER_RUNTIME_INFO
 }
-"""A code that is served, of each group that has one."""
+"""One supported code of each group that has any."""
 
 
 def request(group: RequestGroup) -> Command:
-    """A request of `group`, whatever it is answered."""
+    """Return a request of `group`, whatever its answer."""
     return Command(code=ONE_OF[group], version=479)
 
 
-def told(answer: Command | None) -> tuple[int, str | None]:
+def code_and_remark(answer: Command | None) -> tuple[int, str | None]:
     assert answer is not None
     return answer.code, answer.remark
 
 
 def hang(harness: BrokerHarness, ms: int) -> None:
-    """The round that begins now takes `ms` for its first request."""
+    """Begin a round whose first request takes `ms` milliseconds."""
     harness.broker.ticks.begin()
     harness.clock.advance(ms)
 
 
 @pytest.mark.parametrize("group", sorted(ONE_OF), ids=lambda group: group.name)
 class TestGroups:
-    def test_its_queue_is_bounded(self, tmp_path: Path, group: RequestGroup) -> None:
+    def test_the_queue_of_a_group_is_limited(self, tmp_path: Path, group: RequestGroup) -> None:
         with BrokerHarness(tmp_path, **{group.capacity: 2}) as harness:
             asked = [harness.submit(request(group), harness.connect()) for _ in range(4)]
             harness.tick()
-            remarks = [told(one.answer)[1] for one in asked]
+            remarks = [code_and_remark(one.answer)[1] for one in asked]
             assert OVERLOAD not in remarks[:2]
-            assert [told(one.answer) for one in asked[2:]] == [(BUSY, OVERLOAD)] * 2
+            assert [code_and_remark(one.answer) for one in asked[2:]] == [(BUSY, OVERLOAD)] * 2
             assert harness.broker.dispatch.counts["overloaded"] == 2
-            asked_anew = harness.submit(request(group))  # another round
+            asked_again = harness.submit(request(group))  # another round
             harness.tick()
-            assert told(asked_anew.answer)[1] != OVERLOAD
+            assert code_and_remark(asked_again.answer)[1] != OVERLOAD
 
-    def test_it_does_not_wait_for_long(self, tmp_path: Path, group: RequestGroup) -> None:
+    def test_a_request_that_waited_too_long_is_rejected(self, tmp_path: Path, group: RequestGroup) -> None:
         chosen: dict[str, Any] = {} if group.wait_ms is None else {group.wait_ms: 300}
         with BrokerHarness(tmp_path, **chosen) as harness:
             for waits_ms in (299, 300):
@@ -69,9 +69,9 @@ class TestGroups:
                     "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
                     "period in queue: 300ms, size of queue: 0"
                 )
-                is_told = told(asked.answer) == (BUSY, remark)
-                assert is_told == (group.wait_ms is not None and waits_ms == 300)
-                assert harness.broker.dispatch.counts["timed_out"] == is_told
+                is_busy = code_and_remark(asked.answer) == (BUSY, remark)
+                assert is_busy == (group.wait_ms is not None and waits_ms == 300)
+                assert harness.broker.dispatch.counts["timed_out"] == is_busy
 
     def test_groups_do_not_share_a_queue(self, tmp_path: Path, group: RequestGroup) -> None:
         with BrokerHarness(tmp_path, **{other.capacity: 1 for other in ALL - {group}}) as harness:
@@ -79,11 +79,11 @@ class TestGroups:
                 harness.submit(request(other))
             asked = [harness.submit(request(group)) for _ in range(3)]
             harness.tick()
-            assert all(told(one.answer)[1] != OVERLOAD for one in asked)
+            assert all(code_and_remark(one.answer)[1] != OVERLOAD for one in asked)
 
 
 @pytest.mark.parametrize("code", sorted(UNBOUNDED), ids=lambda code: code.name)
-def test_no_setting_of_a_group_locks_out_its_correction_or_the_pipeline(tmp_path: Path, code: RequestCode) -> None:
+def test_no_limit_rejects_changes_of_settings_or_the_pipeline(tmp_path: Path, code: RequestCode) -> None:
     least: dict[str, Any] = {group.wait_ms: 10 for group in ALL if group.wait_ms}
     with BrokerHarness(tmp_path, **least, **{group.capacity: 1 for group in ALL}) as harness:
         harness.submit(request(ADMIN), harness.connect())
@@ -91,11 +91,11 @@ def test_no_setting_of_a_group_locks_out_its_correction_or_the_pipeline(tmp_path
             hang(harness, 20_000)
             asked = harness.submit(Command(code=code, version=479))
             harness.tick()
-            assert told(asked.answer)[0] != BUSY
+            assert code_and_remark(asked.answer)[0] != BUSY
         hang(harness, 10)
         timed_out = harness.submit(request(ADMIN))
         harness.tick()
-        assert told(timed_out.answer)[0] == BUSY
+        assert code_and_remark(timed_out.answer)[0] == BUSY
 
 
 def test_the_pipeline_is_in_no_group() -> None:
@@ -103,28 +103,28 @@ def test_the_pipeline_is_in_no_group() -> None:
     assert not UNBOUNDED & GROUPS.keys()
 
 
-def test_every_group_is_of_settings() -> None:
+def test_every_limit_of_a_group_is_a_setting() -> None:
     fields = set(BROKER.shape.__struct_fields__)
     assert all({group.capacity, group.wait_ms or group.capacity} <= fields for group in ALL)
 
 
-def test_unknown_codes_are_of_the_default_processor_s_group(tmp_path: Path) -> None:
+def test_unknown_codes_belong_to_the_group_of_the_default_processor(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, admin_broker_thread_pool_queue_capacity=1) as harness:
         asked = [harness.submit(Command(code=987_654)) for _ in range(2)]
         harness.tick()
-        assert [told(one.answer) for one in asked] == [
+        assert [code_and_remark(one.answer) for one in asked] == [
             (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 987654 not supported"),
             (BUSY, OVERLOAD),
         ]
         assert harness.broker.dispatch.counts == {"unsupported": 1, "overloaded": 1}
 
 
-def test_another_default_processor(harness: BrokerHarness) -> None:
+def test_the_default_processor_can_be_replaced(harness: BrokerHarness) -> None:
     harness.broker.dispatch.default_processor = lambda request, broker: Command(code=0, remark="mine")
-    assert told(harness.ask(Command(code=987_654))) == (0, "mine")
+    assert code_and_remark(harness.ask(Command(code=987_654))) == (0, "mine")
 
 
-def test_oneway_requests_are_told_nothing(tmp_path: Path) -> None:
+def test_rejected_oneway_requests_get_no_answer(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, send_thread_pool_queue_capacity=1) as harness:
         for _ in range(3):
             harness.submit(harness.send_command("T"), oneway=True)
@@ -133,24 +133,24 @@ def test_oneway_requests_are_told_nothing(tmp_path: Path) -> None:
         assert harness.broker.dispatch.counts["overloaded"] == 2
 
 
-def test_sends_behind_a_put_that_hangs_are_rejected(harness: BrokerHarness) -> None:
-    """Only sends: others do not write."""
+def test_sends_after_a_hanging_put_are_rejected(harness: BrokerHarness) -> None:
+    """Other requests are served, because they do not write."""
     hang(harness, 1001)
     asked = [harness.submit(request(group)) for group in (SEND, ADMIN)]
     harness.tick()
-    assert told(asked[0].answer) == (BUSY, REJECT)
-    assert told(asked[1].answer)[0] == 0
+    assert code_and_remark(asked[0].answer) == (BUSY, REJECT)
+    assert code_and_remark(asked[1].answer)[0] == 0
     assert harness.broker.dispatch.counts["rejected"] == 1
 
 
-def test_nobody_waits_too_long_without_fast_failure(tmp_path: Path) -> None:
+def test_no_send_times_out_without_fast_failure(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, broker_fast_failure_enable=False) as harness:
         hang(harness, 999)
         assert harness.send("T").code == 0
 
 
-def test_requests_of_a_peer_that_does_not_read_wait(harness: BrokerHarness) -> None:
-    """They were read, and are served when it has read its answers; by then its sends are too old."""
+def test_requests_of_a_peer_that_does_not_read_wait_and_time_out(harness: BrokerHarness) -> None:
+    """The broker serves them after the peer has read its answers. Its sends are too old by then."""
     connection = harness.connect()
     harness.send("T")
     connection.is_full = True
@@ -166,10 +166,10 @@ def test_requests_of_a_peer_that_does_not_read_wait(harness: BrokerHarness) -> N
     assert harness.bodies("T") == [b"body"]
     asked = harness.submit(harness.send_command("T", b"anew"), connection)
     harness.tick()
-    assert told(asked.answer) == (0, None)
+    assert code_and_remark(asked.answer) == (0, None)
 
 
-def test_the_log_is_thinned(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_are_logged_at_an_interval(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
 
     def reject(count: int) -> None:
@@ -191,10 +191,10 @@ def test_the_log_is_thinned(harness: BrokerHarness, caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     ("part", "step", "codes"), [("snapshots", "poll", [0, 0, 0]), ("store", "dispatch", [0, BUSY, BUSY])]
 )
-def test_a_round_or_a_tick_that_fails(
+def test_sends_are_rejected_after_a_failed_round_but_not_a_failed_tick(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, part: str, step: str, codes: list[int]
 ) -> None:
-    """A step of the tick that fails each time makes nobody wait; while queues get nothing, sends are refused."""
+    """A failed step of the tick delays no request. While queues get no units, sends are rejected."""
 
     def fail(*_: object) -> None:
         raise ValueError("unforeseen")
@@ -208,12 +208,12 @@ def test_a_round_or_a_tick_that_fails(
             harness.tick()
         harness.clock.advance(2000)
         asked.connection.flush()
-        found.append(told(asked.answer)[0])
+        found.append(code_and_remark(asked.answer)[0])
     assert found == codes
 
 
-def test_the_beginning_of_a_frame_is_no_round(harness: BrokerHarness) -> None:
-    """Whoever is slow to send the rest, or closes, makes nobody's request old."""
+def test_the_beginning_of_a_frame_starts_no_round(harness: BrokerHarness) -> None:
+    """A peer that sends the rest slowly, or closes, must not make other requests time out."""
     harness.send("T")
     harness.settle()
     harness.broker.next_tick_ms()
@@ -228,5 +228,5 @@ def test_the_beginning_of_a_frame_is_no_round(harness: BrokerHarness) -> None:
     harness.clock.advance(60_000)
     asked = harness.submit(harness.send_command("T"))
     harness.end_round()
-    assert told(asked.answer)[0] == ResponseCode.SUCCESS
+    assert code_and_remark(asked.answer)[0] == ResponseCode.SUCCESS
     assert harness.broker.ticks.wall.greatest < 1

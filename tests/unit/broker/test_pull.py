@@ -15,10 +15,10 @@ from wheelmq.system import memory
 from wheelmq.testing.harness import Ask, BrokerHarness
 
 
-def beat(
+def send_heartbeat(
     harness: BrokerHarness, *subscriptions: dict[str, Any], model: str = "CLUSTERING", **consumer_fields: Any
 ) -> None:
-    """A heartbeat of group `consumers` on the usual connection."""
+    """Send a heartbeat of group `consumers` on the default connection."""
     consumer = {
         "groupName": "consumers",
         "consumeType": "CONSUME_PASSIVELY",
@@ -31,12 +31,12 @@ def beat(
 
 
 def rejection(answer: Command) -> tuple[int, str | None]:
-    """Code, and what forbids it."""
+    """Return the code and the reason of the prohibition."""
     return answer.code, answer.ext.get("forbiddenType")
 
 
 def numbers(answer: Command) -> tuple[int, int, int]:
-    """Next, least and greatest offset."""
+    """Return the next, the least and the greatest offset."""
     return (int(answer.ext["nextBeginOffset"]), int(answer.ext["minOffset"]), int(answer.ext["maxOffset"]))
 
 
@@ -52,7 +52,9 @@ class TestStatus:
             (-1, 21, "OFFSET_TOO_SMALL", 0),
         ],
     )
-    def test_by_offset(self, harness: BrokerHarness, offset: int, code: int, remark: str, following: int) -> None:
+    def test_the_status_of_a_pull_depends_on_its_offset(
+        self, harness: BrokerHarness, offset: int, code: int, remark: str, following: int
+    ) -> None:
         for i in range(5):
             harness.send("T", b"%d" % i)
         pulled = harness.pull("T", 0, offset)
@@ -62,15 +64,15 @@ class TestStatus:
         assert pulled.answer.ext["suggestWhichBrokerId"] == "0"
 
     @pytest.mark.parametrize(("offset", "code"), [(0, 19), (1, 21)])
-    def test_of_an_empty_queue(self, harness: BrokerHarness, offset: int, code: int) -> None:
+    def test_a_pull_of_an_empty_queue_finds_no_message(self, harness: BrokerHarness, offset: int, code: int) -> None:
         harness.send("T", queue_id=1)
         answer = harness.pull("T", 0, offset).answer
         assert answer.code == code
         assert answer.remark in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE")
         assert numbers(answer) == (0, 0, 0)
 
-    def test_messages_that_are_gone_from_the_log(self, tmp_path: Path) -> None:
-        """What the queue still names is passed over; then the queue begins behind it, and who asks for it is moved."""
+    def test_a_pull_skips_messages_that_the_log_no_longer_has(self, tmp_path: Path) -> None:
+        """A pull skips units of deleted records. Once the queue begins after them, the broker moves the pull."""
         size = 4096
         with BrokerHarness(tmp_path, log_file_bytes=size) as harness:
             for i in range(30):
@@ -86,13 +88,13 @@ class TestStatus:
             assert (moved.answer.code, moved.answer.remark) == (21, "OFFSET_TOO_SMALL")
             assert numbers(moved.answer) == (first, first, 30)
 
-    def test_records_are_as_they_stand_in_the_log(self, harness: BrokerHarness) -> None:
+    def test_a_pull_returns_the_bytes_of_the_log(self, harness: BrokerHarness) -> None:
         harness.send("T", b"a")
         harness.send("T", b"b")
         log = harness.broker.store.log
         assert harness.pull("T").answer.body == bytes(log.read(log.start, log.end))
 
-    def test_a_queue_that_begins_with_blanks(self, harness: BrokerHarness) -> None:
+    def test_a_pull_skips_blanks_at_the_start_of_a_queue(self, harness: BrokerHarness) -> None:
         harness.broker.topics.create_for_group("T", 4)
         row = harness.broker.store.queues.row("T", 0)
         harness.broker.store.queues.next_offset[row] = 5
@@ -116,7 +118,7 @@ class TestStatus:
             )
             assert answer.ext["offset"] == "5"
 
-    def test_blanks_between_messages(self, harness: BrokerHarness) -> None:
+    def test_a_pull_skips_blanks_between_messages(self, harness: BrokerHarness) -> None:
         harness.send("T", b"first")
         row = harness.broker.store.queues.row("T", 0)
         harness.broker.store.queues.next_offset[row] = 5
@@ -130,7 +132,7 @@ class TestStatus:
 
 class TestLimits:
     @pytest.mark.parametrize(("asked", "given"), [(1, 1), (10, 10), (32, 32), (1000, 32), (0, 1), (-5, 1)])
-    def test_count(self, harness: BrokerHarness, asked: int, given: int) -> None:
+    def test_the_number_of_messages_of_a_pull_is_limited(self, harness: BrokerHarness, asked: int, given: int) -> None:
         for _ in range(40):
             harness.submit(harness.send_command("T"))
         harness.tick()
@@ -138,16 +140,16 @@ class TestLimits:
         assert (len(pulled.records), pulled.next_offset) == (given, given)
 
     @pytest.mark.parametrize(("limit", "given"), [(None, 3), (150_000, 2), (1, 1), (0, 3), (-1, 1), (1 << 30, 3)])
-    def test_bytes(self, harness: BrokerHarness, limit: int | None, given: int) -> None:
+    def test_the_bytes_of_a_pull_are_limited(self, harness: BrokerHarness, limit: int | None, given: int) -> None:
         for _ in range(4):
             harness.send("T", bytes(70_000))
         assert len(harness.pull("T", maxMsgBytes=limit).records) == given
 
-    def test_the_first_message_is_always_given(self, harness: BrokerHarness) -> None:
+    def test_a_pull_always_returns_the_first_message(self, harness: BrokerHarness) -> None:
         harness.send("T", bytes(500_000))
         assert len(harness.pull("T").records) == 1
 
-    def test_no_further_than_a_file_of_the_queue(self, harness: BrokerHarness) -> None:
+    def test_a_pull_stops_at_the_end_of_a_queue_file(self, harness: BrokerHarness) -> None:
         for i in range(310):
             harness.submit(harness.send_command("T", b"%d" % i))
         harness.tick()
@@ -171,30 +173,32 @@ class TestTags:
             ("A || C", [b"A", b"A", b"C"]),
             ("A||C", [b"A", b"A", b"C"]),
             (" B ||", [b"B"]),
-            ("BB", [b"BB", b"Aa"]),  # one hash: the client tells them apart
+            ("BB", [b"BB", b"Aa"]),  # equal hashes: the client separates them
             ("X", []),
-            (" *", []),  # a tag, as with Apache
+            (" *", []),  # a tag, as in Apache's broker
         ],
     )
-    def test_expressions(self, harness: BrokerHarness, text: str, found: list[bytes]) -> None:
+    def test_a_pull_by_tags_gets_the_matching_messages(
+        self, harness: BrokerHarness, text: str, found: list[bytes]
+    ) -> None:
         pulled = harness.pull("T", subscription=text)
         assert [record.message.body for record in pulled.records] == found
         assert pulled.next_offset == 7
         assert pulled.answer.code == (0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY)
         assert pulled.answer.remark == ("FOUND" if found else "NO_MATCHED_MESSAGE")
 
-    def test_one_that_is_too_long(self, harness: BrokerHarness) -> None:
-        """Its hash is worked out character by character, while everybody waits."""
+    def test_a_tag_expression_that_is_too_long_is_rejected(self, harness: BrokerHarness) -> None:
+        """The broker computes its hash character by character, while all other requests wait."""
         answer = harness.pull("T", 0, 0, subscription="t" * 16_385).answer
         assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED and "16384" in (answer.remark or "")
         assert harness.pull("T", 0, 0, subscription="t" * 16_384).answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
 
     @pytest.mark.parametrize("text", ["||", " || ", "|| ||", " "])
-    def test_no_expression(self, harness: BrokerHarness, text: str) -> None:
+    def test_an_expression_without_a_tag_is_rejected(self, harness: BrokerHarness, text: str) -> None:
         assert harness.pull("T", subscription=text).answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-def test_a_pull_looks_at_so_many_units_and_no_more(tmp_path: Path) -> None:
+def test_a_pull_checks_a_limited_number_of_units(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, queue_file_bytes=20 * 2000, enable_property_filter=True) as harness:
         for _ in range(850):
             harness.submit(harness.send_command("T"))
@@ -218,67 +222,67 @@ class TestSubscriptionOfTheHeartbeat:
         for tag in ("A", "B"):
             harness.send("T", tag.encode(), properties={"TAGS": tag})
 
-    def test_it_counts(self, harness: BrokerHarness) -> None:
-        beat(harness, {"topic": "T", "subString": "B", "codeSet": [66], "tagsSet": ["B"], "subVersion": 7})
+    def test_a_pull_uses_the_tags_of_the_heartbeat(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, {"topic": "T", "subString": "B", "codeSet": [66], "tagsSet": ["B"], "subVersion": 7})
         answer = self.pull(harness, subVersion=7)
         assert answer.code == 0 and b"\x00\x00\x00\x01B\x01T" in answer.body
 
-    def test_all(self, harness: BrokerHarness) -> None:
-        beat(harness, {"topic": "T", "subString": "*", "subVersion": 1})
+    def test_a_pull_gets_all_messages_if_the_heartbeat_has_no_tags(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, {"topic": "T", "subString": "*", "subVersion": 1})
         assert self.pull(harness, subVersion=1).ext["nextBeginOffset"] == "2"
 
-    def test_no_heartbeat(self, harness: BrokerHarness) -> None:
+    def test_a_pull_without_a_heartbeat_is_rejected(self, harness: BrokerHarness) -> None:
         assert self.pull(harness).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
-    def test_not_of_this_topic(self, harness: BrokerHarness) -> None:
-        beat(harness, {"topic": "U", "subString": "*"})
+    def test_a_pull_of_a_topic_missing_in_the_heartbeat_is_rejected(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, {"topic": "U", "subString": "*"})
         assert self.pull(harness).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
-    def test_an_older_one(self, harness: BrokerHarness) -> None:
-        beat(harness, {"topic": "T", "subString": "*", "subVersion": 5})
+    def test_a_pull_newer_than_the_heartbeat_is_rejected(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, {"topic": "T", "subString": "*", "subVersion": 5})
         assert self.pull(harness, subVersion=6).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
-    def test_broadcasting_that_is_not_allowed(self, harness: BrokerHarness) -> None:
-        beat(harness, {"topic": "T", "subString": "*"}, model="BROADCASTING")
+    def test_a_pull_of_a_group_that_may_not_broadcast_is_rejected(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, {"topic": "T", "subString": "*"}, model="BROADCASTING")
         group = harness.broker.groups.get("consumers")
         assert group is not None and self.pull(harness).code == 0
         group.consume_broadcast_enable = False
         assert rejection(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "4")
 
-    def test_a_topic_that_is_forbidden_to_the_group(self, harness: BrokerHarness) -> None:
-        beat(harness, {"topic": "T", "subString": "*"})
+    def test_a_pull_of_a_topic_forbidden_to_the_group_is_rejected(self, harness: BrokerHarness) -> None:
+        send_heartbeat(harness, {"topic": "T", "subString": "*"})
         harness.broker.groups._table.forbidden_table["consumers"] = {"T": 1 << 2}
         assert rejection(self.pull(harness)) == (ResponseCode.NO_PERMISSION, "5")
         harness.broker.groups._table.forbidden_table["consumers"] = {"T": 1 << 1, "U": 1 << 2}
         assert self.pull(harness).code == 0
 
 
-class TestRefusals:
-    def test_no_topic(self, harness: BrokerHarness) -> None:
+class TestRejections:
+    def test_a_pull_of_an_unknown_topic_is_rejected(self, harness: BrokerHarness) -> None:
         assert harness.pull("nowhere").answer.code == ResponseCode.TOPIC_NOT_EXIST
 
     @pytest.mark.parametrize("queue_id", [-1, 4, 1 << 30])
-    def test_no_queue(self, harness: BrokerHarness, queue_id: int) -> None:
+    def test_a_pull_of_an_invalid_queue_is_rejected(self, harness: BrokerHarness, queue_id: int) -> None:
         harness.send("T")
         assert harness.pull("T", queue_id).answer.code == ResponseCode.INVALID_PARAMETER
 
-    def test_a_topic_that_may_not_be_read(self, harness: BrokerHarness) -> None:
+    def test_a_pull_of_a_topic_without_read_permission_is_rejected(self, harness: BrokerHarness) -> None:
         harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1, perm=2)
         assert rejection(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "3")
 
-    def test_a_group_that_may_not_consume(self, harness: BrokerHarness) -> None:
+    def test_a_pull_of_a_group_that_may_not_consume_is_rejected(self, harness: BrokerHarness) -> None:
         harness.send("T")
         group = harness.broker.groups.get("consumers")
         assert group is not None
         group.consume_enable = False
         assert rejection(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "2")
 
-    def test_a_broker_that_lets_nobody_read(self, tmp_path: Path) -> None:
+    def test_a_broker_without_read_permission_rejects_pulls(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, broker_permission=2) as harness:
             harness.send("T")
             assert rejection(harness.pull("T").answer) == (ResponseCode.NO_PERMISSION, "1")
 
-    def test_lite_pulls_where_they_are_off(self, tmp_path: Path) -> None:
+    def test_lite_pulls_are_rejected_when_they_are_off(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, lite_pull_message_enable=False) as harness:
             harness.send("T")
             command = harness.pull_command("T")
@@ -286,24 +290,24 @@ class TestRefusals:
             assert rejection(harness.ask(command)) == (ResponseCode.NO_PERMISSION, "1")
             assert harness.pull("T").answer.code == 0
 
-    def test_who_pulls_where_only_pushing_is_served(self, tmp_path: Path) -> None:
+    def test_pull_consumers_are_rejected_when_they_are_off(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, reject_pull_consumer_enable=True) as harness:
             harness.send("T")
             answer = harness.pull("T").answer
             assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
             assert harness.pull("T", consumerGroup="TOOLS_CONSUMER").answer.code == 0
-            beat(harness, {"topic": "T", "subString": "*"}, consumeType="CONSUME_ACTIVELY")
+            send_heartbeat(harness, {"topic": "T", "subString": "*"}, consumeType="CONSUME_ACTIVELY")
             assert "consumers" not in harness.broker.clients.consumers
-            beat(harness, {"topic": "T", "subString": "*"})
+            send_heartbeat(harness, {"topic": "T", "subString": "*"})
             assert harness.pull("T").answer.code == 0
             assert harness.pull("T", connection=harness.connect()).answer.code == 0
 
-    def test_no_group(self, harness: BrokerHarness) -> None:
+    def test_a_pull_of_an_unknown_group_is_rejected(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.restart(auto_create_group=False)
         assert harness.pull("T").answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
-    def test_a_field_that_must_be_there(self, harness: BrokerHarness) -> None:
+    def test_a_pull_without_a_required_field_is_rejected(self, harness: BrokerHarness) -> None:
         harness.send("T")
         command = harness.pull_command("T")
         del command.ext["queueOffset"]
@@ -319,12 +323,12 @@ class TestSuggestedBroker:
         assert group is not None
         group.broker_id, group.which_broker_when_consume_slowly = 2, 3
 
-    def test_this_one(self, harness: BrokerHarness) -> None:
+    def test_a_pull_suggests_this_broker_by_default(self, harness: BrokerHarness) -> None:
         harness.send("T")
         self.group(harness)
         assert self.suggested(harness) == self.suggested(harness, 1) == "0"
 
-    def test_that_of_the_group_where_replicas_may_be_read(
+    def test_a_pull_suggests_the_broker_of_the_group_if_slaves_are_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(memory, "PHYSICAL_BYTES", 10_000)
@@ -335,19 +339,23 @@ class TestSuggestedBroker:
             for _ in range(3):
                 harness.send("T", bytes(2000))
             assert self.suggested(harness, maxMsgNums=1) == "3"
-            assert self.suggested(harness) == "2"  # by the last one that it got
-            assert self.suggested(harness, maxMsgNums=1, subscription="none") == "2"  # all four were looked at
+            assert self.suggested(harness) == "2"  # the last returned message decides
+            assert (
+                self.suggested(harness, maxMsgNums=1, subscription="none") == "2"
+            )  # the pull checked all four messages
             assert self.suggested(harness, 4) == self.suggested(harness, 99) == "2"
 
 
 class TestCommit:
     @pytest.mark.parametrize(("flag", "offset", "stored"), [(0, 1, None), (PULL_COMMIT_OFFSET, 1, 1)])
-    def test_by_flag(self, harness: BrokerHarness, flag: int, offset: int, stored: int | None) -> None:
+    def test_a_pull_commits_its_offset_only_with_the_flag(
+        self, harness: BrokerHarness, flag: int, offset: int, stored: int | None
+    ) -> None:
         harness.send("T")
         harness.pull("T", sysFlag=flag | PULL_SUBSCRIPTION, commitOffset=offset)
         assert harness.broker.consumer_offsets.get("consumers", "T", 0) == stored
 
-    def test_a_negative_one_is_none(self, harness: BrokerHarness) -> None:
+    def test_a_pull_does_not_commit_a_negative_offset(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.pull("T", sysFlag=PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION, commitOffset=-1)
         assert harness.broker.consumer_offsets.get("consumers", "T", 0) is None
@@ -363,7 +371,7 @@ class TestHolds:
     def topic(self, harness: BrokerHarness) -> None:
         harness.broker.topics.create_for_group("T", 2)
 
-    def test_a_message_wakes_it(self, harness: BrokerHarness) -> None:
+    def test_a_message_of_its_queue_wakes_a_held_pull(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness)
         harness.advance(1000)
         assert asked.answer is None
@@ -373,7 +381,7 @@ class TestHolds:
         assert asked.answer is not None and asked.answer.code == 0
         assert len(harness.broker.holds) == 0
 
-    def test_a_release_wakes_it(self, harness: BrokerHarness) -> None:
+    def test_a_release_wakes_a_held_pull(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness)
         harness.send("T", delay_ms=2000)
         harness.advance(1999)
@@ -382,7 +390,7 @@ class TestHolds:
         assert asked.answer is not None and asked.answer.code == 0
 
     @pytest.mark.parametrize("hold_ms", [1, 20, 15_000])
-    def test_its_deadline(self, harness: BrokerHarness, hold_ms: int) -> None:
+    def test_a_held_pull_is_answered_at_its_deadline(self, harness: BrokerHarness, hold_ms: int) -> None:
         asked = self.hold(harness, hold_ms)
         harness.advance(hold_ms - 1)
         assert asked.answer is None
@@ -391,7 +399,7 @@ class TestHolds:
         assert (asked.answer.code, numbers(asked.answer)) == (19, (0, 0, 0))
         assert len(harness.broker.holds) == 0
 
-    def test_without_long_polling_it_is_short(self, harness: BrokerHarness) -> None:
+    def test_a_pull_is_held_shortly_without_long_polling(self, harness: BrokerHarness) -> None:
         harness.restart(long_polling=False)
         asked = self.hold(harness)
         harness.advance(999)
@@ -399,14 +407,14 @@ class TestHolds:
         harness.advance(1)
         assert asked.answer is not None and asked.answer.code == 19
 
-    def test_only_when_there_is_nothing_yet(self, harness: BrokerHarness) -> None:
+    def test_a_pull_is_held_only_at_the_end_of_its_queue(self, harness: BrokerHarness) -> None:
         harness.send("T")
         for offset, code in ((0, 0), (2, 21), (-1, 21)):
             asked = self.hold(harness, queueOffset=offset)
             assert asked.answer is not None and asked.answer.code == code
         assert self.hold(harness, queueOffset=1).answer is None
 
-    def test_messages_that_do_not_match_wake_nobody(self, harness: BrokerHarness) -> None:
+    def test_messages_that_do_not_match_wake_no_pull(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness, subscription="A")
         for _ in range(3):
             harness.send("T", properties={"TAGS": "B"})
@@ -414,14 +422,14 @@ class TestHolds:
         harness.send("T", b"wanted", properties={"TAGS": "A"})
         assert asked.answer is not None and (asked.answer.code, numbers(asked.answer)) == (0, (4, 0, 4))
 
-    def test_its_deadline_behind_messages_that_do_not_match(self, harness: BrokerHarness) -> None:
+    def test_an_expired_pull_skips_messages_that_do_not_match(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness, subscription="A")
         for _ in range(2):
             harness.send("T", properties={"TAGS": "B"})
         harness.advance(15_000)
         assert asked.answer is not None and (asked.answer.code, numbers(asked.answer)) == (19, (2, 0, 2))
 
-    def test_the_connection_is_gone(self, harness: BrokerHarness) -> None:
+    def test_the_held_pulls_of_a_lost_connection_are_dropped(self, harness: BrokerHarness) -> None:
         connection = harness.connect()
         asked = self.hold(harness, connection=connection)
         other = self.hold(harness)
@@ -430,7 +438,7 @@ class TestHolds:
         harness.send("T")
         assert asked.answer is None and other.answer is not None
 
-    def test_a_full_connection_is_answered_when_it_has_drained(self, harness: BrokerHarness) -> None:
+    def test_a_pull_on_a_full_connection_is_answered_when_it_drains(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness)
         harness.client.is_full = True
         harness.send("T", connection=harness.connect())
@@ -439,35 +447,37 @@ class TestHolds:
         harness.tick()
         assert asked.answer is not None and asked.answer.code == 0
 
-    def test_many_on_one_queue(self, harness: BrokerHarness) -> None:
+    def test_a_message_wakes_all_pulls_of_its_queue(self, harness: BrokerHarness) -> None:
         asks = [self.hold(harness, connection=harness.connect()) for _ in range(20)]
         harness.send("T")
         assert all(asked.answer is not None and asked.answer.code == 0 for asked in asks)
 
-    def test_oneway_pulls_nobody_waits_for(self, harness: BrokerHarness) -> None:
+    def test_oneway_pulls_are_not_held(self, harness: BrokerHarness) -> None:
         asked = harness.submit(harness.pull_command("T", hold_ms=1000), oneway=True)
         harness.advance(2000)
         assert asked.answer is None and len(harness.broker.holds) == 0
 
-    def test_lite_pull(self, harness: BrokerHarness) -> None:
+    def test_a_lite_pull_is_held_and_woken(self, harness: BrokerHarness) -> None:
         command = harness.pull_command("T", hold_ms=20_000)
         command.code = RequestCode.LITE_PULL_MESSAGE
         asked = harness.submit(command)
         harness.send("T")
         assert asked.answer is not None and asked.answer.code == 0
 
-    def test_a_suspend_without_a_time(self, harness: BrokerHarness) -> None:
+    def test_a_pull_with_a_negative_timeout_is_not_held(self, harness: BrokerHarness) -> None:
         asked = self.hold(harness, 1, suspendTimeoutMillis=-5, sysFlag=PULL_SUBSCRIPTION | PULL_SUSPEND)
         assert asked.answer is not None and asked.answer.code == 19
 
-    def test_what_was_answered_leaves_nothing_behind(self, harness: BrokerHarness) -> None:
+    def test_answered_pulls_leave_no_state(self, harness: BrokerHarness) -> None:
         for i in range(200):
             self.hold(harness, 1 << 40, queueOffset=i)
             harness.send("T")
         assert len(harness.broker.holds) == 0
         assert len(harness.broker.holds._deadlines) < 100
 
-    def test_one_that_fails_hurts_no_other(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failed_pull_does_not_affect_other_pulls(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from wheelmq.broker.handlers import pull as module
 
         first, second = self.hold(harness, connection=harness.connect()), self.hold(harness)
@@ -486,10 +496,10 @@ class TestHolds:
 
 
 @pytest.mark.parametrize("at", [0, 6, 7, 8, 10, 11])
-def test_a_unit_that_names_no_record_is_told_of_and_passed_over(
+def test_a_unit_that_names_no_record_is_logged_and_skipped(
     harness: BrokerHarness, at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bytes 0 to 8 of a unit are the record's position, the next four its size."""
+    """The first 8 bytes of a unit are the record's position, and the next 4 are its size."""
     for i in range(3):
         harness.send("T", b"%d" % i)
     queue = harness.broker.store.queues.find("T", 0)

@@ -1,4 +1,4 @@
-"""Every status of a put, forced through the request: Apache's code and its text (docs/operations/put-statuses.md)."""
+"""Every status of a put, with Apache's code and text (docs/operations/put-statuses.md)."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def batch(harness: BrokerHarness, body: bytes, **letters: Any) -> Command:
 
 
 def send_back(harness: BrokerHarness) -> Ask:
-    """Hand the first message of T back; not ticked yet."""
+    """Send the first message of T back, without a tick."""
     record = harness.read_queue("T")[0]
     ext = {"offset": str(record.position), "group": "g", "delayLevel": "3"}
     return harness.submit(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext, version=479))
 
 
 def fill(harness: BrokerHarness, left: int = 500) -> None:
-    """Fill the log's first file but for about `left` bytes."""
+    """Fill the first log file until about `left` bytes are left."""
     log = harness.broker.store.log
     assert harness.send("filler").code == 0
     while log.files.file_bytes - log.end > left + 1000:
@@ -66,12 +66,12 @@ def nothing_new(harness: BrokerHarness, end: int) -> bool:
 
 
 class TestOk:
-    def test_put_ok(self, harness: BrokerHarness) -> None:
+    def test_a_stored_message_gets_success(self, harness: BrokerHarness) -> None:
         answer = harness.send("T")
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
 
     @pytest.mark.parametrize("flush_mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-    def test_without_slaves_nobody_waits_for_one(self, tmp_path: Path, flush_mode: str) -> None:
+    def test_a_send_does_not_wait_for_slaves(self, tmp_path: Path, flush_mode: str) -> None:
         with BrokerHarness(tmp_path, flush_mode=flush_mode) as harness:
             for wait in ("true", "false"):
                 assert harness.send("T", properties={props.WAIT: wait}).code == ResponseCode.SUCCESS
@@ -85,14 +85,16 @@ class TestFlushDiskTimeout:
             yield running
 
     @pytest.mark.parametrize("properties", [{}, {"PGROUP": "left to the plain code", props.DELAY: "1"}])
-    def test_a_send(self, harness: BrokerHarness, properties: dict[str, str]) -> None:
+    def test_a_send_whose_flush_is_late_gets_a_timeout(
+        self, harness: BrokerHarness, properties: dict[str, str]
+    ) -> None:
         asked = harness.submit(harness.send_command("T", properties=properties))
         harness.advance(5100)
         assert asked.answer is not None
         assert (asked.answer.code, asked.answer.remark) == (ResponseCode.FLUSH_DISK_TIMEOUT, None)
         assert asked.answer.ext["msgId"] and asked.answer.ext["queueOffset"] == "0"  # it counts as sent
 
-    def test_a_batch(self, harness: BrokerHarness) -> None:
+    def test_a_batch_whose_flush_is_late_gets_a_timeout(self, harness: BrokerHarness) -> None:
         command = harness.send_command("T", inner(b"a") + inner(b"b"), m=True)
         command.code = RequestCode.SEND_BATCH_MESSAGE
         asked = harness.submit(command)
@@ -100,7 +102,7 @@ class TestFlushDiskTimeout:
         assert asked.answer is not None
         assert asked.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT and "," in asked.answer.ext["msgId"]
 
-    def test_a_message_sent_back_was_not(self, harness: BrokerHarness) -> None:
+    def test_a_message_sent_back_whose_flush_is_late_gets_an_error(self, harness: BrokerHarness) -> None:
         harness.submit(harness.send_command("T"))
         harness.run_jobs()
         asked = send_back(harness)
@@ -108,7 +110,7 @@ class TestFlushDiskTimeout:
         assert asked.answer is not None
         assert (asked.answer.code, asked.answer.remark) == (ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
 
-    def test_who_does_not_wait_is_not_told(self, harness: BrokerHarness) -> None:
+    def test_a_send_with_wait_false_gets_success(self, harness: BrokerHarness) -> None:
         assert harness.send("T", properties={props.WAIT: "false"}).code == ResponseCode.SUCCESS
 
 
@@ -120,7 +122,7 @@ class TestServiceNotAvailable:
             f"{UNAVAILABLE.format(used)} ({why})",
         )
 
-    def test_the_disk_is_nearly_full(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_a_nearly_full_disk_rejects_sends(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         harness.send("T", b"soon", delay_ms=15_000)
         disk.used = 0.901
         harness.advance(10_000)
@@ -128,28 +130,28 @@ class TestServiceNotAvailable:
         assert self.refused(harness.send("T"), " 0.90", "the disk is 90 % full")
         assert nothing_new(harness, end)
         harness.advance(6_000)
-        assert harness.bodies("T") == [b"soon"]  # what is due still goes out, at once
+        assert harness.bodies("T") == [b"soon"]  # the broker still releases due messages
         disk.used = 0.9
         harness.advance(10_000)
         assert harness.send("T").code == 0
 
-    def test_a_start_on_a_disk_that_is_nearly_full(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_a_disk_nearly_full_at_the_start_rejects_sends(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         disk.used = 0.95
         harness.restart(disk_space_warning_level_ratio=94)
         assert self.refused(harness.send("T"), " 0.95", "the disk is 95 % full")
 
-    def test_the_broker_stops(self, harness: BrokerHarness) -> None:
+    def test_a_stopping_broker_rejects_sends(self, harness: BrokerHarness) -> None:
         harness.broker.admission.stop()
         assert self.refused(harness.send("T"), " 0.00", "the broker stops")
         assert batch(harness, inner(b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert harness.send("T", delay_ms=1000).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
-    def test_the_disk_did_not_keep_its_word(self, harness: BrokerHarness) -> None:
+    def test_a_failed_disk_rejects_sends(self, harness: BrokerHarness) -> None:
         harness.broker.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
         why = "the log is not on disk: [Errno 5] Input/output error"
         assert self.refused(harness.send("T"), " 0.00", why)
 
-    def test_a_message_sent_back(self, harness: BrokerHarness) -> None:
+    def test_a_stopping_broker_rejects_a_message_sent_back(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.broker.admission.stop()
         asked = send_back(harness)
@@ -162,7 +164,9 @@ class TestCreateMappedFileFailed:
     FAILED = "create mapped file failed, server is busy or broken."
 
     @pytest.mark.parametrize("has_file", [False, True])
-    def test_no_room(self, harness: BrokerHarness, disk: SimulatedDisk, has_file: bool) -> None:
+    def test_a_full_disk_rejects_sends_until_it_has_room(
+        self, harness: BrokerHarness, disk: SimulatedDisk, has_file: bool
+    ) -> None:
         disk.is_full = is_further_log_file if has_file else lambda path: "commitlog" in str(path)
         if has_file:
             fill(harness)
@@ -170,14 +174,16 @@ class TestCreateMappedFileFailed:
         first, second = harness.send("T", bytes(2000)), harness.send("T", bytes(2000))
         assert first.code == ResponseCode.SYSTEM_ERROR
         assert re.fullmatch(re.escape(self.FAILED) + r" \(the disk is full: no room.*\)", first.remark or "")
-        assert second.code == ResponseCode.SERVICE_NOT_AVAILABLE  # for a moment, so that not everyone tries
+        assert second.code == ResponseCode.SERVICE_NOT_AVAILABLE  # for a moment, so that not each send tries
         assert nothing_new(harness, end)
         disk.is_full = lambda path: False
         harness.advance(200)
         assert harness.send("T", bytes(2000)).code == 0
 
     @pytest.mark.parametrize("code", [errno.EMFILE, errno.EROFS, errno.EIO])
-    def test_another_reason(self, harness: BrokerHarness, disk: SimulatedDisk, code: int) -> None:
+    def test_another_error_of_the_disk_is_named_in_the_remark(
+        self, harness: BrokerHarness, disk: SimulatedDisk, code: int
+    ) -> None:
         def broken(path: Path) -> bool:
             if is_further_log_file(path):
                 raise OSError(code, os.strerror(code), str(path))
@@ -190,7 +196,7 @@ class TestCreateMappedFileFailed:
         assert (answer.remark or "").startswith(self.FAILED) and os.strerror(code) in (answer.remark or "")
         assert harness.broker.rejection is not None
 
-    def test_a_message_sent_back(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_a_full_disk_rejects_a_message_sent_back(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         disk.is_full = is_further_log_file
         harness.send("T", bytes(2000))
         fill(harness)
@@ -201,30 +207,30 @@ class TestCreateMappedFileFailed:
 
 
 class TestMessageIllegal:
-    def test_a_body_that_is_too_long(self, harness: BrokerHarness) -> None:
+    def test_a_body_that_is_too_long_is_rejected(self, harness: BrokerHarness) -> None:
         harness.restart(body_bytes_max=1000)
         answer = harness.send("T", bytes(1001))
         assert (answer.code, answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, ILLEGAL.format(1000))
         assert harness.send("T", bytes(1000)).code == 0
 
-    def test_a_batch_for_a_retry_topic(self, harness: BrokerHarness) -> None:
+    def test_a_batch_for_a_retry_topic_is_rejected(self, harness: BrokerHarness) -> None:
         answer = batch(harness, inner(b"x"), b="%RETRY%g")
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert answer.remark == "batch request does not support retry group %RETRY%g"
 
-    def test_a_batch_that_fits_no_file(self, harness: BrokerHarness) -> None:
+    def test_a_batch_that_fits_no_log_file_is_rejected(self, harness: BrokerHarness) -> None:
         answer = batch(harness, inner(bytes(600_000)) * 2)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert (answer.remark or "").startswith(ILLEGAL.format(4 << 20))
 
     @pytest.mark.parametrize("as_batch", [False, True])
-    def test_a_topic_that_is_too_long(self, harness: BrokerHarness, as_batch: bool) -> None:
-        """The rule for names comes first, there as here."""
+    def test_a_topic_name_that_is_too_long_is_rejected(self, harness: BrokerHarness, as_batch: bool) -> None:
+        """As in Apache's broker, the check of the name comes first."""
         topic = "t" * 128
         answer = batch(harness, inner(b"x"), b=topic) if as_batch else harness.send(topic)
         assert answer.code == ResponseCode.INVALID_PARAMETER
 
-    def test_properties_size_exceeded(self, harness: BrokerHarness) -> None:
+    def test_properties_that_are_too_long_are_rejected(self, harness: BrokerHarness) -> None:
         end = harness.broker.store.log.end
         answer = harness.send("T", properties={"k": "v" * 32_767})
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
@@ -232,20 +238,20 @@ class TestMessageIllegal:
         assert nothing_new(harness, end)
 
     @pytest.mark.parametrize("delay_ms", ["x", str(4 * 24 * 3600 * 1000)])
-    def test_wheel_timer_msg_illegal(self, harness: BrokerHarness, delay_ms: str) -> None:
+    def test_an_invalid_timer_delay_is_rejected(self, harness: BrokerHarness, delay_ms: str) -> None:
         answer = harness.send("T", properties={props.TIMER_DELAY_MS: delay_ms})
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert (answer.remark or "").startswith(TIMER_ILLEGAL.format(3 * 24 * 3600 * 1000) + " (")
 
 
 class TestOsPageCacheBusy:
-    """A send is told so before it is looked at; END_TRANSACTION, when it would be put (test_transactions)."""
+    """The broker rejects a send before it parses it, and END_TRANSACTION before its put (test_transactions)."""
 
     BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
     @pytest.fixture
     def hang(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ask]:
-        """A send whose append takes so many milliseconds; not ticked yet."""
+        """Submit a send whose append takes `takes_ms` milliseconds, without a tick."""
 
         def send(takes_ms: int) -> Ask:
             log = harness.broker.store.log
@@ -262,25 +268,27 @@ class TestOsPageCacheBusy:
         return send
 
     @pytest.mark.parametrize(("takes_ms", "is_busy"), [(1000, False), (1001, True)])
-    def test_sends_behind_one_that_hangs(
+    def test_sends_after_a_hanging_send_are_rejected(
         self, harness: BrokerHarness, hang: Callable[[int], Ask], takes_ms: int, is_busy: bool
     ) -> None:
-        harness.restart(broker_fast_failure_enable=False)  # or those that waited 200 ms were told so
+        harness.restart(broker_fast_failure_enable=False)  # otherwise the broker rejects sends that waited 200 ms
         harness.send("T")
         hangs = hang(takes_ms)
-        behind = [harness.submit(harness.send_command("T"), harness.connect()) for _ in range(3)]
+        later = [harness.submit(harness.send_command("T"), harness.connect()) for _ in range(3)]
         harness.tick()
         assert hangs.answer is not None and hangs.answer.code == 0
-        told = {(one.answer.code, one.answer.remark) for one in behind if one.answer is not None}
-        assert told == ({(ResponseCode.SYSTEM_BUSY, self.BUSY)} if is_busy else {(ResponseCode.SUCCESS, None)})
-        assert harness.send("T").code == 0  # the next tick begins anew
+        found = {(one.answer.code, one.answer.remark) for one in later if one.answer is not None}
+        assert found == ({(ResponseCode.SYSTEM_BUSY, self.BUSY)} if is_busy else {(ResponseCode.SUCCESS, None)})
+        assert harness.send("T").code == 0  # the next tick measures again
 
-    def test_the_limit_is_a_setting(self, harness: BrokerHarness, hang: Callable[[int], Ask]) -> None:
+    def test_the_limit_of_a_hanging_send_is_a_setting(self, harness: BrokerHarness, hang: Callable[[int], Ask]) -> None:
         harness.restart(os_page_cache_busy_time_out_mills=5000, wait_time_mills_in_send_queue=4001)
         hang(4000)
         assert harness.send("T").code == 0
 
-    def test_a_message_sent_back(self, harness: BrokerHarness, hang: Callable[[int], Ask]) -> None:
+    def test_a_message_sent_back_after_a_hanging_send_is_rejected(
+        self, harness: BrokerHarness, hang: Callable[[int], Ask]
+    ) -> None:
         harness.send("T")
         (record,) = harness.read_queue("T")
         hang(2000)
@@ -290,7 +298,7 @@ class TestOsPageCacheBusy:
 
 
 class TestUnknownError:
-    def test_what_nobody_expected(
+    def test_an_unexpected_error_is_answered_and_logged(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         harness.send("T")
@@ -325,20 +333,20 @@ class TestWheelTimerFlowControl:
             yield running
 
     @pytest.mark.parametrize("plain", [{}, {"PGROUP": "p", "TIMER_ROLL_TIMES": "x\\y"}], ids=["kernel", "plain"])
-    def test_a_full_slot(self, harness: BrokerHarness, plain: dict[str, str]) -> None:
-        """None is refused up to the limit, some from there on, and at twice the limit all are."""
+    def test_a_full_slot_rejects_sends(self, harness: BrokerHarness, plain: dict[str, str]) -> None:
+        """The broker accepts all sends up to the limit, some above it, and none at twice the limit."""
         due_ms = harness.now_ms + 9000
         codes = [harness.send("T", deliver_ms=due_ms, properties=plain).code for _ in range(self.LIMIT + 1)]
         assert set(codes) == {0}
         answers = [harness.send("T", deliver_ms=due_ms, properties=plain) for _ in range(500)]
         refused = [answer for answer in answers if answer.code]
-        assert len(refused) == 500 - (self.LIMIT - 1)  # twice the limit wait
+        assert len(refused) == 500 - (self.LIMIT - 1)  # twice the limit are pending
         text = FLOW_CONTROL.format(self.LIMIT, 2 * self.LIMIT)
         assert {(answer.code, answer.remark) for answer in refused} == {(ResponseCode.SYSTEM_ERROR, text)}
         assert answers.index(refused[0]) < 20 < max(i for i, answer in enumerate(answers) if not answer.code)
         assert harness.broker.timer.congestion.refused == len(refused)
 
-    def test_nothing_of_what_is_refused_is_stored(self, harness: BrokerHarness) -> None:
+    def test_a_rejected_send_stores_no_record(self, harness: BrokerHarness) -> None:
         due_ms = harness.now_ms + 9000
         while harness.send("T", deliver_ms=due_ms).code == 0:
             pass
@@ -347,7 +355,7 @@ class TestWheelTimerFlowControl:
             end = harness.broker.store.log.end
         assert "recallHandle" not in answer.ext and nothing_new(harness, end)
 
-    def test_beside_it_all_is_taken(self, harness: BrokerHarness) -> None:
+    def test_a_full_slot_does_not_reject_other_messages(self, harness: BrokerHarness) -> None:
         due_ms = harness.now_ms + 9000
         for _ in range(300):
             harness.send("T", deliver_ms=due_ms, properties={props.UNIQ_KEY: "U"})
@@ -359,7 +367,7 @@ class TestWheelTimerFlowControl:
         assert harness.send("T", b"x", deliver_ms=due_ms, properties=cancel).ext["cancelResult"] == "cancelled"
         assert harness.send("T", deliver_ms=due_ms).code == 0  # there is room again
 
-    def test_after_a_restart_it_is_still_full(self, harness: BrokerHarness) -> None:
+    def test_a_full_slot_is_still_full_after_a_restart(self, harness: BrokerHarness) -> None:
         due_ms = harness.now_ms + 9000
         for _ in range(300):
             harness.send("T", deliver_ms=due_ms)
@@ -368,7 +376,7 @@ class TestWheelTimerFlowControl:
 
 
 class TestBeforeThePut:
-    def test_the_broker_is_not_open_yet(self, harness: BrokerHarness) -> None:
+    def test_sends_before_the_start_accept_time_are_rejected(self, harness: BrokerHarness) -> None:
         opens_ms = harness.now_ms + 60_000
         harness.restart(start_accept_send_request_time_stamp=opens_ms)
         answer = harness.send("T")
@@ -378,12 +386,12 @@ class TestBeforeThePut:
         harness.advance(60_000)
         assert harness.send("T").code == 0
 
-    def test_wheel_timer_not_enabled(self, harness: BrokerHarness) -> None:
+    def test_a_timer_is_rejected_when_the_wheel_is_off(self, harness: BrokerHarness) -> None:
         harness.restart(timer_wheel_enable=False)
         answer = harness.send("T", delay_ms=5000)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
 
 
-def test_every_status_has_a_name_of_apaches() -> None:
+def test_the_name_of_every_status_is_apaches() -> None:
     assert {status.name for status in PutStatus} == {status.value for status in PutStatus}

@@ -1,4 +1,4 @@
-"""How long puts take: the warnings for slow ones, and the figures of brokerStatus."""
+"""Durations of puts: the warnings for slow puts, and the figures of brokerStatus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def slow(harness: BrokerHarness, step: Callable[..., Any], ms: int = SLOW_MS) -> Callable[..., Any]:
-    """Return `step`, which then takes `ms`."""
+    """Return `step` with a duration of `ms` milliseconds."""
 
     def run(*arguments: Any, **named: Any) -> Any:
         harness.clock.advance(ms)
@@ -60,7 +60,7 @@ def batch(harness: BrokerHarness) -> Command:
 
 class TestWarnings:
     @pytest.mark.parametrize("kind", ["plain", "timer", "half", "send back"])
-    def test_a_slow_append(
+    def test_a_slow_append_logs_two_warnings(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
     ) -> None:
         harness.send("T", b"12345")
@@ -90,7 +90,7 @@ class TestWarnings:
             "putMessage not in lock eclipse time(ms)=600, bodyLength=10",
         ]
 
-    def test_a_slow_put_in_a_block(
+    def test_a_slow_put_in_a_block_logs_two_warnings(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         lane = harness.broker.block_scheduler
@@ -98,7 +98,7 @@ class TestWarnings:
         assert harness.send("T", b"12345", properties={"delayInSeconds": "60"}).code == 0
         assert len(lines(caplog)) == 2
 
-    def test_slow_outside_the_append(
+    def test_a_put_that_is_slow_outside_the_append_logs_one_warning(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         harness.broker.fast_send = None
@@ -106,7 +106,7 @@ class TestWarnings:
         assert harness.send("T", b"12345").code == 0
         assert lines(caplog) == ["putMessage not in lock eclipse time(ms)=600, bodyLength=5"]
 
-    def test_a_slow_put_that_failed(
+    def test_a_slow_put_that_fails_is_logged_with_its_result(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(*arguments: Any) -> None:
@@ -117,7 +117,7 @@ class TestWarnings:
         assert harness.send("T", b"12345").remark == "UNKNOWN_ERROR"
         assert lines(caplog)[0].endswith("AppendMessageResult=UNKNOWN_ERROR")
 
-    def test_500_ms_are_not_slow(
+    def test_a_put_of_500_ms_logs_no_warning(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         plain(harness, monkeypatch, 500)
@@ -125,10 +125,10 @@ class TestWarnings:
         assert lines(caplog) == []
 
     @pytest.mark.kernels
-    def test_the_kernel(
+    def test_a_slow_kernel_call_logs_one_warning(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """One call serves many sends, so their own times are not known: the line names the call."""
+        """One call serves many sends, so the line has the time of the call."""
         harness.send("T")
         fast, connection = harness.broker.fast_send, harness.connect()
         assert fast is not None
@@ -141,8 +141,8 @@ class TestWarnings:
             f"[NOTIFYME]putMessage in lock cost time(ms)=600, sends=1, appended bytes={size} in one kernel call"
         ]
 
-    def test_a_tick(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
-        """A release is no put of a client: the tick that is slow with it is logged."""
+    def test_a_slow_tick_logs_a_warning(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+        """A release is not the put of a client, so the broker logs the slow tick."""
         releaser = harness.broker.releaser
         releaser.release = slow(harness, releaser.release)  # type: ignore[method-assign]
         harness.send("T")
@@ -151,10 +151,12 @@ class TestWarnings:
 
 
 class TestBrokerStatus:
-    def test_the_longest_put_is_no_other_tick(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_longest_put_does_not_count_other_slow_ticks(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         harness.send("T")
         harness.broker.ticks.begin()
-        harness.clock.advance(700)  # a tick that is slow with something else
+        harness.clock.advance(700)  # a tick that is slow for another reason
         harness.settle()
         assert status(harness)["putMessageEntireTimeMax"] == "0"
         plain(harness, monkeypatch, 30)
@@ -177,14 +179,14 @@ class TestBrokerStatus:
         harness.send("T")
         assert harness.broker.stats.put_times.puts.count == 0
 
-    def test_the_longest_read(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_status_shows_the_longest_read(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         harness.send("T")
         monkeypatch.setattr(pull_module, "read_queue", slow(harness, pull_module.read_queue, 40))
         harness.pull("T")
         found = status(harness)
         assert (found["putMessageEntireTimeMax"], found["getMessageEntireTimeMax"]) == ("0", "40")
 
-    def test_capacities_are_those_in_force(self, tmp_path: Path) -> None:
+    def test_the_status_shows_the_capacities_in_force(self, tmp_path: Path) -> None:
         chosen = {
             "send_thread_pool_queue_capacity": 11,
             "pull_thread_pool_queue_capacity": 12,
@@ -198,7 +200,7 @@ class TestBrokerStatus:
         assert [found[f"{pool}ThreadPoolQueueCapacity"] for pool in pools] == ["11", "12", "13", "14", "0"]
         assert found["EndTransactionThreadPoolQueueCapacity"] == "15"
 
-    def test_sizes_are_those_of_the_round(self, harness: BrokerHarness) -> None:
+    def test_the_status_shows_the_queue_sizes_of_the_round(self, harness: BrokerHarness) -> None:
         connection = harness.connect()
         for _ in range(3):
             harness.submit(harness.send_command("T"), connection)

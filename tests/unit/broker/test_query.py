@@ -1,4 +1,4 @@
-"""Queries by key beside the index, which follows the log at its own pace."""
+"""Queries by key, while the index follows the log at its own pace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def found(asked: Ask) -> list[bytes]:
     return [record.message.body for record in records_in(bytes(asked.answer.body))]
 
 
-def test_what_was_stored_in_the_same_moment_is_found(harness: BrokerHarness) -> None:
+def test_a_message_stored_in_the_same_tick_is_found(harness: BrokerHarness) -> None:
     assert harness.broker.index is not None
     harness.broker.index.gather_s = GATHER_S
     for key in ("first", "second"):
@@ -42,7 +42,7 @@ def test_what_was_stored_in_the_same_moment_is_found(harness: BrokerHarness) -> 
         assert found(asked) == [key.encode()]
 
 
-def test_a_query_waits_for_the_index_and_not_for_ever(tmp_path: Path) -> None:
+def test_a_query_waits_for_the_index_up_to_a_limit(tmp_path: Path) -> None:
     background = HeldWorker()
     with BrokerHarness(tmp_path / "store", background=background) as harness:
         send(harness, "a")
@@ -60,7 +60,7 @@ def test_a_query_waits_for_the_index_and_not_for_ever(tmp_path: Path) -> None:
 
 
 class TestBlocks:
-    """Messages that wait in blocks, by id and by key, before and after their release."""
+    """Messages in blocks, by id and by key, before and after their release."""
 
     def put(self, harness: BrokerHarness, body: bytes, keys: str, unique_key: str, topic: str = "T") -> str:
         properties = {"KEYS": keys, "UNIQ_KEY": unique_key, "delayInSeconds": "5"}
@@ -72,8 +72,8 @@ class TestBlocks:
         _, offset = parse_offset_message_id(message_id)
         return harness.ask(Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext=headers.texts(offset=offset)))
 
-    def test_by_id(self, harness: BrokerHarness) -> None:
-        """Its answer leads to the same id. It is found until its block is gone, also after its release."""
+    def test_a_message_of_a_block_is_found_by_its_id(self, harness: BrokerHarness) -> None:
+        """The answer leads to the same id. The message is found until its block is deleted, even after the release."""
         harness.send("T", queue_id=2)
         message_id = self.put(harness, b"block", "a", "U")
         for end in (lambda: None, harness.restart, lambda: harness.advance(6000)):
@@ -85,7 +85,7 @@ class TestBlocks:
             assert record.queue_offset >= 1
         assert harness.bodies("T", 2) == [b"body", b"block"]
 
-    def test_by_an_id_of_none(self, harness: BrokerHarness) -> None:
+    def test_a_query_by_an_unknown_id_is_rejected(self, harness: BrokerHarness) -> None:
         message_id = self.put(harness, b"block", "a", "U")
         host, offset = parse_offset_message_id(message_id)
         for wrong in (offset + 1, offset + (1 << 40), 2 << 60):
@@ -93,7 +93,7 @@ class TestBlocks:
             assert answer.code == ResponseCode.SYSTEM_ERROR and "query by unique key" in answer.remark
 
     @pytest.mark.parametrize("key", ["a", "b", "U1"])
-    def test_by_key(self, harness: BrokerHarness, key: str) -> None:
+    def test_a_message_of_a_block_is_found_by_each_of_its_keys(self, harness: BrokerHarness, key: str) -> None:
         self.put(harness, b"block", "a b", "U1")
         self.put(harness, b"other key", "c", "U2")
         self.put(harness, b"other topic", "a b", "U1", topic="V")
@@ -109,13 +109,13 @@ class TestBlocks:
         assert found(asked) == [b"block"]
         assert [record.message.topic for record in records_in(bytes(asked.answer.body))] == ["T"]  # type: ignore[union-attr]
 
-    def test_of_a_word_that_only_bodies_have(self, harness: BrokerHarness) -> None:
+    def test_a_word_of_a_body_is_not_found_as_a_key(self, harness: BrokerHarness) -> None:
         self.put(harness, b" word ", "a", "U1")
         asked = query(harness, "word")
         harness.tick()
         assert asked.answer is not None and asked.answer.code == ResponseCode.QUERY_NOT_FOUND
 
-    def test_with_messages_of_the_log_and_no_more_than_asked_for(self, harness: BrokerHarness) -> None:
+    def test_a_query_returns_messages_of_log_and_blocks_up_to_its_limit(self, harness: BrokerHarness) -> None:
         send(harness, "a")
         for i in range(40):
             self.put(harness, b"%d" % i, "a", f"U{i}")
@@ -123,8 +123,8 @@ class TestBlocks:
         harness.tick()
         assert found(asked) == [b"a", *(b"%d" % i for i in range(31))]
 
-    def test_while_the_search_takes_long(self, tmp_path: Path) -> None:
-        """The answer comes without blocks at last, and with them as soon as they were searched."""
+    def test_a_query_waits_for_the_search_of_blocks_up_to_a_limit(self, tmp_path: Path) -> None:
+        """At the limit, the answer has no messages of blocks. Otherwise it comes when the search ends."""
         reading = HeldWorker()
         with BrokerHarness(tmp_path / "store", reading=reading) as harness:
             send(harness, "a")
@@ -141,7 +141,7 @@ class TestBlocks:
                 harness.tick()
             assert found(asked) == [b"a", b"block"]
 
-    def test_only_of_the_times_asked_for(self, harness: BrokerHarness) -> None:
+    def test_a_query_finds_only_messages_of_its_time_span(self, harness: BrokerHarness) -> None:
         self.put(harness, b"block", "a", "U")
         for later_ms, code in ((0, ResponseCode.SUCCESS), (1, ResponseCode.QUERY_NOT_FOUND)):
             begin_ms = harness.now_ms + later_ms
@@ -149,8 +149,8 @@ class TestBlocks:
             assert harness.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=headers.texts(**fields))).code == code
 
 
-def test_a_message_that_no_queue_has_is_found(harness: BrokerHarness) -> None:
-    """It is marked as the half of a transaction and lies in its topic all the same: so it has no queue unit."""
+def test_a_message_without_a_queue_unit_is_found(harness: BrokerHarness) -> None:
+    """The message has the flag of a half message in its real topic, so it has no queue unit."""
     assert harness.broker.index is not None
     harness.send("T", b"half", properties={"KEYS": "a"}, f=4)
     asked = query(harness, "a")

@@ -1,4 +1,4 @@
-"""Several name servers: each is told, and one that is down or hangs holds up no other."""
+"""Registration at several name servers. A server that is down or hangs does not delay the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def started(folder: Path, port: int = 0) -> NameServerApp:
 
 
 async def knows(app: NameServerApp, topic: str) -> bool:
-    """Whether a client gets a route."""
+    """Return whether a client gets a route of `topic`."""
     caller = RpcClient(f"127.0.0.1:{app.port}")
     try:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -47,7 +47,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def registered(folder: Path, *servers: str, **settings: Any) -> AsyncIterator[tuple[BrokerHarness, Registrar]]:
-    """A broker that registers at `servers`."""
+    """Yield a broker that registers at `servers`."""
     with BrokerHarness(folder / "store", namesrv=servers, **settings) as harness:
         registration = Registrar(harness.broker)
         registration.start()
@@ -57,7 +57,7 @@ async def registered(folder: Path, *servers: str, **settings: Any) -> AsyncItera
             await registration.stop()
 
 
-def test_both_are_told(tmp_path: Path) -> None:
+def test_a_broker_registers_at_both_name_servers(tmp_path: Path) -> None:
     async def run() -> None:
         one, two = await started(tmp_path), await started(tmp_path)
         async with registered(tmp_path, *(f"127.0.0.1:{app.port}" for app in (one, two))) as (harness, registration):
@@ -74,7 +74,7 @@ def test_both_are_told(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_one_is_down_and_comes_back(tmp_path: Path) -> None:
+def test_a_name_server_that_comes_back_gets_the_registration(tmp_path: Path) -> None:
     async def run() -> None:
         one, two = await started(tmp_path), await started(tmp_path)
         port = two.port
@@ -94,8 +94,8 @@ def test_one_is_down_and_comes_back(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_one_hangs(tmp_path: Path) -> None:
-    """It takes connections and answers nothing."""
+def test_a_hanging_name_server_does_not_delay_the_other(tmp_path: Path) -> None:
+    """The server accepts connections and never answers."""
 
     async def run() -> None:
         silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(0), "127.0.0.1", 0)
@@ -114,9 +114,11 @@ def test_one_hangs(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_one_that_hangs_is_dialled_anew(tmp_path: Path) -> None:
-    """Over a connection whose other end is gone without a word nothing would come through for a quarter of an hour, and
-    where it is not read each registration would stay in memory."""
+def test_a_hanging_name_server_gets_a_new_connection(tmp_path: Path) -> None:
+    """A new connection replaces one whose peer vanished, or whose peer does not read.
+
+    The first would carry no registration for a quarter of an hour. The second would keep each registration in memory.
+    """
 
     async def run() -> None:
         ends = []
@@ -128,11 +130,11 @@ def test_one_that_hangs_is_dialled_anew(tmp_path: Path) -> None:
         silent = await asyncio.start_server(keep, "127.0.0.1", 0)
         address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
 
-        async def is_dialled_anew() -> bool:
+        async def is_dialled_again() -> bool:
             return len(ends) >= 2
 
         async with registered(tmp_path, address, register_timeout_ms=50):
-            await until(is_dialled_anew)
+            await until(is_dialled_again)
             with contextlib.suppress(ConnectionResetError):
                 await ends[0]  # the first connection was closed
         silent.close()
@@ -140,7 +142,7 @@ def test_one_that_hangs_is_dialled_anew(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_broker_with_a_twin_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_brokers_with_one_name_log_each_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Both brokers log the address of the other one, with a registration of their own."""
 
     async def run() -> None:
@@ -151,14 +153,14 @@ def test_a_broker_with_a_twin_says_so(tmp_path: Path, caplog: pytest.LogCaptureF
             registered(tmp_path / "two", server, listen_port=29_002) as (second, two),
         ):
 
-            async def both_said() -> bool:
+            async def both_logged() -> bool:
                 for harness, registration in ((first, one), (second, two)):
                     harness.broker.topics.changed = True
                     registration.poll()
                 said = [text for text in caplog.messages if "each registration takes" in text]
                 return all(any(f"at 127.0.0.1:{port}" in text for text in said) for port in (29_001, 29_002))
 
-            await until(both_said)
+            await until(both_logged)
         await app.stop()
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""A store that is removed or replaced under its broker: nothing is acknowledged any more, nothing is written."""
+"""A broker whose store is removed or replaced acknowledges and writes nothing more."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("has_successor", [False, True])
-def test_the_broker_stops(harness: BrokerHarness, caplog: pytest.LogCaptureFixture, has_successor: bool) -> None:
+def test_a_broker_whose_store_is_removed_rejects_sends(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture, has_successor: bool
+) -> None:
     harness.send("T", b"stored", queue_id=0)
     store = harness.broker.paths.root
     shutil.rmtree(store)
@@ -32,8 +34,8 @@ def test_the_broker_stops(harness: BrokerHarness, caplog: pytest.LogCaptureFixtu
     answer = harness.send("T", b"refused", queue_id=0)
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "disk is full" not in (answer.remark or "") and "removed or replaced" in (answer.remark or "")
-    told = [one.getMessage() for one in caplog.records if one.levelno == logging.CRITICAL]
-    assert len(told) == 1 and "put it back from a copy" in told[0]
+    lines = [one.getMessage() for one in caplog.records if one.levelno == logging.CRITICAL]
+    assert len(lines) == 1 and "put it back from a copy" in lines[0]
     harness.stop()
     assert (contents(store) if store.exists() else {}) == before
 

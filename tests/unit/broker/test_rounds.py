@@ -15,12 +15,12 @@ from wheelmq.testing.workers import HeldWorker
 
 
 def settled(harness: BrokerHarness) -> None:
-    """A topic is there, and nothing waits."""
+    """Create a topic, and finish all work."""
     harness.send("T")
     harness.settle()
 
 
-def test_messages_are_in_their_queues_and_with_who_waits_at_the_end_of_a_round(harness: BrokerHarness) -> None:
+def test_the_end_of_a_round_writes_queue_units_and_wakes_pulls(harness: BrokerHarness) -> None:
     settled(harness)
     consumer = harness.connect()
     held = harness.submit(harness.pull_command("T", 0, 1, hold_ms=15_000), consumer)
@@ -32,7 +32,7 @@ def test_messages_are_in_their_queues_and_with_who_waits_at_the_end_of_a_round(h
     assert held.answer is not None and b"news" in bytes(held.answer.body)
 
 
-def test_a_tick_is_due_so_long_after_the_last_while_rounds_go_on(harness: BrokerHarness) -> None:
+def test_ticks_keep_their_interval_while_rounds_follow_each_other(harness: BrokerHarness) -> None:
     settled(harness)
     assert harness.broker.next_tick_ms() > ROUNDS_MS
     ticks = []
@@ -45,7 +45,7 @@ def test_a_tick_is_due_so_long_after_the_last_while_rounds_go_on(harness: Broker
     assert ticks == [i % ROUNDS_MS == 0 and i > 0 for i in range(3 * ROUNDS_MS)]
 
 
-def test_what_has_its_time_before_that_is_not_kept_waiting(harness: BrokerHarness) -> None:
+def test_a_message_due_before_the_interval_ends_causes_a_tick(harness: BrokerHarness) -> None:
     settled(harness)
     harness.send("T", delay_ms=500)
     harness.advance(499)
@@ -59,14 +59,14 @@ def test_what_has_its_time_before_that_is_not_kept_waiting(harness: BrokerHarnes
     assert harness.broker.releaser.counts["released"] == 1
 
 
-def test_a_message_that_is_due_at_once_makes_a_tick(harness: BrokerHarness) -> None:
+def test_a_message_due_at_once_causes_a_tick(harness: BrokerHarness) -> None:
     settled(harness)
     harness.broker.next_tick_ms()
     harness.submit(harness.send_command("T", delay_ms=1))
     assert harness.end_round()
 
 
-def test_a_message_that_waits_for_the_disk_makes_a_tick(tmp_path: Path) -> None:
+def test_a_message_that_waits_for_the_disk_causes_a_tick(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path / "synced", worker=HeldWorker(), flush_mode=FlushMode.SYNC) as harness:
         harness.submit(harness.send_command("T"))
         harness.tick()
@@ -76,11 +76,13 @@ def test_a_message_that_waits_for_the_disk_makes_a_tick(tmp_path: Path) -> None:
         assert harness.end_round()
         harness.broker.next_tick_ms()
         harness.submit(harness.send_command("T"))
-        assert not harness.end_round()  # its flush begins when the one that is under way ends
+        assert not harness.end_round()  # its flush begins when the running flush ends
 
 
-def test_rounds_are_time_that_what_is_due_has_too(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is released has as long as the rounds since the last tick took together."""
+def test_a_release_may_take_as_long_as_the_rounds_before_it(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is the time of all rounds since the last tick."""
     settled(harness)
     given: list[float] = []
     release = harness.broker.releaser.release
