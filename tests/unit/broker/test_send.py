@@ -30,13 +30,13 @@ LONG_NAMES = {
 
 
 def spelled_out(command: Command) -> Command:
-    """The same send as SEND_MESSAGE, with its fields' full names."""
+    """Return the same send as SEND_MESSAGE, with the full names of its fields."""
     ext = {LONG_NAMES[letter]: value for letter, value in command.ext.items() if letter in LONG_NAMES}
     return Command(code=RequestCode.SEND_MESSAGE, ext=ext, body=command.body)
 
 
 class TestAnswer:
-    def test_what_it_says(self, harness: BrokerHarness) -> None:
+    def test_the_answer_has_the_id_and_the_queue_offset(self, harness: BrokerHarness) -> None:
         harness.send("T", b"first")
         answer = harness.send("T", b"second", properties={props.UNIQ_KEY: "K"})
         host, position = parse_offset_message_id(answer.ext.pop("msgId"))
@@ -52,8 +52,8 @@ class TestAnswer:
             "TRACE_ON": "true",
         }
 
-    def test_of_a_delayed_message(self, harness: BrokerHarness) -> None:
-        """Id and offset are those of the parked record, the queue is the one that was asked for."""
+    def test_the_answer_of_a_delayed_message_names_the_parked_record(self, harness: BrokerHarness) -> None:
+        """Id and offset are those of the parked record. The queue id is that of the request."""
         answer = harness.send("T", queue_id=3, delay_ms=5000)
         _, position = parse_offset_message_id(answer.ext["msgId"])
         record = harness.broker.store.log.record_at(position)
@@ -64,29 +64,31 @@ class TestAnswer:
     @pytest.mark.kernels
     @pytest.mark.parametrize("key", ["\3K", 'a"b', "a\\b"])
     @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-    def test_a_unique_key_that_json_escapes(self, harness: BrokerHarness, key: str, binary: bool) -> None:
+    def test_a_unique_key_with_escaped_characters_is_returned(
+        self, harness: BrokerHarness, key: str, binary: bool
+    ) -> None:
         command = harness.send_command("T", delay_ms=5000, properties={"UNIQ_KEY": key})
         assert harness.ask(command, binary=binary).ext["transactionId"] == key
 
     @pytest.mark.parametrize("level", ["0", "-1"])
-    def test_a_level_that_is_none_takes_no_handle_away(self, harness: BrokerHarness, level: str) -> None:
+    def test_a_level_below_1_keeps_the_recall_handle(self, harness: BrokerHarness, level: str) -> None:
         assert harness.send("T", delay_ms=5000, properties={"UNIQ_KEY": "K", "DELAY": level}).ext["recallHandle"]
         assert "recallHandle" not in harness.send("T", properties={"UNIQ_KEY": "K", "DELAY": "1"}).ext
 
     @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
     @pytest.mark.parametrize("spell", [lambda command: command, spelled_out], ids=["letters", "names"])
-    def test_every_way_to_say_it(self, harness: BrokerHarness, spell: Any, binary: bool) -> None:
+    def test_each_encoding_of_a_send_is_accepted(self, harness: BrokerHarness, spell: Any, binary: bool) -> None:
         command = harness.send_command("T", b"x", queue_id=2, properties={"TAGS": "a"}, h=5, j=1)
         assert harness.ask(spell(command), binary=binary).code == 0
         (record,) = harness.read_queue("T", 2)
         assert (record.message.flag, record.message.reconsume_times) == (5, 1)
 
-    def test_oneway(self, harness: BrokerHarness) -> None:
+    def test_a_oneway_send_is_stored_without_an_answer(self, harness: BrokerHarness) -> None:
         asked = harness.submit(harness.send_command("T", b"quiet"), oneway=True)
         harness.advance(100)
         assert asked.answer is None and harness.bodies("T") == [b"quiet"]
 
-    def test_the_client_is_gone_before_the_answer(self, harness: BrokerHarness) -> None:
+    def test_a_send_of_a_lost_client_is_stored(self, harness: BrokerHarness) -> None:
         connection = harness.connect()
         harness.submit(harness.send_command("T", b"stored"), connection)
         harness.lose(connection)
@@ -94,8 +96,8 @@ class TestAnswer:
         assert connection.answers == {} and harness.bodies("T") == [b"stored"]
 
 
-class TestWhatIsStored:
-    def test_the_record(self, harness: BrokerHarness) -> None:
+class TestStoredRecord:
+    def test_the_record_has_the_fields_of_the_send(self, harness: BrokerHarness) -> None:
         sent = {"KEYS": "k", props.UNIQ_KEY: "K", props.WAIT: "true", props.POP_CK: "x"}
         harness.send("T", b"body", queue_id=1, properties=sent, g=77, h=-3, f=0x301)
         (record,) = harness.read_queue("T", 1)
@@ -112,12 +114,12 @@ class TestWhatIsStored:
         assert (message.born_host, record.store_host) == (harness.client.peer, Host(b"\x7f\0\0\1", 10911))
         assert (record.store_ms, record.queue_offset, record.body_is_intact) == (START_MS, 0, True)
 
-    def test_a_unique_key_is_made_when_there_is_none(self, harness: BrokerHarness) -> None:
+    def test_a_send_without_a_unique_key_gets_one(self, harness: BrokerHarness) -> None:
         keys = {harness.send("T").ext["transactionId"] for _ in range(50)}
         assert len(keys) == 50
         assert {record.message.properties[props.UNIQ_KEY] for record in harness.read_queue("T")} == keys
 
-    def test_a_client_on_ipv6(self, harness: BrokerHarness) -> None:
+    def test_the_record_has_the_ipv6_address_of_the_client(self, harness: BrokerHarness) -> None:
         connection = harness.connect(bytes(range(16)))
         harness.send("T", connection=connection)
         (record,) = harness.read_queue("T")
@@ -125,7 +127,9 @@ class TestWhatIsStored:
 
     @pytest.mark.parametrize("name", [props.WMQ_ORIGIN, props.WMQ_DUE])
     @pytest.mark.parametrize("delay_ms", [None, 1000])
-    def test_our_own_properties_are_taken_off(self, harness: BrokerHarness, name: str, delay_ms: int | None) -> None:
+    def test_forged_properties_of_the_broker_are_removed(
+        self, harness: BrokerHarness, name: str, delay_ms: int | None
+    ) -> None:
         harness.send("T", b"parked", delay_ms=60_000)
         forged = {"a": "b", name: "3000000000000000" if name == props.WMQ_ORIGIN else "1800000000251"}
         harness.send("T", b"forged", delay_ms=delay_ms, properties=forged)
@@ -138,58 +142,58 @@ class TestWhatIsStored:
         assert timer_origin(0) not in harness.broker.timer.done
 
     @pytest.mark.parametrize("name", [props.TIMER_OUT_MS, props.REAL_TOPIC, props.REAL_QID])
-    def test_forged_redirections_lead_nowhere(self, harness: BrokerHarness, name: str) -> None:
+    def test_forged_redirections_are_ignored(self, harness: BrokerHarness, name: str) -> None:
         harness.send("T", properties={name: "7", props.TIMER_DELAY_MS: "1000"})
         harness.advance(1000)
         assert harness.bodies("T") == [b"body"]
 
-    def test_time_of_delivery_that_is_past(self, harness: BrokerHarness) -> None:
+    def test_a_message_with_a_past_delivery_time_is_stored_at_once(self, harness: BrokerHarness) -> None:
         harness.send("T", deliver_ms=5)
         (record,) = harness.read_queue("T")
         assert record.message.properties[props.TIMER_DELIVER_MS] == "5"
 
-    def test_an_empty_delay_is_none(self, harness: BrokerHarness) -> None:
+    def test_an_empty_delay_is_ignored(self, harness: BrokerHarness) -> None:
         harness.ask(harness.send_command("T", b"x", i=f"{props.TIMER_DELAY_SEC}\x01\x02"))
         assert harness.bodies("T") == [b"x"]
 
 
 class TestQueues:
-    def test_the_broker_picks_when_the_client_does_not(self, harness: BrokerHarness) -> None:
+    def test_the_broker_chooses_a_queue_if_the_client_does_not(self, harness: BrokerHarness) -> None:
         picked = {harness.send("T", queue_id=-1).ext["queueId"] for _ in range(60)}
         assert picked == {"0", "1", "2", "3"}
 
     @pytest.mark.parametrize("queue_id", [4, 5, (1 << 31) - 1])
-    def test_beyond_the_queues(self, harness: BrokerHarness, queue_id: int) -> None:
+    def test_a_queue_id_beyond_the_topic_is_rejected(self, harness: BrokerHarness, queue_id: int) -> None:
         harness.send("T")
         assert harness.send("T", queue_id=queue_id).code == ResponseCode.INVALID_PARAMETER
 
-    def test_a_new_topic_is_made_after_the_default(self, harness: BrokerHarness) -> None:
+    def test_a_new_topic_inherits_from_the_default_topic(self, harness: BrokerHarness) -> None:
         harness.broker.topics.changed = False
         assert harness.send("NEW", d=3).code == 0
         config = harness.broker.topics.get("NEW")
         assert config is not None
         assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 3, 6)
-        assert harness.broker.topics.changed  # the name server hears of it
+        assert harness.broker.topics.changed  # the broker registers the topic
         assert harness.send("WIDE", d=99).code == 0
         wide = harness.broker.topics.get("WIDE")
         assert wide is not None and wide.write_queue_nums == 8
 
-    def test_no_default_to_inherit_from(self, harness: BrokerHarness) -> None:
+    def test_a_new_topic_needs_a_default_topic_with_the_permission(self, harness: BrokerHarness) -> None:
         assert harness.send("NEW", c="nowhere").code == ResponseCode.TOPIC_NOT_EXIST
         assert harness.send("T").code == 0
-        assert harness.send("NEW", c="T").code == ResponseCode.TOPIC_NOT_EXIST  # T gives nothing on
+        assert harness.send("NEW", c="T").code == ResponseCode.TOPIC_NOT_EXIST  # T has no permission to inherit from it
         harness.restart(auto_create_topic=False)
         assert harness.send("NEW").code == ResponseCode.TOPIC_NOT_EXIST
         assert harness.send("T").code == 0
 
-    def test_a_retry_topic_is_always_made(self, harness: BrokerHarness) -> None:
+    def test_a_retry_topic_is_always_created(self, harness: BrokerHarness) -> None:
         harness.restart(auto_create_topic=False)
         assert harness.send("%RETRY%g").code == 0
         config = harness.broker.topics.get("%RETRY%g")
         assert config is not None and (config.write_queue_nums, config.perm) == (1, 6)
 
 
-class TestRefusals:
+class TestRejections:
     @pytest.mark.parametrize(
         ("topic", "code"),
         [
@@ -204,22 +208,22 @@ class TestRefusals:
             ("OFFSET_MOVED_EVENT", 16),
         ],
     )
-    def test_topics(self, harness: BrokerHarness, topic: str, code: int) -> None:
+    def test_invalid_and_reserved_topics_are_rejected(self, harness: BrokerHarness, topic: str, code: int) -> None:
         answer = harness.send(topic)
         assert answer.code == code
         assert answer.ext["MSG_REGION"] == "DefaultRegion"  # the Java client wants these in every answer
         assert harness.broker.store.log.end == 0
 
-    def test_a_topic_that_may_not_be_written(self, harness: BrokerHarness) -> None:
+    def test_a_topic_without_write_permission_is_rejected(self, harness: BrokerHarness) -> None:
         harness.ask_code(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1, perm=4)
         assert harness.send("T").code == ResponseCode.NO_PERMISSION
 
     @pytest.mark.parametrize(("size", "code"), [(4 << 20, 0), ((4 << 20) + 1, 13), (0, 1)])
-    def test_body_sizes(self, harness: BrokerHarness, size: int, code: int) -> None:
+    def test_empty_and_oversized_bodies_are_rejected(self, harness: BrokerHarness, size: int, code: int) -> None:
         harness.restart(log_file_bytes=8 << 20)
         assert harness.send("T", bytes(size)).code == code
 
-    def test_properties_that_do_not_fit(self, harness: BrokerHarness) -> None:
+    def test_properties_beyond_the_limit_are_rejected(self, harness: BrokerHarness) -> None:
         harness.send("T", properties={"k": "x", props.UNIQ_KEY: "K"})
         (record,) = harness.read_queue("T")
         used = len(props.encode(record.message.properties)) - 1
@@ -241,21 +245,25 @@ class TestRefusals:
             ({props.TIMER_DEL_UNIQKEY: "T+K", props.TIMER_DELIVER_MS: "5"}, 13),
         ],
     )
-    def test_properties(self, harness: BrokerHarness, properties: dict[str, str], code: int) -> None:
+    def test_invalid_properties_are_rejected(
+        self, harness: BrokerHarness, properties: dict[str, str], code: int
+    ) -> None:
         assert harness.send("T", properties=properties).code == code
 
-    def test_without_the_wheel(self, harness: BrokerHarness) -> None:
+    def test_timers_are_rejected_when_the_wheel_is_off(self, harness: BrokerHarness) -> None:
         harness.restart(timer_wheel_enable=False)
         assert harness.send("T", delay_ms=1000).code == ResponseCode.SYSTEM_ERROR
         assert harness.send("T").code == 0
 
     @pytest.mark.parametrize("letter", "bcdefgh")
-    def test_a_field_that_must_be_there(self, harness: BrokerHarness, letter: str) -> None:
+    def test_a_send_without_a_required_field_is_rejected(self, harness: BrokerHarness, letter: str) -> None:
         assert harness.send("T", **{letter: None}).code == ResponseCode.SYSTEM_ERROR
 
     @pytest.mark.parametrize("letter", "fghj")
     @pytest.mark.parametrize("value", [1 << 31, 1 << 63, -(1 << 63) - 1])
-    def test_a_number_that_no_record_holds_harms_nobody(self, harness: BrokerHarness, letter: str, value: int) -> None:
+    def test_a_number_that_no_record_can_hold_is_rejected(
+        self, harness: BrokerHarness, letter: str, value: int
+    ) -> None:
         harness.send("T", b"before")
         answer = harness.send("T", b"hostile", delay_ms=500, **{letter: value})
         plain = harness.send("T", b"hostile", **{letter: value})
@@ -269,8 +277,8 @@ class TestRefusals:
         assert harness.bodies("T") == [b"before", b"after", b"parked"]
 
 
-class TestTheTimerTopicItself:
-    """A client may name rmq_sys_wheel_timer, as with Apache; what comes of it must not hurt others."""
+class TestTimerTopic:
+    """Sends that name rmq_sys_wheel_timer itself must not affect other messages."""
 
     @pytest.mark.parametrize(
         "properties",
@@ -280,10 +288,10 @@ class TestTheTimerTopicItself:
             {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.TIMER_OUT_MS: "0", props.TIMER_DELIVER_MS: str(1 << 60)},
         ],
     )
-    def test_it_is_refused(self, harness: BrokerHarness, properties: dict[str, str]) -> None:
+    def test_a_send_to_the_timer_topic_is_rejected(self, harness: BrokerHarness, properties: dict[str, str]) -> None:
         assert harness.send(TIMER_TOPIC, properties=properties).code == ResponseCode.NO_PERMISSION
 
-    def test_a_cancel_does_not_lie_in_wait_for_the_next_start(self, harness: BrokerHarness) -> None:
+    def test_a_cancel_in_the_timer_topic_has_no_effect_after_a_start(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=5000, properties={props.UNIQ_KEY: "K"})
         harness.send(TIMER_TOPIC, properties={props.TIMER_DEL_UNIQKEY: "T+K"})
         harness.restart()
@@ -292,7 +300,7 @@ class TestTheTimerTopicItself:
 
 
 class TestRetryTopics:
-    def test_a_message_tried_too_often_is_a_dead_letter(self, harness: BrokerHarness) -> None:
+    def test_a_message_retried_too_often_becomes_a_dead_letter(self, harness: BrokerHarness) -> None:
         assert harness.send("%RETRY%g", b"again", j=16, l=16).code == 0
         assert harness.send("%RETRY%g", b"spent", j=17, l=16).code == 0
         assert harness.bodies("%RETRY%g") == [b"again"]
@@ -302,18 +310,18 @@ class TestRetryTopics:
         harness.send("%RETRY%g", b"spent", j=17, l=16, properties={props.DELAY: "3"})
         assert harness.bodies("%DLQ%g") == [b"spent"]
 
-    def test_the_groups_own_limit(self, harness: BrokerHarness) -> None:
+    def test_the_limit_of_the_group_applies_without_one_in_the_send(self, harness: BrokerHarness) -> None:
         harness.send("%RETRY%g", b"again", j=16, l=None)
         harness.send("%RETRY%g", b"spent", j=17, l=None)
         assert (harness.bodies("%RETRY%g"), harness.bodies("%DLQ%g")) == ([b"again"], [b"spent"])
 
-    def test_a_group_that_may_not_be_made(self, harness: BrokerHarness) -> None:
+    def test_a_retry_of_an_unknown_group_needs_auto_creation(self, harness: BrokerHarness) -> None:
         harness.restart(auto_create_group=False)
         assert harness.send("%RETRY%g").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 class TestFullDisk:
-    def test_sends_are_refused_and_taken_again(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_a_full_disk_rejects_sends_until_it_has_room(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         harness.send("T", bytes(600_000))
         disk.is_full = lambda path: "commitlog" in str(path)
         answer = harness.send("T", bytes(600_000))
@@ -324,16 +332,16 @@ class TestFullDisk:
         assert harness.send("T", bytes(600_000)).code == 0
         assert len(harness.bodies("T")) == 2
 
-    def test_reads_go_on(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_pulls_are_served_on_a_full_disk(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         harness.send("T", bytes(600_000))
-        harness.pull("T", 0, 1)  # a group that is new would have to be written down
+        harness.pull("T", 0, 1)  # a new group would need a write
         disk.is_full = lambda path: True
         harness.send("T", bytes(600_000))
         assert len(harness.pull("T").records) == 1
 
 
 def inner(body: bytes, properties: bytes = b"", flag: int = 0, /, **lies: int) -> bytes:
-    """A message of a batch; `lies` replace its lengths."""
+    """Return a message of a batch. `lies` replace its true lengths."""
     body_size, properties_size = lies.get("body", len(body)), lies.get("properties", len(properties))
     size = lies.get("size", 22 + len(body) + len(properties))
     return struct.pack(">iiiii", size, 0, 0, flag, body_size) + body + struct.pack(">h", properties_size) + properties
@@ -348,14 +356,16 @@ class TestBatch:
         return harness.ask(command)
 
     @pytest.mark.parametrize("said", [{}, {"m": False}])
-    def test_the_code_alone_makes_no_batch(self, harness: BrokerHarness, said: dict[str, bool]) -> None:
+    def test_a_batch_code_without_the_flag_stores_one_message(
+        self, harness: BrokerHarness, said: dict[str, bool]
+    ) -> None:
         body = inner(b"one") + inner(b"two")
         command = harness.send_command("T", body, **said)
         command.code = RequestCode.SEND_BATCH_MESSAGE
         assert harness.ask(command).code == 0
         assert [record.message.body for record in harness.read_queue("T", 0)] == [body]
 
-    def test_each_is_a_record(self, harness: BrokerHarness) -> None:
+    def test_each_message_of_a_batch_is_a_record(self, harness: BrokerHarness) -> None:
         body = inner(b"one", b"a\x01x\x02", 5) + inner(b"two", b"UNIQ_KEY\x01K2\x02", -1) + inner(b"three")
         answer = self.send(harness, body, queue_id=2, properties={props.UNIQ_KEY: "K"})
         assert answer.code == 0
@@ -366,19 +376,21 @@ class TestBatch:
         assert [record.message.flag for record in records] == [5, -1, 0]
         assert [record.queue_offset for record in records] == [0, 1, 2]
         assert records[0].message.properties["a"] == "x"
-        assert {record.message.properties[props.UNIQ_KEY] for record in records} == {"K"}  # the batch's wins
+        assert {record.message.properties[props.UNIQ_KEY] for record in records} == {
+            "K"
+        }  # the unique key of the batch wins
         assert (answer.ext["queueOffset"], answer.ext["transactionId"]) == ("0", "K")
 
-    def test_by_the_flag_alone(self, harness: BrokerHarness) -> None:
+    def test_the_flag_alone_makes_a_batch(self, harness: BrokerHarness) -> None:
         assert self.send(harness, inner(b"one"), RequestCode.SEND_MESSAGE_V2).code == 0
         assert harness.bodies("T") == [b"one"]
 
-    def test_it_is_never_delayed(self, harness: BrokerHarness) -> None:
+    def test_a_batch_is_never_delayed(self, harness: BrokerHarness) -> None:
         body = inner(b"one", b"DELAY\x013\x02") + inner(b"two", b"TIMER_DELAY_MS\x015000\x02")
         assert self.send(harness, body, properties={props.TIMER_DELAY_SEC: "5"}).code == 0
         assert harness.bodies("T") == [b"one", b"two"]
 
-    def test_not_for_retry_topics(self, harness: BrokerHarness) -> None:
+    def test_a_batch_for_a_retry_topic_is_rejected(self, harness: BrokerHarness) -> None:
         assert self.send(harness, inner(b"one"), topic="%RETRY%g").code == ResponseCode.MESSAGE_ILLEGAL
 
     @pytest.mark.parametrize(
@@ -397,12 +409,12 @@ class TestBatch:
             inner(b"fine") + inner(b"one", body=-(1 << 31)),
         ],
     )
-    def test_inner_sizes_that_lie(self, harness: BrokerHarness, body: bytes) -> None:
+    def test_a_batch_with_wrong_sizes_is_rejected(self, harness: BrokerHarness, body: bytes) -> None:
         assert self.send(harness, body).code == ResponseCode.SYSTEM_ERROR
-        assert harness.bodies("T") == []  # not even the whole ones in front
+        assert harness.bodies("T") == []  # not even the complete messages before the wrong one
         assert harness.send("T", b"after").code == 0
 
-    def test_inner_properties_that_do_not_fit(self, harness: BrokerHarness) -> None:
+    def test_a_batch_with_properties_beyond_the_limit_is_rejected(self, harness: BrokerHarness) -> None:
         block = b"k\x01" + b"x" * 32_000 + b"\x02"
         body = inner(b"fine") + inner(b"one", block)
         assert self.send(harness, body, properties={"l": "y" * 1000}).code == ResponseCode.MESSAGE_ILLEGAL
@@ -410,7 +422,7 @@ class TestBatch:
 
     @settings(max_examples=200, deadline=None)
     @given(st.binary(max_size=60), st.integers(0, 3))
-    def test_any_body_splits_or_is_refused(self, noise: bytes, whole: int) -> None:
+    def test_any_body_is_split_or_rejected(self, noise: bytes, whole: int) -> None:
         try:
             parts = split_batch(inner(b"x", b"a\x01b\x02") * whole + noise)
         except ValueError:
@@ -419,13 +431,13 @@ class TestBatch:
 
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.tuples(st.binary(max_size=20), st.integers(-(1 << 31), (1 << 31) - 1)), max_size=5))
-    def test_what_is_packed_is_split(self, messages: list[tuple[bytes, int]]) -> None:
+    def test_a_packed_batch_is_split_into_its_messages(self, messages: list[tuple[bytes, int]]) -> None:
         raw = b"".join(inner(body, b"a\x01b\x02", flag) for body, flag in messages)
         assert split_batch(raw) == [(flag, body, {"a": "b"}) for body, flag in messages]
 
 
-def test_ext_values_as_ali_ons_sends_them(harness: BrokerHarness) -> None:
-    """Numbers and booleans in place of texts."""
+def test_extension_fields_may_be_numbers_and_booleans(harness: BrokerHarness) -> None:
+    """The client ali-ons sends numbers and booleans in place of texts."""
     import json
 
     command = harness.send_command("T", b"x")

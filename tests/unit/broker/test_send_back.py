@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK: again later, or to the dead letters."""
+"""CONSUMER_SEND_MSG_BACK: the message is retried later, or becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def record(harness: BrokerHarness) -> Record:
     return found
 
 
-def test_it_comes_again_in_the_retry_topic(harness: BrokerHarness, record: Record) -> None:
+def test_a_message_sent_back_is_released_in_the_retry_topic(harness: BrokerHarness, record: Record) -> None:
     assert send_back(harness, record).code == 0
     harness.advance(LEVEL_3_MS - 1)
     assert harness.bodies("%RETRY%g") == []
@@ -46,7 +46,7 @@ def test_it_comes_again_in_the_retry_topic(harness: BrokerHarness, record: Recor
 
 
 @pytest.mark.parametrize(("level", "delay_ms"), [(1, 1000), (2, 5000), (5, 60_000), (99, 7_200_000)])
-def test_after_the_level_that_the_consumer_chose(
+def test_the_consumer_chooses_the_delay_level(
     harness: BrokerHarness, record: Record, level: int, delay_ms: int
 ) -> None:
     send_back(harness, record, level)
@@ -55,7 +55,7 @@ def test_after_the_level_that_the_consumer_chose(
     assert parked.message.properties[props.DELAY] == str(min(level, 18))
 
 
-def test_later_each_time_and_then_dead(harness: BrokerHarness, record: Record) -> None:
+def test_each_retry_waits_longer_until_the_message_is_a_dead_letter(harness: BrokerHarness, record: Record) -> None:
     waits, again = [10_000, 30_000, 60_000], record
     for times, wait_ms in enumerate(waits):
         assert send_back(harness, again, maxReconsumeTimes=3).code == 0
@@ -76,19 +76,21 @@ def test_later_each_time_and_then_dead(harness: BrokerHarness, record: Record) -
 @pytest.mark.parametrize(
     ("version", "asked", "dead"), [(479, 0, True), (121, 0, True), (120, 0, False), (479, None, False), (479, 1, False)]
 )
-def test_how_often(harness: BrokerHarness, record: Record, version: int, asked: int | None, dead: bool) -> None:
-    """Clients before V3_4_9 send no limit that counts; then it is the group's."""
+def test_the_limit_of_retries_depends_on_the_client_version(
+    harness: BrokerHarness, record: Record, version: int, asked: int | None, dead: bool
+) -> None:
+    """The broker ignores the limit of clients before V3_4_9, and uses that of the group."""
     send_back(harness, record, version=version, maxReconsumeTimes=asked)
     assert bool(harness.bodies("%DLQ%g")) is dead
 
 
-def test_a_negative_level_is_death_at_once(harness: BrokerHarness, record: Record) -> None:
+def test_a_negative_level_makes_a_dead_letter_at_once(harness: BrokerHarness, record: Record) -> None:
     send_back(harness, record, -1)
     assert harness.bodies("%DLQ%g") == [b"body"]
 
 
-def test_of_a_message_that_was_delayed(harness: BrokerHarness) -> None:
-    """What it carries of its first delay, its origin above all, is not carried on."""
+def test_a_released_message_sent_back_loses_its_first_delay(harness: BrokerHarness) -> None:
+    """The broker removes the properties of the first delay, above all the origin."""
     harness.send("T", b"x", delay_ms=1000)
     harness.advance(1000)
     (released,) = harness.read_queue("T")
@@ -101,7 +103,7 @@ def test_of_a_message_that_was_delayed(harness: BrokerHarness) -> None:
     invariants.check(harness.broker)
 
 
-def test_a_group_without_retry_queues_drops_it(harness: BrokerHarness, record: Record) -> None:
+def test_a_message_of_a_group_without_retry_queues_is_dropped(harness: BrokerHarness, record: Record) -> None:
     group = harness.broker.groups.get("g")
     assert group is not None
     group.retry_queue_nums = 0
@@ -111,24 +113,24 @@ def test_a_group_without_retry_queues_drops_it(harness: BrokerHarness, record: R
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 50, 1 << 20, 1 << 40])
-def test_no_record_there(harness: BrokerHarness, record: Record, offset: int) -> None:
+def test_an_offset_without_a_record_is_rejected(harness: BrokerHarness, record: Record, offset: int) -> None:
     record.position = offset  # type: ignore[assignment]
     answer = send_back(harness, record)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
 
 
-def test_no_group(harness: BrokerHarness, record: Record) -> None:
+def test_an_unknown_group_is_rejected(harness: BrokerHarness, record: Record) -> None:
     harness.restart(auto_create_group=False)
     assert send_back(harness, record).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_a_retry_topic_that_may_not_be_written(harness: BrokerHarness, record: Record) -> None:
+def test_a_retry_topic_without_write_permission_is_rejected(harness: BrokerHarness, record: Record) -> None:
     harness.broker.topics.create_for_group("%RETRY%g", 1).perm = 4
     assert send_back(harness, record).code == ResponseCode.NO_PERMISSION
 
 
-def test_a_sender_that_says_the_most_times_there_are(harness: BrokerHarness) -> None:
-    """It is a dead letter, and not what can be handed back never."""
+def test_a_message_with_the_highest_retry_count_becomes_a_dead_letter(harness: BrokerHarness) -> None:
+    """Otherwise the message could never be sent back."""
     harness.send("T", j=(1 << 31) - 1)
     (record,) = harness.read_queue("T")
     assert send_back(harness, record).code == 0

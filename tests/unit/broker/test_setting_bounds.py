@@ -1,4 +1,4 @@
-"""Every number among the settings: a value is refused with a reason, or a broker that has it delivers messages."""
+"""Every numeric setting: a value is rejected with a reason, or a broker with this value delivers messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 INT_MAX: Final = (1 << 31) - 1
 VALUES: Final = (-(1 << 63), -1, 0, 1, 10, 17, 1001, INT_MAX, (1 << 63) - 1)
-"""The ends of Java's numbers, and some that are no multiple of anything that files are made of."""
+"""The limits of Java's integers, and numbers that are no multiple of a record or unit size."""
 DEFAULTS: Final = {one.name: one.default for one in msgspec.structs.fields(BROKER.shape)}
 NUMBERS: Final = sorted(
     name for name, value in DEFAULTS.items() if isinstance(value, int | float) and not isinstance(value, bool)
@@ -28,7 +28,7 @@ TOO_LARGE: Final = {
     "log_file_bytes": "a file has its room on disk when it is made",
     "timer_log_file_bytes": "a file has its room on disk when it is made",
 }
-"""Settings whose greatest value is accepted, and needs more disk than a test should take."""
+"""Settings whose greatest value is valid, but needs more disk space than a test should use."""
 SENDS: Final[dict[bytes, dict[str, str]]] = {
     b"plain": {},
     b"timer": {props.TIMER_DELAY_MS: "900"},
@@ -40,11 +40,11 @@ REFUSES_BY_DESIGN: Final[dict[tuple[str, int], set[bytes]]] = {
     ("body_bytes_max", 1): set(SENDS),
     ("timer_max_delay_seconds", 0): {b"timer"},
 }
-"""Bounds of messages: sends beyond them are refused."""
+"""Values that are limits of messages, with the sends that they reject."""
 REJECTS_SENDS: Final = ("broker_permission", "broker_id")
 """Settings by which a broker rejects all sends: without the permission, or as a slave (test_slave.py)."""
 HOLDS_BACK: Final = {"disappear_time_after_start": {b"timer"}}
-"""Settings that hold messages back for as long as they say."""
+"""Settings that delay messages by their value."""
 
 
 def settings(**chosen: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def settings(**chosen: Any) -> dict[str, Any]:
 
 
 def problem(name: str, value: float) -> str | None:
-    """Return why a start refuses a value; None when it does not."""
+    """Return the reason why a start rejects a value, or None if it accepts the value."""
     given = {key: Given(one, "here") for key, one in settings(store_path="/nowhere", **{name: value}).items()}
     try:
         BROKER.build(given)
@@ -62,7 +62,7 @@ def problem(name: str, value: float) -> str | None:
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_each_value_is_refused_or_works(tmp_path: Path, name: str) -> None:
+def test_each_value_is_rejected_or_works(tmp_path: Path, name: str) -> None:
     refused = 0
     for i, value in enumerate(VALUES):
         why = problem(name, value)
@@ -88,7 +88,7 @@ def _delivers(folder: Path, name: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-0.5", "1e308"])
-def test_no_slice_of_time_that_is_none(value: str) -> None:
+def test_an_invalid_release_slice_is_rejected(value: str) -> None:
     why = problem("release_slice_ms", float(value))
     assert why is not None and "allowed: a number from 0 to 1000" in why
 
@@ -109,7 +109,7 @@ def test_no_slice_of_time_that_is_none(value: str) -> None:
         ({"wait_time_mills_in_admin_broker_queue": 0}, "allowed: a whole number from 10 to 2147483647"),
     ],
 )
-def test_the_reason_names_what_is_allowed(chosen: dict[str, int], named: str) -> None:
+def test_the_reason_names_the_allowed_values(chosen: dict[str, int], named: str) -> None:
     ((name, value),) = chosen.items()
     why = problem(name, value)
     assert why is not None and named in why and str(value) in why
@@ -120,8 +120,8 @@ def test_the_reason_names_what_is_allowed(chosen: dict[str, int], named: str) ->
     [key for key in BROKER.apaches().values() if key.ours in MUTABLE and key.ours in NUMBERS],
     ids=lambda key: key.name,
 )
-def test_each_value_at_run_time(tmp_path: Path, key: Any) -> None:
-    """What a start refuses, a change refuses too, with the value; what it accepts can be changed back."""
+def test_each_value_at_run_time_is_rejected_or_can_be_undone(tmp_path: Path, key: Any) -> None:
+    """A change rejects the values that a start rejects, and names them. An accepted value can be undone."""
     with BrokerHarness(tmp_path, **settings()) as harness:
         before = getattr(harness.broker.settings, key.ours)
         for value in VALUES:

@@ -1,4 +1,4 @@
-"""Sizes: the broker delivers what it accepts, and refuses a message that no log file can hold later."""
+"""Sizes: the broker delivers what it accepts, and rejects a message that no log file can hold later."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
 
 
 def longest_body(harness: BrokerHarness, topic: str, properties: dict[str, str], **letters: Any) -> int:
-    """Find the length of the longest body that is accepted; one byte more is refused with the reason."""
+    """Find the length of the longest accepted body. The broker rejects one byte more with the reason."""
     low, high = 1, 2 * FILE_BYTES
     while high - low > 1:
         middle = (low + high) // 2
@@ -58,12 +58,14 @@ def longest_body(harness: BrokerHarness, topic: str, properties: dict[str, str],
     [
         ({}, 0),
         ({props.TIMER_DELAY_MS: "700"}, 400),
-        ({props.TIMER_DELAY_SEC: "65"}, 400),  # it rolls
+        ({props.TIMER_DELAY_SEC: "65"}, 400),  # the timer rolls
         ({props.DELAY: "1"}, 60),
         ({props.DELAY_IN_SECONDS: "1"}, 400),
     ],
 )
-def test_what_is_accepted_is_delivered(harness: BrokerHarness, topic: str, asked: dict[str, str], room: int) -> None:
+def test_the_longest_accepted_message_is_delivered(
+    harness: BrokerHarness, topic: str, asked: dict[str, str], room: int
+) -> None:
     length = longest_body(harness, topic, asked)
     assert length > FILE_BYTES - 1000 - room
     model = PipelineModel(harness)
@@ -75,7 +77,7 @@ def test_what_is_accepted_is_delivered(harness: BrokerHarness, topic: str, asked
 
 
 @pytest.mark.parametrize("asked", [{}, {props.TIMER_DELAY_MS: "700"}, {props.DELAY: "1"}])
-def test_a_half_message_that_is_accepted_can_be_committed(harness: BrokerHarness, asked: dict[str, str]) -> None:
+def test_the_longest_accepted_half_message_can_be_committed(harness: BrokerHarness, asked: dict[str, str]) -> None:
     longest = longest_body(harness, "T", {**HALF, **asked})
     sent = harness.ask(harness.send_command("T", b"x" * longest, properties={**HALF, **asked}))
     position = int(sent.ext["msgId"][16:], 16)
@@ -94,22 +96,22 @@ def test_a_half_message_that_is_accepted_can_be_committed(harness: BrokerHarness
     assert harness.bodies("T")[-1] == b"x" * longest
 
 
-def test_a_batch_that_fits_no_file(harness: BrokerHarness) -> None:
+def test_a_batch_that_fits_no_log_file_is_rejected(harness: BrokerHarness) -> None:
     harness.send("T")
     answer = batch(harness, inner(bytes(FILE_BYTES // 2)) * 2)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert f"log_file_bytes (mappedFileSizeCommitLog) is {FILE_BYTES}" in (answer.remark or "")
 
 
-def test_a_block_whose_own_files_are_smaller(harness: BrokerHarness) -> None:
+def test_a_message_that_fits_no_block_file_is_rejected(harness: BrokerHarness) -> None:
     harness.restart(block_log_file_bytes=4096)
     answer = harness.send("T", bytes(5000), properties={props.DELAY_IN_SECONDS: "1"})
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "4088 bytes, because block_log_file_bytes is 4096" in (answer.remark or "")
 
 
-def test_a_cancel_that_fits_no_file(harness: BrokerHarness) -> None:
-    """It is refused whole, and what it names is delivered."""
+def test_a_cancel_that_fits_no_log_file_is_rejected(harness: BrokerHarness) -> None:
+    """The broker rejects such a cancel completely, and delivers the message that it names."""
     harness.send("T", b"waits", delay_ms=1500, properties={props.UNIQ_KEY: "U" * 200})
     cancel = {props.TIMER_DEL_UNIQKEY: "T+" + "U" * 200, props.TIMER_DELAY_MS: "1500"}
     length = longest_body(harness, "U", {props.TIMER_DELAY_MS: "60000", props.TIMER_DEL_UNIQKEY: "U+none"})
@@ -123,8 +125,8 @@ def test_a_cancel_that_fits_no_file(harness: BrokerHarness) -> None:
     invariants.check(harness.broker)
 
 
-def test_a_smaller_limit_of_bodies_holds_nothing_back(harness: BrokerHarness) -> None:
-    """maxMessageSize bounds sends. What was accepted before it changed is delivered."""
+def test_a_smaller_body_limit_does_not_affect_accepted_messages(harness: BrokerHarness) -> None:
+    """maxMessageSize limits sends only. The broker delivers the messages accepted before the change."""
     harness.restart(block_length_seconds=60)
     for asked in ({props.TIMER_DELAY_MS: "1500"}, {props.DELAY: "2"}, {props.DELAY_IN_SECONDS: "2"}):
         assert harness.send("T", bytes(5000), properties=asked).code == 0
@@ -145,7 +147,7 @@ def test_a_smaller_limit_of_bodies_holds_nothing_back(harness: BrokerHarness) ->
         ({"log_file_bytes": 1 << 20, "body_bytes_max": 1 << 19}, False),
     ],
 )
-def test_a_limit_of_bodies_that_no_log_file_holds_is_warned_about(
+def test_a_body_limit_beyond_the_log_file_size_causes_a_warning(
     tmp_path: Path, sizes: dict[str, int], is_warned: bool
 ) -> None:
     settings = BrokerSettings(store_path=tmp_path, **sizes)
@@ -156,7 +158,9 @@ def test_a_limit_of_bodies_that_no_log_file_holds_is_warned_about(
         assert str(sizes["log_file_bytes"]) in warning
 
 
-def test_the_warning_is_logged_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_about_the_body_limit_is_logged_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def started() -> None:
         app = BrokerApp(BrokerSettings(store_path=tmp_path, listen_port=0, fast_port_enable=False, **SMALL))
         await app.start()
@@ -167,7 +171,7 @@ def test_the_warning_is_logged_at_the_start(tmp_path: Path, caplog: pytest.LogCa
 
 
 class TestAcceptedBefore:
-    """Messages that a broker without the check accepted, or one whose log files were larger."""
+    """Messages accepted by a broker without the check, or with larger log files."""
 
     def park(self, harness: BrokerHarness, left_bytes: int) -> Message:
         """Park a timer whose record leaves `left_bytes` of the longest record unused."""
@@ -180,7 +184,7 @@ class TestAcceptedBefore:
         harness.settle()
         return message
 
-    def test_a_timer_goes_to_the_dead_letters(self, harness: BrokerHarness) -> None:
+    def test_a_timer_that_is_too_long_becomes_a_dead_letter(self, harness: BrokerHarness) -> None:
         parked = self.park(harness, left_bytes=50)
         harness.send("T", b"beside", delay_ms=1000)
         harness.advance(1000)
@@ -191,8 +195,8 @@ class TestAcceptedBefore:
         assert harness.broker.releaser.counts["dead_letter"] == 1
         invariants.check(harness.broker)
 
-    def test_properties_go_where_the_dead_letter_has_no_room(self, harness: BrokerHarness) -> None:
-        """The topic of the message, its queue and its key stay."""
+    def test_a_dead_letter_without_room_loses_properties(self, harness: BrokerHarness) -> None:
+        """The dead letter keeps the message's topic, queue and key."""
         parked = self.park(harness, left_bytes=0)
         harness.advance(1000)
         (record,) = harness.read_queue(DEAD_LETTER_TOPIC)
@@ -218,7 +222,7 @@ class TestAcceptedBefore:
         assert said.levelname == "CRITICAL" and "log_file_bytes" in said.message
         before = msgspec.json.encode(counts)
         harness.advance(5000)
-        assert msgspec.json.encode(counts) == before  # it is not tried in each tick
+        assert msgspec.json.encode(counts) == before  # the broker does not retry it in each tick
         harness.send("T", b"later", delay_ms=100)
         harness.advance(100)
         assert b"later" in harness.bodies("T")

@@ -25,7 +25,7 @@ def stored(harness: BrokerHarness) -> int:
 
 
 @pytest.mark.parametrize("kernels", [pytest.param(True, marks=pytest.mark.kernels), False])
-def test_it_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> None:
+def test_a_slave_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> None:
     with BrokerHarness(tmp_path, broker_id=1) as harness:
         assert (harness.broker.fast_send is not None) == kernels
         end = stored(harness)
@@ -42,7 +42,7 @@ def test_it_rejects_sends_of_every_kind(tmp_path: Path, kernels: bool) -> None:
         assert not harness.broker.admission.takes_sends
 
 
-def test_it_rejects_what_else_stores_messages(tmp_path: Path) -> None:
+def test_a_slave_rejects_other_requests_that_store_messages(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, recall_enable=True) as harness:
         harness.send("T", b"pending", delay_ms=60_000)
         harness.restart(broker_id=1)
@@ -60,8 +60,8 @@ def test_it_rejects_what_else_stores_messages(tmp_path: Path) -> None:
         assert stored(harness) == end
 
 
-def test_it_serves_pulls_and_releases_pending_messages(tmp_path: Path) -> None:
-    """Nothing is replicated, so what the store holds is pending here alone."""
+def test_a_slave_serves_pulls_and_releases_pending_messages(tmp_path: Path) -> None:
+    """The broker replicates nothing, so its pending messages exist in its own store only."""
     with BrokerHarness(tmp_path) as harness:
         harness.send("T", b"old")
         harness.send("T", b"timer", delay_ms=3000)
@@ -72,7 +72,7 @@ def test_it_serves_pulls_and_releases_pending_messages(tmp_path: Path) -> None:
         assert harness.bodies("T") == [b"old", b"level", b"timer"]
 
 
-def test_one_warning_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slave_logs_one_warning_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with BrokerHarness(tmp_path, broker_id=1):
         (line,) = [record.getMessage() for record in caplog.records if "slave" in record.getMessage()]
@@ -81,6 +81,6 @@ def test_one_warning_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize("broker_id", [0, 1])
 def test_a_registration_names_no_address_for_replicas(tmp_path: Path, broker_id: int) -> None:
-    """Apache's name server requires the field; a slave of Apache's must not dial a port that another service has."""
+    """Apache's name server requires the field; a slave of Apache's must not connect to the port of another service."""
     with BrokerHarness(tmp_path, broker_id=broker_id) as harness:
         assert register_command(harness.broker).ext["haServerAddr"] == ""

@@ -27,7 +27,7 @@ def test_a_disk_with_room_gives_no_warning() -> None:
     assert warning(100 * GIB, 89 * GIB, is_new=False) is None
 
 
-def test_a_disk_that_cannot_hold_one_log_file() -> None:
+def test_a_disk_that_cannot_hold_one_log_file_causes_a_warning() -> None:
     text = warning(GIB, GIB * 7 // 10)
     assert text is not None
     assert "/store has 307 MiB free, and the first message needs a log file of 1.0 GiB (log_file_bytes)" in text
@@ -35,7 +35,7 @@ def test_a_disk_that_cannot_hold_one_log_file() -> None:
     assert warning(GIB, GIB * 7 // 10, is_new=False) is None
 
 
-def test_a_disk_that_is_full_after_the_first_messages() -> None:
+def test_a_disk_full_after_the_first_messages_causes_a_warning() -> None:
     text = warning(23 * GIB // 10, GIB // 10)
     assert text is not None
     assert "2.2 GiB free, and the first messages create files of 2.1 GiB" in text and "more than 90 % full" in text
@@ -46,13 +46,13 @@ def test_a_disk_that_is_full_after_the_first_messages() -> None:
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_a_disk_beyond_the_limit(is_new: bool) -> None:
+def test_a_disk_above_the_limit_causes_a_warning(is_new: bool) -> None:
     text = warning(100 * GIB, 91 * GIB, is_new=is_new)
     assert text is not None and "91 % full: the broker rejects messages above 90 % (disk_space_warning_level" in text
 
 
 @pytest.mark.parametrize(("free_gib", "files"), [(100, 3), (4.1, 3), (3.9, 2), (1.9, 1)])
-def test_files_of_a_new_store(free_gib: float, files: int) -> None:
+def test_the_first_files_of_a_store_depend_on_the_free_space(free_gib: float, files: int) -> None:
     chosen = settings(message_index_enable=False, timer_log_file_bytes=1)
     assert first_bytes(chosen, int(free_gib * GIB)) == files * GIB + 1
 
@@ -67,13 +67,15 @@ def test_files_of_a_new_store(free_gib: float, files: int) -> None:
         ("10.0.0.7", "127.0.0.1", True),
     ],
 )
-def test_an_address_that_other_machines_cannot_reach(listen_host: str, broker_ip: str, warns: bool) -> None:
+def test_an_address_that_other_machines_cannot_reach_causes_a_warning(
+    listen_host: str, broker_ip: str, warns: bool
+) -> None:
     text = address_warning(settings(listen_host=listen_host, broker_ip=broker_ip))
     assert (text is not None) is warns
     assert text is None or "Set broker_ip to an address of this machine" in text
 
 
-def test_a_broker_looks_at_its_own_disk(harness: BrokerHarness) -> None:
+def test_a_broker_checks_its_own_disk(harness: BrokerHarness) -> None:
     assert start_warnings(harness.broker) == []
     harness.broker.settings.listen_host = "0.0.0.0"
     assert len(start_warnings(harness.broker)) == 1

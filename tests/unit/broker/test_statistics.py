@@ -18,7 +18,7 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 
 class Sampled:
-    """A table that is sampled as a broker does."""
+    """A table of counters that is sampled as in a broker."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -26,7 +26,7 @@ class Sampled:
         self.stats.sample(self.now_ms)
 
     def pass_time(self, ms: int, *counts: tuple[str, int]) -> None:
-        """Time passes; each count is made before every sample."""
+        """Advance the time by samples, and add each count before every sample."""
         for _ in range(ms // SAMPLE_MS):
             for key, value in counts:
                 self.stats.add("N", key, value)
@@ -45,12 +45,12 @@ def sampled() -> Sampled:
 
 
 class TestWindows:
-    def test_nothing_before_the_first_sample(self, sampled: Sampled) -> None:
+    def test_figures_are_zero_before_the_first_sample(self, sampled: Sampled) -> None:
         assert sampled.stats.figures("N", "k") is None
         sampled.stats.add("N", "k", 5)
         assert sampled.figures() == (WindowFigures(), WindowFigures(), WindowFigures())
 
-    def test_a_steady_rate(self, sampled: Sampled) -> None:
+    def test_a_steady_rate_has_equal_figures_in_all_windows(self, sampled: Sampled) -> None:
         sampled.pass_time(10 * MINUTE_MS, ("k", 30))
         minute, hour, day = sampled.figures()
         assert minute == WindowFigures(180, 3.0, 30.0)
@@ -58,7 +58,7 @@ class TestWindows:
         sampled.pass_time(50 * MINUTE_MS, ("k", 30))
         assert sampled.figures()[2] == WindowFigures(10_800, 3.0, 30.0)
 
-    def test_what_is_over_leaves_the_windows(self, sampled: Sampled) -> None:
+    def test_old_counts_leave_the_windows(self, sampled: Sampled) -> None:
         sampled.pass_time(SAMPLE_MS, ("k", 12))
         assert sampled.figures()[0].sum == 12
         sampled.pass_time(MINUTE_MS)
@@ -67,9 +67,9 @@ class TestWindows:
         assert [one.sum for one in sampled.figures()] == [0, 0, 12]
         assert sampled.figures()[2].tps == pytest.approx(12 / 7270)
         sampled.pass_time(25 * HOUR_MS)
-        assert sampled.stats.figures("N", "k") is None  # a day without a count: its place is free
+        assert sampled.stats.figures("N", "k") is None  # a counter without counts for a day is removed
 
-    def test_a_counter_in_the_place_of_another(self, sampled: Sampled) -> None:
+    def test_a_new_counter_does_not_inherit_old_counts(self, sampled: Sampled) -> None:
         sampled.pass_time(MINUTE_MS, ("old", 100))
         sampled.stats.drop(lambda name, key: key == "old")
         sampled.stats.add("N", "new", 1)
@@ -77,14 +77,14 @@ class TestWindows:
         sampled.pass_time(SAMPLE_MS)
         assert sampled.figures("new")[0] == WindowFigures(1, 0.1, 1.0)
 
-    def test_many(self, sampled: Sampled) -> None:
+    def test_a_thousand_counters_are_sampled(self, sampled: Sampled) -> None:
         for i in range(1000):
             sampled.stats.add("N", str(i), i, 2)
         sampled.pass_time(SAMPLE_MS)
         assert [sampled.figures(str(i))[0].sum for i in range(1000)] == list(range(1000))
         assert sampled.figures("10")[0].average == 5.0
 
-    def test_no_more_than_so_many(self, sampled: Sampled, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_number_of_counters_is_limited(self, sampled: Sampled, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stats, "COUNTERS_MAX", 3)
         for key in "abcd":
             sampled.stats.add("N", key, 1)
@@ -104,7 +104,7 @@ def view(harness: BrokerHarness, name: str, key: str) -> dict[str, Any] | None:
 
 
 class TestBroker:
-    def test_puts(self, harness: BrokerHarness) -> None:
+    def test_puts_are_counted_by_topic(self, harness: BrokerHarness) -> None:
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
         for _ in range(6):
             harness.send("T", b"x" * 100)
@@ -117,14 +117,14 @@ class TestBroker:
         assert numbers["statsDay"]["sum"] == numbers["statsHour"]["sum"] == 6
         assert harness.broker.stats.put_tps("T") == 0.6
 
-    def test_what_was_there_before_the_start_does_not_count(self, harness: BrokerHarness) -> None:
+    def test_messages_from_before_the_start_are_not_counted(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.restart()
         harness.advance(SAMPLE_MS)
         assert view(harness, TOPIC_PUT_NUMS, "T") is None
         assert harness.broker.stats.put_total() == 0
 
-    def test_gets(self, harness: BrokerHarness) -> None:
+    def test_gets_are_counted_by_group(self, harness: BrokerHarness) -> None:
         for _ in range(3):
             harness.send("T")
         pulls = [
@@ -138,13 +138,13 @@ class TestBroker:
         assert sizes["statsMinute"]["sum"] == sum(len(pulled.answer.body) for pulled in pulls)
         assert (harness.broker.stats.found, harness.broker.stats.missed > 0) == (2, True)
 
-    def test_of_a_group_that_begins_before_the_first_sample(self, harness: BrokerHarness) -> None:
+    def test_a_group_has_figures_before_the_first_sample(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.pull("T", consumerGroup="g")
         found = view(harness, GROUP_GET_NUMS, "T@g")
         assert found is not None and found["statsMinute"]["sum"] == 0
 
-    def test_sent_back(self, harness: BrokerHarness) -> None:
+    def test_messages_sent_back_are_counted(self, harness: BrokerHarness) -> None:
         harness.send("T")
         answer = harness.ask_code(RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="g", delayLevel=1)
         assert answer.code == 0
@@ -152,7 +152,7 @@ class TestBroker:
         found = view(harness, SNDBCK_PUT_NUMS, "T@g")
         assert found is not None and found["statsMinute"]["sum"] == 1
 
-    def test_deleted(self, harness: BrokerHarness) -> None:
+    def test_a_deleted_topic_or_group_loses_its_counters(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.send("U")
         for topic in "TU":
@@ -161,7 +161,7 @@ class TestBroker:
         harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
         assert view(harness, TOPIC_PUT_NUMS, "T") is view(harness, GROUP_GET_NUMS, "T@g") is None
         assert view(harness, TOPIC_PUT_NUMS, "U") and view(harness, GROUP_GET_NUMS, "U@g")
-        harness.pull("U", consumerGroup="g")  # and is not sampled yet
+        harness.pull("U", consumerGroup="g")  # this pull is not sampled yet
         harness.ask_code(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g")
         assert view(harness, GROUP_GET_NUMS, "U@g") is None
         harness.send("T")
@@ -169,7 +169,7 @@ class TestBroker:
         found = view(harness, TOPIC_PUT_NUMS, "T")
         assert found is not None and found["statsMinute"]["sum"] == 1
 
-    def test_totals_are_of_users_topics(self, harness: BrokerHarness) -> None:
+    def test_totals_of_the_day_cover_only_topics_of_users(self, harness: BrokerHarness) -> None:
         harness.send("T")
         harness.send("T", delay_ms=60_000)
         harness.pull("T")
@@ -178,7 +178,7 @@ class TestBroker:
         assert info["putMessageTimesTotal"] == 2
         assert info["putMessageSizeTotal"] == harness.broker.store.log.end
 
-    def test_mornings(self, harness: BrokerHarness) -> None:
+    def test_the_totals_of_the_last_mornings_are_kept(self, harness: BrokerHarness) -> None:
         harness.send("T")
         for total in (0, 1, 2):
             assert runtime_info(harness.broker)["msgPutTotalTodayMorning"] == total
@@ -187,8 +187,8 @@ class TestBroker:
             harness.send("T")
         assert runtime_info(harness.broker)["msgPutTotalYesterdayMorning"] == 2
 
-    def test_a_day_of_rest(self, harness: BrokerHarness) -> None:
-        """Totals never shrink, though counters that rest make room: what came today is a difference of two."""
+    def test_totals_stay_constant_over_an_idle_day(self, harness: BrokerHarness) -> None:
+        """Idle counters are removed, but totals never shrink: the count of a day is a difference of two totals."""
         harness.send("T")
         harness.pull("T")
         for _ in range(27):
@@ -199,17 +199,17 @@ class TestBroker:
         assert info["msgPutTotalTodayNow"] == info["msgPutTotalTodayMorning"] == 1
         assert info["msgGetTotalTodayNow"] == info["msgGetTotalTodayMorning"] == 1
 
-    def test_failed_puts(self, harness: BrokerHarness) -> None:
+    def test_failed_puts_are_counted(self, harness: BrokerHarness) -> None:
         assert harness.send("T", properties={"K": "v\0"}).code != 0
         assert runtime_info(harness.broker)["putMessageFailedTimes"] == 1
 
 
 @pytest.mark.parametrize("minutes", [0, 1, 3])
-def test_the_rates_of_all_counters_are_those_of_each(sampled: Sampled, minutes: int) -> None:
+def test_the_rates_of_all_counters_equal_the_single_rates(sampled: Sampled, minutes: int) -> None:
     assert sampled.stats.rates("N") == {}
     sampled.pass_time(20_000, ("old", 10))
     sampled.pass_time(minutes * MINUTE_MS, ("old", 10), ("k", 3))
-    sampled.stats.add("N", "fresh", 5)  # no sample has it yet
+    sampled.stats.add("N", "fresh", 5)  # no sample contains this count yet
     sampled.stats.add("other", "k", 5)
     found = sampled.stats.rates("N")
     assert found == {key: sampled.stats.per_second("N", key) for key in (("old", "k") if minutes else ("old",))}

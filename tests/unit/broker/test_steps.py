@@ -33,7 +33,7 @@ STEPS = {
     "message index": "index.poll",
     "held queries": "holds.wake",
 }
-"""Each step and the method that it calls, but for those without which no message leaves its timer."""
+"""Each step and the method that it calls, except for the steps that a release needs."""
 
 
 def fail(*arguments: Any, **keywords: Any) -> Any:
@@ -70,7 +70,7 @@ def test_a_failed_step_delays_no_timer_and_no_send(
     assert set(harness.broker.steps.failures) == {step}
 
 
-def test_a_failed_release_keeps_its_messages_and_stops_no_send(
+def test_a_failed_release_keeps_its_messages_and_allows_sends(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.allows_failed_steps = True
@@ -86,7 +86,7 @@ def test_a_failed_release_keeps_its_messages_and_stops_no_send(
     assert harness.bodies("T") == [b"sent", b"timer"]
 
 
-def test_a_dispatch_that_fails_in_a_round_is_done_by_the_tick(
+def test_a_dispatch_that_fails_in_a_round_is_repeated_by_the_tick(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.send("T")

@@ -1,4 +1,4 @@
-"""How long ticks are, and what time in them is whose."""
+"""The duration of ticks, and the share of each task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_tick_begins_with_its_first_frame() -> None:
 
 
 @pytest.mark.parametrize(("read_ms", "slice_s"), [(0, 0.001), (1, 0.001), (9, 0.009)])
-def test_releases_get_as_long_as_reading_took(
+def test_releases_may_take_as_long_as_the_reading(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, read_ms: int, slice_s: float
 ) -> None:
     broker = harness.broker
@@ -39,7 +39,7 @@ def test_releases_get_as_long_as_reading_took(
     assert slices == [pytest.approx(slice_s)]
 
 
-def test_the_message_index_leaves_the_processors_to_a_burst(
+def test_the_message_index_waits_while_a_burst_is_released(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, index = harness.broker.store, harness.broker.index
@@ -50,7 +50,7 @@ def test_the_message_index_leaves_the_processors_to_a_burst(
     harness.send("T", b"x" * 1000)
     assert index.indexed_to == 0 < store.log.end < 2000
     harness.send("T", b"x" * 1000)
-    assert index.indexed_to == store.log.end, "it may fall behind so far, and no farther"
+    assert index.indexed_to == store.log.end, "it may lag by this number of bytes, and no more"
     harness.send("T")
     assert index.indexed_to < store.log.end
     is_burst = False
