@@ -28,7 +28,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def rows(harness: BrokerHarness, code: RequestCode, **fields: object) -> list[dict[str, Any]]:
-    """The lines of all pages."""
+    """Return the lines of all pages."""
     found: list[dict[str, Any]] = []
     place, pages = 0, 0
     while True:
@@ -55,7 +55,9 @@ def listed(harness: BrokerHarness, **fields: object) -> list[int]:
 
 
 @pytest.mark.usefixtures("either_way")
-def test_by_topic_and_time(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_are_listed_and_counted_by_topic_and_time(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listing, "LOOKED_AT_MAX", 7)
     start_ms = harness.now_ms
     for i in range(20):
@@ -77,7 +79,7 @@ def test_by_topic_and_time(harness: BrokerHarness, monkeypatch: pytest.MonkeyPat
     assert counts(harness, stepMs=step, fromMs=start_ms + 90_000) == {}
 
 
-def test_a_step_of_nothing(harness: BrokerHarness) -> None:
+def test_a_count_with_a_step_of_zero_is_rejected(harness: BrokerHarness) -> None:
     answer = harness.ask_code(RequestCode.WMQ_COUNT_TIMERS, stepMs=0)
     assert answer.code == ResponseCode.INVALID_PARAMETER and "stepMs" in (answer.remark or "")
 
@@ -87,7 +89,7 @@ def fates(harness: BrokerHarness, key: str, topic: str = "T") -> list[tuple[str,
     return [(one["message"]["state"], one["end"]) for one in found]
 
 
-def test_what_became_of_one(harness: BrokerHarness) -> None:
+def test_a_search_shows_the_end_of_each_timer(harness: BrokerHarness) -> None:
     model = PipelineModel(harness)
     for name, delay_ms in (("out", 500), ("cancelled", 9000), ("armed", 4800), ("rolls", 40_000)):
         harness.send("T", delay_ms=delay_ms, properties={props.UNIQ_KEY: name, props.KEYS: "order-7 x"})
@@ -106,7 +108,7 @@ def test_what_became_of_one(harness: BrokerHarness) -> None:
     assert [end for _, end in fates(harness, "rolls")] == ["rolled", None]
 
 
-def test_what_is_settled_and_not_indexed_by_key_yet(tmp_path: Path) -> None:
+def test_a_timer_settled_but_not_indexed_by_key_is_found(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, background=HeldWorker(), reading=InlineWorker()) as harness:
         harness.send("T", delay_ms=500, properties={props.UNIQ_KEY: "K"})
         harness.run_jobs()
@@ -116,7 +118,7 @@ def test_what_is_settled_and_not_indexed_by_key_yet(tmp_path: Path) -> None:
         assert [end for _, end in fates(harness, "K")] == ["released"]
 
 
-def test_one_with_a_busy_key(harness: BrokerHarness) -> None:
+def test_a_timer_whose_key_many_messages_share_is_found(harness: BrokerHarness) -> None:
     harness.send("T", delay_ms=500, properties={props.UNIQ_KEY: "U", props.KEYS: "busy"})
     for _ in range(70):
         harness.send("T", properties={props.KEYS: "busy"})
@@ -128,13 +130,13 @@ def test_one_with_a_busy_key(harness: BrokerHarness) -> None:
     assert answer.ext["truncated"] == "true"
 
 
-def test_a_count_of_nothing(harness: BrokerHarness) -> None:
+def test_a_listing_of_zero_timers_is_rejected(harness: BrokerHarness) -> None:
     for count in (0, -1):
         answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, count=count)
         assert answer.code == ResponseCode.INVALID_PARAMETER and "count" in (answer.remark or "")
 
 
-def test_records_that_the_kernel_leaves(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_the_kernel_skips_are_listed(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "PLAIN_MAX", 3)
     for i in range(10):
         harness.send("T", delay_ms=5000, properties={props.KEYS: "\u20ac" if i % 2 else "k"})
@@ -144,14 +146,14 @@ def test_records_that_the_kernel_leaves(harness: BrokerHarness, monkeypatch: pyt
     assert sum(counts(harness, stepMs=1000).values()) == 10
 
 
-def test_without_an_index(tmp_path: Path) -> None:
+def test_a_search_without_a_message_index_is_rejected(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, message_index_enable=False) as harness:
         answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="K")
         assert answer.code == ResponseCode.SYSTEM_ERROR and "messageIndexEnable" in (answer.remark or "")
 
 
 def search_for(harness: BrokerHarness, key: str) -> Ask:
-    """A search begins."""
+    """Start a search."""
     ext = headers.texts(topic="T", key=key, place=0)
     asked = harness.submit(Command(code=RequestCode.WMQ_FIND_TIMERS, ext=ext))
     harness.tick()
@@ -159,7 +161,9 @@ def search_for(harness: BrokerHarness, key: str) -> Ask:
 
 
 class TestBlocks:
-    def test_beside_timers_and_levels(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_messages_of_blocks_are_listed_with_timers_and_levels(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(listing, "LOOKED_AT_MAX", 7)
         monkeypatch.setattr(listing, "STREAM_PLACES", 2)
         start_ms = harness.now_ms
@@ -191,7 +195,7 @@ class TestBlocks:
         harness.advance(40_000, model.work)
         assert keys() == [] and counts(harness, stepMs=1000) == {}
 
-    def test_a_glance_is_no_longer_for_many_records_or_many_blocks(
+    def test_a_page_reads_a_limited_number_of_records_and_blocks(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for i in range(60):
@@ -207,7 +211,7 @@ class TestBlocks:
         assert sum(json.loads(first.body).values()) == 10 and first.ext["isLast"] == "false"
         assert sum(counts(harness, stepMs=1000).values()) == 60
 
-    def test_what_is_damaged_is_not_listed(self, harness: BrokerHarness) -> None:
+    def test_a_damaged_message_is_not_listed(self, harness: BrokerHarness) -> None:
         for body in (b"first", b"damaged", b"last"):
             harness.send("T", body, properties={props.DELAY_IN_SECONDS: "25"})
         [block] = harness.broker.blocks
@@ -215,7 +219,7 @@ class TestBlocks:
         block.log.files.file_at(0).array[at] ^= 0x55
         assert listed(harness) == [0, 2] == listed(harness, topic="T")
 
-    def test_what_became_of_one(self, harness: BrokerHarness) -> None:
+    def test_a_search_shows_the_end_of_each_message(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
 
         def send(key: str, seconds: int, keys: str = "order-7 x") -> None:
@@ -238,7 +242,7 @@ class TestBlocks:
         harness.restart(clean=False)
         assert [end for _, end in fates(harness, "order-7")] == ["released", None, "cancelled", None]
 
-    def test_what_became_of_one_whose_block_is_gone(self, tmp_path: Path) -> None:
+    def test_a_search_shows_the_end_of_a_message_of_a_deleted_block(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, clean_resource_interval_ms=1000) as harness:
             for key in ("out", "cancelled"):
                 own = {props.UNIQ_KEY: key, props.KEYS: "k", props.DELAY_IN_SECONDS: "2"}
@@ -254,7 +258,7 @@ class TestBlocks:
                 assert (message["state"], message["block"], message["topic"]) == ("block", 1, "T")
             assert fates(harness, "k") == [("block", "released")]
 
-    def test_a_search_goes_on_where_the_last_look_ended(
+    def test_a_search_continues_where_the_last_page_ended(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for i in range(150):  # three log files, three files of units, two blocks
@@ -269,7 +273,7 @@ class TestBlocks:
         for i in (0, 77, 149):
             assert fates(harness, f"U{i}") == [("block", None)]
 
-    def test_it_runs_beside_the_loop_and_is_answered_then(self, tmp_path: Path) -> None:
+    def test_a_search_runs_in_a_worker_and_is_answered_at_its_end(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, reading=HeldWorker()) as harness:
             assert isinstance(harness.reading, HeldWorker)
             harness.send("T", properties={props.UNIQ_KEY: "key", props.DELAY_IN_SECONDS: "2"})
@@ -288,7 +292,7 @@ class TestBlocks:
             assert search_for(harness, "key").answer is None, "there is room again"
             harness.advance(harness.broker.settings.response_timeout_ms)
 
-    def test_a_disk_that_takes_too_long_and_one_that_fails(self, tmp_path: Path) -> None:
+    def test_a_search_on_a_slow_or_failing_disk_is_rejected(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, reading=HeldWorker()) as harness:
             assert isinstance(harness.reading, HeldWorker)
             asked = search_for(harness, "key")
@@ -303,7 +307,7 @@ class TestBlocks:
             assert asked.answer is not None and asked.answer.code == ResponseCode.SYSTEM_ERROR
             assert "no such disk" in (asked.answer.remark or "")
 
-    def test_a_search_of_a_block_that_goes_meanwhile(self, tmp_path: Path) -> None:
+    def test_a_search_of_a_block_deleted_meanwhile_is_answered(self, tmp_path: Path) -> None:
         settings = {"block_length_seconds": 3, "clean_resource_interval_ms": 1000}
         with BrokerHarness(tmp_path, reading=HeldWorker(), **settings) as harness:
             assert isinstance(harness.reading, HeldWorker)
@@ -317,6 +321,6 @@ class TestBlocks:
             [found] = [json.loads(line) for line in bytes(asked.answer.body).splitlines()]
             assert (found["message"]["unique_key"], found["end"]) == ("out", "released")
 
-    def test_no_key(self, harness: BrokerHarness) -> None:
+    def test_a_search_without_a_key_is_rejected(self, harness: BrokerHarness) -> None:
         answer = harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key="")
         assert answer.code == ResponseCode.INVALID_PARAMETER

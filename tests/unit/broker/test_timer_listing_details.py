@@ -1,4 +1,4 @@
-"""Counts and listings by due time: they read records only of messages whose units have no detail."""
+"""Counts and listings by due time. They read only the records of messages whose units have no detail."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from wheelmq.testing.harness import BrokerHarness
 from wheelmq.testing.pipeline_model import PipelineModel
 
 DELAYS_MS = [9000 + 257 * (i * 37 % 41) for i in range(41)]
-"""Due in another order than they are sent, within the roll window."""
+"""Delays in another order than that of the sends, within the roll window."""
 ROLLING_MS = 31_003
 LATER_MS = [11_500, 14_000]
-"""Sent after the others and not indexed."""
+"""Delays of messages sent after the others and not indexed."""
 
 
 @dataclasses.dataclass
 class Reads:
-    """Records that glances have read."""
+    """The number of records that listings have read."""
 
     count: int = 0
 
@@ -84,7 +84,7 @@ def filled(
 
 
 def strip_details(harness: BrokerHarness, every: int = 1) -> None:
-    """Make each `every`-th unit of the timer log one of an older release."""
+    """Turn every `every`-th unit of the timer log into a unit of an older release."""
     log = harness.broker.timer.log
     for _, units in log.chunks(log.files.start, log.end):
         units["reserved"][::every] = 0
@@ -123,7 +123,9 @@ def answers(harness: BrokerHarness) -> Callable[[str, RequestCode, Callable[[int
 
 
 @pytest.mark.parametrize("every", [None, 1, 3], ids=["details", "no details", "some details"])
-def test_counts(filled: tuple[BrokerHarness, dict[str, int]], reads: Reads, every: int | None) -> None:
+def test_counts_read_only_records_without_details_in_units(
+    filled: tuple[BrokerHarness, dict[str, int]], reads: Reads, every: int | None
+) -> None:
     harness, due_ms = filled
     if every is not None:
         strip_details(harness, every)
@@ -139,7 +141,7 @@ def test_counts(filled: tuple[BrokerHarness, dict[str, int]], reads: Reads, ever
 
 @pytest.mark.parametrize("places", [5, 1 << 16])
 @pytest.mark.parametrize("limit", [1, 7, 40, 600])
-def test_the_soonest(
+def test_the_command_lists_the_messages_due_soonest(
     filled: tuple[BrokerHarness, dict[str, int]], monkeypatch: pytest.MonkeyPatch, places: int, limit: int
 ) -> None:
     harness, due_ms = filled
@@ -161,7 +163,7 @@ def test_the_soonest(
     assert len(first) == min(limit, found)
 
 
-def test_an_answer_lists_no_more_than_was_asked_for(filled: tuple[BrokerHarness, dict[str, int]]) -> None:
+def test_an_answer_lists_at_most_the_requested_number(filled: tuple[BrokerHarness, dict[str, int]]) -> None:
     harness, due_ms = filled
     answer = harness.ask_code(RequestCode.WMQ_LIST_TIMERS, soonest="true", count=3)
     lines = [json.loads(line) for line in bytes(answer.body).splitlines()]
@@ -172,7 +174,7 @@ def test_an_answer_lists_no_more_than_was_asked_for(filled: tuple[BrokerHarness,
     assert len(bytes(answer.body).splitlines()) == 2 and answer.ext["found"] == str(len(due_ms))
 
 
-def test_messages_that_were_indexed_twice(filled: tuple[BrokerHarness, dict[str, int]]) -> None:
+def test_messages_indexed_twice_are_counted_once(filled: tuple[BrokerHarness, dict[str, int]]) -> None:
     """Their units are no longer in the order of their records. The count reads the records that the search misses."""
     harness, due_ms = filled
     timer = harness.broker.timer
@@ -187,7 +189,9 @@ def test_messages_that_were_indexed_twice(filled: tuple[BrokerHarness, dict[str,
     assert {int(due) for due in np.concatenate(pages)} <= {0, *due_ms.values()}
 
 
-def test_the_command(filled: tuple[BrokerHarness, dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_the_first_messages_and_the_total(
+    filled: tuple[BrokerHarness, dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     harness, due_ms = filled
     monkeypatch.setattr(command, "_answers", answers(harness))
     shown = CliRunner().invoke(main, ["timers", "--broker", "127.0.0.1:1", "--limit", "2"])

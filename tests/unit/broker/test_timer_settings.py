@@ -1,4 +1,4 @@
-"""The timer's settings by Apache's names, and what those do that are not spoken of elsewhere."""
+"""The timer's settings by Apache's names, and the effects of those without another test."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ class TestValues:
             ("timer_congest_num_each_slot", "2147483648"),
         ],
     )
-    def test_out_of_range(self, name: str, value: str) -> None:
+    def test_a_value_out_of_range_is_rejected(self, name: str, value: str) -> None:
         reason = f"(found '{value}'; allowed: |{BROKER.field_of(name)} is {value}: it must be )"
         with pytest.raises(ConfigError, match=f"--set {name}: {reason}"):
             chosen(**{name: value})
 
     @pytest.mark.parametrize("value", ["5", "24", "05,17", "", "-1"])
-    def test_no_hours(self, value: str) -> None:
+    def test_invalid_hours_are_rejected(self, value: str) -> None:
         with pytest.raises(ConfigError, match=r"timer_check_metrics_when is .*: write hours from 00 to 23"):
             chosen(timerCheckMetricsWhen=value)
 
     @pytest.mark.parametrize("value", ["a second", "1.5", ""])
-    def test_no_number(self, value: str) -> None:
+    def test_a_value_that_is_no_number_is_rejected(self, value: str) -> None:
         with pytest.raises(ConfigError, match=f"--set timerPrecisionMs: found '{value}'; allowed: a whole number"):
             chosen(timerPrecisionMs=value)
 
-    def test_however_it_is_made(self, tmp_path: Path) -> None:
+    def test_an_invalid_value_is_rejected_by_each_constructor(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="it must be one of 100, 200, 500, 1000"):
             BrokerSettings(store_path=tmp_path, timer_precision_ms=300)
         with pytest.raises(msgspec.ValidationError, match="it must be one of 100, 200, 500, 1000"):
             BrokerHarness(tmp_path, timer_precision_ms=300)
 
 
-def test_enqueue_is_stopped(tmp_path: Path) -> None:
-    """What is sent meanwhile waits, near or far; what was indexed leaves; then nothing of it is lost or early."""
+def test_new_messages_wait_while_enqueue_is_stopped(tmp_path: Path) -> None:
+    """New messages wait, and indexed ones leave. After the stop, no message is lost or early."""
     with BrokerHarness(tmp_path) as harness:
         model = PipelineModel(harness)
         assert harness.send("T", b"before", delay_ms=9000).code == 0
@@ -79,7 +79,7 @@ def test_enqueue_is_stopped(tmp_path: Path) -> None:
         invariants.check(harness.broker)
 
 
-def test_dequeue_is_stopped(tmp_path: Path) -> None:
+def test_armed_messages_wait_while_dequeue_is_stopped(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, timer_stop_dequeue=True) as harness:
         model = PipelineModel(harness)
         for body, delay_ms in ((b"near", 200), (b"far", 8000)):
@@ -87,7 +87,7 @@ def test_dequeue_is_stopped(tmp_path: Path) -> None:
         harness.advance(9000, model.work, 500)
         assert harness.bodies("T") == []
         assert harness.broker.timer.armed.count == 2
-        assert harness.broker.next_tick_ms() > 0  # it does not spin over what is due
+        assert harness.broker.next_tick_ms() > 0  # the loop does not spin over due messages
         harness.restart(timer_stop_dequeue=False)
         harness.advance(1)
         assert harness.bodies("T") == [b"near", b"far"]
@@ -97,10 +97,11 @@ OTHERS = {b"level": {props.DELAY: "1"}, b"block": {props.DELAY_IN_SECONDS: "1"}}
 
 
 @pytest.mark.parametrize("setting", ["timer_stop_enqueue", "timer_stop_dequeue", "disappear_time_after_start"])
-def test_what_stops_the_timer_stops_neither_levels_nor_blocks(tmp_path: Path, setting: str) -> None:
-    """Those of Apache RocketMQ do not depend on its timer; also those due before one ahead of them leave in time.
+def test_settings_that_stop_the_timer_stop_no_levels_or_blocks(tmp_path: Path, setting: str) -> None:
+    """As in Apache RocketMQ, levels and blocks do not depend on the timer.
 
-    What is due later than its level allows leaves at once, as with Apache: each behind which the clock is set back.
+    A message due before an earlier message of its queue leaves in time, too. A level message due later than its level
+    allows leaves at once, as in Apache's broker. Each step of the clock makes one level message such a message.
     """
     with BrokerHarness(tmp_path, **{setting: 3_600_000 if setting.startswith("dis") else True}) as harness:
         model = PipelineModel(harness)
@@ -110,7 +111,7 @@ def test_what_stops_the_timer_stops_neither_levels_nor_blocks(tmp_path: Path, se
             for body, properties in OTHERS.items():
                 assert harness.send("T", body + b"%d" % n, properties=properties).code == 0
                 due[body + b"%d" % n] = harness.now_ms + 1000
-            harness.clock.step(-300)  # the next is due before this one
+            harness.clock.step(-300)  # the next message is due before this one
             due[b"level%d" % n] = harness.now_ms
         assert harness.broker.timer.notes.count >= 2 or harness.broker.timer.armed.count
         harness.advance(5000, model.work, 100)
@@ -129,7 +130,7 @@ def test_what_stops_the_timer_stops_neither_levels_nor_blocks(tmp_path: Path, se
         invariants.check(harness.broker)
 
 
-def test_for_a_time_after_the_start(tmp_path: Path) -> None:
+def test_timers_wait_for_the_set_time_after_a_start(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, disappear_time_after_start=5000) as harness:
         assert harness.send("T", b"a", delay_ms=200).code == 0
         harness.advance(4990)
@@ -138,13 +139,13 @@ def test_for_a_time_after_the_start(tmp_path: Path) -> None:
         assert harness.bodies("T") == [b"a"]
 
 
-def test_progress_is_told_while_anything_moves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_logged_only_when_figures_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), BrokerHarness(tmp_path, timer_progress_log_interval_ms=1000) as harness:
         harness.send("T", delay_ms=90_000)
         harness.advance(10_000)
-        told = [record.getMessage() for record in caplog.records if record.name.endswith("timer_tasks")]
-    assert len(told) == 1
-    assert told[0].startswith("timer: 1 wait, 1 of them not indexed, 0 staged; 0 released since the start;")
+        lines = [record.getMessage() for record in caplog.records if record.name.endswith("timer_tasks")]
+    assert len(lines) == 1
+    assert lines[0].startswith("timer: 1 wait, 1 of them not indexed, 0 staged; 0 released since the start;")
 
 
 class TestMetricsFile:
@@ -152,13 +153,13 @@ class TestMetricsFile:
     def path(self, tmp_path: Path) -> Path:
         return tmp_path / "store" / "config" / "timermetrics"
 
-    def test_it_is_apaches(self, harness: BrokerHarness, path: Path) -> None:
+    def test_the_metrics_file_has_apaches_format(self, harness: BrokerHarness, path: Path) -> None:
         for topic, delay_ms in (("T", 5000), ("T", 90_000), ("U", 90_000)):
             harness.send(topic, delay_ms=delay_ms)
         parked_ms = harness.now_ms
         harness.advance(11_000)
         found = json.loads(path.read_text())
-        assert found["dataVersion"]["counter"] == 4  # three came, one went
+        assert found["dataVersion"]["counter"] == 4  # three sends and one release
         assert found["timingCount"]["T"]["count"] == 1
         harness.send("U", delay_ms=90_000)
         sent_ms = harness.now_ms
@@ -170,7 +171,7 @@ class TestMetricsFile:
         assert json.loads(path.with_name("timermetrics.bak").read_text())["dataVersion"]["counter"] == 4
 
     @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-    def test_counts_are_the_states(self, harness: BrokerHarness, path: Path, clean: bool) -> None:
+    def test_a_start_corrects_the_counts_of_the_file(self, harness: BrokerHarness, path: Path, clean: bool) -> None:
         for i in range(3):
             harness.send("T", delay_ms=90_000, properties={"UNIQ_KEY": f"K{i}"})
         harness.stop() if clean else harness.crash()
@@ -182,7 +183,7 @@ class TestMetricsFile:
         assert found["dataVersion"]["counter"] == 70
 
     @pytest.mark.parametrize("raw", ["", "{", "[]", '{"timingCount":7}'])
-    def test_one_that_does_not_read(self, harness: BrokerHarness, path: Path, raw: str) -> None:
+    def test_an_unreadable_metrics_file_is_replaced(self, harness: BrokerHarness, path: Path, raw: str) -> None:
         harness.send("T", delay_ms=90_000)
         harness.stop()
         path.write_text(raw)
@@ -192,8 +193,8 @@ class TestMetricsFile:
         harness.stop()
         assert json.loads(path.read_text())["timingCount"]["T"]["count"] == 1
 
-    def test_cancels_of_nothing_take_nothing(self, harness: BrokerHarness) -> None:
-        """Apache counts a delete before it has met its message, and gives the count back if there is none."""
+    def test_cancels_without_a_message_change_no_count(self, harness: BrokerHarness) -> None:
+        """Apache's broker subtracts a cancel before it finds the message, and adds it back if there is none."""
         model = PipelineModel(harness)
 
         def counts() -> dict[str, int]:
@@ -215,7 +216,7 @@ class TestMetricsFile:
         harness.advance(9000, model.work, 500)
         assert counts() == {} and harness.bodies("T") == []
 
-    def test_a_disk_that_is_full_is_tried_again(self, harness: BrokerHarness, path: Path, disk: SimulatedDisk) -> None:
+    def test_a_write_to_a_full_disk_is_retried(self, harness: BrokerHarness, path: Path, disk: SimulatedDisk) -> None:
         harness.send("T", delay_ms=90_000)
         calls: list[Path] = []
         replace = disk.replace

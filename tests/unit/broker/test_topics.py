@@ -1,4 +1,4 @@
-"""How many queues a topic may have, and the topics in arrays."""
+"""The number of queues of a topic, the saving of topics, and the topics in arrays."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def create(harness: BrokerHarness, topic: str, read: int, write: int) -> int:
 
 
 class TestOnDisk:
-    def test_a_topic_that_cannot_be_saved_is_none(self, harness: BrokerHarness) -> None:
-        """Else what is sent to it then could not be pulled after a stop."""
+    def test_a_topic_whose_save_fails_is_not_created(self, harness: BrokerHarness) -> None:
+        """Otherwise its messages could not be pulled after a stop."""
         harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
         assert harness.send("T", b"refused").code != 0
         assert harness.broker.topics.get("T") is None
@@ -45,7 +45,7 @@ class TestOnDisk:
         harness.restart(clean=False)
         assert harness.bodies("T") == [b"stored"]
 
-    def test_a_topic_that_cannot_be_deleted_stays(self, harness: BrokerHarness) -> None:
+    def test_a_topic_stays_if_its_deletion_fails(self, harness: BrokerHarness) -> None:
         harness.send("T", b"stored")
         harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
         assert harness.ask_code(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code != 0
@@ -67,7 +67,7 @@ class TestOnDisk:
         ("delay", "length"),
         [(props.TIMER_DELAY_MS, "2000"), (props.TIMER_DELAY_SEC, "2"), (props.DELAY_IN_SECONDS, "2")],
     )
-    def test_a_delay_starts_when_the_send_comes(self, tmp_path: Path, delay: str, length: str) -> None:
+    def test_a_delay_starts_when_the_send_arrives(self, tmp_path: Path, delay: str, length: str) -> None:
         tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             begin_ms = harness.now_ms
@@ -84,7 +84,9 @@ class TestOnDisk:
         ("delay", "length"),
         [(props.TIMER_DELAY_MS, "500"), (props.TIMER_DELAY_SEC, "1"), (props.DELAY_IN_SECONDS, "1")],
     )
-    def test_a_delay_that_passes_while_the_send_waits(self, tmp_path: Path, delay: str, length: str) -> None:
+    def test_a_delay_that_ends_while_the_send_waits_releases_at_once(
+        self, tmp_path: Path, delay: str, length: str
+    ) -> None:
         tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             asked = harness.submit(harness.send_command("T", b"1", queue_id=0, properties={delay: length}))
@@ -95,7 +97,7 @@ class TestOnDisk:
             assert asked.answer is not None and asked.answer.code == 0
             assert harness.bodies("T") == [b"1"]
 
-    def test_a_thousand_new_topics_are_two_writes(self, tmp_path: Path) -> None:
+    def test_a_thousand_new_topics_cause_two_writes(self, tmp_path: Path) -> None:
         tables = HeldWorker()
         with BrokerHarness(tmp_path, tables=tables) as harness:
             asked = [harness.submit(harness.send_command(f"T{i}", queue_id=0)) for i in range(1000)]
@@ -109,7 +111,7 @@ class TestOnDisk:
             harness.tick()
             assert more.answer is not None and more.answer.code == 0
 
-    def test_sends_that_wait_are_bounded(self, tmp_path: Path) -> None:
+    def test_the_bytes_of_waiting_sends_are_limited(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, tables=HeldWorker(), bytes_in_flight_max=1 << 30) as harness:
             answers = [harness.submit(harness.send_command("T", bytes(4_100_000))) for _ in range(17)]
             harness.tick()
@@ -117,7 +119,7 @@ class TestOnDisk:
             assert [one.code for one in refused] == [ResponseCode.SYSTEM_BUSY]
             assert "topics.json" in (refused[0].remark or "")
 
-    def test_properties_of_sends_that_wait_are_bounded(self, tmp_path: Path) -> None:
+    def test_the_properties_of_waiting_sends_are_limited(self, tmp_path: Path) -> None:
         tables = HeldWorker()
         with (
             mock.patch.object(saved_answers, "WAITING_BYTES_MAX", 200_000),
@@ -140,15 +142,15 @@ class TestOnDisk:
             harness.restart(clean=False)
             assert "T" in harness.broker.topics
 
-    def test_a_change_that_cannot_be_saved_is_taken_back(self, harness: BrokerHarness) -> None:
+    def test_a_change_whose_save_fails_is_reverted(self, harness: BrokerHarness) -> None:
         create(harness, "T", 4, 4)
         harness.disk.fail_call(1, OSError(errno.EIO, "broken"), [Call.REPLACE])
         assert create(harness, "T", 8, 8) == ResponseCode.SYSTEM_ERROR
         config = harness.broker.topics.get("T")
         assert config is not None and config.read_queue_nums == 4
 
-    def test_a_round_opens_few_queues(self, harness: BrokerHarness) -> None:
-        """Each takes a folder and a file. Sends to one of them keep their order."""
+    def test_a_round_opens_a_limited_number_of_queues(self, harness: BrokerHarness) -> None:
+        """Each new queue needs a folder and a file. Sends to one queue keep their order."""
         create(harness, "T", 100, 100)
         queues = harness.broker.store.queues
         asked = [harness.submit(harness.send_command("T", b"%d" % i, queue_id=i % 100)) for i in range(300)]
@@ -160,7 +162,7 @@ class TestOnDisk:
         assert all(one.answer is not None and one.answer.code == 0 for one in asked)
         assert harness.bodies("T", 99) == [b"99", b"199", b"299"]
 
-    def test_a_send_does_not_overtake_those_that_wait_for_its_queue(self, harness: BrokerHarness) -> None:
+    def test_a_send_does_not_overtake_sends_that_wait_for_its_queue(self, harness: BrokerHarness) -> None:
         create(harness, "T", 100, 100)
         last = OPENED_MAX
         for queue_id in range(OPENED_MAX):
@@ -175,8 +177,8 @@ class TestOnDisk:
         assert all(one.answer is not None and one.answer.code == 0 for one in asked)
         assert harness.bodies("T", last) == [b"0", b"1", b"2", b"3"]
 
-    def test_a_send_waits_for_those_that_wait_for_its_queue(self, harness: BrokerHarness) -> None:
-        """The commit of a transaction can open the queue before them."""
+    def test_a_send_waits_for_earlier_sends_to_its_queue(self, harness: BrokerHarness) -> None:
+        """The commit of a transaction can open the queue before these sends."""
         create(harness, "T", 100, 100)
         for queue_id in range(OPENED_MAX):
             harness.submit(harness.send_command("T", queue_id=queue_id))
@@ -202,21 +204,21 @@ class TestOnDisk:
 
 class TestQueueCounts:
     @pytest.mark.parametrize("count", [-(1 << 31), -1, 0, QUEUES_MAX + 1, (1 << 31) - 1])
-    def test_out_of_bounds_is_refused(self, harness: BrokerHarness, count: int) -> None:
+    def test_an_invalid_number_of_queues_is_rejected(self, harness: BrokerHarness, count: int) -> None:
         for read, write in ((count, 4), (4, count)):
             assert create(harness, "T", read, write) == ResponseCode.INVALID_PARAMETER
         assert harness.broker.topics.get("T") is None
 
     @pytest.mark.parametrize("count", [1, QUEUES_MAX])
-    def test_bounds(self, harness: BrokerHarness, count: int) -> None:
+    def test_the_least_and_the_greatest_number_of_queues_are_valid(self, harness: BrokerHarness, count: int) -> None:
         assert create(harness, "T", count, count) == 0
 
     @pytest.mark.parametrize("count", [-1, 0])
-    def test_a_send_makes_no_topic_without_queues(self, harness: BrokerHarness, count: int) -> None:
+    def test_a_send_creates_no_topic_without_queues(self, harness: BrokerHarness, count: int) -> None:
         assert harness.send("T", d=count).code == ResponseCode.INVALID_PARAMETER
         assert harness.broker.topics.get("T") is None
 
-    def test_what_a_file_says_is_brought_into_bounds(self, harness: BrokerHarness) -> None:
+    def test_numbers_of_queues_in_the_file_are_limited(self, harness: BrokerHarness) -> None:
         create(harness, "T", 77, 78)
         harness.stop()
         path = harness._folder / "config" / "topics.json"
@@ -238,7 +240,7 @@ class TestArrays:
         _, _, count, first, sendable = arrays.rows[row].tolist()
         return count, bool(sendable), arrays.queue_rows[first : first + count].tolist()
 
-    def test_they_follow_every_kind_of_change(self, harness: BrokerHarness) -> None:
+    def test_arrays_follow_every_kind_of_change(self, harness: BrokerHarness) -> None:
         arrays = TopicArrays(harness.broker)
         arrays.refresh()
         rng = Random(5)
@@ -262,7 +264,7 @@ class TestArrays:
             assert self.found(arrays, name) == self.found(fresh, name), name
 
 
-def test_arrays_that_cannot_be_made_stay_as_they_were(harness: BrokerHarness) -> None:
+def test_arrays_whose_rebuild_fails_stay_unchanged(harness: BrokerHarness) -> None:
     arrays = TopicArrays(harness.broker)
     arrays.refresh()
     before = arrays.names, arrays.rows, arrays.slots, arrays.queue_rows

@@ -1,4 +1,4 @@
-"""Transactional messages: kept back, ended by their producer, asked for, given up."""
+"""Transactional messages: half messages, their ends, checks and expiry."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ROUND_MS = 30_000
 
 
 def half(harness: BrokerHarness, body: bytes = b"body", **options: Any) -> Command:
-    """Send a half message to T; the answer."""
+    """Send a half message to T. Returns the answer."""
     pairs = {props.TRAN_MSG: "true", props.PRODUCER_GROUP: GROUP, props.UNIQ_KEY: body.decode(), "TAGS": "A"}
     pairs.update(options.pop("properties", {}))
     return harness.send("T", body, properties={k: v for k, v in pairs.items() if v}, f=4, h=7, **options)
 
 
 def end(harness: BrokerHarness, sent: Command, outcome: int, *, oneway: bool = False, **fields: object) -> Command:
-    """Say how the transaction of a half message ended, named by the answer to its send or by a check."""
+    """End the transaction of a half message, which the answer to its send or a check names."""
     ext = sent.ext
     header: dict[str, object] = {
         "producerGroup": GROUP,
@@ -48,20 +48,20 @@ def end(harness: BrokerHarness, sent: Command, outcome: int, *, oneway: bool = F
 
 
 def producer(harness: BrokerHarness, group: str = GROUP) -> FakeConnection:
-    """A connection whose client is in a group of producers, by its heartbeat."""
+    """Connect a client, and add it to a producer group by a heartbeat."""
     connection = harness.connect()
     body = msgspec.json.encode({"clientID": f"c{id(connection)}", "producerDataSet": [{"groupName": group}]})
     assert harness.ask_code(RequestCode.HEART_BEAT, body, connection).code == 0
     return connection
 
 
-def beat(harness: BrokerHarness, connection: FakeConnection, group: str = GROUP) -> None:
+def send_heartbeat(harness: BrokerHarness, connection: FakeConnection, group: str = GROUP) -> None:
     body = msgspec.json.encode({"clientID": f"c{id(connection)}", "producerDataSet": [{"groupName": group}]})
     harness.ask_code(RequestCode.HEART_BEAT, body, connection)
 
 
 def checks(connection: FakeConnection) -> list[Command]:
-    """What the broker has asked since this was looked at last."""
+    """Return the checks that the connection got since the last call."""
     found = [one for one in connection.requests if one.code == RequestCode.CHECK_TRANSACTION_STATE]
     connection.requests.clear()
     return found
@@ -72,7 +72,7 @@ def halves(harness: BrokerHarness) -> list[Record]:
 
 
 def ops(harness: BrokerHarness) -> list[bytes]:
-    """The bodies of op messages that say anything."""
+    """Return the bodies of op messages that are not empty."""
     return [body for body in harness.bodies(names.OP_HALF_TOPIC) if body]
 
 
@@ -83,7 +83,7 @@ def progress(harness: BrokerHarness) -> tuple[int | None, int | None]:
 
 
 class TestSend:
-    def test_it_is_kept_back(self, harness: BrokerHarness) -> None:
+    def test_a_half_message_is_not_visible(self, harness: BrokerHarness) -> None:
         answer = half(harness, queue_id=2)
         (record,) = halves(harness)
         message = record.message
@@ -95,16 +95,16 @@ class TestSend:
         assert (found[props.REAL_TOPIC], found[props.REAL_QID], found[props.TRANSACTION_ID]) == ("T", "2", "body")
         assert harness.bodies("T", 2) == []
 
-    def test_the_property_alone_makes_it_one(self, harness: BrokerHarness) -> None:
-        """As with Apache: the bits of the system flag do not, and hide a message for ever."""
+    def test_the_property_alone_makes_a_half_message(self, harness: BrokerHarness) -> None:
+        """As in Apache's broker, the bits of the system flag do not, and they hide a message forever."""
         harness.send("T", b"flag", f=4)
         half(harness, b"both")
         harness.send("T", b"mark", properties={props.TRAN_MSG: "TRUE", props.PRODUCER_GROUP: GROUP})
         assert [record.message.body for record in halves(harness)] == [b"both", b"mark"]
         assert harness.bodies("T") == []
 
-    def test_a_retry_by_a_send_is_none(self, harness: BrokerHarness) -> None:
-        """Consumers give messages back with all their properties where they cannot do it otherwise."""
+    def test_a_retry_by_a_send_is_no_half_message(self, harness: BrokerHarness) -> None:
+        """If a consumer can only send a message back by a send, it sends all its properties."""
         harness.broker.groups.get("g")
         properties = {props.TRAN_MSG: "true", props.DELAY: "1"}
         assert harness.send("%RETRY%g", b"again", properties=properties, j=1).code == 0
@@ -112,7 +112,7 @@ class TestSend:
         harness.advance(1000)
         assert harness.bodies("%RETRY%g") == [b"again"]
 
-    def test_refused_where_that_is_set(self, tmp_path: Path) -> None:
+    def test_half_messages_are_rejected_when_the_setting_says_so(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, reject_transaction_message=True) as harness:
             answer = half(harness)
             assert answer.code == ResponseCode.NO_PERMISSION
@@ -128,19 +128,19 @@ class TestSend:
             ({"long": "x" * 32_600}, 13),
         ],
     )
-    def test_what_could_not_be_delivered_is_refused_at_once(
+    def test_an_undeliverable_half_message_is_rejected_at_once(
         self, harness: BrokerHarness, properties: dict[str, str], code: int
     ) -> None:
         assert half(harness, properties=properties).code == code
         assert halves(harness) == []
 
-    def test_system_queues_are_not_for_clients(self, harness: BrokerHarness) -> None:
+    def test_sends_to_the_topics_of_transactions_are_rejected(self, harness: BrokerHarness) -> None:
         for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC, names.CHECK_MAX_TIME_TOPIC):
             assert harness.send(topic).code == ResponseCode.NO_PERMISSION
 
 
 class TestEnd:
-    def test_commit(self, harness: BrokerHarness) -> None:
+    def test_a_commit_stores_the_message_in_its_real_topic(self, harness: BrokerHarness) -> None:
         sent = half(harness, queue_id=3)
         answer = end(harness, sent, COMMIT)
         assert (answer.code, answer.remark) == (0, None)
@@ -152,14 +152,14 @@ class TestEnd:
         assert record.message.properties == kept.message.properties
         invariants.check(harness.broker)
 
-    def test_rollback(self, harness: BrokerHarness) -> None:
+    def test_a_rollback_stores_only_an_op_message(self, harness: BrokerHarness) -> None:
         assert end(harness, half(harness), ROLLBACK).code == 0
         harness.advance(3000)
         assert harness.bodies("T") == []
         assert ops(harness) == [b"0,"]
 
     @pytest.mark.parametrize("from_check", [True, False])
-    def test_unknown_is_not_answered(self, harness: BrokerHarness, from_check: bool) -> None:
+    def test_an_unknown_outcome_is_not_answered(self, harness: BrokerHarness, from_check: bool) -> None:
         sent = half(harness)
         with pytest.raises(NoAnswer):
             end(harness, sent, UNKNOWN, fromTransactionCheck=from_check)
@@ -177,7 +177,7 @@ class TestEnd:
             ({"commitLogOffset": 1 << 40}, "Find prepared transaction message failed"),
         ],
     )
-    def test_what_does_not_fit_the_half_message(
+    def test_fields_that_do_not_match_the_half_message_are_rejected(
         self, harness: BrokerHarness, fields: dict[str, object], remark: str
     ) -> None:
         sent = half(harness)
@@ -186,28 +186,28 @@ class TestEnd:
         assert harness.bodies("T") == []
         assert end(harness, sent, COMMIT).code == 0
 
-    def test_another_message_is_none(self, harness: BrokerHarness) -> None:
+    def test_an_end_for_a_plain_message_is_rejected(self, harness: BrokerHarness) -> None:
         plain = harness.send("T", b"plain", properties={props.PRODUCER_GROUP: GROUP})
         answer = end(harness, plain, COMMIT)
         assert (answer.code, answer.remark) == (1, "Find prepared transaction message failed")
 
-    def test_without_a_group(self, harness: BrokerHarness) -> None:
+    def test_an_end_for_a_half_message_without_a_group_is_rejected(self, harness: BrokerHarness) -> None:
         sent = half(harness, properties={props.PRODUCER_GROUP: ""})
         assert end(harness, sent, COMMIT).remark == "The producer group wrong"
 
     @pytest.mark.parametrize("missing", ["commitOrRollback", "tranStateTableOffset", "commitLogOffset"])
-    def test_what_must_be_there(self, harness: BrokerHarness, missing: str) -> None:
+    def test_an_end_without_a_required_field_is_rejected(self, harness: BrokerHarness, missing: str) -> None:
         assert end(harness, half(harness), COMMIT, **{missing: None}).code == ResponseCode.SYSTEM_ERROR
 
     @pytest.mark.parametrize(("first", "second"), [(COMMIT, ROLLBACK), (ROLLBACK, COMMIT)])
-    def test_it_ends_once(self, harness: BrokerHarness, first: int, second: int) -> None:
-        """Said again it is granted again and nothing is done; the other end is refused."""
+    def test_a_transaction_ends_only_once(self, harness: BrokerHarness, first: int, second: int) -> None:
+        """A repeated outcome is accepted without an effect. The other outcome is rejected."""
         sent = half(harness)
         codes = [end(harness, sent, outcome).code for outcome in (first, first, second)]
         assert codes == [0, 0, ResponseCode.ILLEGAL_OPERATION]
         assert len(harness.bodies("T")) == (first == COMMIT)
 
-    def test_too_late_for_one_that_says_when_it_is_asked_for(self, harness: BrokerHarness) -> None:
+    def test_an_end_after_the_immunity_time_needs_a_check(self, harness: BrokerHarness) -> None:
         connection = producer(harness)
         sent = half(harness, properties={props.CHECK_IMMUNITY_SECONDS: "10"})
         harness.advance(10_001)
@@ -217,7 +217,7 @@ class TestEnd:
         assert end(harness, asked, COMMIT).code == 0
         assert harness.bodies("T") == [b"body"]
 
-    def test_a_slave_takes_none(self, tmp_path: Path) -> None:
+    def test_a_slave_rejects_ends_and_sends_no_checks(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:
             sent = half(harness)
             harness.restart(broker_id=1)
@@ -226,7 +226,7 @@ class TestEnd:
             harness.advance(ROUND_MS)
             assert checks(connection) == []
 
-    def test_a_full_disk(self, harness: BrokerHarness) -> None:
+    def test_a_full_disk_rejects_ends(self, harness: BrokerHarness) -> None:
         sent = half(harness)
         harness.broker.reject_sends("the disk is full")
         answer = end(harness, sent, COMMIT)
@@ -234,7 +234,7 @@ class TestEnd:
         harness.advance(200)
         assert end(harness, sent, COMMIT).code == 0
 
-    def test_with_a_flush_for_each(self, tmp_path: Path) -> None:
+    def test_a_commit_waits_for_a_synchronous_flush(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH") as harness:
             assert end(harness, half(harness), COMMIT).code == 0
             assert harness.broker.store.log.synced >= harness.read_queue("T")[0].position
@@ -246,7 +246,7 @@ class TestDelayed:
     @pytest.mark.parametrize(
         "asked", [{props.DELAY: "1"}, {props.TIMER_DELAY_SEC: "1"}, {props.TIMER_DELAY_MS: "1000"}]
     )
-    def test_by_a_span(self, harness: BrokerHarness, asked: dict[str, str]) -> None:
+    def test_a_delay_begins_with_the_commit(self, harness: BrokerHarness, asked: dict[str, str]) -> None:
         sent = half(harness, properties=asked)
         assert "recallHandle" not in sent.ext
         harness.advance(3000)
@@ -257,7 +257,7 @@ class TestDelayed:
         assert harness.bodies("T") == [b"body"]
         invariants.check(harness.broker)
 
-    def test_to_a_time(self, harness: BrokerHarness) -> None:
+    def test_a_commit_keeps_the_delivery_time_or_releases_at_once(self, harness: BrokerHarness) -> None:
         asked = {props.TIMER_DELIVER_MS: str(harness.now_ms + 2000)}
         first, second = half(harness, b"1", properties=asked), half(harness, b"2", properties=asked)
         end(harness, first, COMMIT)
@@ -268,8 +268,8 @@ class TestDelayed:
         harness.settle()
         assert harness.bodies("T") == [b"1", b"2"]
 
-    def test_a_cancel(self, harness: BrokerHarness) -> None:
-        """Its record is the evidence of the commit, as that of any other message is."""
+    def test_a_cancel_takes_effect_with_its_commit(self, harness: BrokerHarness) -> None:
+        """The record of the cancel proves the commit, as for any other message."""
         harness.send("T", b"parked", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
         cancel = {props.TIMER_DELAY_MS: "9000", props.TIMER_DEL_UNIQKEY: "T+U", props.KEYS: "k"}
         sent = half(harness, b"cancel", properties=cancel)
@@ -280,8 +280,8 @@ class TestDelayed:
         harness.advance(10_000)
         assert harness.bodies("T") == [] and len(halves(harness)) == 1
 
-    def test_what_is_taken_can_be_committed(self, harness: BrokerHarness) -> None:
-        """The longest properties that fit have room for all that is added until they are parked."""
+    def test_the_longest_accepted_half_message_can_be_committed(self, harness: BrokerHarness) -> None:
+        """The longest accepted properties leave room for all properties added before the message is parked."""
 
         def send(size: int) -> Command:
             return half(harness, properties={"pad": "x" * size, props.TIMER_DELAY_SEC: "40"})
@@ -297,7 +297,7 @@ class TestDelayed:
         assert checks(connection)
         assert end(harness, sent, COMMIT).code == 0
 
-    def test_rolled_back(self, harness: BrokerHarness) -> None:
+    def test_a_delayed_message_that_is_rolled_back_is_not_parked(self, harness: BrokerHarness) -> None:
         end(harness, half(harness, properties={props.TIMER_DELAY_MS: "1000"}), ROLLBACK)
         harness.advance(5000)
         assert harness.bodies("T") == []
@@ -305,7 +305,7 @@ class TestDelayed:
 
 
 class TestOps:
-    def test_many_ends_in_one(self, tmp_path: Path) -> None:
+    def test_one_op_message_names_many_ends(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, snapshot_ms=100_000) as harness:
             self._end_many(harness)
 
@@ -321,7 +321,7 @@ class TestOps:
         assert record.properties == {props.WAIT: "true", props.TAGS: "d"}
         assert (record.born_ms, record.born_host, record.sys_flag) == (harness.now_ms, harness.broker.host, 0)
 
-    def test_by_size(self, tmp_path: Path) -> None:
+    def test_an_op_message_is_written_at_its_size_limit(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, transaction_op_msg_max_size=5, snapshot_ms=100_000) as harness:
             for i in range(4):
                 end(harness, half(harness, b"%d" % i), ROLLBACK)
@@ -329,7 +329,7 @@ class TestOps:
             harness.advance(3000)
             assert ops(harness) == [b"0,1,2,", b"3,"]
 
-    def test_before_a_snapshot_and_at_a_clean_stop(self, harness: BrokerHarness) -> None:
+    def test_ops_are_written_before_a_snapshot_and_at_a_clean_stop(self, harness: BrokerHarness) -> None:
         end(harness, half(harness), ROLLBACK)
         harness.advance(2000)
         assert ops(harness) == [b"0,"]
@@ -337,7 +337,7 @@ class TestOps:
         harness.restart()
         assert ops(harness) == [b"0,", b"1,"]
 
-    def test_a_commit_behind_which_a_snapshot_was_taken(self, tmp_path: Path) -> None:
+    def test_a_commit_before_a_snapshot_survives_a_kill(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, transaction_op_batch_interval=60_000, offsets_persist_ms=60_000) as harness:
             sent = half(harness)
             end(harness, sent, COMMIT)
@@ -347,8 +347,8 @@ class TestOps:
             assert end(harness, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
             assert harness.bodies("T") == [b"body"]
 
-    def test_no_snapshot_is_taken_while_ends_are_unsaid(self, tmp_path: Path) -> None:
-        """It falls due by what is released in the same tick, behind the look at what is to be said."""
+    def test_no_snapshot_is_taken_while_ends_have_no_op(self, tmp_path: Path) -> None:
+        """The releases of a tick make a snapshot due after the same tick has checked for ops to write."""
         rarely = {"snapshot_ms": 600_000, "transaction_op_batch_interval": 600_000}
         with BrokerHarness(tmp_path, snapshot_log_bytes=45_000, **rarely) as harness:
             harness.advance(5000)
@@ -365,7 +365,7 @@ class TestOps:
             assert end(harness, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
             assert len(harness.bodies("U")) == 6 and harness.bodies("T") == [b"body"]
 
-    def test_what_is_done_with_is_not_read_again(self, harness: BrokerHarness) -> None:
+    def test_the_offsets_move_past_ended_transactions(self, harness: BrokerHarness) -> None:
         first, second = half(harness, b"1"), half(harness, b"2")
         end(harness, second, ROLLBACK)
         harness.advance(4000)
@@ -376,7 +376,7 @@ class TestOps:
 
 
 class TestChecks:
-    def test_the_producer_is_asked(self, harness: BrokerHarness) -> None:
+    def test_a_check_asks_the_producer(self, harness: BrokerHarness) -> None:
         connection = producer(harness)
         harness.advance(ROUND_MS - 6000)
         half(harness, queue_id=2)
@@ -394,10 +394,10 @@ class TestChecks:
             "bname": "broker-a",
         }
         assert int(asked.ext["offsetMsgId"][-16:], 16) == new.position
-        told = decode_record(bytes(asked.body))
-        assert (told.message.topic, told.message.queue_id, told.message.body) == ("T", 2, b"body")
-        assert (told.queue_offset, told.position, told.message.flag) == (1, new.position, 7)
-        assert told.message.properties[props.PRODUCER_GROUP] == GROUP
+        record = decode_record(bytes(asked.body))
+        assert (record.message.topic, record.message.queue_id, record.message.body) == ("T", 2, b"body")
+        assert (record.queue_offset, record.position, record.message.flag) == (1, new.position, 7)
+        assert record.message.properties[props.PRODUCER_GROUP] == GROUP
         assert new.message.properties[props.TRANSACTION_CHECK_TIMES] == "1"
         assert (new.message.born_ms, new.message.body) == (old.message.born_ms, b"body")
         assert end(harness, asked, COMMIT).code == 0
@@ -405,7 +405,7 @@ class TestChecks:
         harness.advance(ROUND_MS)
         assert checks(connection) == []
 
-    def test_not_while_it_is_young(self, harness: BrokerHarness) -> None:
+    def test_a_young_half_message_is_not_checked(self, harness: BrokerHarness) -> None:
         connection = producer(harness)
         harness.advance(ROUND_MS - 5999)
         half(harness)
@@ -414,8 +414,8 @@ class TestChecks:
         harness.advance(ROUND_MS)
         assert len(checks(connection)) == 1
 
-    def test_the_first_answer_may_name_the_old_place(self, harness: BrokerHarness) -> None:
-        """Both were on their way at once: the transaction ends once."""
+    def test_the_first_end_may_name_the_old_position(self, harness: BrokerHarness) -> None:
+        """Both ends were sent at the same time. The transaction ends once."""
         connection = producer(harness)
         sent = half(harness)
         harness.advance(ROUND_MS)
@@ -426,25 +426,25 @@ class TestChecks:
         (record,) = harness.read_queue("T")
         assert record.message.prepared_position == int(asked.ext["commitLogOffset"])
 
-    def test_unknown_is_asked_again_and_given_up(self, tmp_path: Path) -> None:
+    def test_an_unknown_transaction_is_checked_up_to_a_limit(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, transaction_check_max=3) as harness:
             connection = producer(harness)
             sent = half(harness)
             for times in range(1, 4):
                 harness.advance(ROUND_MS)
-                beat(harness, connection)
+                send_heartbeat(harness, connection)
                 (asked,) = checks(connection)
                 assert halves(harness)[-1].message.properties[props.TRANSACTION_CHECK_TIMES] == str(times)
             harness.advance(ROUND_MS)
             assert checks(connection) == []
-            (given_up,) = harness.read_queue(names.CHECK_MAX_TIME_TOPIC)
-            assert given_up.message.properties[props.REAL_TOPIC] == "T"
-            assert given_up.message.body == b"body"
+            (expired,) = harness.read_queue(names.CHECK_MAX_TIME_TOPIC)
+            assert expired.message.properties[props.REAL_TOPIC] == "T"
+            assert expired.message.body == b"body"
             for named in (sent, asked):
                 assert end(harness, named, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
             harness.advance(ROUND_MS)
             assert len(harness.read_queue(names.CHECK_MAX_TIME_TOPIC)) == 1
-            answer = harness.ask_code(RequestCode.RESUME_CHECK_HALF_MESSAGE, topic="T", msgId=given_up_id(given_up))
+            answer = harness.ask_code(RequestCode.RESUME_CHECK_HALF_MESSAGE, topic="T", msgId=expired_id(expired))
             assert answer.code == 0
             harness.advance(ROUND_MS)
             (asked,) = checks(connection)
@@ -452,13 +452,13 @@ class TestChecks:
             assert harness.bodies("T") == [b"body"]
 
     @pytest.mark.parametrize("message_id", ["", "nothing", "7F00000100002A9F0000000000000000"])
-    def test_only_what_was_given_up_is_asked_for_anew(self, harness: BrokerHarness, message_id: str) -> None:
+    def test_only_an_expired_transaction_can_be_checked_again(self, harness: BrokerHarness, message_id: str) -> None:
         half(harness)
         answer = harness.ask_code(RequestCode.RESUME_CHECK_HALF_MESSAGE, topic="T", msgId=message_id)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert len(halves(harness)) == 1
 
-    def test_as_old_as_the_log_may_be(self, tmp_path: Path) -> None:
+    def test_a_half_message_older_than_the_log_expires(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, file_reserved_time=1) as harness:
             connection = producer(harness)
             half(harness, g=harness.now_ms - 3_600_000)
@@ -466,7 +466,7 @@ class TestChecks:
             assert checks(connection) == []
             assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
 
-    def test_how_old_the_log_may_be_changes_while_it_runs(self, tmp_path: Path) -> None:
+    def test_a_new_reserved_time_expires_half_messages(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, block_length_seconds=60) as harness:
             half(harness, g=harness.now_ms - 2 * 3_600_000)
             assert harness.ask_code(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=1").code == 0
@@ -474,8 +474,8 @@ class TestChecks:
             assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
 
     @pytest.mark.parametrize("seconds", ["40", "x", "-1"])
-    def test_its_own_time(self, harness: BrokerHarness, seconds: str) -> None:
-        """Until then it is put back without being counted as asked for."""
+    def test_a_half_message_may_set_its_immunity_time(self, harness: BrokerHarness, seconds: str) -> None:
+        """Before that time, the broker puts it back without counting a check."""
         connection = producer(harness)
         half(harness, properties={props.CHECK_IMMUNITY_SECONDS: seconds})
         harness.advance(ROUND_MS)
@@ -487,13 +487,13 @@ class TestChecks:
         harness.advance(ROUND_MS)
         assert len(checks(connection)) == 1
 
-    def test_born_in_the_future(self, harness: BrokerHarness) -> None:
+    def test_a_half_message_born_in_the_future_is_checked(self, harness: BrokerHarness) -> None:
         connection = producer(harness)
         half(harness, g=harness.now_ms + 3_600_000)
         harness.advance(ROUND_MS)
         assert len(checks(connection)) == 1
 
-    def test_producers_take_turns(self, harness: BrokerHarness) -> None:
+    def test_checks_alternate_between_the_producers_of_a_group(self, harness: BrokerHarness) -> None:
         connections = [producer(harness) for _ in range(3)]
         others = producer(harness, "others")
         connections[1].is_full = True
@@ -503,13 +503,13 @@ class TestChecks:
         assert [len(checks(one)) for one in connections] == [2, 0, 4]
         assert checks(others) == []
 
-    def test_nobody_there(self, harness: BrokerHarness) -> None:
-        """It counts as asked, as with Apache."""
+    def test_a_check_without_a_producer_counts(self, harness: BrokerHarness) -> None:
+        """This is the behaviour of Apache's broker."""
         half(harness)
         harness.advance(ROUND_MS)
         assert halves(harness)[-1].message.properties[props.TRANSACTION_CHECK_TIMES] == "1"
 
-    def test_more_than_a_tick_looks_at(self, harness: BrokerHarness) -> None:
+    def test_more_half_messages_than_one_tick_reads_are_checked(self, harness: BrokerHarness) -> None:
         connection = producer(harness)
         for i in range(450):
             harness.submit(half_command(harness, b"%d" % i))
@@ -518,18 +518,20 @@ class TestChecks:
         assert harness.broker.transactions.pending.first == 450
 
 
-class TestHalvesOfApaches:
-    """What its broker takes and ours would not: it may be pending when a store is taken over."""
+class TestHalfMessagesOfApache:
+    """Half messages that only Apache's broker accepts. They may be pending in a store that it wrote."""
 
     def park(self, harness: BrokerHarness, **properties: str) -> None:
-        """Append a half message as it is."""
+        """Append a half message unchanged."""
         harness.broker.topics.create_for_group("T", 1)
         own = {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.UNIQ_KEY: "U", props.PRODUCER_GROUP: GROUP}
         message = Message(names.HALF_TOPIC, 0, b"body", {**own, **properties}, born_ms=harness.broker.clock.now_ms())
         harness.broker.transactions.prepare(message)
         harness.settle()
 
-    def test_one_without_room_to_be_put_back(self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_half_message_without_room_to_be_put_back_expires(
+        self, harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+    ) -> None:
         connection = producer(harness)
         self.park(harness, long="x" * (props.PROPERTIES_BYTES_MAX - 80))
         half(harness, b"another")
@@ -538,8 +540,8 @@ class TestHalvesOfApaches:
         assert "it cannot be put back" in caplog.text
         assert len(checks(connection)) == 1
 
-    def test_one_that_has_no_room_even_to_be_given_up(self, harness: BrokerHarness) -> None:
-        """Its last pair has no end, which is added when it is written again."""
+    def test_a_half_message_without_room_for_its_expiry_expires(self, harness: BrokerHarness) -> None:
+        """Its last property has no end mark. The broker adds the mark when it writes the message again."""
         producer(harness)
         names_bytes = 75
         self.park(harness, long="x" * (props.PROPERTIES_BYTES_MAX - names_bytes), z="y" * 8)
@@ -551,8 +553,8 @@ class TestHalvesOfApaches:
         harness.advance(ROUND_MS + 1000)
         assert harness.bodies(names.CHECK_MAX_TIME_TOPIC) == [b"body"]
 
-    def test_one_that_fills_a_log_file(self, harness: BrokerHarness) -> None:
-        """It is given up, and the checks of others go on."""
+    def test_a_half_message_that_fills_a_log_file_expires(self, harness: BrokerHarness) -> None:
+        """It expires, and the checks of other messages continue."""
         connection = producer(harness)
         harness.broker.topics.create_for_group("T", 1)
         own = {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.UNIQ_KEY: "U", props.PRODUCER_GROUP: GROUP, "own": "x"}
@@ -562,12 +564,14 @@ class TestHalvesOfApaches:
         harness.broker.transactions.prepare(message)
         half(harness, b"another")
         harness.advance(ROUND_MS + 1000)
-        (given_up,) = harness.read_queue(names.CHECK_MAX_TIME_TOPIC)
-        assert given_up.message.body == message.body and given_up.size <= store.record_bytes_max
+        (expired,) = harness.read_queue(names.CHECK_MAX_TIME_TOPIC)
+        assert expired.message.body == message.body and expired.size <= store.record_bytes_max
         assert len(checks(connection)) == 1
 
     @pytest.mark.parametrize("outcome", [COMMIT, UNKNOWN])
-    def test_one_with_a_property_of_ours(self, harness: BrokerHarness, outcome: int) -> None:
+    def test_a_half_message_with_a_property_of_the_broker_is_checked(
+        self, harness: BrokerHarness, outcome: int
+    ) -> None:
         connection = producer(harness)
         log = harness.broker.store.log
         fake = props.WMQ_ORIGIN[:-1] + "M"  # as long as the real name, which the store appends itself
@@ -592,21 +596,21 @@ def half_command(harness: BrokerHarness, body: bytes) -> Command:
     return harness.send_command("T", body, properties=properties)
 
 
-def given_up_id(record: Record) -> str:
+def expired_id(record: Record) -> str:
     return (
         record.store_host.address + record.store_host.port.to_bytes(4, "big") + record.position.to_bytes(8, "big")
     ).hex()
 
 
 @pytest.mark.parametrize("name", ["transaction_check_interval", "transaction_metric_flush_interval"])
-def test_an_interval_of_nothing_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_interval_of_zero_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=r"Expected `int` >= 1"):
         BrokerHarness(tmp_path, **{name: 0})
 
 
 class TestRestart:
     @pytest.mark.parametrize("clean", [True, False])
-    def test_what_is_pending_stays_so(self, harness: BrokerHarness, clean: bool) -> None:
+    def test_pending_transactions_survive_a_restart(self, harness: BrokerHarness, clean: bool) -> None:
         sent = [half(harness, b"%d" % i) for i in range(3)]
         end(harness, sent[1], COMMIT)
         harness.restart(clean=clean)
@@ -624,8 +628,8 @@ class TestRestart:
         assert checks(connection) == []
         assert progress(harness)[0] == len(halves(harness))
 
-    def test_a_sender_cannot_say_where_a_half_message_stood_first(self, harness: BrokerHarness) -> None:
-        """Else a start would take another's transaction for an older copy of this one, and forget it."""
+    def test_a_sender_cannot_forge_the_first_position(self, harness: BrokerHarness) -> None:
+        """Otherwise a start would treat another transaction as an older copy of this one, and drop it."""
         half(harness, b"another")
         forged = {props.TRAN_PREPARED_QUEUE_OFFSET: "0", props.TRANSACTION_CHECK_TIMES: "99"}
         half(harness, b"forged", properties=forged)
@@ -634,15 +638,15 @@ class TestRestart:
         harness.advance(ROUND_MS)
         assert [asked.ext["msgId"] for asked in checks(connection)] == ["another", "forged"]
 
-    def test_a_rollback_that_no_op_says_is_asked_for(self, harness: BrokerHarness) -> None:
+    def test_a_rollback_without_an_op_message_is_checked_again(self, harness: BrokerHarness) -> None:
         end(harness, half(harness), ROLLBACK)
         harness.restart(clean=False)
         connection = producer(harness)
         harness.advance(ROUND_MS)
         assert len(checks(connection)) == 1
 
-    def test_put_back_and_not_written_down(self, harness: BrokerHarness) -> None:
-        """The half message stands in the queue twice: one transaction."""
+    def test_a_half_message_put_back_before_a_kill_is_one_transaction(self, harness: BrokerHarness) -> None:
+        """The queue has two copies of the half message of one transaction."""
         sent = half(harness)
         connection = producer(harness)
         harness.advance(ROUND_MS)
@@ -661,7 +665,7 @@ class TestRestart:
         assert harness.bodies("T") == [b"body"]
 
     @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-    def test_a_power_cut_takes_an_end_back_at_most(self, tmp_path: Path, mode: str) -> None:
+    def test_a_power_cut_loses_at_most_ends_of_transactions(self, tmp_path: Path, mode: str) -> None:
         with BrokerHarness(tmp_path, flush_mode=mode) as harness:
             sent = [half(harness, b"%d" % i) for i in range(20)]
             harness.advance(6000)
@@ -675,8 +679,8 @@ class TestRestart:
                 end(harness, asked, COMMIT)
             assert sorted(harness.bodies("T"), key=int) == [b"%d" % i for i in range(20)]
 
-    def test_offsets_do_not_run_ahead_of_the_log(self, tmp_path: Path) -> None:
-        """A commit is in memory and its flush hangs, while the offsets are written down: the power cut takes it."""
+    def test_offsets_do_not_move_past_the_flushed_log(self, tmp_path: Path) -> None:
+        """The offsets are saved while the flush of a commit hangs. A power cut then loses the commit."""
         with BrokerHarness(tmp_path, worker=HeldWorker(), background=InlineWorker()) as harness:
             sent = half(harness)
             harness.advance(1000)
@@ -692,7 +696,7 @@ class TestRestart:
             assert end(harness, sent, COMMIT).code == 0
             assert harness.bodies("T") == [b"body"]
 
-    def test_counts_follow_the_queue(self, harness: BrokerHarness) -> None:
+    def test_a_start_counts_transactions_from_the_queue(self, harness: BrokerHarness) -> None:
         sent = [half(harness, b"%d" % i) for i in range(3)]
         end(harness, sent[0], COMMIT)
         end(harness, sent[1], ROLLBACK)

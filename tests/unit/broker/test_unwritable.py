@@ -1,4 +1,4 @@
-"""A store that cannot be written for another reason than a full disk: refused aloud, the rest goes on, it mends."""
+"""A store that cannot be written for another reason than a full disk. Sends are rejected until it can."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODES = [errno.EMFILE, errno.EROFS, errno.ENOMEM, errno.EIO]
 
 
 def breaks(disk: SimulatedDisk, code: int, folder: str) -> None:
-    """No file of `folder` can be made any more."""
+    """Let the creation of files in `folder` fail."""
 
     def asked(path: Path) -> bool:
         if folder in str(path):
@@ -30,15 +30,17 @@ def breaks(disk: SimulatedDisk, code: int, folder: str) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_queue_units_that_cannot_be_written(harness: BrokerHarness, disk: SimulatedDisk, code: int) -> None:
+def test_sends_are_rejected_while_queue_units_cannot_be_written(
+    harness: BrokerHarness, disk: SimulatedDisk, code: int
+) -> None:
     breaks(disk, code, "consumequeue")
     missing = harness.broker.paths.root / "consumequeue" / "T" / "0" / f"{0:020d}"
-    assert harness.send("T", b"0").code == 0  # stored: its queue unit is what is missing
+    assert harness.send("T", b"0").code == 0  # the message is stored, but its queue unit is missing
     assert harness.broker.rejection == rejection_text(OSError(code, os.strerror(code), str(missing)))
     assert harness.broker.next_tick_ms() > 0  # no busy wait
     assert harness.send("T", b"1").code == ResponseCode.SERVICE_NOT_AVAILABLE
     harness.advance(1000)
-    assert harness.broker.store.log.synced == harness.broker.store.log.end  # the flush goes on
+    assert harness.broker.store.log.synced == harness.broker.store.log.end  # flushes continue
     disk.is_full = lambda path: False
     harness.advance(200)
     assert harness.bodies("T") == [b"0"]
@@ -47,7 +49,9 @@ def test_queue_units_that_cannot_be_written(harness: BrokerHarness, disk: Simula
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_what_is_due_waits_and_comes_once(harness: BrokerHarness, disk: SimulatedDisk, code: int) -> None:
+def test_a_due_message_waits_for_the_log_and_is_released_once(
+    harness: BrokerHarness, disk: SimulatedDisk, code: int
+) -> None:
     for i in range(5):
         harness.send("T", b"%d" % i * 1200, delay_ms=1000)
     breaks(disk, code, "commitlog")
@@ -66,7 +70,7 @@ def test_what_is_due_waits_and_comes_once(harness: BrokerHarness, disk: Simulate
     invariants.check(harness.broker)
 
 
-def test_the_text_says_what_to_do() -> None:
+def test_the_text_names_the_remedy() -> None:
     assert "LimitNOFILE" in rejection_text(OSError(errno.EMFILE, "Too many open files"))
     assert "Too many open files" in rejection_text(OSError(errno.EMFILE, "Too many open files"))
     assert "read-only" in rejection_text(OSError(errno.EROFS, "Read-only file system"))
@@ -81,5 +85,5 @@ def test_a_disk_that_stays_full_is_not_logged_ten_times_a_second(
         harness.broker.reject_sends("the disk is full")
         harness.advance(200)
         assert harness.broker.rejection is None
-    told = [one.getMessage() for one in caplog.records if "sends are refused" in one.message]
-    assert len(told) == 2 and "(and 49 times since this was said last)" in told[1]
+    lines = [one.getMessage() for one in caplog.records if "sends are refused" in one.message]
+    assert len(lines) == 2 and "(and 49 times since this was said last)" in lines[1]
