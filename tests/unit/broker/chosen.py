@@ -9,5 +9,5 @@ from wheelmq.config.schema import Given
 
 
 def chosen(**pairs: str) -> BrokerSettings:
-    """Raises ConfigError."""
+    """Return the settings that `pairs` choose. Raises ConfigError."""
     return BROKER.build({"store_path": Given("s", "")} | sources.read_pairs(pairs, BROKER).given)

@@ -57,7 +57,7 @@ class TestTopics:
         assert rejection(harness, RequestCode.GET_TOPIC_CONFIG, topic="U")[0] == ResponseCode.TOPIC_NOT_EXIST
 
     @pytest.mark.parametrize(
-        ("attributes", "says"),
+        ("attributes", "remark"),
         [
             ("+colour=red", "unsupported key: colour"),
             ("+message.type=ODD", "message.type is ODD"),
@@ -68,10 +68,10 @@ class TestTopics:
             ("+message.type=MIXED", "MIXED"),
         ],
     )
-    def test_invalid_attributes_are_rejected(self, harness: BrokerHarness, attributes: str, says: str) -> None:
+    def test_invalid_attributes_are_rejected(self, harness: BrokerHarness, attributes: str, remark: str) -> None:
         answer = make_topic(harness, "T", attributes=attributes)
         assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
-        assert re.search(says, answer.remark or "")
+        assert re.search(remark, answer.remark or "")
         assert harness.broker.topics.get("T") is None
 
     def test_only_existing_changeable_attributes_can_be_deleted(self, harness: BrokerHarness) -> None:
@@ -110,8 +110,8 @@ class TestTopics:
 
     def test_the_topic_of_delay_levels_is_listed(self, harness: BrokerHarness) -> None:
         """Apache's broker 5.3.3 lists it, too. Older versions do not matter here."""
-        told = ask(harness, RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]["SCHEDULE_TOPIC_XXXX"]
-        assert (told["readQueueNums"], told["writeQueueNums"]) == (18, 18)
+        config = ask(harness, RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]["SCHEDULE_TOPIC_XXXX"]
+        assert (config["readQueueNums"], config["writeQueueNums"]) == (18, 18)
 
     def test_system_topics_are_listed_and_cannot_be_deleted(self, harness: BrokerHarness) -> None:
         settings = harness.broker.settings

@@ -1,4 +1,4 @@
-"""Sends while the pipeline lags far or does not run, and the release of their messages."""
+"""Sends while the pipeline lags or does not run, and the release of their messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTES_MAX = 20
 def test_sends_beyond_the_limit_of_notes_are_accepted_and_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, restarts: bool
 ) -> None:
-    """Messages that are noted or due within the lead leave in time. The others wait for the pipeline."""
+    """Messages that are noted or due within the lead are released on time. The others wait for the pipeline."""
     monkeypatch.setattr("wheelmq.delay.notes.NOTES_MAX", NOTES_MAX)
     with BrokerHarness(tmp_path, timer_lead_ms=5000) as harness:
         due_ms: dict[bytes, int] = {}

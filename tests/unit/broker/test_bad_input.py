@@ -116,9 +116,9 @@ def test_a_start_rejects_queues_with_extension_files(harness: BrokerHarness, tmp
     bodies = fill(harness)
     harness.stop()
     store = tmp_path / "store"
-    beside = store / "consumequeue_ext" / SCHEDULE_TOPIC / "2"
-    beside.mkdir(parents=True)
-    (beside / f"{0:020d}").write_bytes(bytes(48))
+    extension = store / "consumequeue_ext" / SCHEDULE_TOPIC / "2"
+    extension.mkdir(parents=True)
+    (extension / f"{0:020d}").write_bytes(bytes(48))
     [queue] = (store / "consumequeue" / SCHEDULE_TOPIC / "2").iterdir()
     raw = bytearray(queue.read_bytes())
     for i in range(3):

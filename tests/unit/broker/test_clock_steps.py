@@ -108,7 +108,7 @@ async def send(caller: RpcClient, clock: type[SteppingClock], sent: dict[bytes, 
 def test_clock_steps_of_an_hour_release_each_message_once(tmp_path: Path, clock: type[SteppingClock]) -> None:
     """No message is early by the wall clock, lost or released twice.
 
-    Levels follow Apache's rule: a message whose due time is further off than its level leaves at once.
+    Levels follow Apache's rule: a message whose due time is further away than its level leaves at once.
     """
 
     async def play(app: BrokerApp, caller: RpcClient) -> None:

@@ -246,7 +246,7 @@ def timer_metrics(folder: Path) -> None:
 
 
 CHANGEABLE: Final[dict[str, Any]] = {"block_length_seconds": 60}
-"""The shortest block length of an update at run time, which checks all settings."""
+"""The shortest valid block length. An update at run time checks all settings, not only the changed ones."""
 
 
 @shows("timerStopEnqueue")

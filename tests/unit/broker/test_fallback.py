@@ -63,7 +63,7 @@ def index(harness: BrokerHarness, model: PipelineModel) -> None:
 
 
 def lateness(harness: BrokerHarness, due: dict[bytes, int]) -> dict[bytes, int]:
-    """Return how late each message was released. Each must be there once."""
+    """Return how late each message was released. Each message must be there once."""
     records = harness.read_queue("T")
     found = {record.message.body: record.store_ms - due[record.message.body] for record in records}
     assert len(found) == len(records) == len(due), (len(found), len(records), len(due))
@@ -129,7 +129,7 @@ class TestWheelLane:
         harness.advance(60_000)
         assert set(lateness(harness, due).values()) == {0}
 
-    def test_a_message_indexed_during_the_scan_of_its_slot_leaves_in_time(
+    def test_a_message_indexed_during_the_scan_of_its_slot_leaves_on_time(
         self, waiting: BrokerHarness, held: HeldWorker
     ) -> None:
         model = PipelineModel(waiting)
@@ -145,7 +145,7 @@ class TestWheelLane:
         waiting.advance(20_000, waiting.run_jobs, 500)
         assert set(lateness(waiting, due).values()) == {0}
 
-    def test_a_message_indexed_after_the_scan_of_its_slot_leaves_in_time(self, harness: BrokerHarness) -> None:
+    def test_a_message_indexed_after_the_scan_of_its_slot_leaves_on_time(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         due = send(harness, [40_000])
         index(harness, model)
@@ -225,7 +225,7 @@ class TestWheelLane:
         harness.restart(clean=False)
         assert lateness(harness, due)[b"m0"] > 0
 
-    def test_more_messages_than_one_job_takes_leave_in_time(
+    def test_more_messages_than_one_job_takes_leave_on_time(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(wheel_lane, "ROWS_MAX", 5)
@@ -253,7 +253,7 @@ class TestIndexLane:
         assert set(lateness(harness, due).values()) == {0}
         assert harness.broker.timer.armed_by["near_lane"] == 0
 
-    def test_messages_that_roll_leave_in_time(self, tmp_path: Path) -> None:
+    def test_messages_that_roll_leave_on_time(self, tmp_path: Path) -> None:
         """The wheel and the roll window have 20 s: messages roll, and slots of the wheel are used again."""
         with BrokerHarness(tmp_path) as harness:
             due: dict[bytes, int] = {}

@@ -55,7 +55,7 @@ class TestCrashLoop:
         assert waited_ms <= fallback.HUNG_MS + 2 * period_ms
         invariants.check(harness.broker)
 
-    def test_messages_without_notes_leave_in_time_during_a_crash_loop(
+    def test_messages_without_notes_leave_on_time_during_a_crash_loop(
         self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A message without a note reaches its slot only through an index step."""

@@ -243,7 +243,7 @@ class TestMembers:
         assert not clients.consumers and not clients.producers and not clients._memberships
 
     def test_a_group_can_switch_off_notifications_of_joins(self, harness: BrokerHarness) -> None:
-        """The setting also covers leaves. As in Apache's broker, members are still notified of lost clients."""
+        """The setting applies to clients that leave, too. As in Apache's broker, lost clients cause notifications."""
         one, two, three = (harness.connect() for _ in range(3))
         send_heartbeat(harness, one, "a")
         group = harness.broker.groups.get("g")

@@ -399,7 +399,7 @@ class TestHolds:
         assert (asked.answer.code, numbers(asked.answer)) == (19, (0, 0, 0))
         assert len(harness.broker.holds) == 0
 
-    def test_a_pull_is_held_shortly_without_long_polling(self, harness: BrokerHarness) -> None:
+    def test_a_pull_is_held_briefly_without_long_polling(self, harness: BrokerHarness) -> None:
         harness.restart(long_polling=False)
         asked = self.hold(harness)
         harness.advance(999)

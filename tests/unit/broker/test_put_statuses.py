@@ -393,5 +393,5 @@ class TestBeforeThePut:
         assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
 
 
-def test_the_name_of_every_status_is_apaches() -> None:
+def test_the_value_of_every_status_is_its_name() -> None:
     assert {status.name for status in PutStatus} == {status.value for status in PutStatus}

@@ -115,9 +115,9 @@ def test_a_hanging_name_server_does_not_delay_the_other(tmp_path: Path) -> None:
 
 
 def test_a_hanging_name_server_gets_a_new_connection(tmp_path: Path) -> None:
-    """A new connection replaces one whose peer vanished, or whose peer does not read.
+    """A connection to a vanished peer would carry no registration for a quarter of an hour.
 
-    The first would carry no registration for a quarter of an hour. The second would keep each registration in memory.
+    A connection to a peer that does not read would keep each registration in memory.
     """
 
     async def run() -> None:
@@ -157,8 +157,8 @@ def test_two_brokers_with_one_name_log_each_other(tmp_path: Path, caplog: pytest
                 for harness, registration in ((first, one), (second, two)):
                     harness.broker.topics.changed = True
                     registration.poll()
-                said = [text for text in caplog.messages if "each registration takes" in text]
-                return all(any(f"at 127.0.0.1:{port}" in text for text in said) for port in (29_001, 29_002))
+                lines = [text for text in caplog.messages if "each registration takes" in text]
+                return all(any(f"at 127.0.0.1:{port}" in text for text in lines) for port in (29_001, 29_002))
 
             await until(both_logged)
         await app.stop()

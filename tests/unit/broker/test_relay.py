@@ -102,10 +102,10 @@ class TestRunningInfo:
         asked = ask_info(harness)
         assert asked.answer is not None and asked.answer.code == 2
 
-    @pytest.mark.parametrize("who", [{"consumerGroup": "nobody"}, {"clientId": "x"}])
-    def test_a_request_to_an_unknown_client_is_rejected(self, harness: BrokerHarness, who: dict[str, str]) -> None:
+    @pytest.mark.parametrize("names", [{"consumerGroup": "nobody"}, {"clientId": "x"}])
+    def test_a_request_to_an_unknown_client_is_rejected(self, harness: BrokerHarness, names: dict[str, str]) -> None:
         member(harness)
-        asked = ask_info(harness, **who)
+        asked = ask_info(harness, **names)
         assert asked.answer is not None and asked.answer.code == 1
         assert asked.answer.remark is not None and asked.answer.remark.endswith("not online")
 
@@ -196,8 +196,8 @@ class TestStatus:
     def test_a_status_request_may_find_no_client(self, harness: BrokerHarness) -> None:
         assert self.ask(harness).answer.code == 1  # type: ignore[union-attr]
         member(harness)
-        nobody = self.ask(harness, clientAddr="x").answer
-        assert nobody is not None and nobody.body == b'{"consumerTable":{}}'
+        unknown = self.ask(harness, clientAddr="x").answer
+        assert unknown is not None and unknown.body == b'{"consumerTable":{}}'
 
 
 def msgspec_keys(body: bytes) -> list[str]:

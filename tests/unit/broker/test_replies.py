@@ -125,7 +125,7 @@ def test_an_invalid_reply_is_rejected(harness: BrokerHarness, letters: dict[str,
     assert asked.answer is not None and asked.answer.code == code and connection.requests == []
 
 
-def test_a_reply_is_passed_on_without_storing_it(tmp_path: Path) -> None:
+def test_a_reply_is_passed_on_when_storing_is_off(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, store_reply_message_enable=False) as harness:
         connection = producer(harness)
         asked = reply(harness)

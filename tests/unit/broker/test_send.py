@@ -355,12 +355,12 @@ class TestBatch:
         command.code = code
         return harness.ask(command)
 
-    @pytest.mark.parametrize("said", [{}, {"m": False}])
+    @pytest.mark.parametrize("fields", [{}, {"m": False}])
     def test_a_batch_code_without_the_flag_stores_one_message(
-        self, harness: BrokerHarness, said: dict[str, bool]
+        self, harness: BrokerHarness, fields: dict[str, bool]
     ) -> None:
         body = inner(b"one") + inner(b"two")
-        command = harness.send_command("T", body, **said)
+        command = harness.send_command("T", body, **fields)
         command.code = RequestCode.SEND_BATCH_MESSAGE
         assert harness.ask(command).code == 0
         assert [record.message.body for record in harness.read_queue("T", 0)] == [body]

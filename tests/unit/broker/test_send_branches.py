@@ -94,11 +94,11 @@ class TestBatch:
         assert harness.ask(harness.send_command("T", inner(b"x"), m=True, **letters)).code == code
         assert len(harness.bodies("T")) == 1 + (code == ResponseCode.SUCCESS)
 
-    @pytest.mark.parametrize(("says", "bodies"), [(True, [b"x"]), (False, [inner(b"x")])])
+    @pytest.mark.parametrize(("has_flag", "bodies"), [(True, [b"x"]), (False, [inner(b"x")])])
     def test_the_flag_makes_a_batch_and_not_the_code(
-        self, harness: BrokerHarness, says: bool, bodies: list[bytes]
+        self, harness: BrokerHarness, has_flag: bool, bodies: list[bytes]
     ) -> None:
-        command = harness.send_command("T", inner(b"x"), m=says)
+        command = harness.send_command("T", inner(b"x"), m=has_flag)
         command.code = RequestCode.SEND_BATCH_MESSAGE
         assert harness.ask(command).code == 0
         assert harness.bodies("T") == bodies

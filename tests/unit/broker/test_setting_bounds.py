@@ -18,7 +18,7 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 INT_MAX: Final = (1 << 31) - 1
 VALUES: Final = (-(1 << 63), -1, 0, 1, 10, 17, 1001, INT_MAX, (1 << 63) - 1)
-"""The limits of Java's integers, and numbers that are no multiple of a record or unit size."""
+"""The limits of Java's integers, and numbers that are no multiple of any size in files."""
 DEFAULTS: Final = {one.name: one.default for one in msgspec.structs.fields(BROKER.shape)}
 NUMBERS: Final = sorted(
     name for name, value in DEFAULTS.items() if isinstance(value, int | float) and not isinstance(value, bool)

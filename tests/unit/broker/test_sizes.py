@@ -218,8 +218,8 @@ class TestAcceptedBefore:
         assert sorted(harness.bodies("T")) == [b"a timer", b"beside"]
         counts = harness.broker.releaser.counts
         assert (counts["too_long"], counts["dead_letter"], harness.broker.releaser.has_more()) == (1, 0, False)
-        (said,) = [record for record in caplog.records if "set aside" in record.message]
-        assert said.levelname == "CRITICAL" and "log_file_bytes" in said.message
+        (alarm,) = [record for record in caplog.records if "set aside" in record.message]
+        assert alarm.levelname == "CRITICAL" and "log_file_bytes" in alarm.message
         before = msgspec.json.encode(counts)
         harness.advance(5000)
         assert msgspec.json.encode(counts) == before  # the broker does not retry it in each tick

@@ -1,4 +1,4 @@
-"""The duration of ticks, and the share of each task."""
+"""The duration of ticks, and the time of each task in them."""
 
 from __future__ import annotations
 

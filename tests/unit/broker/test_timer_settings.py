@@ -100,8 +100,8 @@ OTHERS = {b"level": {props.DELAY: "1"}, b"block": {props.DELAY_IN_SECONDS: "1"}}
 def test_settings_that_stop_the_timer_stop_no_levels_or_blocks(tmp_path: Path, setting: str) -> None:
     """As in Apache RocketMQ, levels and blocks do not depend on the timer.
 
-    A message due before an earlier message of its queue leaves in time, too. A level message due later than its level
-    allows leaves at once, as in Apache's broker. Each step of the clock makes one level message such a message.
+    A message due before an earlier message of its queue leaves on time, too. A level message due later than its level
+    allows leaves at once, as in Apache's broker. The steps of the clock make each level message such a message.
     """
     with BrokerHarness(tmp_path, **{setting: 3_600_000 if setting.startswith("dis") else True}) as harness:
         model = PipelineModel(harness)

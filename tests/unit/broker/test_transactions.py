@@ -504,7 +504,7 @@ class TestChecks:
         assert checks(others) == []
 
     def test_a_check_without_a_producer_counts(self, harness: BrokerHarness) -> None:
-        """This is the behaviour of Apache's broker."""
+        """Apache's broker counts such a check, too."""
         half(harness)
         harness.advance(ROUND_MS)
         assert halves(harness)[-1].message.properties[props.TRANSACTION_CHECK_TIMES] == "1"

@@ -1,4 +1,7 @@
-"""A store that cannot be written for another reason than a full disk. Sends are rejected until it can."""
+"""A store that cannot be written for a reason other than a full disk.
+
+The broker rejects sends with the reason and continues its other work. It accepts sends again when writes succeed.
+"""
 
 from __future__ import annotations
 
