@@ -233,7 +233,7 @@ class TestSend:
         assert hooked.send("T").code == 0
         assert len(seen.sent) == 1
 
-    def test_the_context_of_a_batch_says_so(self, hooked: BrokerHarness, seen: Seen) -> None:
+    def test_the_context_of_a_batch_is_marked(self, hooked: BrokerHarness, seen: Seen) -> None:
         command = hooked.send_command("T", b"", m=True)
         command.code = RequestCode.SEND_BATCH_MESSAGE
         hooked.ask(command)

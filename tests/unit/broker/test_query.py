@@ -73,7 +73,7 @@ class TestBlocks:
         return harness.ask(Command(code=RequestCode.VIEW_MESSAGE_BY_ID, ext=headers.texts(offset=offset)))
 
     def test_a_message_of_a_block_is_found_by_its_id(self, harness: BrokerHarness) -> None:
-        """The answer leads to the same id. The message is found until its block is deleted, even after the release."""
+        """The answer has the same id. The message is found until its block is deleted, even after its release."""
         harness.send("T", queue_id=2)
         message_id = self.put(harness, b"block", "a", "U")
         for end in (lambda: None, harness.restart, lambda: harness.advance(6000)):

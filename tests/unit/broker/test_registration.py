@@ -142,7 +142,7 @@ def test_a_hanging_name_server_gets_a_new_connection(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_two_brokers_with_one_name_log_each_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_brokers_with_one_name_log_each_others_address(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Both brokers log the address of the other one, with a registration of their own."""
 
     async def run() -> None:

@@ -181,7 +181,7 @@ class TestQueues:
     def test_a_new_topic_needs_a_default_topic_with_the_permission(self, harness: BrokerHarness) -> None:
         assert harness.send("NEW", c="nowhere").code == ResponseCode.TOPIC_NOT_EXIST
         assert harness.send("T").code == 0
-        assert harness.send("NEW", c="T").code == ResponseCode.TOPIC_NOT_EXIST  # T has no permission to inherit from it
+        assert harness.send("NEW", c="T").code == ResponseCode.TOPIC_NOT_EXIST  # T allows no inheritance
         harness.restart(auto_create_topic=False)
         assert harness.send("NEW").code == ResponseCode.TOPIC_NOT_EXIST
         assert harness.send("T").code == 0

@@ -81,6 +81,6 @@ def test_a_slave_logs_one_warning_at_the_start(tmp_path: Path, caplog: pytest.Lo
 
 @pytest.mark.parametrize("broker_id", [0, 1])
 def test_a_registration_names_no_address_for_replicas(tmp_path: Path, broker_id: int) -> None:
-    """Apache's name server requires the field; a slave of Apache's must not connect to the port of another service."""
+    """Apache's name server requires the field. No slave of Apache's may connect to the port of another service."""
     with BrokerHarness(tmp_path, broker_id=broker_id) as harness:
         assert register_command(harness.broker).ext["haServerAddr"] == ""

@@ -112,7 +112,7 @@ class TestSend:
         harness.advance(1000)
         assert harness.bodies("%RETRY%g") == [b"again"]
 
-    def test_half_messages_are_rejected_when_the_setting_says_so(self, tmp_path: Path) -> None:
+    def test_the_setting_to_reject_transactions_rejects_half_messages(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, reject_transaction_message=True) as harness:
             answer = half(harness)
             assert answer.code == ResponseCode.NO_PERMISSION
