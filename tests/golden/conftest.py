@@ -25,16 +25,16 @@ SIZES: dict[str, Any] = {
     "timer_roll_window_slots": 2 * 24 * 3600,
     "timer_lead_ms": 30_000,
 }
-"""As in compat/golden/__main__.py."""
+"""The same sizes as in compat/golden/__main__.py."""
 
 
 class Golden(NamedTuple):
-    """A store of its own for each test."""
+    """One store with its list of messages. Each test gets a copy of its own."""
 
     store: Path
     life: Life
     lines: list[dict[str, Any]]
-    """What Apache's classes read (compat/apache: StoreDump)."""
+    """The rows that Apache's classes read (compat/apache: StoreDump)."""
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         return [{name: value for name, value in line.items() if name != "kind"} for line in self._of(kind)]
@@ -43,7 +43,7 @@ class Golden(NamedTuple):
         return [line for line in self.lines if line["kind"] == kind]
 
     def open(self, **settings: Any) -> BrokerHarness:
-        """A broker on the store, at the moment at which Apache's ended."""
+        """Open a broker on the store, at the moment at which Apache's broker ended."""
         clock = ManualClock(self.life.ended_ms)
         return BrokerHarness(self.store, clock=clock, **{**SIZES, **settings})
 
@@ -59,7 +59,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
 
 @pytest.fixture(params=["compiled", "plain"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test with the kernels, and without."""
+    """Run each test with the kernels and without."""
     mode: str = request.param
     monkeypatch.setattr(jit, "MODE", mode)
     return mode

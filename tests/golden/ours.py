@@ -1,6 +1,7 @@
-"""The bytes that a broker of ours writes in a fixed life: `python -m tests.golden.ours` writes their hashes down anew.
+"""The files that our broker writes in a fixed scenario. `python -m tests.golden.ours` rewrites their hashes.
 
-A change of them is a change of format, or of what is written when: docs/formats says so, and Apache still reads it.
+A changed hash is a changed format, or a record that is written at another time. docs/formats must say so, and
+Apache must still read the store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 EXPECTED: Final = Path(__file__).parent / "ours.txt"
 LEFT_OUT: Final = ("lock", "abort", "topics.json", "subscriptionGroup.json")
-"""The last two are JSON of what the broker knows, and grow with that."""
+"""The last two are JSON files of the broker's state, and grow with it."""
 BATCH: Final = b"".join(
     (22 + 2).to_bytes(4, "big") + bytes(8) + (3).to_bytes(4, "big") + (2).to_bytes(4, "big") + body + bytes(2)
     for body in (b"b0", b"b1", b"b2")
@@ -25,7 +26,7 @@ BATCH: Final = b"".join(
 
 
 def live(folder: Path) -> dict[str, str]:
-    """One of each kind, over two starts and many turns: SHA-256 of each file that is left, by its path."""
+    """Send one message of each kind over two starts and many turns. Returns the SHA-256 of each file, by path."""
     with BrokerHarness(folder) as harness:
         model = PipelineModel(harness)
         harness.send("T", b"plain", properties={"UNIQ_KEY": "U1", "KEYS": "a b", "TAGS": "t"})
@@ -51,7 +52,7 @@ def live(folder: Path) -> dict[str, str]:
 
 
 def _name(path: Path) -> str:
-    """The path, but of the index file, which is named by local time, its folder alone."""
+    """Return the path. For the index file, which is named by local time, return its folder."""
     return str(path.parent if path.parent.name == "index" else path)
 
 

@@ -1,4 +1,4 @@
-"""A broker on a store that Apache RocketMQ wrote: everything is found, what was pending comes once, at its time."""
+"""A broker on a store of Apache RocketMQ finds every message and delivers each pending one once, at its due time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from wheelmq.testing import invariants
 from wheelmq.testing.harness import BrokerHarness, records_in
 
 CLOCKS_APART_MS = 1000
-"""From a sender's look at its clock to the broker's receipt, at the most."""
+"""Longest time between a sender's reading of its clock and the broker's receipt."""
 SYS_HOSTS_V6 = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def pending(golden: Golden) -> dict[str, Sent]:
-    """What is pending, by body."""
+    """Return the pending messages by body."""
     return {one.body: one for one in golden.life.sent if one.due_ms is not None}
 
 
 def everywhere(harness: BrokerHarness) -> Counter[tuple[str, str]]:
-    """Every message of the topics that clients consume from, as topic and body."""
+    """Count the messages of all topics that clients consume from, by topic and body."""
     found: Counter[tuple[str, str]] = Counter()
     for topic in (TOPIC, retry_topic(GROUP), retry_topic(LONG_GROUP)):
         found.update((topic, record.message.body.hex()) for record in harness.read_queue(topic))
@@ -41,7 +41,7 @@ def everywhere(harness: BrokerHarness) -> Counter[tuple[str, str]]:
 
 
 def with_key(harness: BrokerHarness, topic: str, key: str) -> list[Record]:
-    """What a query by key gives, each record looked at once more by its position."""
+    """Query by key. Check each record found by reading it again at its position."""
     ext = headers.texts(topic=topic, key=key, maxNum=64, beginTimestamp=0, endTimestamp=1 << 62)
     answer = harness.ask(Command(code=RequestCode.QUERY_MESSAGE, ext=ext))
     found = records_in(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
@@ -51,27 +51,27 @@ def with_key(harness: BrokerHarness, topic: str, key: str) -> list[Record]:
     return found
 
 
-def bears(record: Record, key: str) -> bool:
+def has_key(record: Record, key: str) -> bool:
     properties = record.message.properties
     return key in (*properties.get(props.KEYS, "").split(), properties.get(props.UNIQ_KEY))
 
 
-def test_what_was_stored_is_found_by_offset_key_and_id(golden: Golden) -> None:
+def test_stored_messages_are_found_by_offset_key_and_id(golden: Golden) -> None:
     there = [one for one in golden.life.sent if one.due_ms is None and not one.is_gone]
     with golden.open() as harness:
         harness.settle()
         assert everywhere(harness) == Counter((one.topic, one.body) for one in there)
         for one in there:
             for key in one.keys:
-                queued = [record for record in harness.read_queue(one.topic) if bears(record, key)]
+                queued = [record for record in harness.read_queue(one.topic) if has_key(record, key)]
                 assert [record.message.body.hex() for record in queued] == [one.body]
                 assert [record.message.sys_flag & ~SYS_HOSTS_V6 for record in queued] == [one.sys_flag]
-                assert [record for record in with_key(harness, one.topic, key) if bears(record, key)] == queued
+                assert [record for record in with_key(harness, one.topic, key) if has_key(record, key)] == queued
         assert len(with_key(harness, TOPIC, "all")) > 10
         assert len(harness.pull(TOPIC, subscription="in-batch", maxMsgNums=32).records) == 3
 
 
-def test_what_is_pending_is_listed(golden: Golden) -> None:
+def test_pending_messages_are_listed(golden: Golden) -> None:
     expected = pending(golden)
     listed = {line.unique_key: line for line in pending_in(golden.store)}
     assert set(listed) == {one.keys[1] for one in expected.values()}
@@ -93,7 +93,7 @@ def test_what_is_pending_is_listed(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("way", ["on", "killed"])
-def test_what_is_pending_comes_once_at_its_time(golden: Golden, way: str) -> None:
+def test_pending_messages_are_delivered_once_at_their_due_time(golden: Golden, way: str) -> None:
     due = sorted((line.due_ms, line.unique_key) for line in pending_in(golden.store))
     with golden.open() as harness:
         harness.settle()
@@ -120,7 +120,7 @@ def test_what_is_pending_comes_once_at_its_time(golden: Golden, way: str) -> Non
         invariants.check(harness.broker)
 
 
-def test_halves_are_kept_and_not_delivered(golden: Golden) -> None:
+def test_half_messages_are_kept_and_not_delivered(golden: Golden) -> None:
     with golden.open() as harness:
         halves = [record.message for record in harness.read_queue(HALF_TOPIC)]
         assert [half.body for half in halves] == [b"transaction 0", b"transaction 8", b"transaction 12"]
@@ -133,7 +133,7 @@ def test_halves_are_kept_and_not_delivered(golden: Golden) -> None:
         assert committed.message.prepared_position == half.position
 
 
-def test_only_the_producer_of_what_is_pending_is_asked(golden: Golden) -> None:
+def test_the_producer_is_checked_only_for_the_pending_transaction(golden: Golden) -> None:
     with golden.open() as harness:
         assert harness.broker.transactions.counts.waiting() == {TOPIC: 1}
         producer = harness.connect()
@@ -152,7 +152,7 @@ def test_only_the_producer_of_what_is_pending_is_asked(golden: Golden) -> None:
         assert harness.broker.transactions.counts.waiting() == {}
 
 
-def test_groups_go_on_where_they_were(golden: Golden) -> None:
+def test_groups_continue_at_their_committed_offsets(golden: Golden) -> None:
     assert golden.life.offsets == {f"{TOPIC}@{GROUP}": {0: CONSUMED}}
     with golden.open() as harness:
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
@@ -160,7 +160,7 @@ def test_groups_go_on_where_they_were(golden: Golden) -> None:
         assert answer.ext["offset"] == str(CONSUMED)
 
 
-def test_apache_is_told_how_far_its_levels_are(golden: Golden) -> None:
+def test_delay_offsets_of_levels_are_written_for_apache(golden: Golden) -> None:
     path = golden.store / "config" / "delayOffset.json"
     pending_levels = [line for line in pending_in(golden.store) if line.level is not None]
     expected: dict[str, int] = {}
@@ -179,13 +179,13 @@ def test_apache_is_told_how_far_its_levels_are(golden: Golden) -> None:
     assert msgspec.json.decode(path.read_bytes())["offsetTable"] == ends
 
 
-def test_what_leaves_a_level_is_as_apache_leaves_it(golden: Golden) -> None:
-    """Where Apache's broker delivered a message with a level, its properties are those that were parked, as with us."""
+def test_messages_released_from_levels_match_those_of_apache(golden: Golden) -> None:
+    """Apache's broker and ours deliver a level message with the properties it was parked with."""
     with golden.open() as harness:
         harness.clock.advance(200_000)
         harness.settle()
         log = invariants.read_log(harness.broker)
-        left = {record.message.properties.get(props.UNIQ_KEY): record for record in log.records}  # the last of each key
+        left = {record.message.properties.get(props.UNIQ_KEY): record for record in log.records}  # each key's last
         for parked in log.in_levels.values():
             properties = dict(left[parked.message.properties[props.UNIQ_KEY]].message.properties)
             properties.pop(props.WMQ_ORIGIN, None)

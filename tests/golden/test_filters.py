@@ -1,4 +1,4 @@
-"""Expressions are read, and messages matched, as by Apache RocketMQ's own filters (compat/golden/filters.py)."""
+"""Our filters read expressions and match messages as Apache RocketMQ's own do (compat/golden/filters.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def results(text: str) -> str:
     return "".join(letter(expression, properties) for properties in PROPERTIES)
 
 
-def test_every_expression_says_of_every_message_what_it_says_with_apache() -> None:
+def test_every_expression_evaluates_as_in_apache() -> None:
     wrong = [
         (line["expression"], properties, ours, theirs)
         for line in EXPRESSIONS
@@ -48,7 +48,7 @@ def test_every_expression_says_of_every_message_what_it_says_with_apache() -> No
     assert wrong == []
 
 
-def test_the_table_has_all_that_can_be_said() -> None:
+def test_the_table_has_all_results_and_many_invalid_expressions() -> None:
     letters = {letter for line in EXPRESSIONS for letter in line["results"]}
     assert letters == set("TFNE")
     refused = sum(not line["results"] for line in EXPRESSIONS)
@@ -56,6 +56,6 @@ def test_the_table_has_all_that_can_be_said() -> None:
 
 
 @pytest.mark.parametrize("line", FILTERS, ids=lambda line: line["filter"][:20])
-def test_the_bits_of_a_filter(line: dict[str, Any]) -> None:
+def test_a_filter_sets_the_same_bits_as_in_apache(line: dict[str, Any]) -> None:
     assert line["length"] == BITS
     assert list(bit_positions(line["filter"])) == line["bits"]

@@ -1,4 +1,4 @@
-"""Every record, unit, slot and number of a store of Apache's, read by our readers and by its own."""
+"""Our readers and Apache's read the same records, units, slots and numbers from a store of Apache's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def read(folder: Path) -> Iterator[tuple[Path, Row]]:
-    """The rows of all files below `folder`, or of the one file that it is."""
+    """Yield the path and the content of each row in the files below `folder`, which may also be one file."""
     for path in sorted(path for path in (folder.rglob("*") if folder.is_dir() else [folder]) if path.is_file()):
         for row in dump(path, memoryview(path.read_bytes())):
             assert "problem" not in row, (path, row)
@@ -29,14 +29,14 @@ def without(row: Row, *names: str) -> Row:
 
 
 def host_text(text: str) -> str:
-    """Apache's address, hex and port, as our listing writes it."""
+    """Convert Apache's address, hex and port, to the form of our listing."""
     address, port = text.split()
     if len(address) == 8:
         return f"{ipaddress.IPv4Address(bytes.fromhex(address))}:{port}"
     return f"[{ipaddress.IPv6Address(bytes.fromhex(address))}]:{port}"
 
 
-def test_records(golden: Golden) -> None:
+def test_records_match_the_dump_of_apache(golden: Golden) -> None:
     expected = golden.rows("record")
     found = [row for _, row in read(golden.store / "commitlog") if "topic" in row]
     assert len(found) == len(expected) > 70
@@ -51,7 +51,7 @@ def test_records(golden: Golden) -> None:
         ]
 
 
-def test_bodies_and_ids(golden: Golden) -> None:
+def test_bodies_and_message_ids_match_the_dump_of_apache(golden: Golden) -> None:
     inflated = set()
     for row in golden.rows("record"):
         file_bytes = 1 << 16
@@ -71,14 +71,14 @@ def test_bodies_and_ids(golden: Golden) -> None:
     assert inflated == {0, 0x1, 0x101, 0x201, 0x301}
 
 
-def test_blanks(golden: Golden) -> None:
+def test_blanks_match_the_dump_of_apache(golden: Golden) -> None:
     found = [row for _, row in read(golden.store / "commitlog") if "blank_bytes" in row]
     assert [(row["at"], row["blank_bytes"]) for row in found] == [
         (row["position"], row["size"]) for row in golden.rows("blank")
     ]
 
 
-def test_queue_units(golden: Golden) -> None:
+def test_queue_units_match_the_dump_of_apache(golden: Golden) -> None:
     found = [
         {"queue": "/".join(path.parts[-3:-1]), **without(row, "at")}
         for path, row in read(golden.store / "consumequeue")
@@ -87,7 +87,7 @@ def test_queue_units(golden: Golden) -> None:
     assert by_place == sorted(golden.rows("unit"), key=lambda row: (row["queue"], row["queue_offset"]))
 
 
-def test_the_index(golden: Golden) -> None:
+def test_index_entries_match_the_dump_of_apache(golden: Golden) -> None:
     headers, entries = [], []
     for path, row in read(golden.store / "index"):
         (entries if "number" in row else headers).append({"file": path.name, **without(row, "at")})
@@ -95,14 +95,14 @@ def test_the_index(golden: Golden) -> None:
     assert entries == golden.rows("entry") and len(entries) > 200
 
 
-def test_the_timer(golden: Golden) -> None:
+def test_timer_units_and_slots_match_the_dump_of_apache(golden: Golden) -> None:
     units = [without(row, "at") | {"position": row["at"]} for _, row in read(golden.store / "timerlog")]
     assert [without(unit, "size", "reserved") for unit in units] == golden.rows("timer_unit")
     slots = [without(row, "at", "magic") for _, row in read(golden.store / "timerwheel")]
     assert slots == golden.rows("slot")
 
 
-def test_checkpoints(golden: Golden) -> None:
+def test_checkpoints_match_the_dump_of_apache(golden: Golden) -> None:
     [(_, checkpoint)] = read(golden.store / "checkpoint")
     [expected] = golden.rows("checkpoint")
     assert {name: checkpoint[name] for name in expected} == expected

@@ -1,4 +1,4 @@
-"""What we write stays what it was, with kernels and without."""
+"""The files of our broker keep their bytes, with kernels and without."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.golden.ours import EXPECTED, live, text
 
 
 @pytest.mark.usefixtures("kernels")
-def test_the_bytes_of_a_fixed_life(tmp_path: Path) -> None:
+def test_a_fixed_scenario_writes_the_expected_bytes(tmp_path: Path) -> None:
     assert text(live(tmp_path / "store")) == EXPECTED.read_text()

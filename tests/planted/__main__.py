@@ -1,4 +1,4 @@
-"""Plant each bug, and say how many seeds the simulation needs to find it:  python -m tests.planted [NAME ...]"""
+"""Plant each bug and print how many seeds the simulation needs to find it:  python -m tests.planted [NAME ...]"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.planted.planting import SEEDS_MAX, names, seeds_to_catch
 
 
 def main(chosen: list[str]) -> int:
-    """Run the bugs of those names, or all; 1 when one of them was not found."""
+    """Run the named bugs, or all. Returns 1 if the simulation missed one of them, else 0."""
     missed = 0
     for name in chosen or names():
         found = seeds_to_catch(name)

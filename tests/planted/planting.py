@@ -1,4 +1,4 @@
-"""A patch applied to a copy of src, and the simulation run on that."""
+"""Apply a patch to a copy of src and run the simulation on the copy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SEEDS_MAX = 300
 
 
 def names() -> list[str]:
-    """The bugs there are."""
+    """Return the names of all bugs."""
     return sorted(path.stem for path in HERE.glob("*.patch"))
 
 
 def plant(name: str, folder: Path) -> Path:
-    """A copy of src in `folder`, with that bug: its path. Raises CalledProcessError when the patch does not apply."""
+    """Copy src to `folder` and plant the bug. Returns its path; raises CalledProcessError if the patch fails."""
     copy = folder / "src"
     shutil.copytree(SRC / "wheelmq", copy / "wheelmq", ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run(
@@ -31,13 +31,13 @@ def plant(name: str, folder: Path) -> Path:
         cwd=folder,
         check=True,
         capture_output=True,
-        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},  # a folder around it may be a repository
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},  # a parent folder may be a repository
     )
     return copy
 
 
 def seeds_to_catch(name: str, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
-    """How many seeds it took until one found the bug, and what it found; None when none did."""
+    """Return the number of seeds run until one found the bug, and the violation. Returns None if no seed did."""
     with tempfile.TemporaryDirectory(prefix="wheelmq-planted-") as folder:
         src = plant(name, Path(folder))
         run = subprocess.run(
