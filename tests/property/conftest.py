@@ -1,4 +1,4 @@
-"""Runs the plain code: the kernels' own tests hold them equal to it."""
+"""Runs the plain code. The tests of the kernels compare kernels and plain code."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ COMPILED = os.environ.get("WHEELMQ_PROPERTY_KERNELS", "") == "compiled"
 
 @pytest.fixture(autouse=True, scope="package")
 def plain_code() -> Iterator[None]:
-    """No kernels, unless WHEELMQ_PROPERTY_KERNELS=compiled asks for them."""
+    """Turn the kernels off, unless WHEELMQ_PROPERTY_KERNELS=compiled asks for them."""
     with mock.patch.object(jit, "available", return_value=COMPILED):
         yield

@@ -1,4 +1,4 @@
-"""How long the property tests look: WHEELMQ_PROPERTY=long looks at many more runs, each time at others."""
+"""The length of property tests. WHEELMQ_PROPERTY=long tries many more runs, and different ones each time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IS_LONG = os.environ.get("WHEELMQ_PROPERTY", "") == "long"
 
 
 def profile(examples: int, steps: int = 50) -> settings:
-    """Settings for a test that looks at `examples` runs in the normal profile: the same ones each time."""
+    """Return settings for a test of `examples` runs. The normal profile repeats the same runs each time."""
     chosen: dict[str, Any] = {
         "max_examples": examples * 50 if IS_LONG else examples,
         "stateful_step_count": steps * 3 if IS_LONG else steps,

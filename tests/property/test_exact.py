@@ -1,4 +1,4 @@
-"""When nothing goes wrong, every message leaves at its millisecond, in the order in which it was parked."""
+"""Without faults, every message leaves at its due millisecond, in the order of parking."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOW_S = 8
 
 sends = st.lists(
     st.tuples(
-        st.sampled_from([0, 0, 0, 1, 300, 1700]),  # wait before it
+        st.sampled_from([0, 0, 0, 1, 300, 1700]),  # wait before the send
         st.one_of(st.integers(1, 1500), st.integers(1, 3 * WINDOW_S).map(lambda s: 1000 * s), st.integers(1, 25_000)),
         st.integers(0, QUEUES - 1),
     ),
@@ -33,7 +33,7 @@ sends = st.lists(
 
 
 def parked_at(record: Record) -> int:
-    """The queue offset in the timer queue that a released record settles."""
+    """Return the timer queue offset of the message that a released record settles."""
     origin = parse_origin(record.message.properties[props.WMQ_ORIGIN])
     assert origin is not None
     return origin_index(Origin(origin))
@@ -48,7 +48,7 @@ def parked_at(record: Record) -> int:
     precision_ms=st.sampled_from([1000, 500, 200, 100]),
     phase_ms=st.integers(0, 999),
 )
-def test_every_message_leaves_at_its_millisecond(
+def test_every_timer_leaves_at_its_due_millisecond(
     sends: list[tuple[int, int, int]],
     turn_ms: int | None,
     index_parts: int,
@@ -56,7 +56,7 @@ def test_every_message_leaves_at_its_millisecond(
     precision_ms: int,
     phase_ms: int,
 ) -> None:
-    """With a pipeline that turns every so often, or, for what is within memory's bounds, without any."""
+    """Runs with a pipeline at a fixed interval, or without any where all messages are within memory's bounds."""
     with (
         tempfile.TemporaryDirectory(prefix="wheelmq-") as folder,
         BrokerHarness(
@@ -110,10 +110,10 @@ leveled = st.lists(
     queue_parts=st.integers(1, 3),
     ends=st.lists(st.tuples(st.integers(0, 24), st.sampled_from(["clean", "killed"])), max_size=2),
 )
-def test_every_message_with_a_level_leaves_at_its_millisecond(
+def test_every_level_message_leaves_at_its_due_millisecond(
     sends: list[tuple[int, int, int]], turn_ms: int | None, queue_parts: int, ends: list[tuple[int, str]]
 ) -> None:
-    """Whatever ends the broker on the way."""
+    """Holds also when the broker stops or is killed on the way."""
     with (
         tempfile.TemporaryDirectory(prefix="wheelmq-") as folder,
         BrokerHarness(Path(folder), message_delay_level=LEVELS, timer_lead_ms=4000, queue_file_bytes=20 * 4) as harness,

@@ -1,4 +1,4 @@
-"""Random lives, each start of which comes to the same with the snapshot and without."""
+"""Random runs in which each start has the same result with the snapshot and without."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from .twins import TwinHarness
 
 
 class Starts(Timers):
-    """The lives of test_timers, on a harness that starts twice."""
+    """Runs the machine of test_timers on a harness that starts twice."""
 
     harness_type = TwinHarness
 
 
-TestStarts = Starts.TestCase
-TestStarts.settings = profile(examples=25, steps=40)
+TestStartsWithAndWithoutTheSnapshot = Starts.TestCase
+TestStartsWithAndWithoutTheSnapshot.settings = profile(examples=25, steps=40)

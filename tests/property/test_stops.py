@@ -1,6 +1,7 @@
-"""A stop at every failpoint that a small life passes: send, cancel, turns, roll, release, clean stop, start.
+"""A stop at every failpoint that a small scenario passes: send, cancel, turns, roll, release, clean stop, start.
 
-After each the broker starts again, a pipeline works on, and every message is in its queue once, none before its time.
+After each stop the broker starts again and a pipeline continues. Every message is then in its queue once, and none
+left before its due time.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from .profiles import IS_LONG
 from .twins import TwinHarness
 
 DELAYS_MS = [30, 2500, 5100, 7000, 12_000]
-"""Near lane, then by a turn, then by a walk, then rolled: the window is 6 s."""
+"""One message for the near lane, one for a turn, one for a wheel scan and two that roll: the window is 6 s."""
 CANCELLED = 3
 END_MS = 15_000
 
 
 class Life:
-    """One run, and what is known of its messages: timers, or `in_blocks`."""
+    """One run and its expected messages: timers, or messages of blocks if `in_blocks`."""
 
     def __init__(self, folder: Path, *, in_blocks: bool) -> None:
         self.in_blocks = in_blocks
@@ -84,7 +85,7 @@ class Life:
         assert not (self.cancel_is_answered and cancelled in bodies)
 
     def go_on(self) -> None:
-        """Start again and let everything come out."""
+        """Start again and release every message."""
         harness = self.harness
         harness.start()
         invariants.check(harness.broker)
@@ -94,7 +95,7 @@ class Life:
 
 
 def passages(*, in_blocks: bool) -> list[str]:
-    """The failpoints of a run that nobody stops."""
+    """Return the failpoints that an uninterrupted run passes."""
     with tempfile.TemporaryDirectory() as folder:
         life = Life(Path(folder), in_blocks=in_blocks)
         with Stops() as stops:
@@ -105,7 +106,7 @@ def passages(*, in_blocks: bool) -> list[str]:
 
 
 def chosen(passed: list[str]) -> list[int]:
-    """Every passage in the long profile; in the normal one the first two of each name and some of the others."""
+    """Return every passage in the long profile, else the first two of each name and some of the others."""
     seen: dict[str, int] = {}
     found = []
     for i, name in enumerate(passed):
@@ -115,7 +116,7 @@ def chosen(passed: list[str]) -> list[int]:
     return found
 
 
-def test_a_life_passes_every_failpoint_of_the_timer() -> None:
+def test_a_run_passes_every_failpoint_of_the_timer() -> None:
     passed = set(passages(in_blocks=False))
     assert passed >= {
         "commit.before",
@@ -136,7 +137,7 @@ def test_a_life_passes_every_failpoint_of_the_timer() -> None:
     }, passed
 
 
-def test_a_life_passes_every_failpoint_of_blocks() -> None:
+def test_a_run_passes_every_failpoint_of_blocks() -> None:
     passed = set(passages(in_blocks=True))
     assert passed >= {
         "block.logged",
@@ -158,7 +159,7 @@ def test_a_life_passes_every_failpoint_of_blocks() -> None:
 
 @pytest.mark.parametrize("in_blocks", [False, True], ids=["timers", "blocks"])
 @pytest.mark.parametrize("power", [None, 0.0, 0.5], ids=["killed", "power cut", "power cut, some pages kept"])
-def test_a_stop_anywhere(power: float | None, in_blocks: bool) -> None:
+def test_messages_survive_a_stop_at_any_failpoint(power: float | None, in_blocks: bool) -> None:
     for die_at in chosen(passages(in_blocks=in_blocks)):
         with tempfile.TemporaryDirectory() as folder:
             life = Life(Path(folder), in_blocks=in_blocks)

@@ -1,8 +1,8 @@
-"""Timers under everything that may happen to them, against a list and a set.
+"""Timers under faults of every kind, compared with an oracle.
 
-The machine sends, cancels, lets time pass, sets the clock, works as a pipeline that loses, repeats and delays its
-steps, and stops the broker in three ways. What must hold: the invariants between ticks; nothing early, ever; and when
-time has run out, each message that was sent and not cancelled is in its queue once.
+The machine sends, cancels, lets time pass, sets the clock and stops the broker in three ways. Its pipelines lose,
+repeat and delay their steps. The invariants hold between ticks, and no message ever leaves early. At the end each
+message that was sent and not cancelled is in its queue once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLOCK_ERROR_MS_MAX = 25_000
 
 @dataclass
 class Sent:
-    """What the oracle knows of one message."""
+    """The oracle's knowledge of one message."""
 
     body: bytes
     queue_id: int
@@ -56,7 +56,7 @@ class Oracle:
     sent: dict[bytes, Sent] = field(default_factory=dict)
 
     def check(self, records: list[Record]) -> None:
-        """`records` are all that were delivered."""
+        """Check `records`, all messages delivered so far."""
         bodies = [record.message.body for record in records]
         assert len(bodies) == len(set(bodies)), f"twice: {[body for body in set(bodies) if bodies.count(body) > 1]}"
         for record in records:
@@ -67,7 +67,7 @@ class Oracle:
             assert not sent.is_cancelled, f"{sent.body!r} was cancelled"
 
     def check_complete(self, records: list[Record]) -> None:
-        """`records` are all that will ever be delivered."""
+        """Check `records`, all messages that will ever be delivered."""
         self.check(records)
         delivered = {record.message.body for record in records}
         for body, sent in self.sent.items():
@@ -97,8 +97,8 @@ faults = st.lists(
 
 
 class Timers(RuleBasedStateMachine):
-    """The machine. In half of the runs the jobs beside the loop wait to be let go, in the others sends wait for the
-    disk, and then the power may be cut."""
+    """The machine. In half of the runs, worker jobs wait until a rule runs them. In the others, sends wait for the
+    disk and the power may be cut."""
 
     harness_type = BrokerHarness
 
@@ -167,7 +167,7 @@ class Timers(RuleBasedStateMachine):
 
     @rule(delay_ms=delays_ms, count=st.integers(1, 4), queue_id=st.integers(0, QUEUES - 1), in_block=st.booleans())
     def send(self, delay_ms: int, count: int, queue_id: int, in_block: bool) -> None:
-        """Messages that are due at one moment; they are all answered."""
+        """Send messages with one due time. All of them are answered."""
         for _ in range(count):
             sent, command = self._command(delay_ms, queue_id, in_block=in_block)
             answer = self.harness.ask(command)
@@ -176,7 +176,7 @@ class Timers(RuleBasedStateMachine):
 
     @rule(delays=st.lists(delays_ms, min_size=1, max_size=3), clean=st.booleans(), in_block=st.booleans())
     def send_and_die(self, delays: list[int], clean: bool, in_block: bool) -> None:
-        """The broker ends, in the tick or right behind it, before anybody sees an answer."""
+        """Stop the broker in the tick or right after it, before a client sees an answer."""
         for delay_ms in delays:
             sent, command = self._command(delay_ms, 0, in_block=in_block)
             sent.may_be_missing = True
@@ -205,7 +205,7 @@ class Timers(RuleBasedStateMachine):
             case "cancelled":
                 assert sent.body not in delivered and not sent.is_cancelled
                 sent.is_cancelled = True
-            case "already delivered or cancelled" | "not found":  # the key index forgets what is settled
+            case "already delivered or cancelled" | "not found":  # the key index drops settled messages
                 assert sent.body in delivered or sent.is_cancelled or sent.may_be_cancelled
             case other:
                 raise AssertionError(f"{sent}: {other}")
@@ -218,7 +218,7 @@ class Timers(RuleBasedStateMachine):
 
     @rule(ms=st.one_of(st.integers(-5000, 5000), st.sampled_from([-20_000, 15_000])))
     def set_clock(self, ms: int) -> None:
-        """Somebody sets the wall clock; all in all by less than the wheel is longer than the longest delay."""
+        """Set the wall clock. The total change is less than the wheel's length minus the longest delay."""
         assume(abs(self.clock_error_ms + ms) <= CLOCK_ERROR_MS_MAX)
         self.clock_error_ms += ms
         self.harness.clock.step(ms)
@@ -228,7 +228,7 @@ class Timers(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1), chosen=faults, patient=st.booleans())
     def work(self, who: int, chosen: list[Fault], patient: bool) -> None:
-        """A turn of one of two pipelines, each of whose requests has its fate."""
+        """Run a turn of one of two pipelines, with a fault for each of its first requests."""
         model = self.models[who]
         left = list(chosen)
         model.fault = lambda code, command: left.pop(0) if left else Fault.DELIVER
@@ -239,7 +239,7 @@ class Timers(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def propose(self, who: int) -> None:
-        """Plan, read and upload, and keep the commit for later."""
+        """Plan, read and upload a turn, and keep its commit for later."""
         model = self.models[who]
         try:
             if model.terms is None:
@@ -254,7 +254,7 @@ class Timers(RuleBasedStateMachine):
     @precondition(lambda self: self.proposed)
     @rule(data=st.data(), who=st.integers(0, 1))
     def commit_late(self, data: st.DataObject, who: int) -> None:
-        """Commit what was proposed some time ago, perhaps under a lease that is over, perhaps once more."""
+        """Commit an earlier proposal, perhaps under an expired lease, perhaps for the second time."""
         plan, winners = data.draw(st.sampled_from(self.proposed))
         try:
             self.models[who].commit(plan, winners)
@@ -263,7 +263,7 @@ class Timers(RuleBasedStateMachine):
 
     @rule(skew_ms=st.integers(-3000, 3000))
     def work_with_wrong_times(self, skew_ms: int) -> None:
-        """A turn whose rows name wrong fire times."""
+        """Run a turn whose rows have wrong fire times."""
 
         def bend(task: Task) -> Task:
             rows = task.rows.copy()
@@ -300,7 +300,7 @@ class Timers(RuleBasedStateMachine):
         self.harness.cut_power(keep)
         self.harness.start()
 
-    # What must hold ------------------------------------------------------------------------------------------------
+    # Invariants ----------------------------------------------------------------------------------------------------
 
     def _delivered(self) -> list[Record]:
         return [record for queue_id in range(QUEUES) for record in self.harness.read_queue(TOPIC, queue_id)]
@@ -317,7 +317,7 @@ class Timers(RuleBasedStateMachine):
             return
         try:
             last_ms = max((sent.due_ms for sent in self.oracle.sent.values()), default=0)
-            self.harness.advance(6000)  # whoever holds the lease lets it lapse
+            self.harness.advance(6000)  # any held lease expires
             for _ in range(50):
                 self.harness.advance(max(2000, last_ms - self.harness.now_ms), self._finish, 500)
                 if self.harness.now_ms > last_ms:
@@ -335,5 +335,5 @@ class Timers(RuleBasedStateMachine):
         self.harness.run_jobs()
 
 
-TestTimers = Timers.TestCase
-TestTimers.settings = profile(examples=40, steps=30)
+TestTimersAgainstAnOracle = Timers.TestCase
+TestTimersAgainstAnOracle.settings = profile(examples=40, steps=30)

@@ -1,7 +1,7 @@
-"""A stop at every failpoint that transactions pass: half messages, commits, op messages, checks, what is given up.
+"""A stop at every failpoint that transactions pass: half messages, commits, op messages, checks, discards.
 
-After each the broker starts again and its producer goes on answering as it had decided. Then each transaction was
-committed once, or rolled back, or given up, whichever its producer said; never two of them, and none is lost.
+After each stop the broker starts again, and its producer continues to answer as it had decided. Each transaction then
+has the one outcome of its producer: committed once, rolled back or discarded. None is lost.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ PLANS: dict[bytes, tuple[int | None, int]] = {
     b"delayed": (COMMIT, COMMIT),
     b"delayed when asked": (None, COMMIT),
 }
-"""By the body of a message: what its producer says at once, None for nothing, and what it answers."""
+"""By message body: the outcome that its producer reports at once (None for no report), and its answer to a check."""
 OF_DELAYS = ("blocks.", "commit.", "mark.", "release.", "delay_offsets.")
-"""Failpoints that test_stops looks at."""
+"""Failpoints that test_stops covers."""
 
 
 class Life:
@@ -64,24 +64,24 @@ class Life:
         self.connection = self.harness.connect()
 
     def live(self) -> None:
-        self.meet()
+        self.connect_producer()
         for times in range(2):
             for body in PLANS:
                 self.send(body + b" %d" % times)
             self.harness.advance(2 * ROUND_MS, self.answer, 300)
             self.harness.restart(clean=times == 0)
-            self.meet()
+            self.connect_producer()
         self.harness.advance((CHECKS_MAX + 1) * ROUND_MS, self.answer, 300)
 
     def go_on(self) -> None:
         """Start again and let every transaction end."""
         self.harness.start()
-        self.meet()
+        self.connect_producer()
         assert max(Counter(self.delivered()).values(), default=0) <= 1
         self.harness.advance((CHECKS_MAX + 3) * ROUND_MS, self.answer, 300)
 
-    def meet(self) -> None:
-        """Connect, and say which group this is a producer of."""
+    def connect_producer(self) -> None:
+        """Connect, and register as a producer of the group."""
         self.connection = self.harness.connect()
         body = msgspec.json.encode({"clientID": "c", "producerDataSet": [{"groupName": GROUP}]})
         self.harness.ask_code(RequestCode.HEART_BEAT, body, self.connection)
@@ -97,7 +97,7 @@ class Life:
             self.end(int(sent.ext["msgId"][-16:], 16), sent.ext["queueOffset"], outcome, from_check=False)
 
     def answer(self) -> None:
-        """Answer what the broker asks."""
+        """Answer the checks of the broker."""
         asked = [one for one in self.connection.requests if one.code == RequestCode.CHECK_TRANSACTION_STATE]
         self.connection.requests.clear()
         for one in asked:
@@ -137,7 +137,7 @@ def plan(body: bytes) -> tuple[int | None, int]:
 
 
 def passages() -> list[str]:
-    """The failpoints of a run that nobody stops."""
+    """Return the failpoints that an uninterrupted run passes."""
     with tempfile.TemporaryDirectory() as folder:
         life = Life(Path(folder))
         with Stops() as stops:
@@ -148,7 +148,7 @@ def passages() -> list[str]:
 
 
 def chosen(passed: list[str]) -> list[int]:
-    """Every passage in the long profile; in the normal one the first of each name, and some of transactions' others."""
+    """Return every passage in the long profile, else the first of each name and some others of transactions."""
     seen: Counter[str] = Counter()
     found = []
     for i, name in enumerate(passed):
@@ -160,7 +160,7 @@ def chosen(passed: list[str]) -> list[int]:
     return found
 
 
-def test_a_life_passes_every_failpoint_of_transactions() -> None:
+def test_a_run_passes_every_failpoint_of_transactions() -> None:
     assert set(passages()) >= {
         "transaction.half",
         "transaction.ended",
@@ -174,7 +174,7 @@ def test_a_life_passes_every_failpoint_of_transactions() -> None:
 
 
 @pytest.mark.parametrize("power", [None, 0.0, 0.5], ids=["killed", "power cut", "power cut, some pages kept"])
-def test_a_stop_anywhere(power: float | None) -> None:
+def test_transactions_survive_a_stop_at_any_failpoint(power: float | None) -> None:
     for die_at in chosen(passages()):
         with tempfile.TemporaryDirectory() as folder:
             life = Life(Path(folder))

@@ -1,6 +1,6 @@
-"""A harness each of whose starts is done twice: with the snapshot, and on a copy of the store without it.
+"""A harness that does each start twice: with the snapshot, and on a copy of the store without it.
 
-Both must come to the same: a snapshot saves a walk over the log and changes nothing else.
+Both starts must have the same result. A snapshot only saves a walk over the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wheelmq.testing.harness import BrokerHarness
 
 
 def recovered(broker: Broker) -> dict[str, Any]:
-    """What a start has found out, by name."""
+    """Return the state that a start has recovered, by name."""
     store, timer = broker.store, broker.timer
     keys = {key: row for row, (key, _) in enumerate(store.queues.items())}
     log = invariants.read_log(broker)
@@ -49,7 +49,7 @@ def recovered(broker: Broker) -> dict[str, Any]:
 
 
 class TwinHarness(BrokerHarness):
-    """Compares the two ways at each start."""
+    """Compares the two ways to start at each start."""
 
     snapshots_used = 0
 

@@ -1,4 +1,4 @@
-"""Runs the plain code, as `make sim` does: the kernels' own tests hold them equal to it."""
+"""Runs the plain code, as `make sim` does. The tests of the kernels compare kernels and plain code."""
 
 from __future__ import annotations
 
