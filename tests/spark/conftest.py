@@ -13,26 +13,26 @@ from wheelmq.pipeline.daemon import PRELOAD_VARIABLE
 from wheelmq.pipeline.session import CACHE_VARIABLE, close_session, open_session
 
 QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""The quick compiler alone: a run of tests is too short for the other one to pay."""
+"""Only the quick compiler: a test run is too short for the other one to pay off."""
 
-os.environ.setdefault(CACHE_VARIABLE, "use")  # a run of tests is no time to make a start-up cache
+os.environ.setdefault(CACHE_VARIABLE, "use")  # a test run has no time to make a start-up cache
 
 
 @pytest.fixture(scope="session")
 def spark_log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the JVM of the session `spark` writes its logs."""
+    """Folder of the logs of the JVM of the session `spark`."""
     return tmp_path_factory.mktemp("spark-log")
 
 
 @pytest.fixture(scope="session")
 def preloaded_hook() -> str:
-    """A module that the workers of the session `spark` are told to preload."""
+    """A module that the workers of the session `spark` preload."""
     return "wheelmq.formats.units"
 
 
 @pytest.fixture(scope="session")
 def odd_conf() -> dict[str, str]:
-    """Settings of the session `spark` that a careless writer of properties files would spoil."""
+    """Settings of the session `spark` with characters that a properties file must escape."""
     return {
         "spark.wheelmq.odd": "a=b: c\\d\n#ü",
         "spark.wheelmq.a:b c": "!",

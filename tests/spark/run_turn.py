@@ -1,7 +1,7 @@
-"""A program for tests: opens a session, runs a turn, closes it, and says on stdout, as JSON, what it saw.
+"""A program for tests: opens a session, runs a turn, closes it, and prints its findings to stdout as JSON.
 
-`run_turn.py close LOG_DIR` does just that; `run_turn.py die LOG_DIR` first opens another session, kills its
-JVM and closes it; `run_turn.py hang LOG_DIR` leaves a query running and waits to be killed.
+`run_turn.py close LOG_DIR` does only that. `run_turn.py die LOG_DIR` first opens another session, kills its JVM and
+closes it. `run_turn.py hang LOG_DIR` leaves a query running and waits to be killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 
 
 def start_query(session: SparkSession) -> StreamingQuery:
-    """A query over the training source that has done one turn at least."""
+    """Start a query over the training source. Returns it after at least one turn."""
     done: list[int] = []
 
     def turn(rows: DataFrame, turn_id: int) -> None:
@@ -42,13 +42,13 @@ def start_query(session: SparkSession) -> StreamingQuery:
 
 
 def describe() -> list[dict[str, object]]:
-    """The processes below this one."""
+    """Describe all descendants of this process."""
     family = psutil.Process().children(recursive=True)
     return [{"pid": one.pid, "created": one.create_time(), "name": one.name()} for one in family]
 
 
 def open_session(log_dir: Path) -> SparkSession:
-    """A session with the quick compiler alone: the program is too short for the other one to pay."""
+    """Open a session with only the quick compiler: the program is too short for the other one to pay off."""
     quick_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     return pipeline.open_session("wheelmq-run-turn", log_dir=log_dir, conf=quick_start)
 

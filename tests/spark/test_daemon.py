@@ -1,4 +1,4 @@
-"""Python workers come warm."""
+"""Python workers start with their modules imported."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from wheelmq.pipeline.daemon import PRELOAD_VARIABLE, PRELOADED
 
 @pytest.fixture(scope="module")
 def seen(spark: SparkSession) -> dict[str, Any]:
-    """What a worker finds in place before it imports anything itself.
+    """Return the state of a worker before it imports anything itself.
 
-    The function is a nested one, which is pickled as it is: workers cannot import test modules.
+    The function is nested, so that it is pickled by value: workers cannot import test modules.
     """
 
-    def look_around(_: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    def inspect_worker(_: Iterator[Any]) -> Iterator[dict[str, Any]]:
         import gc
         import os
         import sys
@@ -37,12 +37,12 @@ def seen(spark: SparkSession) -> dict[str, Any]:
             "pyspark": sys.modules["pyspark"].__file__,
         }
 
-    (found,) = spark.sparkContext.parallelize([1], 1).mapPartitions(look_around).collect()
+    (found,) = spark.sparkContext.parallelize([1], 1).mapPartitions(inspect_worker).collect()
     return dict(found)
 
 
 @pytest.mark.spark
-def test_workers_come_from_our_daemon_with_all_imported(seen: dict[str, Any], preloaded_hook: str) -> None:
+def test_our_daemon_starts_workers_with_all_modules_imported(seen: dict[str, Any], preloaded_hook: str) -> None:
     assert "wheelmq.pipeline.daemon" in seen["daemon"]
     assert {*PRELOADED, "pyspark.worker", preloaded_hook} <= seen["modules"]
     assert seen["frozen"] > 10_000, "what the daemon imported is out of the collector's way"
@@ -70,14 +70,14 @@ def run_preload(hook: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
 
-def test_a_hook_that_fails_does_not_end_the_daemon() -> None:
+def test_a_failing_hook_does_not_end_the_daemon() -> None:
     done = run_preload("no_such_module_of_ours,wheelmq.formats.units")
     assert done.stdout == "warm\n"
     assert "could not preload no_such_module_of_ours" in done.stderr
     assert "units" not in done.stderr
 
 
-def test_a_hook_that_starts_a_thread_is_denounced(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_starts_a_thread_is_reported(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import threading, time\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     (tmp_path / "starts_a_thread.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

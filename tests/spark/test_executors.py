@@ -1,4 +1,4 @@
-"""What executors in processes of their own are given."""
+"""The settings of executors in separate processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wheelmq.pipeline.executors import MISSING_MODULE, executor_java_home, execu
 from wheelmq.pipeline.java import JavaRuntime, find_java
 
 
-def test_a_java_without_the_module_starts_all_the_same(tmp_path: Path) -> None:
-    java = find_java({"PATH": ""})  # the one of the wheel
+def test_an_executor_home_starts_a_java_without_the_module(tmp_path: Path) -> None:
+    java = find_java({"PATH": ""})  # the Java of the wheel
     assert MISSING_MODULE not in (java.home / "release").read_text()
     home = executor_java_home(java, tmp_path / "it's a home")
     command = [str(home / "bin" / "java"), "-Da=b c", f"--add-modules={MISSING_MODULE}", "-version"]
@@ -22,14 +22,14 @@ def test_a_java_without_the_module_starts_all_the_same(tmp_path: Path) -> None:
     assert subprocess.run([java.java, *command[1:]], capture_output=True).returncode != 0
 
 
-def test_a_java_with_the_module_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_java_with_the_module_is_used_directly(tmp_path: Path) -> None:
     (tmp_path / "release").write_text(f'MODULES="java.base {MISSING_MODULE}"\n')
     java = JavaRuntime(tmp_path, 21, "JAVA_HOME")
     assert executor_java_home(java, tmp_path / "other") == tmp_path
     assert not (tmp_path / "other").exists()
 
 
-def test_our_variables_go_along() -> None:
+def test_executors_receive_our_environment_variables() -> None:
     given = {"WHEELMQ_KERNELS": "plain", "WHEELMQ_FAILPOINTS": "", "HOME": "/root"}
     assert executor_settings(given) == {"spark.executorEnv.WHEELMQ_KERNELS": "plain"}
 
@@ -37,7 +37,7 @@ def test_our_variables_go_along() -> None:
 @pytest.mark.parametrize(
     ("master", "is_one"), [("local-cluster[2,1,1024]", True), ("local[2]", False), ("spark://h:1", False)]
 )
-def test_a_local_cluster(master: str, is_one: bool) -> None:
+def test_a_local_cluster_master_is_recognized(master: str, is_one: bool) -> None:
     assert is_local_cluster(master) is is_one
 
 
@@ -51,5 +51,5 @@ def test_a_local_cluster(master: str, is_one: bool) -> None:
         (5, True, "local[20,4]"),
     ],
 )
-def test_there_is_room_for_the_tasks_of_all_brokers(brokers: int, may_grow: bool, master: str) -> None:
+def test_the_default_master_has_room_for_the_tasks_of_all_brokers(brokers: int, may_grow: bool, master: str) -> None:
     assert default_master(brokers, may_grow=may_grow) == master

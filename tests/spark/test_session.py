@@ -1,4 +1,4 @@
-"""The session's settings, its scratch and its helpers."""
+"""Settings, scratch folders and helpers of the session."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ TURNS_DEADLINE_S = 150.0
 
 
 @pytest.mark.spark
-def test_the_session_is_as_the_pipeline_needs_it(spark: SparkSession) -> None:
+def test_the_session_has_the_settings_of_the_pipeline(spark: SparkSession) -> None:
     context = spark.sparkContext
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert context.getConf().get("spark.scheduler.mode") == "FAIR"
     assert context.getConf().get("spark.driver.bindAddress") == "127.0.0.1"
     assert context.uiWebUrl is None
-    own = (signal.default_int_handler, signal.SIG_IGN)  # ignored where the run of tests is in the background
+    own = (signal.default_int_handler, signal.SIG_IGN)  # a test run in the background ignores it
     assert signal.getsignal(signal.SIGINT) in own, "SIGINT stays the program's own"
 
 
 @pytest.mark.spark
-def test_a_query_takes_its_turns(spark: SparkSession) -> None:
+def test_a_query_runs_turns_in_its_pool(spark: SparkSession) -> None:
     counted: list[list[int]] = []
 
     def turn(rows: DataFrame, turn_id: int) -> None:
@@ -67,9 +67,9 @@ def test_a_query_takes_its_turns(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_a_turn_that_fails_with_a_long_message_is_told_in_full(spark: SparkSession) -> None:
+def test_a_failed_turn_reports_its_long_error(spark: SparkSession) -> None:
     def turn(rows: DataFrame, turn_id: int) -> None:
-        # Spark searches what begins like this for an interruption, in a way that takes a deep stack.
+        # In errors with this prefix Spark searches for an interruption, and that search needs a deep stack.
         lead = "py4j.protocol.Py4JJavaError: An error occurred while calling"
         raise ValueError(f"the turn failed: {lead}" + "very long\n" * 2_000 + "the end")
 
@@ -95,7 +95,7 @@ def test_each_checkpoint_is_a_new_folder(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize("reason", ["missing", "full"])
-def test_without_shared_memory_the_temp_folder_serves(
+def test_scratch_uses_the_temp_folder_without_shared_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str
 ) -> None:
     monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path / "none" if reason == "missing" else tmp_path)
@@ -108,7 +108,7 @@ def test_without_shared_memory_the_temp_folder_serves(
     scratch.drop()
 
 
-def test_what_a_killed_process_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_scratch_of_a_killed_process_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from wheelmq.pipeline import scratch\n"
         "scratch.SHARED_MEMORY = Path(sys.argv[1])\n"
@@ -133,7 +133,7 @@ def test_what_a_killed_process_left_is_removed(monkeypatch: pytest.MonkeyPatch, 
             other.communicate()
 
 
-def test_a_scratch_root_that_is_a_link_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_scratch_root_that_is_a_link_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"wheelmq-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setattr(scratch, "SHARED_MEMORY", tmp_path)
@@ -142,7 +142,7 @@ def test_a_scratch_root_that_is_a_link_is_refused(monkeypatch: pytest.MonkeyPatc
         scratch_checkpoint()
 
 
-def test_a_trainer_of_a_short_run_ends_with_it() -> None:
+def test_a_trainer_ends_when_its_parent_closes_stdin() -> None:
     command = [sys.executable, "-m", "wheelmq.pipeline.training"]
     trainer = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert trainer.stdin is not None
@@ -151,7 +151,7 @@ def test_a_trainer_of_a_short_run_ends_with_it() -> None:
 
 
 @pytest.mark.parametrize("limit", ["TRAINING_MEMORY_FREE_MIN", "TRAINING_DISK_FREE_MIN"])
-def test_no_start_up_cache_is_made_where_room_is_short(
+def test_no_start_up_cache_is_made_without_enough_room(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str
 ) -> None:
     monkeypatch.setattr(pipeline, limit, 1 << 60)
@@ -160,7 +160,7 @@ def test_no_start_up_cache_is_made_where_room_is_short(
     assert pipeline._train_beside(cache) is None
 
 
-def test_an_unknown_cache_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_cache_mode_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "sometimes")
     with pytest.raises(ValueError, match="auto, use or off"):
         open_session("never")

@@ -1,4 +1,4 @@
-"""The DataFrame operations of a turn: the twin of the plain ones, and the plan that docs/pipeline.md shows."""
+"""The DataFrame operations of a turn match their plain twin and the plan in docs/pipeline.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITE_MS = 1_800_000_000_000
 
 
 def staged(window_ms: int, precision_ms: int) -> staging.StagedRows:
-    """Rows of each kind, around each bound at which something else is decided."""
+    """Return rows of each kind, around each bound at which the decision changes."""
     window_slots = window_ms // precision_ms
     bounds = [0, window_slots, window_slots + window_slots // 3, 2 * window_slots, 5 * window_slots]
     offsets_ms = [precision_ms * (bound + by) for bound in bounds for by in (-1, 0, 1)]
@@ -51,7 +51,7 @@ def frame(spark: SparkSession, rows: staging.StagedRows) -> DataFrame:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("window_slots", "precision_ms"), [(172_800, 1000), (20, 500), (7, 200), (2, 100)])
-def test_operations_decide_what_the_plain_twin_decides(
+def test_dataframe_operations_decide_as_the_plain_twin(
     spark: SparkSession, window_slots: int, precision_ms: int
 ) -> None:
     window_ms = window_slots * precision_ms
@@ -65,8 +65,8 @@ def test_operations_decide_what_the_plain_twin_decides(
 
 
 @pytest.mark.spark
-def test_the_plan_of_a_turn_is_the_one_that_is_told(spark: SparkSession) -> None:
-    """No row is shuffled: two projections of generated code, then the upload."""
+def test_the_plan_of_a_turn_is_the_documented_one(spark: SparkSession) -> None:
+    """No row is shuffled: the plan has two projections of generated code, then the upload."""
     terms = {"precision_ms": 1000, "roll_window_slots": 172_800, "epoch": 1}
     rows = spark.createDataFrame(spark.sparkContext.emptyRDD(), SPARK_SCHEMA)
     turn = uploaded(rows, "127.0.0.1:1", terms)
