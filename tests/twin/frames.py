@@ -1,4 +1,4 @@
-"""Strategies for frames of sends: plain ones, odd ones, and ones that were damaged on the way."""
+"""Strategies for frames of sends: plain, unusual and damaged ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VALUES = [
 
 
 def escape(text: str, style: str) -> str:
-    """The text as the inside of a JSON string."""
+    """Escape the text for the inside of a JSON string."""
     out = []
     for c in text:
         if c == '"' or c == "\\":
@@ -66,7 +66,7 @@ usual = st.fixed_dictionaries(
 
 @st.composite
 def property_blocks(draw: st.DrawFn) -> str:
-    """A property block: usually regular, at times not."""
+    """A property block, usually a regular one."""
     kind = draw(st.integers(0, 9))
     if kind < 6:
         found = [("UNIQ_KEY", draw(st.sampled_from(["0A" * 16, "1B" * 16, "k" * 200, "x"])))]
@@ -82,7 +82,7 @@ def property_blocks(draw: st.DrawFn) -> str:
 
 @st.composite
 def send_fields(draw: st.DrawFn) -> dict[str, str]:
-    """The fields of a send, by letter; at times one is missing."""
+    """The fields of a send, by letter. Sometimes one or two are missing."""
     number = st.sampled_from(["0", "1", "3", "4", "7"])
     fields = {
         "a": draw(st.sampled_from(["group", "g", ""])),
@@ -166,7 +166,7 @@ def binary_headers(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """One frame, its lengths right."""
+    """One frame with correct lengths."""
     is_binary = draw(st.sampled_from([False, False, True]))
     header = draw(binary_headers() if is_binary else headers())
     serialize = int(is_binary) if draw(st.integers(0, 19)) else draw(st.sampled_from([0, 1, 2]))
@@ -186,14 +186,14 @@ def batch_body(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def binary_header(fields: Mapping[str, str], *, code: int, flag: int, opaque: int) -> bytes:
-    """A binary header as a client in Java writes it."""
+    """A binary header as a Java client writes it."""
     pairs = b"".join(pair(name.encode(), value.encode("utf-8", "surrogatepass")) for name, value in fields.items())
     return struct.pack(">hbhiii", code, 0, 479, opaque, flag, 0) + struct.pack(">i", len(pairs)) + pairs
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> bytes:
-    """The frame of a batch; at times its body was damaged."""
+    """The frame of a batch, sometimes with a damaged body."""
     fields = draw(send_fields())
     key, wait, waits_not = "UNIQ_KEY\x01K\x01K\x02", "WAIT\x01true\x02", "WAIT\x01false\x02"
     shared = [key, key + wait, wait + key, wait, waits_not, "", "TAGS\x01a\x02", "DELAY\x010\x02"]
@@ -221,7 +221,7 @@ def batches(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
-    """What a connection may receive: frames end to end, at times damaged, at times cut."""
+    """The bytes that a connection may receive: consecutive frames, sometimes damaged, sometimes cut."""
     stream = b"".join(draw(st.lists(frames(), min_size=1, max_size=8)))
     if draw(st.integers(0, 3)) == 0:
         damaged = bytearray(stream)

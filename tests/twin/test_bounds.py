@@ -1,7 +1,7 @@
-"""The kernels stay within their arrays: tests of this folder once more, every index checked.
+"""The kernels stay within their arrays: the tests of this folder run again with every index checked.
 
-Without the check a wrong index reads or writes whatever lies there, and says nothing. To compile all kernels so takes
-minutes: `make bounds` does, and every run of the tests those that read the properties of messages, which others write.
+Without the check, a wrong index silently reads or writes other memory. Only `make bounds` compiles all kernels with
+the check, which takes minutes. Each test run checks those that read message properties, because clients write them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FOLDER = Path(__file__).parent
 
 @pytest.mark.timeout(DEADLINE_S + 20)
 @pytest.mark.skipif(os.environ.get("NUMBA_BOUNDSCHECK") == "1", reason="this is the run with every index checked")
-def test_with_every_index_checked() -> None:
+def test_kernels_pass_their_tests_with_every_index_checked() -> None:
     chosen = FOLDER if IS_WHOLE else FOLDER / "test_property_kernels.py"
     command = [sys.executable, "-m", "pytest", str(chosen), "-p", "no:cacheprovider", "--timeout", str(DEADLINE_S)]
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1"}  # it is to compile soon, not to run fast
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1"}  # quick compilation matters, not speed
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
     assert done.returncode == 0, done.stdout[-6000:]

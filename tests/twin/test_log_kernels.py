@@ -1,4 +1,4 @@
-"""The kernels that read the log, and those that keep timer log, wheel and key index, do what the plain code does."""
+"""The kernels that read the log, and those of timer log, wheel and key index, match the plain code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def both_ways(switch: pytest.MonkeyPatch, run: object) -> list[object]:
-    """What `run` gives with kernels and without."""
+    """Return the results of `run` with kernels and without."""
     assert callable(run)
     results = []
     for mode in ("compiled", "plain"):
@@ -60,7 +60,7 @@ def both_ways(switch: pytest.MonkeyPatch, run: object) -> list[object]:
 
 
 def filled(folder: Path, stream: bytes, **chosen: object) -> BrokerHarness:
-    """A broker that has received `stream`, and released some of it."""
+    """Return a broker that has received `stream` and released some of its messages."""
     harness = BrokerHarness(folder, clock=ManualClock(START_MS), **chosen)
     peer = Peer()
     buffer = bytearray(stream)
@@ -73,7 +73,7 @@ def filled(folder: Path, stream: bytes, **chosen: object) -> BrokerHarness:
 
 
 def scanned(files: MappedSequence, start: int) -> tuple[int, list[list[object]]]:
-    """The end of the log and what each row says, names in place of their rows."""
+    """Return the end of the log and the values of each row, with names in place of the rows of names."""
     scan = LogScan(files, LogPosition(start))
     found: list[list[object]] = []
     for rows in scan.chunks():
@@ -86,7 +86,7 @@ def scanned(files: MappedSequence, start: int) -> tuple[int, list[list[object]]]
 
 @given(stream=streams(), damage=st.lists(st.tuples(st.integers(0, 1 << 14), st.integers(0, 255)), max_size=3))
 @settings(fixture_is_shared, max_examples=120)
-def test_the_log_is_scanned_alike(
+def test_kernel_and_plain_code_scan_the_log_alike(
     tmp_path_factory: pytest.TempPathFactory,
     plain: pytest.MonkeyPatch,
     stream: bytes,
@@ -108,7 +108,7 @@ def test_the_log_is_scanned_alike(
     damage=st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=3),
 )
 @settings(fixture_is_shared, max_examples=40)
-def test_the_log_of_a_block_is_scanned_alike(
+def test_kernel_and_plain_code_scan_the_log_of_a_block_alike(
     tmp_path_factory: pytest.TempPathFactory,
     plain: pytest.MonkeyPatch,
     stream: bytes,
@@ -145,10 +145,10 @@ def test_the_log_of_a_block_is_scanned_alike(
 
 @given(stream=streams(), chosen=st.sets(st.integers(0, 60)), step=st.sampled_from([1, 300, 8 << 20]))
 @settings(fixture_is_shared, max_examples=60)
-def test_chosen_records_are_read_alike(
+def test_kernel_and_plain_code_read_chosen_records_alike(
     tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, stream: bytes, chosen: set[int], step: int
 ) -> None:
-    """The rows are those of a walk over the whole log, whatever is walked at once and however far apart they are."""
+    """The rows are those of a walk over the whole log, for each step size and each distance between records."""
     harness = filled(tmp_path_factory.mktemp("chosen"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
     log = harness.broker.store.log
     plain.setattr(recovery, "AHEAD_BYTES", step)
@@ -170,7 +170,7 @@ def test_chosen_records_are_read_alike(
 
 @given(stream=streams())
 @settings(fixture_is_shared, max_examples=60)
-def test_parked_records_are_staged_alike(
+def test_kernel_and_plain_code_stage_parked_records_alike(
     tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, stream: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("stage")
@@ -190,7 +190,7 @@ def test_parked_records_are_staged_alike(
 
 @given(stream=streams(), units=st.integers(3, 40))
 @settings(fixture_is_shared, max_examples=100)
-def test_the_index_is_built_alike(
+def test_kernel_and_plain_code_build_the_index_alike(
     tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, stream: bytes, units: int
 ) -> None:
     harness = filled(tmp_path_factory.mktemp("index"), stream, log_file_bytes=1 << 14, body_bytes_max=1 << 12)
@@ -216,7 +216,7 @@ def timer_files(folder: Path) -> tuple[TimerLog, TimerWheel]:
 
 @given(seed=st.integers(0, 1 << 30), batches=st.lists(st.integers(0, 90), min_size=1, max_size=4))
 @settings(fixture_is_shared, max_examples=40)
-def test_units_are_hung_walked_and_rebuilt_alike(
+def test_kernel_and_plain_code_chain_and_rebuild_units_alike(
     tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, seed: int, batches: list[int]
 ) -> None:
     folders = iter([tmp_path_factory.mktemp("kernel"), tmp_path_factory.mktemp("plain")])
@@ -248,7 +248,9 @@ def test_units_are_hung_walked_and_rebuilt_alike(
     done=st.sets(st.integers(0, 1 << 30), max_size=20),
 )
 @settings(fixture_is_shared, max_examples=60)
-def test_keys_are_indexed_alike(plain: pytest.MonkeyPatch, pairs: list[tuple[int, int]], done: set[int]) -> None:
+def test_kernel_and_plain_code_index_keys_alike(
+    plain: pytest.MonkeyPatch, pairs: list[tuple[int, int]], done: set[int]
+) -> None:
     hashes = np.array([key for key, _ in pairs], np.int64)
     origins = np.array([timer_origin(index) for _, index in pairs], np.int64)
     bits = DoneBits()

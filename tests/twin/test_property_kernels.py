@@ -1,4 +1,4 @@
-"""The kernels that scan property blocks find what the plain parser finds, whatever they remember of earlier blocks."""
+"""The kernels that scan property blocks find the values of the plain parser, whatever layouts they remember."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from wheelmq.formats.kernels import properties as prop
 
 PLACES = ("TAGS", "KEYS", "UNIQ_KEY", "REAL_TOPIC", "own", "other", "OWN", "long" * 10)
 LETTERS = st.sampled_from("aB0=\xe9\x01\x02\x00")
-"""Latin-1: what each byte of a block may be."""
+"""Replacement bytes for a block, as Latin-1 characters."""
 
 
 @st.composite
 def blocks(draw: st.DrawFn) -> list[bytes]:
-    """Blocks of few layouts, one after another, in some of them a byte that is another one."""
+    """Successive blocks of a few layouts, some with wrong bytes."""
     layouts = draw(
         st.lists(st.lists(st.tuples(st.sampled_from(PLACES), st.integers(0, 5)), max_size=5), min_size=1, max_size=3)
     )
@@ -37,7 +37,7 @@ def blocks(draw: st.DrawFn) -> list[bytes]:
 
 @given(found=blocks())
 @settings(max_examples=300, deadline=None)
-def test_a_layout_that_is_known_is_read_as_if_it_were_not(found: list[bytes]) -> None:
+def test_a_known_layout_is_read_like_an_unknown_one(found: list[bytes]) -> None:
     a = np.frombuffer(b"before" + b"".join(found) + b"behind", np.uint8)
     spans, again = np.empty(prop.SPANS, np.int64), np.empty(prop.SPANS, np.int64)
     seen = np.empty(2 * prop.PAIRS_MAX, np.int64)
@@ -54,13 +54,13 @@ def test_a_layout_that_is_known_is_read_as_if_it_were_not(found: list[bytes]) ->
 
 
 def values(a: npt.NDArray[np.uint8], spans: npt.NDArray[np.int64]) -> dict[str, str]:
-    """What stands at the spans, by name."""
+    """Return the values at the spans, by name."""
     pairs = zip(prop.NAMES, spans.reshape(-1, 2).tolist(), strict=True)
     return {name: a[start:end].tobytes().decode() for name, (start, end) in pairs if start >= 0}
 
 
-def test_a_layout_is_known_after_two_blocks_of_it() -> None:
-    """Or all of this is no help."""
+def test_a_layout_is_known_after_two_blocks() -> None:
+    """Otherwise the memory of layouts would never help."""
     a = np.frombuffer(b"".join(b"TAGS\x01tag %d\x02own\x01x\x02" % i for i in range(9)), np.uint8)
     n = len(a) // 9
     spans, seen = np.empty(prop.SPANS, np.int64), np.empty(2 * prop.PAIRS_MAX, np.int64)
@@ -71,10 +71,10 @@ def test_a_layout_is_known_after_two_blocks_of_it() -> None:
     assert facts[layout.KNOWN_BYTES] == n and facts[layout.LEARNT] == 1
 
 
-def test_a_piece_of_kernels_counts_no_references() -> None:
-    """Two atomic operations for each array at each call would be two fifths of a release."""
+def test_an_inlined_kernel_counts_no_references() -> None:
+    """Two atomic operations for each array at each call would take two fifths of a release."""
     a = np.zeros(8, np.uint8)
-    fresh = jit(**prop._same.targetoptions)(prop._same.py_func)  # what comes from the cache cannot be looked at
+    fresh = jit(**prop._same.targetoptions)(prop._same.py_func)  # a cached kernel cannot be inspected
     fresh(a, 0, 4, 4)
     (code,) = fresh.inspect_llvm().values()
     assert "NRT_incref" not in code and "NRT_decref" not in code

@@ -1,4 +1,4 @@
-"""The kernels that serve sends and release messages do to the byte what the plain code does."""
+"""The kernels that serve sends and release messages write the same bytes as the plain code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START_MS = 1_700_000_000_000
 
 
 class CountedIds:
-    """Unique ids that two brokers give alike."""
+    """Unique ids that are the same in two brokers."""
 
     def __init__(self) -> None:
         self._counter = itertools.count()
@@ -40,7 +40,7 @@ class CountedIds:
 
 
 class Peer:
-    """A connection that keeps what it is sent."""
+    """A connection that keeps the bytes sent to it."""
 
     def __init__(self) -> None:
         from wheelmq.formats.disk.message import Host
@@ -60,7 +60,7 @@ class Peer:
 
 
 class Twins:
-    """Two brokers, one with kernels and one without, that are given the same."""
+    """Two brokers with the same input, one with kernels and one without."""
 
     def __init__(self, folder: Path, **chosen: object) -> None:
         self.harnesses = []
@@ -81,12 +81,12 @@ class Twins:
 
     @property
     def sent(self) -> bytes:
-        """What was answered to the last stream."""
+        """All bytes answered to the last stream."""
         return self._peers[0].sent
 
     @property
     def codes(self) -> list[int]:
-        """Of the answers to the last stream."""
+        """The codes of the answers to the last stream."""
         found, at, sent = [], 0, self.sent
         while (stop := frame.frame_end(sent, at, len(sent))) is not None:
             found.append(frame.decode(sent, at, stop).code)
@@ -110,7 +110,7 @@ class Twins:
         assert self._peers[0].sent == self._peers[1].sent
 
     def compare(self) -> None:
-        """Log, journal and next queue offsets are the same."""
+        """Check that log, journal, next queue offsets and slot counts are the same."""
         kernel, plain = (broker.store for broker in self.brokers)
         assert kernel.log.end == plain.log.end
         assert np.array_equal(kernel.journal.rows(), plain.journal.rows())
@@ -148,13 +148,13 @@ def twins(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Twins]:
 
 @given(stream=streams())
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_sends_are_served_alike(twins: Twins, stream: bytes) -> None:
+def test_kernel_and_plain_code_serve_sends_alike(twins: Twins, stream: bytes) -> None:
     twins.receive(stream)
 
 
 @given(stream=st.lists(batches() | frames(), min_size=1, max_size=6))
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_batches_are_served_alike(twins: Twins, stream: list[bytes]) -> None:
+def test_kernel_and_plain_code_serve_batches_alike(twins: Twins, stream: list[bytes]) -> None:
     twins.receive(_frame("Alpha", "") + b"".join(stream))
 
 
@@ -164,7 +164,7 @@ KEY, WAIT = "UNIQ_KEY\x01K\x02", "WAIT\x01true\x02"
 @pytest.mark.parametrize("shared", [KEY + WAIT, WAIT + KEY[:-1], WAIT])
 @pytest.mark.parametrize("is_binary", [False, True])
 def test_the_kernel_serves_batches(twins: Twins, shared: str, is_binary: bool) -> None:
-    """What it is there for does not fall back."""
+    """No such batch falls back to the plain code."""
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
     twins.receive(_frame("Alpha", ""))
@@ -176,8 +176,8 @@ def test_the_kernel_serves_batches(twins: Twins, shared: str, is_binary: bool) -
 
 
 @pytest.mark.parametrize("shared", [KEY, KEY + "WAIT\x01false\x02"])
-def test_batches_whose_answer_may_not_wait(twins: Twins, shared: str) -> None:
-    """Where answers wait for the disk, a batch says that its own does, or is left to the plain code."""
+def test_plain_code_serves_batches_without_wait_under_sync_flush(twins: Twins, shared: str) -> None:
+    """With SYNC_FLUSH, the kernel serves a batch only if the batch says that its answer may wait for the disk."""
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
     twins.receive(_frame("Alpha", ""))
@@ -186,19 +186,18 @@ def test_batches_whose_answer_may_not_wait(twins: Twins, shared: str) -> None:
     assert kernel.fast_send.served == served + (not kernel.flush.is_sync)
 
 
-def test_answers_to_batches_leave_when_their_room_is_full(twins: Twins) -> None:
+def test_a_full_answer_buffer_is_sent_before_the_next_batch(twins: Twins) -> None:
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
     twins.receive(_frame("Alpha", ""))
     kernel.fast_send._out = kernel.fast_send._out[:4096]
     served = kernel.fast_send.served
     twins.receive(_batch(20, KEY + WAIT) * 5 + _batch(100, KEY + WAIT) + _batch(20, KEY + WAIT))
-    assert kernel.fast_send.served == served + 6  # the answer to a hundred fits nowhere
+    assert kernel.fast_send.served == served + 6  # the answer to 100 messages is larger than the buffer
     assert twins.codes == [ResponseCode.SUCCESS] * 7
 
 
-def test_batches_at_the_end_of_a_log_file(twins: Twins) -> None:
-    """One that does not fit stands in the next file, all of it."""
+def test_a_batch_moves_whole_to_the_next_log_file(twins: Twins) -> None:
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
     twins.receive(_frame("Alpha", ""))
@@ -210,7 +209,7 @@ def test_batches_at_the_end_of_a_log_file(twins: Twins) -> None:
     assert twins.codes == [ResponseCode.SUCCESS]
 
 
-def test_a_batch_that_the_journal_has_no_room_for(twins: Twins) -> None:
+def test_plain_code_serves_a_batch_that_exceeds_the_journal(twins: Twins) -> None:
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
     twins.receive(_frame("Alpha", ""))
@@ -222,8 +221,8 @@ def test_a_batch_that_the_journal_has_no_room_for(twins: Twins) -> None:
 
 
 @pytest.mark.parametrize("last", [b"DELAY\x011\x02", b"k\x01\0\x02", b"TIMER_DELAY_MS\x0150\x02", b"k\x01\xc3\xa9\x02"])
-def test_a_batch_is_left_whole(twins: Twins, last: bytes) -> None:
-    """Nothing of a batch is written when one of its messages is for the plain code, though it be the last."""
+def test_plain_code_serves_a_batch_with_one_unusual_message(twins: Twins, last: bytes) -> None:
+    """The kernel writes nothing of a batch if one of its messages, even the last, is for the plain code."""
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
     twins.receive(_frame("Alpha", ""))
@@ -238,7 +237,7 @@ def test_a_batch_is_left_whole(twins: Twins, last: bytes) -> None:
 
 @given(stream=streams())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_messages_are_released_alike(twins: Twins, stream: bytes) -> None:
+def test_kernel_and_plain_code_release_messages_alike(twins: Twins, stream: bytes) -> None:
     twins.receive(stream)
     twins.advance(1700)
     twins.advance(2000)
@@ -250,7 +249,7 @@ PRODUCERS = (
     "own\\u0001{}\\u0002TAGS\\u0001{}\\u0002",
     "own\\u0001{}\\u0002a longer name\\u0001{}\\u0002",
 )
-"""What the messages of each have in common: most of their properties have one length."""
+"""Templates of properties. Messages of one producer share a layout: most of their properties have one length."""
 
 
 @given(
@@ -261,7 +260,7 @@ PRODUCERS = (
     )
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_messages_of_few_layouts_are_released_alike(twins: Twins, sends: list[tuple[str, str, bool]]) -> None:
+def test_kernel_and_plain_code_release_few_layouts_alike(twins: Twins, sends: list[tuple[str, str, bool]]) -> None:
     twins.receive(_frame("Alpha", ""))
     stream = [
         _frame("Alpha", "TIMER_DELAY_MS\\u0001500\\u0002" + producer.format(value, "xyz" if is_short else "wxyz"))
@@ -276,7 +275,9 @@ def test_messages_of_few_layouts_are_released_alike(twins: Twins, sends: list[tu
 
 @given(limit=st.integers(0, 4), sends=st.lists(st.sampled_from(["50", "1500", "2500", "70000", "140000"]), max_size=40))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_full_slots_refuse_alike(tmp_path_factory: pytest.TempPathFactory, limit: int, sends: list[str]) -> None:
+def test_kernel_and_plain_code_reject_sends_to_full_slots_alike(
+    tmp_path_factory: pytest.TempPathFactory, limit: int, sends: list[str]
+) -> None:
     twins = Twins(tmp_path_factory.mktemp("twins"), timer_congest_num_each_slot=limit)
     try:
         twins.receive(_frame("Alpha", ""))
@@ -302,8 +303,8 @@ def test_full_slots_refuse_alike(tmp_path_factory: pytest.TempPathFactory, limit
         ("TAGS\\u0001A\\u0002", ResponseCode.SUCCESS),
     ],
 )
-def test_timers_that_are_off_are_refused_alike(tmp_path: Path, asked: str, code: ResponseCode) -> None:
-    """Whoever asks for a time is refused, before it is looked at (RocketMQ: HookUtils.handleScheduleMessage)."""
+def test_kernel_and_plain_code_reject_disabled_timers_alike(tmp_path: Path, asked: str, code: ResponseCode) -> None:
+    """A send with a due time is rejected before its time is parsed (RocketMQ: HookUtils.handleScheduleMessage)."""
     twins = Twins(tmp_path, timer_wheel_enable=False)
     try:
         twins.receive(_frame("Alpha", ""))
@@ -319,10 +320,10 @@ def test_timers_that_are_off_are_refused_alike(tmp_path: Path, asked: str, code:
 
 @pytest.mark.parametrize("is_binary", [False, True])
 def test_the_kernel_serves_plain_sends_and_timers(twins: Twins, is_binary: bool) -> None:
-    """What it is there for does not fall back."""
+    """No such send falls back to the plain code."""
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
-    twins.receive(_frame("Alpha", ""))  # makes the topic, the plain way
+    twins.receive(_frame("Alpha", ""))  # the plain code creates the topic
     served = kernel.fast_send.served
     for properties in (
         "",
@@ -338,8 +339,8 @@ def test_the_kernel_serves_plain_sends_and_timers(twins: Twins, is_binary: bool)
 
 
 @pytest.mark.parametrize("kind", ["JSON", "binary", "batch"])
-def test_the_kernel_keeps_the_bound_of_a_round(tmp_path: Path, kind: str) -> None:
-    """A batch counts as one, as it does in the queue of a pool of threads."""
+def test_the_kernel_enforces_the_send_limit_of_a_round(tmp_path: Path, kind: str) -> None:
+    """A batch counts as one send, as in the queue of a thread pool."""
     twins = Twins(tmp_path, send_thread_pool_queue_capacity=5)
     try:
         kernel, _ = twins.brokers
@@ -354,7 +355,7 @@ def test_the_kernel_keeps_the_bound_of_a_round(tmp_path: Path, kind: str) -> Non
         twins.close()
 
 
-def test_no_send_goes_past_a_hook(twins: Twins) -> None:
+def test_every_send_passes_the_hooks(twins: Twins) -> None:
     seen: list[str] = []
 
     def authority(address: str, group: str, topic: str) -> str | None:
@@ -374,7 +375,7 @@ def test_no_send_goes_past_a_hook(twins: Twins) -> None:
 @pytest.mark.parametrize(
     "key", ["", "UNIQ_KEY\x01\x02", f"UNIQ_KEY\x01{'k' * 129}\x02", f"UNIQ_KEY\x01{'k' * 5000}\x02"]
 )
-def test_keys_that_an_answer_has_no_room_for(twins: Twins, key: str) -> None:
+def test_plain_code_serves_sends_with_a_missing_or_long_key(twins: Twins, key: str) -> None:
     """The plain code serves a send with no unique key or a long one, also if the answer waits for the disk."""
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
@@ -385,8 +386,8 @@ def test_keys_that_an_answer_has_no_room_for(twins: Twins, key: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['q"q', "back\\slash", "TAGS\x01a\x07\x02", "k\x01é\x02", ""])
-def test_odd_properties_in_a_binary_header(twins: Twins, text: str) -> None:
-    """What would have to be escaped in an answer is left to the plain code."""
+def test_plain_code_serves_unusual_properties_of_a_binary_header(twins: Twins, text: str) -> None:
+    """The plain code serves properties that an answer would have to escape."""
     kernel, _ = twins.brokers
     assert kernel.fast_send is not None
     twins.receive(_frame("Alpha", "", is_binary=True))
@@ -423,7 +424,7 @@ PAIRS = {
 
 @st.composite
 def again_parked(draw: st.DrawFn) -> tuple[str, list[tuple[str, str]], bool, bool]:
-    """The topic of a record that was parked again, its properties, whether it has an origin and a sign at its end."""
+    """The topic and properties of a record parked again, and whether it has an origin and a final separator."""
     names = draw(st.permutations(sorted(PAIRS)))[: draw(st.integers(0, len(PAIRS)))]
     pairs = [(name, draw(st.sampled_from(PAIRS[name]))) for name in names]
     topic = draw(st.sampled_from([TIMER_TOPIC, TIMER_TOPIC, SCHEDULE_TOPIC]))
@@ -435,10 +436,10 @@ def again_parked(draw: st.DrawFn) -> tuple[str, list[tuple[str, str]], bool, boo
 
 @given(parked=st.lists(again_parked(), min_size=1, max_size=12))
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_records_that_were_parked_again_are_released_alike(
+def test_kernel_and_plain_code_release_records_parked_again_alike(
     tmp_path_factory: pytest.TempPathFactory, parked: list[tuple[str, list[tuple[str, str]], bool, bool]]
 ) -> None:
-    """Those of rolled and moved messages have an origin, a count of rolls, and times of an earlier release."""
+    """Records of rolled and moved messages have an origin, a count of rolls, and times of an earlier release."""
     twins = Twins(tmp_path_factory.mktemp("twins"), log_file_bytes=1 << 17)
     try:
         twins.receive(_frame("Alpha", ""))
@@ -453,8 +454,8 @@ def test_records_that_were_parked_again_are_released_alike(
 
 
 @pytest.mark.parametrize("topic", [TIMER_TOPIC, SCHEDULE_TOPIC])
-def test_the_kernel_releases_records_that_were_parked_again(twins: Twins, topic: str) -> None:
-    """None of them is left to the plain code."""
+def test_the_kernel_releases_records_parked_again(twins: Twins, topic: str) -> None:
+    """None of them falls back to the plain code."""
     kernel, _ = twins.brokers
     twins.receive(_frame("Alpha", ""))
     again = [("TIMER_ENQUEUE_MS", "1700000000123"), ("TIMER_ROLL_TIMES", "1"), ("TIMER_DEQUEUE_MS", "1700000000456")]
@@ -482,7 +483,7 @@ def test_records_of_long_topics_are_released_alike(twins: Twins, kind: dict[str,
 
 
 def _park(twins: Twins, topic: str, pairs: list[tuple[str, str]], *, has_origin: bool, has_end: bool) -> None:
-    """Append a parked record to both brokers. Without `has_end` no separator ends it, as in records of Apache's."""
+    """Append a parked record to both brokers. Without `has_end` it lacks the final separator, as Apache's do."""
     for broker in twins.brokers:
         store = broker.store
         message = Message(topic, 0, b"body", dict(pairs), born_ms=Millis(START_MS))
@@ -515,7 +516,7 @@ def _binary_frame(topic: str, properties: str) -> bytes:
 
 
 def _batch(count: int, shared: str, last: bytes = b"", *, is_binary: bool = False) -> bytes:
-    """`count` messages with properties of their own, to queue 1 of Alpha; the last one has those of `last` as well."""
+    """Return a batch of `count` messages to queue 1 of Alpha. The last message also has the properties of `last`."""
     fields = {"a": "g", "b": "Alpha", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0"}
     own = b"WAIT\x01false\x02TAGS\x01TagA\x02UNIQ_KEY\x01%032X\x02"
     messages = [(i, b"body %d" % i, own % i + (last if i == count - 1 else b"")) for i in range(count)]

@@ -1,4 +1,4 @@
-"""The kernels that a tick calls beside sends and releases do what the plain code does, on rows of every kind."""
+"""The kernels of a tick, except those of sends and releases, match the plain code on rows of every kind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @st.composite
 def rows_of_a_turn(draw: st.DrawFn) -> npt.NDArray[Any]:
-    """Rows sorted by fire time, in no order of queue offsets, of which sometimes one is wrong."""
+    """Rows sorted by fire time, with queue offsets in random order and sometimes one wrong row."""
     randomness = Random(draw(st.integers(0, 1 << 32)))
     count = draw(st.integers(0, 40))
     rows = np.zeros(count, TURN_ROW)
@@ -69,7 +69,9 @@ def rows_of_a_turn(draw: st.DrawFn) -> npt.NDArray[Any]:
 
 @fixture_is_shared
 @given(rows=rows_of_a_turn(), readable_only=st.booleans())
-def test_rows_of_a_turn(tmp_path: Path, plain: pytest.MonkeyPatch, rows: npt.NDArray[Any], readable_only: bool) -> None:
+def test_kernel_and_plain_code_check_rows_of_a_turn_alike(
+    tmp_path: Path, plain: pytest.MonkeyPatch, rows: npt.NDArray[Any], readable_only: bool
+) -> None:
     wheel = TimerWheel(Disk(), tmp_path / "wheel", PRECISION_MS, SLOTS)
     wheel.clear()
     for slot in (1, 5, 17, 30):
@@ -90,7 +92,7 @@ def test_rows_of_a_turn(tmp_path: Path, plain: pytest.MonkeyPatch, rows: npt.NDA
 
 
 def journal(randomness: Random, count: int, queues: int) -> npt.NDArray[np.int64]:
-    """Rows as a tick leaves them: those of one queue have offsets one behind the other."""
+    """Return rows as a tick leaves them: the offsets of each queue are consecutive."""
     rows = np.zeros((count, row.COLUMNS), np.int64)
     ends = [randomness.randrange(3) for _ in range(queues)]
     for i in range(count):
@@ -112,7 +114,9 @@ def journal(randomness: Random, count: int, queues: int) -> npt.NDArray[np.int64
 
 @fixture_is_shared
 @given(seed=st.integers(0, 1 << 32), count=st.integers(0, 60), queues=st.integers(1, 9))
-def test_what_the_timer_takes(plain: pytest.MonkeyPatch, seed: int, count: int, queues: int) -> None:
+def test_kernel_and_plain_code_take_journal_rows_alike(
+    plain: pytest.MonkeyPatch, seed: int, count: int, queues: int
+) -> None:
     rows = journal(Random(seed), count, queues)
 
     def run() -> object:
@@ -127,7 +131,7 @@ def test_what_the_timer_takes(plain: pytest.MonkeyPatch, seed: int, count: int, 
 
 @settings(fixture_is_shared, max_examples=30)
 @given(seed=st.integers(0, 1 << 32), count=st.integers(0, 60), queues=st.integers(1, 9))
-def test_queue_units(
+def test_kernel_and_plain_code_write_queue_units_alike(
     tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, seed: int, count: int, queues: int
 ) -> None:
     rows = journal(Random(seed), count, queues)
@@ -146,7 +150,7 @@ def test_queue_units(
 
 @fixture_is_shared
 @given(st.data())
-def test_bits(plain: pytest.MonkeyPatch, data: st.DataObject) -> None:
+def test_kernel_and_plain_code_keep_bits_alike(plain: pytest.MonkeyPatch, data: st.DataObject) -> None:
     near_a_border = st.integers(SEGMENT_BITS - 40, SEGMENT_BITS + 40) | st.integers(0, 40)
     batches = st.lists(st.tuples(st.sampled_from(["update", "get", "floor"]), st.lists(near_a_border, max_size=60)))
     steps = data.draw(batches)
@@ -170,7 +174,9 @@ def test_bits(plain: pytest.MonkeyPatch, data: st.DataObject) -> None:
 
 @fixture_is_shared
 @given(st.data())
-def test_bits_of_several_streams(plain: pytest.MonkeyPatch, data: st.DataObject) -> None:
+def test_kernel_and_plain_code_keep_bits_of_several_streams_alike(
+    plain: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
     index = st.integers(SEGMENT_BITS - 9, SEGMENT_BITS + 9) | st.integers(0, 20)
     firsts = st.sampled_from([timer_origin(0), level_origin(1, 0), level_origin(2, 0)])
     of_one = st.tuples(firsts, st.lists(index, max_size=40)).map(lambda pair: [pair[0] + i for i in pair[1]])
@@ -199,7 +205,7 @@ def test_bits_of_several_streams(plain: pytest.MonkeyPatch, data: st.DataObject)
 
 
 @pytest.mark.parametrize("names", [["DELAY"], ["DELAY", "KEYS"], ["KEYS", "DELAY"], ["KEYS", "DELAY", "TAGS"]])
-def test_a_level_is_released(
+def test_kernel_and_plain_code_release_levels_alike(
     tmp_path_factory: pytest.TempPathFactory, plain: pytest.MonkeyPatch, names: list[str]
 ) -> None:
     served = []
@@ -228,8 +234,10 @@ def test_a_level_is_released(
 class TestGather:
     @given(data=st.data())
     @settings(deadline=None)
-    def test_the_records_of_units(self, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
-        """The same bytes as the plain way, up to the first unit that is wrong or in another file."""
+    def test_kernel_and_plain_code_gather_records_alike(
+        self, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """The bytes are those of the plain code, up to the first unit that is wrong or in another file."""
         log = _log_of_three_files(tmp_path_factory)
         count = data.draw(st.integers(1, 40))
         first = data.draw(st.integers(0, len(_SPANS) - count))
@@ -247,7 +255,7 @@ class TestGather:
             self.compare(log, units, count_max, bytes_max, min(wrong, count if damaged is None else damaged[0]))
 
     def compare(self, log: CommitLog, units: npt.NDArray[Any], count_max: int, bytes_max: int, wrong: int) -> None:
-        """`wrong`: the first unit that is, or whose record is."""
+        """`wrong` is the number of the first unit that is damaged, or that has a damaged record."""
         taken, body = log.gather_units(units, count_max, bytes_max)
         spans = [(LogPosition(p), s) for p, s in zip(units["position"].tolist(), units["size"].tolist(), strict=True)]
         assert body == (log.gather(spans[:taken]) if taken else b"")
@@ -260,7 +268,7 @@ class TestGather:
 
 @contextlib.contextmanager
 def _damaged(log: CommitLog, first: int, damaged: tuple[int, int, int] | None) -> Iterator[None]:
-    """Inside, a byte of a record is another one."""
+    """Change a byte of one record inside the context."""
     if damaged is None:
         yield
         return
@@ -279,7 +287,7 @@ _logs: list[CommitLog] = []
 
 
 def _log_of_three_files(folders: pytest.TempPathFactory) -> CommitLog:
-    """One log for all examples; `_SPANS` are its records."""
+    """Return one log for all examples. `_SPANS` lists its records."""
     if not _logs:
         harness = BrokerHarness(folders.mktemp("log") / "store", log_file_bytes=1 << 16)
         for i in range(500):

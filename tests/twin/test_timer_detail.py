@@ -25,7 +25,7 @@ turn_rows = st.lists(
     st.tuples(
         st.one_of(st.integers(0, 60), st.integers(0, 1 << 20)),  # queue offset
         st.integers(-3, 400).map(lambda slot: WRITE_MS + 1000 * slot),
-        st.integers(-2000, 3000),  # due time, from the slot on
+        st.integers(-2000, 3000),  # due time, relative to the slot
         st.sampled_from([1, 1 | MAGIC_ROLL, 1 | MAGIC_DELETE]),
         st.sampled_from([LONG_DELAY_MS, LONG_DELAY_MS + 1]),
         st.integers(0, 1 << 50),
@@ -36,7 +36,7 @@ turn_rows = st.lists(
 )
 
 
-def made_of(cases: list[tuple[int, ...]]) -> npt.NDArray[Any]:
+def build_rows(cases: list[tuple[int, ...]]) -> npt.NDArray[Any]:
     made = np.zeros(len(cases), TURN_ROW)
     for row, (offset, slot_ms, after_ms, magic, delay_ms, position, topic_hash) in zip(made, cases, strict=True):
         row["origin"], row["slot_ms"], row["fire_ms"] = timer_origin(offset), slot_ms, slot_ms + after_ms
@@ -53,8 +53,8 @@ def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @settings(max_examples=60, deadline=None)
 @given(cases=turn_rows)
-def test_units_say_what_the_rows_say(cases: list[tuple[int, ...]]) -> None:
-    made = made_of(cases)
+def test_units_have_the_details_of_their_rows(cases: list[tuple[int, ...]]) -> None:
+    made = build_rows(cases)
     units, slots_ms = rows.units_of(made, WRITE_MS)
     made = made[made["order"]]
     found = read_details(units)
@@ -67,8 +67,8 @@ def test_units_say_what_the_rows_say(cases: list[tuple[int, ...]]) -> None:
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_no_flipped_bit_passes(name: str) -> None:
-    units, _ = rows.units_of(made_of([(77, WRITE_MS + 5000, 13, 1, 9000, 1 << 40, -5)]), WRITE_MS)
+def test_every_flipped_bit_of_a_detail_is_detected(name: str) -> None:
+    units, _ = rows.units_of(build_rows([(77, WRITE_MS + 5000, 13, 1, 9000, 1 << 40, -5)]), WRITE_MS)
     assert read_details(units).is_known.all()
     size = TIMER_UNIT.dtype[name].itemsize
     flipped = np.repeat(units, 8 * size)
@@ -81,14 +81,16 @@ def test_no_flipped_bit_passes(name: str) -> None:
 
 def mixed(cases: list[tuple[int, ...]], stripped: set[int]) -> npt.NDArray[Any]:
     """Units of the rows. Some have no detail."""
-    units, _ = rows.units_of(made_of(cases), WRITE_MS)
+    units, _ = rows.units_of(build_rows(cases), WRITE_MS)
     units["reserved"][[i for i in range(len(units)) if i in stripped]] = 0
     return units
 
 
 @settings(max_examples=60, deadline=None)
 @given(cases=turn_rows, stripped=st.sets(st.integers(0, 29)), first=st.integers(0, 40), count=st.integers(0, 40))
-def test_due_times(cases: list[tuple[int, ...]], stripped: set[int], first: int, count: int) -> None:
+def test_kernel_and_plain_code_fill_due_times_alike(
+    cases: list[tuple[int, ...]], stripped: set[int], first: int, count: int
+) -> None:
     units = mixed(cases, stripped)
     expected = (np.zeros(count, np.int64), np.zeros(count, np.int64))
     found = read_details(units)
@@ -107,8 +109,10 @@ def test_due_times(cases: list[tuple[int, ...]], stripped: set[int], first: int,
 
 @settings(max_examples=60, deadline=None)
 @given(cases=turn_rows, stripped=st.sets(st.integers(0, 29)), seed=st.integers(0, 1 << 30), again=st.booleans())
-def test_slots(cases: list[tuple[int, ...]], stripped: set[int], seed: int, again: bool) -> None:
-    """The messages asked for are some of those that units name, and some others; units may come in any order."""
+def test_kernel_and_plain_code_fill_slots_alike(
+    cases: list[tuple[int, ...]], stripped: set[int], seed: int, again: bool
+) -> None:
+    """The request has some messages that units name, and some others. Units come in any order."""
     units = mixed(cases, stripped)
     random = np.random.default_rng(seed)
     units = random.permutation(np.tile(units, 2) if again else units).astype(TIMER_UNIT.dtype)
