@@ -1,4 +1,4 @@
-"""Blocks over a store of their own, opened again as often as a test likes."""
+"""Blocks with a store, which a test can open again at any time."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ SIZES = BlockSizes(log_file_bytes=4096, queue_file_bytes=8 * BLOCK_UNIT.size)
 
 
 class BlockBench:
-    """One folder, whatever is opened on it."""
+    """One folder, and the store and blocks that are open on it."""
 
     def __init__(self, folder: Path, disk: SimulatedDisk, clock: ManualClock) -> None:
         self.paths, self.disk, self.clock = StorePaths(folder), disk, clock
         self.settings = BlockSettings(HOUR_MS, SIZES)
         self.settled: dict[int, Indices] = {}
-        """What the commit log says is settled, by number of the block."""
+        """The messages that the commit log settles, by block number."""
         self.open()
 
     def open(self) -> Blocks:
-        """Start anew on what is there."""
+        """Open the store and recover it."""
         settings = StoreSettings(1 << 16, 10 * 20, Host(b"\x7f\0\0\1", 10911))
         self.store = Store(self.paths, settings, self.disk, self.clock)
         self.store.recover(lambda rows, names: None)
         return self.open_blocks()
 
     def open_blocks(self) -> Blocks:
-        """Start anew on the blocks that are there."""
+        """Open the blocks and recover them."""
         self.blocks = Blocks(self.store, self.settings)
         self.blocks.load()
         self.blocks.recover()
@@ -53,7 +53,7 @@ class BlockBench:
         return self.blocks
 
     def kill(self) -> Blocks:
-        """End without a word, and start anew."""
+        """Stop without closing anything, and open again."""
         self.disk.release_locks()
         return self.open()
 
@@ -83,7 +83,7 @@ class BlockBench:
             job()
 
     def found(self) -> list[tuple[int, int, int, bytes]]:
-        """Number, index, due time and body of every message, in the order of the blocks."""
+        """Return number, index, due time and body of every message, in the order of the blocks."""
         rows = []
         for block in self.blocks:
             for first, units in block.queue.chunks():
@@ -96,7 +96,7 @@ class BlockBench:
         return rows
 
     def settle(self, number: int, *indices: int) -> None:
-        """The commit log says that these are out."""
+        """Make the commit log settle these messages."""
         before = self.settled.get(number, np.empty(0, np.int64))
         self.settled[number] = np.concatenate((before, np.array(indices, np.int64)))
 
@@ -108,5 +108,5 @@ def bench(tmp_path: Path, disk: SimulatedDisk, clock: ManualClock) -> BlockBench
 
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Callable[[str], BlockBench]:
-    """Benches on folders and disks of their own."""
+    """Make benches on separate folders and disks."""
     return lambda name: BlockBench(tmp_path / name, SimulatedDisk(), ManualClock())

@@ -1,4 +1,4 @@
-"""Blocks: which one a message belongs in, what a start finds again, and when they go."""
+"""Blocks: the block of a message, recovery at a start, and removal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def names(bench: BlockBench) -> list[str]:
     return bench.disk.list(bench.paths.blocks)
 
 
-def test_messages_go_to_the_hour_in_which_they_are_due(bench: BlockBench) -> None:
+def test_a_message_goes_to_the_block_of_its_due_hour(bench: BlockBench) -> None:
     first = bench.put(NEXT_HOUR_MS)
     last = bench.put(NEXT_HOUR_MS + HOUR_MS - 1)
     later = bench.put(NEXT_HOUR_MS + HOUR_MS)
@@ -43,14 +43,14 @@ def test_messages_go_to_the_hour_in_which_they_are_due(bench: BlockBench) -> Non
     assert first.store_ms <= last.store_ms <= later.store_ms <= again.store_ms
 
 
-def test_a_block_of_a_day_is_named_as_the_seed_has_it(bench: BlockBench) -> None:
+def test_a_block_of_a_day_has_the_name_of_the_seed(bench: BlockBench) -> None:
     bench.blocks.settings = BlockSettings(24 * HOUR_MS, SIZES)
     bench.put(NEXT_HOUR_MS)
     assert names(bench) == ["20270115"]
     assert bench.disk.list(bench.paths.blocks / "20270115") == ["checkpoint", "log", "queue"]
 
 
-def test_a_start_finds_all_of_it_again(bench: BlockBench) -> None:
+def test_a_start_recovers_all_messages(bench: BlockBench) -> None:
     for i in range(40):
         bench.put(NEXT_HOUR_MS + i * 1000 + HOUR_MS * (i % 3), b"%d" % i * 40)
     before = bench.found()
@@ -64,10 +64,8 @@ def test_a_start_finds_all_of_it_again(bench: BlockBench) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_abort_scheduled_says_that_the_stop_was_clean(
-    bench: BlockBench, caplog: pytest.LogCaptureFixture, clean: bool
-) -> None:
-    assert bench.blocks.last_stop_was_clean is None  # nothing was there to stop
+def test_abort_scheduled_marks_a_clean_stop(bench: BlockBench, caplog: pytest.LogCaptureFixture, clean: bool) -> None:
+    assert bench.blocks.last_stop_was_clean is None  # there was no earlier stop
     bench.put(NEXT_HOUR_MS)
     assert not bench.paths.abort_scheduled.exists()
     with caplog.at_level(logging.INFO, module.__name__):
@@ -87,7 +85,7 @@ def test_abort_scheduled_says_that_the_stop_was_clean(
     assert len(bench.found()) == 1
 
 
-def test_a_start_after_a_clean_stop_brings_no_block_to_disk(bench: BlockBench) -> None:
+def test_a_start_after_a_clean_stop_syncs_no_block(bench: BlockBench) -> None:
     for i in range(20):
         bench.put(NEXT_HOUR_MS + i * HOUR_MS // 4, bytes(700))
     bench.close()
@@ -97,14 +95,14 @@ def test_a_start_after_a_clean_stop_brings_no_block_to_disk(bench: BlockBench) -
     bench.put(NEXT_HOUR_MS, b"more")
     bench.flush()
     second = list(bench.blocks)[1]
-    second.queue.flag_done(np.array([1]))  # and those of a block that nothing was put in are written down
+    second.queue.flag_done(np.array([1]))  # flags of a block without new messages are written too
     bench.checkpoint()
     bench.cut_power(1, keep=0)
     assert len(bench.found()) == 21
     assert [block.queue.done().tolist() for block in bench.blocks][:2] == [[], [1]]
 
 
-def test_that_a_stop_was_clean_is_forgotten_for_good_before_anything_is_written(bench: BlockBench) -> None:
+def test_the_mark_of_a_clean_stop_is_removed_from_disk_before_any_write(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.close()
     bench.open()
@@ -112,7 +110,7 @@ def test_that_a_stop_was_clean_is_forgotten_for_good_before_anything_is_written(
     assert bench.blocks.last_stop_was_clean is False
 
 
-def test_an_abort_scheduled_that_lies_costs_nothing(bench: BlockBench) -> None:
+def test_a_false_abort_scheduled_loses_no_message(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.flush()
     bench.checkpoint()
@@ -122,7 +120,7 @@ def test_an_abort_scheduled_that_lies_costs_nothing(bench: BlockBench) -> None:
     assert bench.blocks.last_stop_was_clean is True and len(bench.found()) == 2
 
 
-def test_a_stop_with_units_that_are_not_on_disk_is_not_clean(bench: BlockBench) -> None:
+def test_a_stop_with_unsynced_units_is_not_clean(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.flush()
     bench.disk.fail_call(1, OSError(errno.EIO, "gone"), {Call.SYNC})
@@ -153,13 +151,13 @@ def test_a_start_checks_loads_maps_and_recovers_in_that_order(bench: BlockBench)
     assert [name for name in passed if name in wanted] == wanted
 
 
-def test_a_second_broker_is_refused_by_the_lock_of_the_store(bench: BlockBench) -> None:
+def test_the_lock_of_the_store_rejects_a_second_broker(bench: BlockBench) -> None:
     with pytest.raises(OSError, match="another broker runs on this store"):
         bench.open()
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_flushed_outlasts_a_power_cut(make_bench: Callable[[str], BlockBench], seed: int) -> None:
+def test_flushed_messages_survive_a_power_cut(make_bench: Callable[[str], BlockBench], seed: int) -> None:
     bench = make_bench(str(seed))
     randomness = Random(seed)
     kept: list[tuple[int, int, int, bytes]] = []
@@ -184,7 +182,7 @@ def test_what_was_flushed_outlasts_a_power_cut(make_bench: Callable[[str], Block
                 kept, put = found, set(found)
 
 
-def test_each_byte_at_which_a_power_cut_may_tear_the_log(bench: BlockBench) -> None:
+def test_a_log_torn_at_any_byte_keeps_its_complete_records(bench: BlockBench) -> None:
     bodies = [b"first", b"second"]
     puts = [bench.put(NEXT_HOUR_MS + i, body) for i, body in enumerate(bodies)]
     bench.flush()
@@ -198,7 +196,7 @@ def test_each_byte_at_which_a_power_cut_may_tear_the_log(bench: BlockBench) -> N
         shutil.rmtree(folder)
         shutil.copytree(kept, folder)
         (folder / log_name).write_bytes(whole[:torn_at].ljust(len(whole), b"\0"))
-        for name in ("queue/00000000000000000000", "checkpoint"):  # neither had reached the disk
+        for name in ("queue/00000000000000000000", "checkpoint"):  # neither was on disk
             path = folder / name
             path.write_bytes(bytes(path.stat().st_size)) if torn_at % 2 else path.unlink()
         bench.open_blocks()
@@ -209,10 +207,10 @@ def test_each_byte_at_which_a_power_cut_may_tear_the_log(bench: BlockBench) -> N
 
 @pytest.mark.parametrize("files", [1, 2, 3, 4, 5, 7])
 @pytest.mark.parametrize("at_once", [3, 1 << 13])
-def test_the_queue_is_looked_at_from_its_first_file_or_the_third_last(
+def test_a_start_checks_only_the_last_three_queue_files(
     bench: BlockBench, files: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A unit that is none is found in the files that are looked at, and passed over in those before them."""
+    """An invalid unit is repaired in the checked files, and ignored in the files before them."""
     monkeypatch.setattr("wheelmq.delay.blocks.queue.LOOKED_AT_ONCE", at_once)
     count = 8 * (files - 1) + 5
     for i in range(count):
@@ -222,7 +220,7 @@ def test_the_queue_is_looked_at_from_its_first_file_or_the_third_last(
         [folder] = bench.paths.blocks.iterdir()
         path = folder / "queue" / f"{number * 8 * 24:020d}"
         raw = path.read_bytes()
-        path.write_bytes(bytes([raw[0] ^ 0x40]) + raw[1:])  # the record that it names would stand beyond the log
+        path.write_bytes(bytes([raw[0] ^ 0x40]) + raw[1:])  # the unit's record would lie beyond the log
         bench.open()
         unit = next(iter(bench.blocks)).queue.read(number * 8, 1)[0]
         is_mended = unit["position"] < 1 << 40
@@ -232,7 +230,7 @@ def test_the_queue_is_looked_at_from_its_first_file_or_the_third_last(
         bench.disk.release_locks()
 
 
-def test_units_that_are_gone_are_written_again_from_the_log(bench: BlockBench) -> None:
+def test_lost_units_are_rebuilt_from_the_log(bench: BlockBench) -> None:
     for i in range(30):
         bench.put(NEXT_HOUR_MS + i, b"%d" % i)
     before = bench.found()
@@ -243,8 +241,8 @@ def test_units_that_are_gone_are_written_again_from_the_log(bench: BlockBench) -
 
 
 @pytest.mark.parametrize("field", ["size", "position"])
-def test_a_unit_that_names_too_much_costs_no_message(bench: BlockBench, field: str) -> None:
-    """The next record begins before the end that it says."""
+def test_a_unit_with_a_wrong_span_loses_no_message(bench: BlockBench, field: str) -> None:
+    """The next record begins before the end that the unit names."""
     for i in range(5):
         bench.put(NEXT_HOUR_MS + i, b"%d" % i)
     before = bench.found()
@@ -258,7 +256,7 @@ def test_a_unit_that_names_too_much_costs_no_message(bench: BlockBench, field: s
     assert bench.found() == before
 
 
-def test_a_record_that_was_on_disk_and_is_damaged_ends_no_log(bench: BlockBench) -> None:
+def test_a_damaged_record_that_was_synced_fails_the_start(bench: BlockBench) -> None:
     puts = [bench.put(NEXT_HOUR_MS + i) for i in range(5)]
     bench.close()
     folder = bench.paths.blocks / "2027011509"
@@ -272,7 +270,7 @@ def test_a_record_that_was_on_disk_and_is_damaged_ends_no_log(bench: BlockBench)
     assert path.read_bytes() == raw
 
 
-def test_a_body_that_has_changed_is_handed_to_nobody(bench: BlockBench) -> None:
+def test_a_damaged_body_is_not_returned(bench: BlockBench) -> None:
     puts = [bench.put(NEXT_HOUR_MS + i, b"body of some length") for i in range(3)]
     bench.close()
     path = bench.paths.blocks / "2027011509" / "log" / "00000000000000000000"
@@ -284,7 +282,7 @@ def test_a_body_that_has_changed_is_handed_to_nobody(bench: BlockBench) -> None:
     assert [block.record_at(one.position) is not None for one in puts] == [True, False, True]
 
 
-def test_a_log_that_is_gone_is_told(bench: BlockBench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_log_is_logged(bench: BlockBench, caplog: pytest.LogCaptureFixture) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.close()
     shutil.rmtree(bench.paths.blocks / "2027011509" / "log")
@@ -296,12 +294,12 @@ def test_a_log_that_is_gone_is_told(bench: BlockBench, caplog: pytest.LogCapture
     assert bench.put(NEXT_HOUR_MS).index == 1
 
 
-def test_an_index_is_given_once_though_its_message_was_out_before_it_was_on_disk(bench: BlockBench) -> None:
+def test_the_index_of_a_lost_message_is_not_reused_if_the_log_settles_it(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.flush()
     for _ in range(3):
         bench.put(NEXT_HOUR_MS)
-    bench.settle(1, 2)  # released, and that reached the disk before the message itself
+    bench.settle(1, 2)  # its release reached the disk before the message did
     bench.cut_power(1, keep=0)
     assert len(bench.found()) == 1
     assert bench.put(NEXT_HOUR_MS, b"new").index == 3
@@ -314,7 +312,7 @@ def test_an_index_is_given_once_though_its_message_was_out_before_it_was_on_disk
     assert [row[1] for row in bench.found()] == [0, 3]
 
 
-def test_a_checkpoint_that_fails_holds_up_no_other_block(bench: BlockBench) -> None:
+def test_a_failed_checkpoint_does_not_delay_other_blocks(bench: BlockBench) -> None:
     for i in range(3):
         bench.put(NEXT_HOUR_MS + i * HOUR_MS)
     bench.flush()
@@ -326,30 +324,30 @@ def test_a_checkpoint_that_fails_holds_up_no_other_block(bench: BlockBench) -> N
     ]  # fmt: skip
 
 
-def test_what_is_out_stays_flagged_when_the_commit_log_forgets_it(bench: BlockBench) -> None:
+def test_flags_outlast_the_records_that_settled_the_messages(bench: BlockBench) -> None:
     for i in range(20):
         bench.put(NEXT_HOUR_MS + i)
     bench.flush()
     bench.settle(1, 3, 4, 17)
     bench.kill()
     bench.checkpoint()
-    bench.settled.clear()  # those records expired
+    bench.settled.clear()  # the settling records expired
     bench.cut_power(7, keep=0)
     [block] = bench.blocks
     assert block.queue.done().tolist() == [3, 4, 17]
 
 
-def test_units_written_again_keep_their_flags(bench: BlockBench) -> None:
+def test_rebuilt_units_keep_their_flags(bench: BlockBench) -> None:
     for i in range(6):
         bench.put(NEXT_HOUR_MS + i)
     [block] = bench.blocks
     block.queue.flag_done(np.array([1, 4]))
-    bench.kill()  # no checkpoint says that the units are on disk
+    bench.kill()  # no checkpoint confirms that the units are on disk
     [block] = bench.blocks
     assert block.queue.done().tolist() == [1, 4]
 
 
-def test_numbers_are_not_given_again_while_the_log_names_them(bench: BlockBench) -> None:
+def test_block_numbers_are_not_reused_while_the_log_names_them(bench: BlockBench) -> None:
     assert bench.put(NEXT_HOUR_MS).number == 1
     bench.settle(41)
     bench.kill()
@@ -361,7 +359,7 @@ def test_numbers_are_not_given_again_while_the_log_names_them(bench: BlockBench)
     assert numbers == [module.NUMBER_MAX, 2, 3]  # 1 is in use
 
 
-def test_past_blocks_go_when_all_of_them_is_out(bench: BlockBench) -> None:
+def test_a_past_block_is_removed_once_all_its_messages_are_settled(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.put(NEXT_HOUR_MS + HOUR_MS)
     past, later = bench.blocks
@@ -379,9 +377,7 @@ def test_past_blocks_go_when_all_of_them_is_out(bench: BlockBench) -> None:
 
 
 @pytest.mark.parametrize("nth", range(1, 10))
-def test_a_block_that_could_not_be_removed_goes_the_next_time(
-    bench: BlockBench, caplog: pytest.LogCaptureFixture, nth: int
-) -> None:
+def test_a_failed_removal_of_a_block_is_retried(bench: BlockBench, caplog: pytest.LogCaptureFixture, nth: int) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.flush()
     [block] = bench.blocks
@@ -396,13 +392,13 @@ def test_a_block_that_could_not_be_removed_goes_the_next_time(
             with pytest.raises(BlockGoing):
                 bench.put(NEXT_HOUR_MS)  # the clock was set back
             block.queue.flag_done(np.array([0]))
-            assert bench.blocks.checkpoint_job() is None  # it would say that the block is there
+            assert bench.blocks.checkpoint_job() is None  # it would declare the block present
     assert names(bench) == [] and "could not be removed" in caplog.text
 
 
 @pytest.mark.parametrize("nth", range(1, 14))
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_removal_that_is_cut_short_goes_on_at_the_next_start(bench: BlockBench, nth: int, cut: bool) -> None:
+def test_an_interrupted_removal_continues_at_the_next_start(bench: BlockBench, nth: int, cut: bool) -> None:
     for i in range(40):
         bench.put(NEXT_HOUR_MS + i, bytes(100))
     bench.flush()
@@ -414,13 +410,13 @@ def test_a_removal_that_is_cut_short_goes_on_at_the_next_start(bench: BlockBench
         job()
     bench.disk.heal()
     _ = bench.cut_power(nth) if cut else bench.kill()
-    if nth == 1:  # not even its checkpoint says that it goes; and a kill leaves that where a power cut may not
+    if nth == 1:  # the mark of the removal is not synced: a kill may keep it, a power cut does not
         assert len(bench.found()) in ((40,) if cut else (0, 40))
     else:
         assert bench.found() == [] and names(bench) == []
 
 
-def test_a_full_disk_changes_nothing(bench: BlockBench) -> None:
+def test_a_full_disk_rejects_messages_and_changes_nothing(bench: BlockBench) -> None:
     for i in range(8):
         bench.put(NEXT_HOUR_MS + i)
     before = bench.found()
@@ -440,8 +436,8 @@ def test_a_full_disk_changes_nothing(bench: BlockBench) -> None:
     assert len(bench.found()) == 10
 
 
-def test_a_record_has_room_to_its_end(bench: BlockBench) -> None:
-    """A store to what has no room on a full disk would end the process."""
+def test_disk_space_is_reserved_to_the_end_of_a_record(bench: BlockBench) -> None:
+    """A write to a mapped page without disk space would end the process."""
     bench.blocks.settings = BlockSettings(HOUR_MS, BlockSizes(4 * LOG_STEP_BYTES, SIZES.queue_file_bytes))
     bench.put(NEXT_HOUR_MS, bytes(LOG_STEP_BYTES - 1000))
     bench.disk.is_full = lambda path: True
@@ -452,7 +448,7 @@ def test_a_record_has_room_to_its_end(bench: BlockBench) -> None:
     assert bench.put(NEXT_HOUR_MS, bytes(1000)).index == 2
 
 
-def test_what_can_never_be_stored(bench: BlockBench) -> None:
+def test_messages_that_never_fit_are_rejected(bench: BlockBench) -> None:
     with pytest.raises(PropertiesTooLong):
         bench.put(NEXT_HOUR_MS, LONG="x" * 40_000)
     with pytest.raises(RecordTooLong):
@@ -460,7 +456,7 @@ def test_what_can_never_be_stored(bench: BlockBench) -> None:
     assert bench.put(NEXT_HOUR_MS).index == 0
 
 
-def test_a_failed_sync_leaves_messages_that_are_not_on_disk(bench: BlockBench) -> None:
+def test_a_failed_sync_confirms_no_message(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.disk.sync_error = OSError(errno.EIO, "gone")
     upto, job = bench.blocks.flush_job()
@@ -469,7 +465,7 @@ def test_a_failed_sync_leaves_messages_that_are_not_on_disk(bench: BlockBench) -
     assert (upto, bench.blocks.synced) == (1, 0)
 
 
-def test_blocks_of_another_length_join_those_that_are_there(bench: BlockBench) -> None:
+def test_blocks_of_another_length_do_not_overlap_existing_blocks(bench: BlockBench) -> None:
     bench.put(NEXT_HOUR_MS)
     bench.blocks.settings = BlockSettings(2 * HOUR_MS, SIZES)
     even = NEXT_HOUR_MS - NEXT_HOUR_MS % (2 * HOUR_MS)
@@ -490,7 +486,7 @@ def test_store_times_do_not_decrease_when_the_clock_is_set_back(bench: BlockBenc
     assert bench.put(NEXT_HOUR_MS + HOUR_MS).store_ms == first.store_ms
 
 
-def test_a_folder_that_is_no_block_stays(bench: BlockBench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_is_no_block_is_kept(bench: BlockBench, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("2027", "20271301", "202701150960", "notes"):
         (bench.paths.blocks / name).mkdir(parents=True)
     bench.kill()

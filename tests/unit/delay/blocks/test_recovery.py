@@ -1,4 +1,4 @@
-"""What a start reads of a block's log, many records at a time, is what it would read record by record."""
+"""A start reads many records of a block's log at a time. The result is that of reading them one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wheelmq.store.recovery import InternedNames, LogDamaged, Rows
 
 
 def record_by_record(block: Block, rows: Rows, names: InternedNames, *, is_named: bool) -> None:
-    """`Block._queue_again` the plain way: each record is decoded, and looked at alone."""
+    """The plain form of `Block._queue_again`: it decodes and checks each record alone."""
     for position in rows[:, col.POSITION].tolist():
         record = decode_record(block.log.files.file_at(position).view[position % block.log.files.file_bytes :])
         message, index, queue = record.message, record.queue_offset, block.queue
@@ -49,8 +49,8 @@ def record_by_record(block: Block, rows: Rows, names: InternedNames, *, is_named
         queue.add(*unit, flags | (found["flags"] & FLAG_DONE if is_same else 0))
 
 
-def what_is_found(bench: BlockBench) -> object:
-    """Every unit of every block, or why the store is refused."""
+def recovered_state(bench: BlockBench) -> object:
+    """Return every unit of every block, or the reason why the start fails."""
     try:
         bench.open_blocks()
     except LogDamaged as error:
@@ -60,7 +60,7 @@ def what_is_found(bench: BlockBench) -> object:
 
 
 def fill(bench: BlockBench, randomness: Random) -> None:
-    """Blocks whose logs and queues have some files, flags and blanks, and checkpoints somewhere."""
+    """Fill blocks with several log and queue files, flags, blanks and some checkpoints."""
     for i in range(randomness.randrange(20, 90)):
         due_ms = NEXT_HOUR_MS + HOUR_MS * randomness.randrange(2) + randomness.randrange(HOUR_MS)
         bench.put(due_ms, randomness.randbytes(randomness.randrange(1, 300)), KEYS=randomness.choice(["k", "é"]))
@@ -80,7 +80,7 @@ def fill(bench: BlockBench, randomness: Random) -> None:
 
 
 def damage(bench: BlockBench, randomness: Random) -> None:
-    """Bytes changed anywhere in what is there, units or checkpoints gone, a record put where another was."""
+    """Change random bytes, clear units or checkpoints, or repeat a record in place of the next."""
     files = sorted(path for path in bench.paths.blocks.rglob("*") if path.is_file())
     for _ in range(randomness.randrange(4)):
         path = randomness.choice(files)
@@ -100,7 +100,7 @@ def damage(bench: BlockBench, randomness: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_many_at_a_time_or_one_by_one(
+def test_batched_recovery_equals_recovery_record_by_record(
     make_bench: Callable[[str], BlockBench], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     randomness = Random(seed)
@@ -111,14 +111,14 @@ def test_many_at_a_time_or_one_by_one(
     kept = bench.paths.root / "kept"
     shutil.copytree(bench.paths.blocks, kept)
     monkeypatch.setattr(recovery, "CHUNK_ROWS", randomness.choice([1, 3, 50_000]))
-    together = what_is_found(bench)
+    together = recovered_state(bench)
     shutil.rmtree(bench.paths.blocks)
     shutil.copytree(kept, bench.paths.blocks)
     monkeypatch.setattr(Block, "_queue_again", record_by_record)
-    assert what_is_found(bench) == together
+    assert recovered_state(bench) == together
 
 
-def test_units_over_files_with_blanks_and_flags_between(bench: BlockBench) -> None:
+def test_many_units_are_added_across_files_blanks_and_flags(bench: BlockBench) -> None:
     for i in range(5):
         bench.put(NEXT_HOUR_MS + i)
     [block] = bench.blocks
@@ -135,19 +135,19 @@ def test_units_over_files_with_blanks_and_flags_between(bench: BlockBench) -> No
     assert set(units["flags"][units["size"] == 0].tolist()) == {FLAG_BLANK}
     queue.end = 4
     (position, size, due_ms, flags) = before[0]
-    for moved, stays in ((0, False), (0, True), (1, False)):  # what is flagged stays so where the unit is the same
+    for moved, stays in ((0, False), (0, True), (1, False)):  # an unchanged unit keeps its flag
         queue.add_many(*(np.array([value]) for value in (4, position + moved, size, due_ms, flags)))
         assert bool(queue.read(4, 1)["flags"][0] & FLAG_DONE) is stays
         queue.flag_done(np.array([4]))
         queue.end = 4
 
 
-def test_records_behind_units_but_for_the_damaged_ones(bench: BlockBench, caplog: pytest.LogCaptureFixture) -> None:
+def test_units_of_damaged_records_give_no_rows(bench: BlockBench, caplog: pytest.LogCaptureFixture) -> None:
     for i in range(60):
         bench.put(NEXT_HOUR_MS + i, b"body of %d" % i)
     [block] = bench.blocks
     units = np.concatenate([units for _, units in block.queue.chunks()])
-    hurt = {7: 0, 8: 90, 30: 28, 59: 90}  # a head, a body, the position that it names, the last one's body
+    hurt = {7: 0, 8: 90, 30: 28, 59: 90}  # a head, a body, a stored position, the last body
     for index, at in hurt.items():
         position = int(units["position"][index]) + at
         files: MappedSequence = block.log.files

@@ -1,4 +1,4 @@
-"""Messages of blocks on their way out, where jobs end between ticks and disks refuse."""
+"""Messages of blocks until their release, with jobs that end between ticks and with failing disks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def submit(harness: BrokerHarness, seconds: int, body: bytes) -> Ask:
 
 
 def to_middle_of_block(harness: BrokerHarness) -> None:
-    """To half a second behind the start of a block of 10 s."""
+    """Advance to half a second after the start of a block of 10 s."""
     harness.clock.advance((10_500 - harness.now_ms) % 10_000)
     harness.settle()
 
@@ -37,8 +37,8 @@ def run_all(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize("seconds", [54, 58])
-def test_what_a_flush_brings_to_disk_as_a_turn_is_planned(tmp_path: Path, seconds: int) -> None:
-    """It is in the block of what the wheel has counted (54), or in one of its own (58)."""
+def test_messages_flushed_while_a_turn_is_planned_are_delivered(tmp_path: Path, seconds: int) -> None:
+    """The second message is in a block that the wheel has counted (54), or in a block of its own (58)."""
     worker, background = HeldWorker(), HeldWorker()
     with BrokerHarness(
         tmp_path, worker=worker, background=background, flush_mode="SYNC_FLUSH", timer_lead_ms=30_000
@@ -76,7 +76,7 @@ def test_what_a_flush_brings_to_disk_as_a_turn_is_planned(tmp_path: Path, second
         assert harness.bodies("T") == [b"A", b"B"]
 
 
-def test_a_block_stays_while_what_settles_its_last_message_may_be_lost(tmp_path: Path) -> None:
+def test_a_block_stays_while_the_record_that_settles_it_may_be_lost(tmp_path: Path) -> None:
     worker, background = HeldWorker(), HeldWorker()
     with BrokerHarness(tmp_path, worker=worker, background=background, clean_resource_interval_ms=100) as harness:
         to_middle_of_block(harness)
@@ -104,7 +104,7 @@ def test_a_block_stays_while_what_settles_its_last_message_may_be_lost(tmp_path:
         assert len(harness.broker.blocks) == 0
 
 
-def test_nothing_counts_as_flagged_beyond_what_has_queue_units(tmp_path: Path) -> None:
+def test_flags_do_not_pass_the_end_of_the_dispatched_log(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=1 << 30) as harness:
         to_middle_of_block(harness)
         submit(harness, 3, b"A")
@@ -121,7 +121,7 @@ def test_nothing_counts_as_flagged_beyond_what_has_queue_units(tmp_path: Path) -
         assert harness.broker.block_scheduler.flagged_to == harness.broker.store.log.end > end
 
 
-def test_flags_that_a_failed_sync_left_off_the_disk_hold_up_the_log(tmp_path: Path) -> None:
+def test_unsynced_flags_keep_the_settling_records_in_the_log(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=1 << 30, checkpoint_ms=1 << 30) as harness:
         lane, log = harness.broker.block_scheduler, harness.broker.store.log
         to_middle_of_block(harness)
@@ -143,7 +143,7 @@ def test_flags_that_a_failed_sync_left_off_the_disk_hold_up_the_log(tmp_path: Pa
         assert lane.needed_from() <= released_from < log.synced
 
 
-def test_a_block_that_was_partly_removed_takes_no_message(tmp_path: Path) -> None:
+def test_a_partly_removed_block_rejects_messages(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, flush_mode="SYNC_FLUSH", clean_resource_interval_ms=1000) as harness:
         to_middle_of_block(harness)
         submit(harness, 3, b"A")
@@ -167,10 +167,10 @@ def test_a_block_that_was_partly_removed_takes_no_message(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ends", [None, "clean", "killed"])
-def test_a_number_is_free_again_once_the_log_names_it_no_more(
+def test_a_block_number_is_free_once_the_log_no_longer_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str | None
 ) -> None:
-    """However often the broker starts anew: what is sent meanwhile names no block."""
+    """Restarts make no difference: the messages sent meanwhile name no block."""
     monkeypatch.setattr("wheelmq.delay.blocks.blocks.NUMBER_MAX", 5)
     hours = ";".join(f"{hour:02d}" for hour in range(24))
     with BrokerHarness(
@@ -204,7 +204,7 @@ def test_a_number_is_free_again_once_the_log_names_it_no_more(
         harness.clock.advance(2 * 3_600_000)
         harness.advance(1000)
         assert harness.broker.store.log.start > 0
-        harness.broker.timer.arm(found[0], enqueue_ms=0, by="pipeline")  # out of a turn that was planned before
+        harness.broker.timer.arm(found[0], enqueue_ms=0, by="pipeline")  # from a turn planned earlier
         harness.advance(100)
         assert send_one(b"again").code == ResponseCode.SUCCESS
         assert harness.bodies("T")[-1] == b"again"
@@ -213,7 +213,7 @@ def test_a_number_is_free_again_once_the_log_names_it_no_more(
         assert harness.bodies("T")[-1] == b"again" and harness.broker.blocks.last_number == 1
 
 
-def test_nothing_is_kept_of_the_stream_of_a_block_that_is_gone(tmp_path: Path) -> None:
+def test_a_removed_block_leaves_nothing_of_its_stream(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, clean_resource_interval_ms=500) as harness:
         to_middle_of_block(harness)
         timer = harness.broker.timer
@@ -223,7 +223,7 @@ def test_nothing_is_kept_of_the_stream_of_a_block_that_is_gone(tmp_path: Path) -
         harness.advance(15_000)
         assert len(harness.broker.blocks) == 0
         assert not timer.armed.was_armed(stale[:, ref.ORIGIN]).any()
-        timer.arm(stale, enqueue_ms=0, by="pipeline")  # out of a turn that was planned before
+        timer.arm(stale, enqueue_ms=0, by="pipeline")  # from a turn planned earlier
         harness.advance(1000)
         assert harness.broker.releaser.counts["unreadable"] == 0 and harness.bodies("T") == [b"A"]
         harness.restart()

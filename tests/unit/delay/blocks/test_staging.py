@@ -1,4 +1,4 @@
-"""What tasks read of blocks, mapped and over the wire."""
+"""The rows that tasks read from blocks, from mapped files and over the wire."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def wire_view(harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Segment], 
     return WireView(ask, store_sizes(chosen))
 
 
-def test_rows_are_those_that_the_plan_counts(harness: BrokerHarness, plan: TurnPlan) -> None:
+def test_the_rows_are_those_that_the_plan_counts(harness: BrokerHarness, plan: TurnPlan) -> None:
     chosen = harness.broker.settings
     rows = rows_of(StoreView(chosen.store_path, store_sizes(chosen)), plan)
     assert plan.blocks is not None and len(rows) == plan.blocks.rows
@@ -66,7 +66,7 @@ def test_rows_are_those_that_the_plan_counts(harness: BrokerHarness, plan: TurnP
     assert (rows["turn"] == plan.turn).all() and (rows["kind"] == BLOCKS).all()
 
 
-def test_the_wire_gives_the_same(harness: BrokerHarness, plan: TurnPlan) -> None:
+def test_the_wire_gives_the_same_rows_as_mapped_files(harness: BrokerHarness, plan: TurnPlan) -> None:
     chosen = harness.broker.settings
     mapped = rows_of(StoreView(chosen.store_path, store_sizes(chosen)), plan)
     assert np.array_equal(rows_of(wire_view(harness, plan, lambda told: told), plan), mapped)
@@ -82,14 +82,14 @@ def test_the_wire_gives_the_same(harness: BrokerHarness, plan: TurnPlan) -> None
     ],
     ids=["another crc", "shorter", "nothing", "more"],
 )
-def test_an_answer_that_is_not_as_it_must_be(
+def test_an_invalid_answer_raises_store_unreadable(
     harness: BrokerHarness, plan: TurnPlan, bend: Callable[[Segment], Segment]
 ) -> None:
     with pytest.raises(StoreUnreadable):
         rows_of(wire_view(harness, plan, bend), plan)
 
 
-def test_what_the_broker_does_not_give(harness: BrokerHarness, plan: TurnPlan) -> None:
+def test_the_broker_rejects_invalid_portions_of_a_block(harness: BrokerHarness, plan: TurnPlan) -> None:
     chosen = harness.broker.settings
     files = StoreView(chosen.store_path, store_sizes(chosen))
     assert plan.blocks is not None
@@ -101,7 +101,7 @@ def test_what_the_broker_does_not_give(harness: BrokerHarness, plan: TurnPlan) -
     assert units == 120
 
 
-def test_a_queue_that_ends_too_soon(harness: BrokerHarness, plan: TurnPlan) -> None:
+def test_a_queue_that_ends_too_soon_raises_store_unreadable(harness: BrokerHarness, plan: TurnPlan) -> None:
     chosen = harness.broker.settings
     assert plan.blocks is not None
     number, name, _ = plan.blocks.blocks[0]
