@@ -1,4 +1,4 @@
-"""What a broker of Apache's would deliver out of a store that was stopped cleanly: what is pending, and no more."""
+"""Messages that Apache's broker would deliver from a cleanly stopped store: the pending ones, and no others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRECISION_MS = 1000
 
 
 SLOTS: Final = 60
-"""Slots that are read from timercheck's on, where a test does not ask for more."""
+"""Number of slots that are read, from timercheck's slot on, if a test does not ask for more."""
 
 
 def delivered_by_apache(root: Path, slots: int = SLOTS) -> list[int]:
@@ -59,7 +59,7 @@ def pending(root: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("turns", [False, True])
-def test_only_what_is_pending(harness: BrokerHarness, tmp_path: Path, turns: bool) -> None:
+def test_apache_delivers_only_pending_messages(harness: BrokerHarness, tmp_path: Path, turns: bool) -> None:
     model = PipelineModel(harness)
     work = model.work if turns else None
     for delay_ms in (100, 400, 700, 950, 1400, 2900, 7000, 25_000):
@@ -72,8 +72,8 @@ def test_only_what_is_pending(harness: BrokerHarness, tmp_path: Path, turns: boo
     assert delivered_by_apache(store) == [3, 4, 5, 6, 7]
 
 
-def test_a_burst_that_is_still_leaving(tmp_path: Path) -> None:
-    """A stop in its midst: what is out of it has units seconds behind the present slot, and is passed over."""
+def test_apache_delivers_only_the_rest_of_an_interrupted_burst(tmp_path: Path) -> None:
+    """The units of the released messages lie seconds before the present slot. Apache skips them."""
     store = tmp_path / "store"
     with BrokerHarness(store, release_slice_ms=0.0) as harness:
         model = PipelineModel(harness)
@@ -144,7 +144,7 @@ def test_the_next_start_restores_hidden_units(harness: BrokerHarness, tmp_path: 
     assert counted() == before
 
 
-def test_the_time_limit(
+def test_units_beyond_the_time_limit_are_not_checked(
     harness: BrokerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("T", delay_ms=8000, properties={props.UNIQ_KEY: "K"})
@@ -155,8 +155,10 @@ def test_the_time_limit(
     assert delivered_by_apache(tmp_path / "store") == [0]
 
 
-def test_many_units_in_several_batches(harness: BrokerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each third message is cancelled, and other records lie between: units are found batch by batch."""
+def test_settled_units_are_found_in_several_batches(
+    harness: BrokerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each third message is cancelled, and other records lie in between."""
     monkeypatch.setattr("wheelmq.delay.timer.settled_units.UNITS_AT_ONCE", 7)
     for i in range(60):
         harness.send("T", delay_ms=8000 + 100 * (i * 37 % 60), properties={props.UNIQ_KEY: f"K{i}"})
@@ -169,16 +171,16 @@ def test_many_units_in_several_batches(harness: BrokerHarness, tmp_path: Path, m
     assert delivered_by_apache(tmp_path / "store") == left
 
 
-def test_here_all_goes_on_as_before(harness: BrokerHarness) -> None:
+def test_our_broker_continues_as_before(harness: BrokerHarness) -> None:
     for delay_ms in range(2000, 12_000, 20):
         harness.send("T", b"%d" % delay_ms, delay_ms=delay_ms)
     harness.restart()
     assert harness.broker.timer.indexed_to == 0
-    harness.advance(12_000)  # without a pipeline, which needs not come for what no turn has indexed
+    harness.advance(12_000)  # without a pipeline: no turn has indexed these messages
     assert sorted(map(int, harness.bodies("T"))) == list(range(2000, 12_000, 20))
 
 
-def test_a_record_that_cannot_be_read_does_not_stop_the_stop(
+def test_an_unreadable_record_does_not_fail_the_stop(
     harness: BrokerHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("T", b"one", delay_ms=8000)

@@ -1,4 +1,4 @@
-"""Slots that are too full: what is counted in them, and what is refused."""
+"""Slots that are too full: their counts, and the sends that they reject."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def refused_share(limit: int, count: int) -> float:
     return sum(congestion.refuses(DUE_MS, randomness) for _ in range(2000)) / 2000
 
 
-class TestRefusals:
-    def test_none_up_to_the_limit(self) -> None:
+class TestRejections:
+    def test_no_send_is_rejected_up_to_the_limit(self) -> None:
         assert [refused_share(100, count) for count in (0, 50, 100)] == [0, 0, 0]
 
-    def test_all_from_twice_the_limit_on(self) -> None:
+    def test_every_send_is_rejected_from_twice_the_limit_on(self) -> None:
         assert [refused_share(100, count) for count in (200, 201, 5000)] == [1, 1, 1]
 
     @pytest.mark.parametrize("over", [1, 25, 50, 75, 99])
-    def test_the_more_the_fuller_between_them(self, over: int) -> None:
+    def test_the_rejected_share_grows_above_the_limit(self, over: int) -> None:
         assert refused_share(100, 100 + over) == pytest.approx(over / 100, abs=0.04)
 
-    def test_a_limit_of_nothing(self) -> None:
+    def test_a_limit_of_zero_accepts_sends_only_to_empty_slots(self) -> None:
         assert (refused_share(0, 0), refused_share(0, 1)) == (0, 1)
 
-    def test_of_the_other_slots_nothing(self) -> None:
+    def test_a_full_slot_rejects_only_sends_to_itself(self) -> None:
         congestion = filled(1, 10)
         slot_ms = SLOT_S * 1000
         for due_ms in (slot_ms, slot_ms + 1001, DUE_MS + 120_000):
@@ -57,27 +57,27 @@ class TestRefusals:
             assert congestion.refuses(due_ms, Random(1))
         assert congestion.refused == 2
 
-    def test_without_a_limit_nothing_is_counted(self) -> None:
+    def test_slots_are_not_counted_without_a_limit(self) -> None:
         congestion = filled(NO_LIMIT, 10)
         assert (congestion.waiting(DUE_MS), len(congestion.table)) == (0, 1)
         assert not congestion.refuses(DUE_MS, Random(1))
 
 
 class TestCounts:
-    def test_a_place_counts_for_one_time(self) -> None:
+    def test_a_place_of_the_table_counts_only_one_slot_time(self) -> None:
         congestion = filled(10, 3)
         congestion.add(DUE_MS + 120_000, START_MS + 120_000)
         assert [congestion.waiting(DUE_MS), congestion.waiting(DUE_MS + 120_000)] == [0, 1]
         congestion.remove(DUE_MS)
         assert congestion.waiting(DUE_MS + 120_000) == 1
 
-    def test_never_less_than_none(self) -> None:
+    def test_a_count_never_falls_below_zero(self) -> None:
         congestion = filled(10, 1)
         congestion.remove(DUE_MS)
         congestion.remove(DUE_MS)
         assert congestion.waiting(DUE_MS) == 0
 
-    def test_a_round_away_it_counts_once_it_has_rolled(self) -> None:
+    def test_a_message_beyond_the_table_counts_after_its_roll(self) -> None:
         congestion = Congestion(10, 1000, 120)
         due_ms = START_MS + 200_000
         congestion.add(due_ms, START_MS)
@@ -92,7 +92,7 @@ class TestCounts:
         dues=st.lists(st.integers(START_MS + 1, START_MS + 130_000), max_size=40),
         precision_ms=st.sampled_from([100, 1000]),
     )
-    def test_recovery_counts_what_was_counted(self, dues: list[int], precision_ms: int) -> None:
+    def test_recovery_restores_the_counts(self, dues: list[int], precision_ms: int) -> None:
         one, other = Congestion(10, precision_ms, 120), Congestion(10, precision_ms, 120)
         for due_ms in dues:
             one.add(due_ms, START_MS)
@@ -105,8 +105,8 @@ def pending_by_slot(harness: BrokerHarness, bodies: dict[bytes, int]) -> Counter
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_over_a_life(tmp_path: Path, clean: bool) -> None:
-    """Sends, near and far, cancels, rolls and a stop: each slot counts what waits in it."""
+def test_each_slot_counts_its_waiting_messages(tmp_path: Path, clean: bool) -> None:
+    """Holds over near and far sends, cancels, rolls and a stop."""
     with BrokerHarness(tmp_path, timer_congest_num_each_slot=1000) as harness:
         model, randomness = PipelineModel(harness), Random(3)
         due_ms: dict[bytes, int] = {}

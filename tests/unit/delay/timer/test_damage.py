@@ -1,4 +1,4 @@
-"""Flipped bits in the timer log and in the bodies of the log: nobody gets what is damaged, and nobody else is late."""
+"""Flipped bits in the timer log and in bodies. Damaged messages are not delivered, and the others are on time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELD_BYTES = sorted(
 
 
 def fill(folder: Path) -> int:
-    """A store with timers due between 6 and 14 s, all indexed, killed after 4 s; the time then."""
+    """Make a store with indexed timers due after 6 or 14 s. It is killed after 4 s; returns the time then."""
     with BrokerHarness(folder) as harness:
         for i in range(COUNT):
             harness.send("T", b"%d" % i, delay_ms=6000 if i % 2 else 14_000)
@@ -34,7 +34,7 @@ def fill(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("at", FIELD_BYTES)
-def test_a_bit_in_the_timer_log(tmp_path: Path, at: int) -> None:
+def test_a_flipped_bit_in_the_timer_log_loses_no_message(tmp_path: Path, at: int) -> None:
     now_ms = fill(tmp_path)
     [path] = (tmp_path / "timerlog").iterdir()
     raw = bytearray(path.read_bytes())
@@ -45,15 +45,15 @@ def test_a_bit_in_the_timer_log(tmp_path: Path, at: int) -> None:
         assert sorted(harness.bodies("T")) == sorted(b"%d" % i for i in range(COUNT))
 
 
-class TestBodies:
+class TestDamagedBodies:
     def go_on(self, harness: BrokerHarness) -> None:
-        """A later message, and a checkpoint that says that all before it is on disk."""
+        """Send a later message, and wait for a checkpoint that covers all messages before it."""
         harness.advance(1000)
         harness.send("Other")
         harness.advance(4000)
 
     def damaged(self, folder: Path, body: bytes, *, walk: bool = True) -> None:
-        """Flip a bit of `body`; the next start is to walk the whole log if that is so."""
+        """Flip a bit of `body`. If `walk` is true, the next start walks the whole log."""
         [path] = (folder / "commitlog").iterdir()
         raw = bytearray(path.read_bytes())
         raw[raw.index(body)] ^= 1
@@ -61,7 +61,7 @@ class TestBodies:
         if walk:
             (folder / "config" / "snapshot").unlink(missing_ok=True)
 
-    def test_of_a_message(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_damaged_message_is_logged_and_skipped(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with BrokerHarness(tmp_path) as harness:
             for body in (b"first", b"second", b"third"):
                 harness.send("T", body)
@@ -76,7 +76,7 @@ class TestBodies:
             assert harness.ask(view).code == 1
 
     @pytest.mark.parametrize("walk", [True, False], ids=["log walked", "snapshot"])
-    def test_of_one_that_waits(self, tmp_path: Path, walk: bool) -> None:
+    def test_a_damaged_waiting_message_is_not_delivered(self, tmp_path: Path, walk: bool) -> None:
         with BrokerHarness(tmp_path) as harness:
             for body in (b"first", b"second", b"third"):
                 harness.send("T", body, delay_ms=8000)
@@ -87,7 +87,7 @@ class TestBodies:
             harness.advance(5000)
             assert harness.bodies("T") == [b"first", b"third"]
 
-    def test_it_stays_aside_over_starts_that_do_not_walk_there(
+    def test_a_damaged_message_stays_set_aside_over_later_starts(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         with BrokerHarness(tmp_path) as harness:
@@ -107,7 +107,7 @@ class TestBodies:
             assert harness.bodies("T") == [b"first", b"second", b"third"]
         assert "not the damaged one that was there" in caplog.text
 
-    def test_a_search_by_time_reads_its_time(self, tmp_path: Path) -> None:
+    def test_a_search_by_time_reads_the_time_of_a_damaged_record(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path) as harness:
             first_ms = harness.clock.now_ms()
             for i in range(9):
@@ -121,8 +121,8 @@ class TestBodies:
             answer = harness.ask(Command(code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext=ext))
             assert answer.ext["offset"] == "0"
 
-    def test_of_one_that_rolls(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        """It would go on with a checksum that fits what is there."""
+    def test_a_damaged_message_does_not_roll(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """A roll would store the damaged body with a matching checksum."""
         with BrokerHarness(tmp_path) as harness:
             for body in (b"first", b"second"):
                 harness.send("T", body, delay_ms=65_000)
@@ -141,12 +141,12 @@ class TestBodies:
 @pytest.mark.parametrize("body", [b"first", b"second"])
 @pytest.mark.parametrize("is_indexed", [True, False], ids=["indexed", "not indexed"])
 @pytest.mark.parametrize("level", [0, 3], ids=["timer", "level"])
-def test_a_parked_message_whose_queue_offset_cannot_be(
+def test_a_parked_message_with_an_impossible_queue_offset_is_set_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, level: int, is_indexed: bool, body: bytes, queues: str
 ) -> None:
-    """It is set aside once; then no start walks the log for it, no file is kept for it, and turns pass over it.
+    """The message is set aside once. Later starts walk no log and keep no file for it, and turns skip it.
 
-    Where queues are made anew a blank stands in its place.
+    Rebuilt queues have a blank in its place.
     """
     bodies = [b"first", b"second", b"third"]
     with BrokerHarness(tmp_path) as harness:
