@@ -1,4 +1,4 @@
-"""Armed references, against a sorted list."""
+"""Armed references, compared with a sorted list."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from wheelmq.formats.disk.origin import TIMER_STREAM, level_origin, origin_index
 from wheelmq.formats.units import Millis
 
 ONE = 1 + PART_COST
-"""What it costs to take one reference alone."""
+"""The cost of taking one reference alone."""
 
 
 def refs(*pairs: tuple[int, int]) -> Refs:
-    """References for (fire time, index), sorted as they must be."""
+    """Make references for pairs of fire time and index, sorted by fire time."""
     made = ref.make(len(pairs))
     made[:, ref.FIRE_MS] = [fire for fire, _ in pairs]
     made[:, ref.ORIGIN] = [timer_origin(index) for _, index in pairs]
@@ -41,7 +41,7 @@ def pairs(batches: list[Refs]) -> list[tuple[int, int]]:
         max_size=25,
     )
 )
-def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
+def test_armed_references_behave_like_a_sorted_list(steps: list[tuple[str, object]]) -> None:
     armed, waiting, seen = Armed(), list[tuple[int, int]](), set[int]()
     taken: list[Refs] = []
     for step, value in steps:
@@ -71,7 +71,7 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, object]]) -> None:
         assert armed.was_armed(asked + timer_origin(0)).tolist() == [index in seen for index in asked.tolist()]
 
 
-def test_the_earliest_go_first_when_not_all_may_go() -> None:
+def test_the_earliest_references_are_taken_first() -> None:
     armed = Armed()
     armed.arm(refs((30, 1), (40, 2)))
     armed.arm(refs((10, 3), (20, 4)))
@@ -79,8 +79,8 @@ def test_the_earliest_go_first_when_not_all_may_go() -> None:
     assert pairs(armed.take_due(Millis(100), 9 * ONE)) == [(30, 1), (40, 2)]
 
 
-def test_what_takes_longer_costs_more() -> None:
-    """Many of one millisecond are one part; of what is due at many instants fewer are taken at once."""
+def test_references_of_many_instants_cost_more() -> None:
+    """References of one millisecond are one part. Of references with many fire times, fewer are taken at once."""
     count = 40 * FEW
     at_once, spread = Armed(), Armed()
     at_once.arm(refs(*((10, i) for i in range(count))))
@@ -92,7 +92,7 @@ def test_what_takes_longer_costs_more() -> None:
     assert len(pairs(spread.take_due(Millis(count), 1))) == 1, "it always goes on"
 
 
-def test_what_is_left_of_a_batch_keeps_its_turn_among_equals() -> None:
+def test_the_rest_of_a_batch_keeps_its_order_among_equals() -> None:
     armed = Armed()
     armed.arm(refs((10, 1), (10, 2), (10, 3)))
     armed.arm(refs((10, 4)))
@@ -100,7 +100,7 @@ def test_what_is_left_of_a_batch_keeps_its_turn_among_equals() -> None:
     assert pairs(armed.take_due(Millis(10), 9 * ONE)) == [(10, 3), (10, 4)]
 
 
-def test_what_is_forgotten_counts_as_armed() -> None:
+def test_forgotten_references_count_as_armed() -> None:
     armed, done = Armed(), DoneBits()
     armed.arm(refs((1, 7)))
     done.of(TIMER_STREAM).raise_floor(1 << 16)
@@ -110,13 +110,13 @@ def test_what_is_forgotten_counts_as_armed() -> None:
     assert len(armed.arm(refs((1, 5)))) == 0
 
 
-def test_to_give_back_nothing_is_nothing() -> None:
+def test_requeuing_no_reference_changes_nothing() -> None:
     armed = Armed()
     armed.requeue(ref.make(0))
     assert armed.next_fire_ms() is None
 
 
-def test_what_is_held_waits_until_it_is_let_go() -> None:
+def test_held_references_wait_for_their_release() -> None:
     armed = Armed(held_from=timer_origin(0))
     of_level = refs((20, 1), (30, 2))
     of_level[:, ref.ORIGIN] = [level_origin(1, index) for index in (1, 2)]

@@ -1,4 +1,4 @@
-"""Cancel: by key, decided in the tick, answered truthfully."""
+"""Cancels by key. The tick decides each cancel, and the answer names the result."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def cancel(harness: BrokerHarness, key: str, topic: str = "T") -> str:
 
 @pytest.fixture(params=[False, True], ids=["near lane", "pipeline"])
 def model(request: pytest.FixtureRequest, harness: BrokerHarness) -> PipelineModel | None:
-    """With a pipeline, or without."""
+    """A pipeline, or none."""
     return PipelineModel(harness) if request.param else None
 
 
-def test_what_is_pending_is_cancelled(harness: BrokerHarness, model: PipelineModel | None) -> None:
+def test_a_pending_message_is_cancelled(harness: BrokerHarness, model: PipelineModel | None) -> None:
     work = model.work if model else None
     send(harness, "K", 8000)
     send(harness, "other", 8000, b"other")
@@ -54,7 +54,7 @@ def test_what_is_pending_is_cancelled(harness: BrokerHarness, model: PipelineMod
     invariants.check(harness.broker)
 
 
-def test_in_the_last_millisecond(harness: BrokerHarness) -> None:
+def test_a_cancel_succeeds_in_the_last_millisecond(harness: BrokerHarness) -> None:
     send(harness, "K", 2000)
     harness.advance(1999)
     assert cancel(harness, "K") == Cancelled.CANCELLED
@@ -62,7 +62,7 @@ def test_in_the_last_millisecond(harness: BrokerHarness) -> None:
     assert harness.bodies("T") == []
 
 
-def test_too_late(harness: BrokerHarness) -> None:
+def test_a_cancel_at_the_due_time_is_too_late(harness: BrokerHarness) -> None:
     send(harness, "K", 2000)
     harness.advance(2000)
     assert cancel(harness, "K") == Cancelled.ALREADY_SETTLED
@@ -70,7 +70,7 @@ def test_too_late(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize("key", ["nobody", "k", "K ", "", "K+K"])
-def test_not_found(harness: BrokerHarness, key: str) -> None:
+def test_a_cancel_of_an_unknown_key_is_not_found(harness: BrokerHarness, key: str) -> None:
     send(harness, "K", 2000)
     assert cancel(harness, key) == Cancelled.NOT_FOUND
     assert cancel(harness, "K", topic="U") == Cancelled.NOT_FOUND
@@ -81,7 +81,7 @@ def test_not_found(harness: BrokerHarness, key: str) -> None:
 def test_a_unique_key_alone_names_a_message_of_the_same_topic(
     harness: BrokerHarness, model: PipelineModel | None
 ) -> None:
-    """Apache RocketMQ writes that form since 5.4.0."""
+    """Apache RocketMQ writes this form since 5.4.0."""
     work = model.work if model else None
     send(harness, "K", 8000)
     send(harness, "K", 8000, b"other topic", topic="U")
@@ -100,7 +100,7 @@ def test_a_unique_key_alone_names_a_message_of_the_same_topic(
     invariants.check(harness.broker)
 
 
-def test_a_unique_key_alone_finds_a_level_and_a_block(harness: BrokerHarness) -> None:
+def test_a_unique_key_alone_cancels_levels_and_blocks(harness: BrokerHarness) -> None:
     harness.send("T", b"level", properties={props.UNIQ_KEY: "L", props.DELAY: "3"})
     harness.send("T", b"block", properties={props.UNIQ_KEY: "B", props.DELAY_IN_SECONDS: "10"})
     for key in ("L", "B"):
@@ -110,7 +110,7 @@ def test_a_unique_key_alone_finds_a_level_and_a_block(harness: BrokerHarness) ->
 
 
 def test_the_record_of_a_cancel_has_the_times_of_its_message(harness: BrokerHarness) -> None:
-    """Apache RocketMQ obeys a cancel in the slot of its message alone. Each of several messages gets a cancel."""
+    """Apache RocketMQ obeys a cancel only in the slot of its message. Each message gets its own cancel."""
     dues = [harness.now_ms + 7777, harness.now_ms + 9123]
     for due_ms in dues:
         harness.send("T", deliver_ms=due_ms, properties={props.UNIQ_KEY: "K"})
@@ -121,7 +121,7 @@ def test_the_record_of_a_cancel_has_the_times_of_its_message(harness: BrokerHarn
         assert [one[name] for one in parked[2:]] == [one[name] for one in parked[:2]]
 
 
-def test_two_with_one_key(harness: BrokerHarness) -> None:
+def test_a_cancel_cancels_all_messages_of_its_key(harness: BrokerHarness) -> None:
     send(harness, "K", 2000, b"first")
     send(harness, "K", 5000, b"second")
     assert cancel(harness, "K") == Cancelled.CANCELLED
@@ -132,7 +132,9 @@ def test_two_with_one_key(harness: BrokerHarness) -> None:
 
 
 @pytest.mark.parametrize("left", [500, 700, 900, 1100])
-def test_two_with_one_key_are_cancelled_both_or_none(harness: BrokerHarness, disk: SimulatedDisk, left: int) -> None:
+def test_a_full_disk_cancels_both_messages_of_a_key_or_none(
+    harness: BrokerHarness, disk: SimulatedDisk, left: int
+) -> None:
     """The log file ends between the two records, and there is no room for the next file."""
     file_bytes = harness.broker.settings.log_file_bytes
     harness.send("T", delay_ms=9000, properties={props.UNIQ_KEY: "U"})
@@ -151,7 +153,7 @@ def test_two_with_one_key_are_cancelled_both_or_none(harness: BrokerHarness, dis
     assert len(harness.bodies("T")) == len(pending)
 
 
-def test_one_of_two_is_out_already(harness: BrokerHarness) -> None:
+def test_a_cancel_succeeds_if_one_of_two_messages_is_pending(harness: BrokerHarness) -> None:
     send(harness, "K", 2000, b"first")
     send(harness, "K", 5000, b"second")
     harness.advance(2000)
@@ -161,7 +163,7 @@ def test_one_of_two_is_out_already(harness: BrokerHarness) -> None:
     invariants.check(harness.broker)
 
 
-def test_after_it_rolled(harness: BrokerHarness) -> None:
+def test_a_rolled_message_is_cancelled(harness: BrokerHarness) -> None:
     model = PipelineModel(harness)
     send(harness, "K", 65_000)
     harness.advance(40_000, model.work, 500)
@@ -172,7 +174,7 @@ def test_after_it_rolled(harness: BrokerHarness) -> None:
     invariants.check(harness.broker)
 
 
-def test_it_stays_cancelled_after_a_stop(harness: BrokerHarness, model: PipelineModel | None) -> None:
+def test_a_cancelled_message_stays_cancelled_after_a_kill(harness: BrokerHarness, model: PipelineModel | None) -> None:
     work = model.work if model else None
     send(harness, "K", 8000)
     harness.advance(4000, work, 500)
@@ -183,7 +185,7 @@ def test_it_stays_cancelled_after_a_stop(harness: BrokerHarness, model: Pipeline
     invariants.check(harness.broker)
 
 
-def test_a_stop_between_the_append_and_the_answer(harness: BrokerHarness) -> None:
+def test_a_cancel_survives_a_kill_before_its_answer(harness: BrokerHarness) -> None:
     send(harness, "K", 8000)
     harness.submit(cancel_command(harness, "K"))
     harness.restart(clean=False)
@@ -191,8 +193,8 @@ def test_a_stop_between_the_append_and_the_answer(harness: BrokerHarness) -> Non
     assert harness.bodies("T") == []
 
 
-def test_its_unit_is_apaches(harness: BrokerHarness) -> None:
-    """Apache, reading the store, finds a delete unit, and counts the slot down for it."""
+def test_a_cancel_writes_the_delete_unit_of_apache(harness: BrokerHarness) -> None:
+    """When Apache reads the store, it finds a delete unit and decrements the count of the slot."""
     model = PipelineModel(harness)
     send(harness, "K", 8000)
     cancel(harness, "K")
@@ -201,7 +203,7 @@ def test_its_unit_is_apaches(harness: BrokerHarness) -> None:
     assert [int(unit["magic"]) for unit in units] == [1, 1 | MAGIC_DELETE]
 
 
-def test_what_is_counted_as_pending(harness: BrokerHarness) -> None:
+def test_pending_counts_exclude_cancels_and_cancelled_messages(harness: BrokerHarness) -> None:
     def pending() -> int:
         return int(harness.broker.timer.pending_by_queue.sum())
 
@@ -217,7 +219,7 @@ def test_what_is_counted_as_pending(harness: BrokerHarness) -> None:
     assert pending() == 0
 
 
-def test_in_the_tick_of_its_send(harness: BrokerHarness) -> None:
+def test_a_message_is_cancelled_in_the_tick_of_its_send(harness: BrokerHarness) -> None:
     harness.submit(harness.send_command("T", delay_ms=2000, properties={props.UNIQ_KEY: "K"}))
     asked = harness.submit(cancel_command(harness, "K"))
     harness.tick()
@@ -232,7 +234,7 @@ def test_in_the_tick_of_its_send(harness: BrokerHarness) -> None:
     assert harness.bodies("T") == []
 
 
-def test_twice_in_the_tick_of_its_send(harness: BrokerHarness) -> None:
+def test_a_second_cancel_in_the_tick_of_the_send_is_too_late(harness: BrokerHarness) -> None:
     harness.submit(harness.send_command("T", delay_ms=2000, properties={props.UNIQ_KEY: "K"}))
     asked = [harness.submit(cancel_command(harness, key)) for key in ("K", "K", "nobody")]
     harness.tick()
@@ -242,7 +244,7 @@ def test_twice_in_the_tick_of_its_send(harness: BrokerHarness) -> None:
     assert harness.bodies("T") == []
 
 
-def test_while_queue_units_cannot_be_written(harness: BrokerHarness, disk: SimulatedDisk) -> None:
+def test_cancels_work_while_queue_units_cannot_be_written(harness: BrokerHarness, disk: SimulatedDisk) -> None:
     send(harness, "before", 2000)
     disk.is_full = lambda path: "consumequeue" in str(path)
     harness.submit(harness.send_command("NEW", delay_ms=2000, properties={props.UNIQ_KEY: "K"}))
@@ -260,7 +262,7 @@ def test_while_queue_units_cannot_be_written(harness: BrokerHarness, disk: Simul
     invariants.check(harness.broker)
 
 
-def test_a_level_wins_over_a_cancel(harness: BrokerHarness) -> None:
+def test_a_level_takes_precedence_over_a_cancel(harness: BrokerHarness) -> None:
     send(harness, "K", 5000)
     harness.send("T", b"level", properties={props.DELAY: "1", props.TIMER_DEL_UNIQKEY: "T+K"})
     harness.advance(1000)
@@ -270,7 +272,7 @@ def test_a_level_wins_over_a_cancel(harness: BrokerHarness) -> None:
 
 
 class TestRecall:
-    """RECALL_MESSAGE: the same, by the handle that a send answered with."""
+    """RECALL_MESSAGE cancels by the handle that a send returned."""
 
     @pytest.fixture(autouse=True)
     def enabled(self, harness: BrokerHarness) -> None:
@@ -280,7 +282,7 @@ class TestRecall:
         ext = headers.texts(topic=topic, recallHandle=handle, producerGroup="g")
         return harness.ask(Command(code=RequestCode.RECALL_MESSAGE, ext=ext))
 
-    def test_pending(self, harness: BrokerHarness) -> None:
+    def test_a_pending_message_is_recalled(self, harness: BrokerHarness) -> None:
         sent = harness.send("T", delay_ms=5000, properties={props.UNIQ_KEY: "K"})
         answer = self.recall(harness, sent.ext["recallHandle"])
         assert (answer.code, answer.ext["msgId"], answer.ext["cancelResult"]) == (0, "K", Cancelled.CANCELLED)
@@ -288,46 +290,46 @@ class TestRecall:
         assert harness.bodies("T") == []
         invariants.check(harness.broker)
 
-    def test_a_second_time(self, harness: BrokerHarness) -> None:
+    def test_a_second_recall_finds_a_settled_message(self, harness: BrokerHarness) -> None:
         handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
         self.recall(harness, handle)
         answer = self.recall(harness, handle)
         assert (answer.code, answer.ext["cancelResult"]) == (0, Cancelled.ALREADY_SETTLED)
 
-    def test_its_time_has_come(self, harness: BrokerHarness) -> None:
+    def test_a_recall_at_the_due_time_is_rejected(self, harness: BrokerHarness) -> None:
         handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
         harness.advance(5000)
         assert self.recall(harness, handle).code == 604
 
     @pytest.mark.parametrize("handle", ["", "x", "!!!!", "djEgVA==", "djIgVCBiIDEgSw==", "ü"])
-    def test_no_handle(self, harness: BrokerHarness, handle: str) -> None:
+    def test_an_invalid_handle_is_rejected(self, harness: BrokerHarness, handle: str) -> None:
         harness.send("T")
         assert self.recall(harness, handle).code == 604
 
-    def test_of_another_topic(self, harness: BrokerHarness) -> None:
+    def test_a_handle_of_another_topic_is_rejected(self, harness: BrokerHarness) -> None:
         harness.send("U")
         handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
         assert self.recall(harness, handle, "U").code == 604
         assert self.recall(harness, handle, "nowhere").code == 17
 
-    def test_of_another_broker(self, harness: BrokerHarness) -> None:
+    def test_a_handle_of_another_broker_is_rejected(self, harness: BrokerHarness) -> None:
         handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
         harness.restart(broker_name="broker-b")
         assert self.recall(harness, handle).code == 604
 
-    def test_not_enabled(self, harness: BrokerHarness) -> None:
+    def test_a_recall_is_rejected_if_recalls_are_disabled(self, harness: BrokerHarness) -> None:
         handle = harness.send("T", delay_ms=5000).ext["recallHandle"]
         harness.restart(recall_enable=False)
         assert self.recall(harness, handle).code == 16
 
-    def test_what_cannot_be_recalled_has_no_handle(self, harness: BrokerHarness) -> None:
+    def test_messages_that_cannot_be_recalled_have_no_handle(self, harness: BrokerHarness) -> None:
         assert "recallHandle" not in harness.send("T").ext
         assert "recallHandle" not in harness.send("T", properties={props.DELAY: "3"}).ext
         assert "recallHandle" not in harness.send("T", deliver_ms=5).ext
         assert "recallHandle" not in harness.send("%RETRY%g", delay_ms=5000).ext
 
-    def test_nothing_is_forged_through_a_handle_or_a_group(self, harness: BrokerHarness) -> None:
-        """Names and ids come from the client: what they smuggle into the property block must settle nothing."""
+    def test_a_handle_or_a_group_cannot_forge_properties(self, harness: BrokerHarness) -> None:
+        """Names and ids come from the client. Properties smuggled in by them must settle nothing."""
         import base64
 
         send(harness, "K", 5000)

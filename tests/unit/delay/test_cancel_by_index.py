@@ -1,4 +1,4 @@
-"""Cancels find their message by the message index; in memory is what that does not hold yet."""
+"""Cancels find their message by the message index. Memory holds only the keys that are not indexed yet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["index", "no index"])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHarness]:
-    """With a message index of many files, or without one."""
+    """A broker with a message index of many files, or without an index."""
     chosen = {"max_index_num": 40} if request.param == "index" else {"message_index_enable": False}
     with BrokerHarness(tmp_path / "store", **chosen) as harness:
         yield harness
@@ -49,7 +49,7 @@ def in_memory(harness: BrokerHarness) -> int:
     return harness.broker.timer.keys.count
 
 
-def test_keys_do_not_stay_in_memory(harness: BrokerHarness) -> None:
+def test_indexed_keys_leave_memory(harness: BrokerHarness) -> None:
     fill(harness)
     assert in_memory(harness) <= 2 * FRESH
     for clean in (True, False):
@@ -59,7 +59,7 @@ def test_keys_do_not_stay_in_memory(harness: BrokerHarness) -> None:
     assert [cancel(harness, f"K{i}") for i in range(0, COUNT, 7)] == [Cancelled.CANCELLED] * 9
 
 
-def test_without_an_index_they_do(tmp_path: Path) -> None:
+def test_keys_stay_in_memory_without_an_index(tmp_path: Path) -> None:
     with BrokerHarness(tmp_path, message_index_enable=False) as harness:
         fill(harness)
         assert in_memory(harness) == COUNT
@@ -68,8 +68,8 @@ def test_without_an_index_they_do(tmp_path: Path) -> None:
         assert cancel(harness, "K3") == Cancelled.CANCELLED
 
 
-def test_keys_of_blocks_go_with_their_messages(harness: BrokerHarness) -> None:
-    """Released and cancelled: no row and no memory is left of them."""
+def test_keys_of_blocks_leave_memory_with_their_messages(harness: BrokerHarness) -> None:
+    """No row and no memory is left of released and cancelled messages."""
     for i in range(COUNT):
         properties = {props.UNIQ_KEY: f"B{i}", props.DELAY_IN_SECONDS: str(2 + i % 20)}
         harness.send("T", b"block", properties=properties)
@@ -86,7 +86,7 @@ def test_keys_of_blocks_go_with_their_messages(harness: BrokerHarness) -> None:
     assert in_memory(harness) == 0
 
 
-def test_while_the_index_lags(tmp_path: Path) -> None:
+def test_keys_stay_in_memory_while_the_index_lags(tmp_path: Path) -> None:
     background = HeldWorker()
     with BrokerHarness(tmp_path, background=background) as harness:
         fill(harness)
@@ -103,7 +103,7 @@ def test_while_the_index_lags(tmp_path: Path) -> None:
         ]
 
 
-def test_levels_too(either: BrokerHarness) -> None:
+def test_a_level_message_is_cancelled_after_a_restart(either: BrokerHarness) -> None:
     properties = {props.UNIQ_KEY: "K", props.DELAY: "3"}
     assert either.send("T", b"level", properties=properties).code == 0
     either.restart()
@@ -112,7 +112,7 @@ def test_levels_too(either: BrokerHarness) -> None:
     assert either.bodies("T") == []
 
 
-def test_a_cancel_names_no_cancel_and_no_word_of_keys(either: BrokerHarness) -> None:
+def test_a_cancel_matches_no_cancel_and_no_word_of_keys(either: BrokerHarness) -> None:
     send(either, "K", 14_000)
     assert cancel(either, "K") == Cancelled.CANCELLED  # its own KEYS name K now
     either.send("T", delay_ms=14_000, properties={props.KEYS: "word", props.UNIQ_KEY: "other"})
@@ -131,8 +131,8 @@ def test_a_shared_key_cancels_all_of_its_messages(either: BrokerHarness) -> None
     invariants.check(either.broker)
 
 
-def test_both_ways_alike(tmp_path: Path) -> None:
-    """Random lives with the index and without: the same is cancelled, the same is delivered."""
+def test_cancels_have_the_same_results_with_and_without_the_index(tmp_path: Path) -> None:
+    """Random runs with the index and without: the same messages are cancelled and delivered."""
     outcomes = []
     for name, chosen in (("with", {"max_index_num": 30}), ("without", {"message_index_enable": False})):
         randomness = Random(7)
@@ -156,8 +156,8 @@ def test_both_ways_alike(tmp_path: Path) -> None:
     assert sum(was for _, was in outcomes[0][0]) > 8
 
 
-class TestFiles:
-    """Index files that are not what they were."""
+class TestDamagedIndexFiles:
+    """Index files that are missing, incomplete or damaged."""
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[BrokerHarness]:
@@ -168,7 +168,7 @@ class TestFiles:
         return sorted(harness.broker.paths.index.iterdir())
 
     @pytest.mark.parametrize("gone", [0, 2, -1])
-    def test_one_that_is_gone_is_made_anew(self, harness: BrokerHarness, gone: int) -> None:
+    def test_a_missing_file_is_rebuilt(self, harness: BrokerHarness, gone: int) -> None:
         fill(harness)
         files = self.files(harness)
         assert len(files) > 4
@@ -178,7 +178,7 @@ class TestFiles:
         assert [cancel(harness, f"K{i}") for i in range(COUNT)] == [Cancelled.CANCELLED] * COUNT
 
     @pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
-    def test_after_a_power_cut_the_last_one_is_taken_back(
+    def test_a_power_cut_resets_the_last_file_to_the_snapshot(
         self, tmp_path: Path, keep: float, caplog: pytest.LogCaptureFixture
     ) -> None:
         with BrokerHarness(tmp_path, snapshot_ms=500, checkpoint_ms=100, flush_mode="SYNC_FLUSH") as harness:
@@ -195,8 +195,8 @@ class TestFiles:
             assert [cancel(harness, f"K{i}") for i in range(2 * COUNT)] == [Cancelled.CANCELLED] * 2 * COUNT
             invariants.check(harness.broker)
 
-    def test_one_that_is_damaged_is_named(self, tmp_path: Path) -> None:
-        """A bit in what leads to a message: the cancel is refused."""
+    def test_a_damaged_file_rejects_the_cancel(self, tmp_path: Path) -> None:
+        """The cancel is rejected for each flipped bit on the way to the message."""
         with BrokerHarness(tmp_path / "store") as harness:
             for i in range(4):
                 send(harness, f"K{i}", 14_000)
@@ -218,7 +218,9 @@ class TestFiles:
                     assert "cannot be looked up" in answer.remark
             assert cancel(harness, "K1") == Cancelled.CANCELLED
 
-    def test_too_many_in_one_slot_are_refused(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_many_entries_in_one_slot_reject_the_cancel(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for i in range(8):
             harness.send("T", delay_ms=14_000, properties={props.KEYS: "word", props.UNIQ_KEY: f"U{i}"})
         monkeypatch.setattr("wheelmq.store.index.STEPS_MAX", 5)
@@ -227,8 +229,8 @@ class TestFiles:
         assert harness.broker.timer.pending_by_queue.sum() == 8
 
 
-def test_two_keys_with_one_hash(harness: BrokerHarness) -> None:
-    """Java's hash is the same for Aa and BB; the record tells them apart."""
+def test_keys_with_the_same_hash_are_distinguished(harness: BrokerHarness) -> None:
+    """Java's hash is the same for Aa and BB. The record distinguishes them."""
     assert key_hash(delete_key("T", "Aa")) != key_hash(delete_key("T", "BB"))
     assert index_format.index_hash("T", "Aa") == index_format.index_hash("T", "BB")
     send(harness, "Aa", 14_000, b"Aa")

@@ -1,4 +1,4 @@
-"""Bits by index, against a set."""
+"""Bits by index, compared with a set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def array(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=15), st.lists(indices, min_size=1, max_size=50))
-def test_it_is_a_set(taken: list[tuple[str, object]], asked: list[int]) -> None:
+def test_index_bits_behave_like_a_set(taken: list[tuple[str, object]], asked: list[int]) -> None:
     bits, model, floor = IndexBits(), set[int](), 0
     for step, value in taken:
         match step, value:
@@ -56,7 +56,7 @@ def test_it_is_a_set(taken: list[tuple[str, object]], asked: list[int]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(indices, max_size=30), indices, st.integers(0, 3 * SEGMENT_BITS), st.lists(indices, max_size=10))
-def test_packed_and_back(first: list[int], floor: int, more: int, later: list[int]) -> None:
+def test_packed_bits_are_restored(first: list[int], floor: int, more: int, later: list[int]) -> None:
     bits = IndexBits()
     bits.update(array(first))
     bits.update(np.arange(SEGMENT_BITS - 10, SEGMENT_BITS + more))
@@ -73,14 +73,14 @@ def test_packed_and_back(first: list[int], floor: int, more: int, later: list[in
     assert again.first_unset(1 << 40) == copy.first_unset(1 << 40)
 
 
-def test_of_nothing() -> None:
+def test_an_empty_update_sets_no_bit() -> None:
     bits = IndexBits()
     bits.update(array([]))
     assert bits.get(array([])).tolist() == []
     assert 0 not in bits
 
 
-def test_full_segments_are_given_back() -> None:
+def test_full_segments_are_freed() -> None:
     bits = IndexBits()
     bits.update(np.arange(1, 3 * SEGMENT_BITS))
     assert bits.floor == 0  # 0 is not done yet
@@ -90,7 +90,7 @@ def test_full_segments_are_given_back() -> None:
     assert 3 * SEGMENT_BITS - 1 in bits and 3 * SEGMENT_BITS not in bits
 
 
-def test_segments_behind_one_with_a_hole_stay() -> None:
+def test_segments_after_one_with_a_hole_stay() -> None:
     bits = IndexBits()
     bits.update(np.arange(SEGMENT_BITS, 2 * SEGMENT_BITS))
     bits.update(np.arange(5, SEGMENT_BITS))
@@ -99,14 +99,14 @@ def test_segments_behind_one_with_a_hole_stay() -> None:
     assert bits.floor == 2 * SEGMENT_BITS
 
 
-def test_a_floor_inside_a_segment_counts_when_the_rest_is_set() -> None:
+def test_a_floor_inside_a_segment_moves_once_the_rest_is_set() -> None:
     bits = IndexBits()
     bits.raise_floor(100)
     bits.update(np.arange(100, SEGMENT_BITS))
     assert bits.floor == SEGMENT_BITS
 
 
-def test_a_floor_raised_within_a_segment_that_is_there() -> None:
+def test_a_floor_raised_in_an_existing_segment_moves_once_the_rest_is_set() -> None:
     bits = IndexBits()
     bits.add(200)
     bits.raise_floor(100)
@@ -114,7 +114,7 @@ def test_a_floor_raised_within_a_segment_that_is_there() -> None:
     assert bits.floor == SEGMENT_BITS
 
 
-def test_a_floor_raised_over_all_that_was_missing() -> None:
+def test_a_floor_raised_past_the_last_hole_frees_the_segments() -> None:
     bits = IndexBits()
     bits.update(np.arange(100, 2 * SEGMENT_BITS))
     bits.raise_floor(99)
@@ -123,16 +123,16 @@ def test_a_floor_raised_over_all_that_was_missing() -> None:
     assert bits.floor == 2 * SEGMENT_BITS and not bits._segments
 
 
-def test_raising_the_floor_gives_segments_back() -> None:
+def test_raising_the_floor_frees_segments() -> None:
     bits = IndexBits()
     bits.update(array([5, SEGMENT_BITS + 5, 2 * SEGMENT_BITS + 5]))
     bits.raise_floor(2 * SEGMENT_BITS)
     assert list(bits._segments) == [2]
-    bits.raise_floor(SEGMENT_BITS)  # never lower
+    bits.raise_floor(SEGMENT_BITS)  # the floor never falls
     assert bits.floor == 2 * SEGMENT_BITS
 
 
-def test_a_stream_that_ended_has_every_bit_and_no_room() -> None:
+def test_an_ended_stream_has_every_bit_and_uses_no_memory() -> None:
     done = DoneBits()
     stream, origins = block_stream(7), origin_of(block_stream(7), 0) + np.array([0, 5, 1 << 30])
     done.update(origins[:1])

@@ -25,7 +25,7 @@ from wheelmq.testing.pipeline_model import PipelineModel
 
 FailAppends = Callable[..., None]
 SECOND_TRY_MS = RETRY_MS * 3 // 2 + STEP_MS
-"""The second try comes by then."""
+"""The second try comes within this time."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def fail(*arguments: Any, **keywords: Any) -> Any:
 
 
 def last_read_ms(harness: BrokerHarness) -> int:
-    """Return the time before which timercheck declares all slots out."""
+    """Return the time before which timercheck declares all slots released."""
     return harness.broker.timer.check(harness.broker.releaser.earliest_in_hand_ms()).last_read_ms
 
 
@@ -88,7 +88,7 @@ def test_the_message_stays_pending_in_timercheck(harness: BrokerHarness, fail_ap
     assert check is not None and check.last_read_ms <= (due_ms - 1) // 1000 * 1000
 
 
-def test_the_message_is_overdue_until_it_is_out(harness: BrokerHarness, fail_appends: FailAppends) -> None:
+def test_the_message_is_overdue_until_it_leaves(harness: BrokerHarness, fail_appends: FailAppends) -> None:
     harness.send("T", b"fails", delay_ms=1000)
     harness.send("T", b"leaves", delay_ms=1000)
     fail_appends(b"fails")
@@ -136,7 +136,7 @@ class TestAppendedOnce:
             assert harness.broker.store.log.end == end
         self.check(harness)
 
-    def test_the_journal_refuses_the_row(self, harness: BrokerHarness) -> None:
+    def test_the_journal_rejects_the_row(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=1000)
         store = harness.broker.store
         end = store.log.end

@@ -1,4 +1,4 @@
-"""The key index, against a dict."""
+"""The key index, compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def add(index: KeyIndex, pairs: list[tuple[int, int]], done: DoneBits) -> None:
     st.lists(st.tuples(st.lists(hashes, max_size=8), st.sets(st.integers(0, 60), max_size=10)), max_size=12),
     st.sampled_from([2, 4, 16]),
 )
-def test_it_is_a_dict_of_what_is_pending(steps: list[tuple[list[int], set[int]]], capacity: int) -> None:
+def test_the_key_index_behaves_like_a_dict_of_pending_messages(
+    steps: list[tuple[list[int], set[int]]], capacity: int
+) -> None:
     keys, done, model, added = KeyIndex(capacity), DoneBits(), dict[int, set[int]](), 0
     for several, settled in steps:
         pairs = [(key_hash, timer_origin(added + i)) for i, key_hash in enumerate(several)]
@@ -47,20 +49,20 @@ def test_it_is_a_dict_of_what_is_pending(steps: list[tuple[list[int], set[int]]]
 
 
 @pytest.mark.parametrize("key_hash", [1, -1, -(1 << 63), (1 << 63) - 1])
-def test_several_of_one_hash(key_hash: int) -> None:
+def test_all_messages_of_one_hash_are_found(key_hash: int) -> None:
     keys = KeyIndex(4)
     add(keys, [(key_hash, i) for i in (5, 3, 9)], DoneBits())
     assert keys.find(key_hash) == [3, 5, 9]
 
 
-def test_no_key_is_not_kept() -> None:
+def test_a_message_without_a_key_is_not_kept() -> None:
     keys = KeyIndex(4)
     add(keys, [(0, 1), (0, 2)], DoneBits())
     assert keys.count == 0 and keys.find(0) == []
 
 
-def test_it_follows_what_is_pending() -> None:
-    """A million messages through it, a hundred at a time, must not make it large."""
+def test_the_key_index_stays_small_as_messages_settle() -> None:
+    """Many messages pass through the index, 100 at a time. They must not make it large."""
     keys, done = KeyIndex(1 << 8), DoneBits()
     for first in range(0, 20_000, 100):
         add(keys, [(i + 1, timer_origin(i)) for i in range(first, first + 100)], done)
@@ -70,7 +72,7 @@ def test_it_follows_what_is_pending() -> None:
 
 
 def test_the_rows_of_settled_messages_are_dropped() -> None:
-    """Of a hundred thousand messages one in ten still waits. The others have few rows, and little memory."""
+    """One in ten of 100,000 messages still waits. The others must leave few rows and little memory."""
     keys, done, indices = ShardedKeys(), DoneBits(), np.arange(100_000)
     keys.add(indices * 7 + 1, timer_origin(0) + indices, done)
     assert keys.count == 100_000
@@ -85,7 +87,7 @@ def test_the_rows_of_settled_messages_are_dropped() -> None:
     assert keys.count == 0 and keys.find(99_999 * 7 + 1) == []
 
 
-def test_an_empty_table_is_swept() -> None:
+def test_an_empty_table_can_be_swept() -> None:
     keys = ShardedKeys()
     keys.sweep(10, DoneBits())
     assert keys.count == 0
@@ -93,7 +95,7 @@ def test_an_empty_table_is_swept() -> None:
 
 @given(st.lists(st.tuples(hashes, st.booleans()), max_size=40))
 @settings(max_examples=50, deadline=None)
-def test_sharded_keys_are_a_dict_too(pairs: list[tuple[int, bool]]) -> None:
+def test_sharded_keys_behave_like_a_dict(pairs: list[tuple[int, bool]]) -> None:
     keys, done = ShardedKeys(), DoneBits()
     origins = np.arange(len(pairs)) + timer_origin(0)
     keys.add(np.array([key_hash for key_hash, _ in pairs], np.int64), origins, done)
@@ -108,6 +110,6 @@ def test_sharded_keys_are_a_dict_too(pairs: list[tuple[int, bool]]) -> None:
         assert [i for i in keys.find(key_hash) if i not in done] == waiting
 
 
-def test_a_capacity_that_is_no_power_of_two() -> None:
+def test_a_capacity_must_be_a_power_of_two() -> None:
     with pytest.raises(AssertionError):
         KeyIndex(1000)

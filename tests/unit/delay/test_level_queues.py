@@ -1,4 +1,4 @@
-"""What waits in the level queues, be it ours or Apache RocketMQ's, and comes out here."""
+"""Messages in the level queues, ours and Apache RocketMQ's, and their release by our broker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scheduled(level: int, body: bytes, **properties: str) -> Message:
 
 
 def unit_dues(harness: BrokerHarness, level: int) -> list[int]:
-    """What the units of a level's queue say."""
+    """Return the due times in the units of a level's queue."""
     queue = harness.broker.store.queues.find(SCHEDULE_TOPIC, level - 1)
     assert queue is not None
     return [int(tag) for units in queue.chunks() for tag in units["tag_code"]]
@@ -60,7 +60,7 @@ def send(harness: BrokerHarness, level: int, body: bytes, **properties: str) -> 
 
 
 def copied(message: Message) -> Message:
-    """What Apache's delivery of `message` stores."""
+    """Return the message that Apache stores when it delivers `message`."""
     return message.again("T", 0, dict(message.properties))
 
 
@@ -71,7 +71,7 @@ def write(harness: BrokerHarness, *messages: Message) -> None:
 
 
 def leave(harness: BrokerHarness, store: Path, offsets: dict[int, int] | None = None) -> None:
-    """Apache is gone; what it had delivered is in delayOffset.json."""
+    """End Apache's broker. delayOffset.json has the offsets that it had delivered."""
     harness.broker.topics.create_for_group("T", 1)
     harness.broker.topics.file.save_now()
     harness.crash()
@@ -85,7 +85,9 @@ def offsets(store: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("with_pipeline", [False, True], ids=["alone", "pipeline"])
-def test_it_comes_at_its_time_as_it_was_sent(harness: BrokerHarness, store: Path, with_pipeline: bool) -> None:
+def test_a_level_message_leaves_unchanged_at_its_due_time(
+    harness: BrokerHarness, store: Path, with_pipeline: bool
+) -> None:
     write(harness, *(scheduled(level, b"%d" % level, TAGS="t") for level in LEVEL_MS))
     leave(harness, store)
     harness.start(timer_lead_ms=2000)
@@ -106,7 +108,7 @@ def test_it_comes_at_its_time_as_it_was_sent(harness: BrokerHarness, store: Path
     invariants.check(harness.broker)
 
 
-def test_what_is_out_stays_out(harness: BrokerHarness, store: Path) -> None:
+def test_delivered_messages_are_not_delivered_again(harness: BrokerHarness, store: Path) -> None:
     write(harness, *(scheduled(1, b"%d" % i) for i in range(4)))
     leave(harness, store, {1: 3})
     harness.start()
@@ -123,7 +125,7 @@ def test_what_is_out_stays_out(harness: BrokerHarness, store: Path) -> None:
     assert harness.bodies("T") == [b"3"]
 
 
-def test_what_fell_due_meanwhile_leaves_at_once(harness: BrokerHarness, store: Path) -> None:
+def test_overdue_messages_leave_at_once_after_a_start(harness: BrokerHarness, store: Path) -> None:
     write(harness, scheduled(2, b"late"))
     leave(harness, store, {})
     harness.clock.advance(3_600_000)
@@ -133,7 +135,7 @@ def test_what_fell_due_meanwhile_leaves_at_once(harness: BrokerHarness, store: P
 
 
 def retag(store: Path, level: int, tags: list[int]) -> None:
-    """Have the units of a level queue say something else, and be older than what a start writes anew."""
+    """Change the due times of a level's units, and make the units older than those that a start rewrites."""
     [path] = (store / "consumequeue" / SCHEDULE_TOPIC / str(level - 1)).iterdir()
     with path.open("r+b") as file:
         for i, tag_code in enumerate(tags):
@@ -142,8 +144,8 @@ def retag(store: Path, level: int, tags: list[int]) -> None:
     (store / "checkpoint").write_bytes(((START_MS + 4000).to_bytes(8, "big") * 2).ljust(4096, b"\0"))
 
 
-def test_the_queue_unit_says_when(harness: BrokerHarness, store: Path) -> None:
-    """Another level table than ours was in force; what lies in the past leaves at once, as with Apache."""
+def test_the_queue_unit_determines_the_due_time(harness: BrokerHarness, store: Path) -> None:
+    """The units follow another level table. Messages that were due in the past leave at once, as with Apache."""
     write(harness, scheduled(3, b"past"), scheduled(3, b"soon"), scheduled(3, b"later"))
     harness.broker.store.close()
     leave(harness, store, {})
@@ -162,7 +164,7 @@ def test_the_queue_unit_says_when(harness: BrokerHarness, store: Path) -> None:
     assert harness.bodies("T") == [b"past", b"soon", b"later"]
 
 
-def test_what_is_further_off_than_its_level_leaves_at_once(harness: BrokerHarness, store: Path) -> None:
+def test_a_message_due_later_than_its_level_allows_leaves_at_once(harness: BrokerHarness, store: Path) -> None:
     write(harness, scheduled(2, b"one"))
     harness.broker.store.close()
     leave(harness, store, {})
@@ -173,8 +175,8 @@ def test_what_is_further_off_than_its_level_leaves_at_once(harness: BrokerHarnes
     assert harness.bodies("T") == [b"one"]
 
 
-class TestWhatWasDeliveredBehindTheOffsets:
-    def test_its_copy_tells(self, harness: BrokerHarness, store: Path) -> None:
+class TestDeliveriesAfterTheStoredOffsets:
+    def test_a_delivered_copy_settles_its_message(self, harness: BrokerHarness, store: Path) -> None:
         one, two = scheduled(1, b"one"), scheduled(1, b"two")
         write(harness, one, two)
         harness.clock.advance(1000)
@@ -185,7 +187,7 @@ class TestWhatWasDeliveredBehindTheOffsets:
         harness.advance(5000)
         assert harness.bodies("T") == [b"one", b"two"]
 
-    def test_a_copy_speaks_for_one_message(self, harness: BrokerHarness, store: Path) -> None:
+    def test_a_copy_settles_only_one_message(self, harness: BrokerHarness, store: Path) -> None:
         write(harness, scheduled(1, b"same"), scheduled(1, b"same"))
         harness.clock.advance(1000)
         write(harness, copied(scheduled(1, b"same")))
@@ -194,7 +196,7 @@ class TestWhatWasDeliveredBehindTheOffsets:
         harness.advance(5000)
         assert harness.bodies("T") == [b"same", b"same"]
 
-    def test_a_copy_that_came_sooner_by_another_table(self, harness: BrokerHarness, store: Path) -> None:
+    def test_an_early_copy_of_another_table_settles_its_message(self, harness: BrokerHarness, store: Path) -> None:
         write(harness, scheduled(2, b"one"))
         harness.clock.advance(3000)
         write(harness, copied(scheduled(2, b"one")))
@@ -204,7 +206,7 @@ class TestWhatWasDeliveredBehindTheOffsets:
         assert harness.bodies("T") == [b"one"]
 
     @pytest.mark.parametrize("change", ["key", "body", "born", "queue", "tries"])
-    def test_what_is_no_copy(self, harness: BrokerHarness, store: Path, change: str) -> None:
+    def test_a_different_message_is_no_copy(self, harness: BrokerHarness, store: Path, change: str) -> None:
         write(harness, scheduled(2, b"one"))
         harness.clock.advance(5000)
         other = copied(scheduled(2, b"one"))
@@ -226,8 +228,8 @@ class TestWhatWasDeliveredBehindTheOffsets:
         assert harness.bodies("T").count(b"one") == (1 if change in ("body", "queue") else 2)
 
 
-def test_one_that_looks_like_a_cancel_is_delivered(harness: BrokerHarness, store: Path) -> None:
-    """Apache's broker takes no notice of it in a message with a level."""
+def test_a_level_message_with_a_cancel_key_is_delivered(harness: BrokerHarness, store: Path) -> None:
+    """Apache's broker ignores the cancel key of a message with a level."""
     message = scheduled(2, b"one")
     message.properties[props.TIMER_DEL_UNIQKEY] = "T+other"
     write(harness, message)
@@ -237,7 +239,9 @@ def test_one_that_looks_like_a_cancel_is_delivered(harness: BrokerHarness, store
     assert harness.bodies("T") == [b"one"]
 
 
-def test_a_start_that_ends_anywhere(harness: BrokerHarness, store: Path, tmp_path: Path) -> None:
+def test_messages_survive_a_start_that_dies_at_any_failpoint(
+    harness: BrokerHarness, store: Path, tmp_path: Path
+) -> None:
     write(harness, *(scheduled(level, b"%d" % (10 * level + i)) for i in range(2) for level in LEVEL_MS))
     leave(harness, store, {2: 1})
     ends: list[str] = []
@@ -268,7 +272,7 @@ def test_a_message_that_cannot_be_delivered_is_a_dead_letter(harness: BrokerHarn
     assert record.message.properties[props.WMQ_ORIGIN] == origin_text(level_origin(1, 0))
 
 
-def test_it_is_listed_while_it_waits(harness: BrokerHarness, store: Path) -> None:
+def test_a_waiting_level_message_is_listed(harness: BrokerHarness, store: Path) -> None:
     write(harness, scheduled(1, b"out"), scheduled(1, b"in"), scheduled(3, b"far"))
     leave(harness, store, {1: 1})
     found = [(line.unique_key, line.state, line.level, line.queue_offset, line.due_ms) for line in pending_in(store)]
@@ -284,8 +288,8 @@ def test_it_is_listed_while_it_waits(harness: BrokerHarness, store: Path) -> Non
     assert [(line.unique_key, line.state) for line in pending_in(store)] == [("in", "level"), ("far", "level")]
 
 
-class TestOurs:
-    def test_it_is_stored_and_leaves_as_with_apache(self, harness: BrokerHarness) -> None:
+class TestOurLevelMessages:
+    def test_a_level_message_is_stored_and_released_as_by_apache(self, harness: BrokerHarness) -> None:
         send(harness, 2, b"one", TAGS="t", KEYS="k")
         (parked,) = harness.read_queue(SCHEDULE_TOPIC, 1)
         assert parked.message.properties == {
@@ -310,7 +314,9 @@ class TestOurs:
 
     @pytest.mark.parametrize("with_pipeline", [False, True], ids=["alone", "pipeline"])
     @pytest.mark.parametrize("ends", [None, "clean", "killed"])
-    def test_each_at_its_millisecond(self, harness: BrokerHarness, with_pipeline: bool, ends: str | None) -> None:
+    def test_each_level_message_leaves_at_its_due_millisecond(
+        self, harness: BrokerHarness, with_pipeline: bool, ends: str | None
+    ) -> None:
         harness.restart(message_delay_level="1s 3s 7s 40s", timer_lead_ms=2000)
         model, due = PipelineModel(harness, queue_parts=3), dict[bytes, int]()
         work = model.work if with_pipeline else None
@@ -330,7 +336,7 @@ class TestOurs:
         by = harness.broker.timer.armed_by
         assert (by["pipeline"] > 0) == with_pipeline
 
-    def test_a_turn_stages_what_is_due_within_the_lead(self, harness: BrokerHarness) -> None:
+    def test_a_turn_stages_messages_due_within_the_lead(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         for i in range(5):
             send(harness, 3, b"near%d" % i)
@@ -345,8 +351,8 @@ class TestOurs:
         by = harness.broker.timer.armed_by
         assert (by["pipeline"], by["pipeline_long"], by["near_lane"]) == (10, 10, 0)
 
-    def test_a_clock_set_back_after_it_was_sent(self, harness: BrokerHarness) -> None:
-        """Apache's rule: what is further off than its level's delay leaves at once; what is not keeps its time."""
+    def test_a_clock_set_back_releases_messages_due_beyond_their_delay(self, harness: BrokerHarness) -> None:
+        """Apache's rule: a message due later than its level's delay leaves at once. Others keep their due time."""
         send(harness, 2, b"before")
         harness.clock.step(-3_600_000)
         send(harness, 2, b"behind")
@@ -358,8 +364,8 @@ class TestOurs:
         assert harness.bodies("T") == [b"before", b"behind"]
 
     @pytest.mark.parametrize("under_way", [False, True])
-    def test_a_clock_set_back_after_it_was_staged(self, harness: BrokerHarness, under_way: bool) -> None:
-        """It leaves at once all the same, be it armed or in a turn under way; timers and blocks wait for their time."""
+    def test_a_clock_set_back_releases_staged_level_messages(self, harness: BrokerHarness, under_way: bool) -> None:
+        """Level messages leave at once, armed or in a running turn. Timers and blocks wait for their due time."""
         harness.restart(timer_lead_ms=30_000)
         model = PipelineModel(harness)
         for i in range(3):
@@ -387,8 +393,8 @@ class TestOurs:
         assert sorted(harness.bodies("T")[6:]) == [b"block", b"timer"]
         invariants.check(harness.broker)
 
-    def test_a_clock_set_back_by_less_than_the_delay(self, harness: BrokerHarness) -> None:
-        """The first of the level is no further off than its delay, so each keeps its time, as with Apache."""
+    def test_a_clock_set_back_by_less_than_the_delay_keeps_due_times(self, harness: BrokerHarness) -> None:
+        """The first message of the level is due within its delay, so each keeps its due time, as with Apache."""
         model = PipelineModel(harness)
         send(harness, 2, b"first")
         harness.advance(2000, model.work, 500)
@@ -405,7 +411,7 @@ class TestOurs:
         assert harness.bodies("T") == [b"first", b"second"]
 
     @pytest.mark.parametrize("restarts", [False, True])
-    def test_one_that_is_due_before_another_ahead_of_it(self, harness: BrokerHarness, restarts: bool) -> None:
+    def test_a_message_due_before_its_predecessor_leaves_in_time(self, harness: BrokerHarness, restarts: bool) -> None:
         send(harness, 2, b"first")
         harness.clock.step(-2000)
         send(harness, 1, b"other level")
@@ -414,23 +420,23 @@ class TestOurs:
             harness.restart(clean=False)
         model = PipelineModel(harness)
         harness.advance(4999, model.work)
-        assert harness.bodies("T") == [b"first", b"other level"]  # the first was too far off
+        assert harness.bodies("T") == [b"first", b"other level"]  # the first was due too late
         harness.advance(1, model.work)
         assert harness.bodies("T")[2:] == [b"second"]
 
-    def test_a_table_that_has_shrunk(self, harness: BrokerHarness) -> None:
+    def test_a_shorter_level_table_releases_messages_beyond_it(self, harness: BrokerHarness) -> None:
         for level in (1, 2, 3, 4):
             send(harness, level, b"%d" % level)
         harness.restart(message_delay_level="1s 6s")
         harness.settle()
-        assert harness.bodies("T") == [b"3", b"4"]  # further off than the last level there is
+        assert harness.bodies("T") == [b"3", b"4"]  # due later than the last level allows
         harness.advance(5000)
         assert harness.bodies("T")[2:] == [b"1", b"2"]
         send(harness, 3, b"capped")
         assert unit_dues(harness, 2)[-1] == harness.now_ms + 6000
         invariants.check(harness.broker)
 
-    def test_units_are_made_anew_as_they_were(self, harness: BrokerHarness, store: Path) -> None:
+    def test_rebuilt_units_keep_their_due_times(self, harness: BrokerHarness, store: Path) -> None:
         send(harness, 2, b"one")
         harness.clock.step(-1500)
         send(harness, 2, b"two")
@@ -441,7 +447,7 @@ class TestOurs:
         harness.start()
         assert unit_dues(harness, 2) == dues
 
-    def test_a_cancel(self, harness: BrokerHarness) -> None:
+    def test_a_level_message_is_cancelled(self, harness: BrokerHarness) -> None:
         send(harness, 2, b"one")
         send(harness, 2, b"two")
         properties = {props.TIMER_DEL_UNIQKEY: "T+one", props.UNIQ_KEY: "C"}
@@ -452,7 +458,7 @@ class TestOurs:
         assert harness.bodies("T") == [b"two"]
         invariants.check(harness.broker)
 
-    def test_its_fate_is_told(self, harness: BrokerHarness) -> None:
+    def test_a_search_by_key_returns_the_outcome_of_a_level_message(self, harness: BrokerHarness) -> None:
         def end(key: str) -> list[tuple[str, str | None, int]]:
             body = bytes(harness.ask_code(RequestCode.WMQ_FIND_TIMERS, topic="T", key=key).body)
             fates = [json.loads(line) for line in body.splitlines()]
@@ -467,7 +473,7 @@ class TestOurs:
         assert end("one") == [("level", "released", START_MS + 10_000)]
         assert end("two") == [("level", "cancelled", START_MS + 10_000)]
 
-    def test_the_log_is_kept_while_one_waits(self, harness: BrokerHarness) -> None:
+    def test_the_log_is_kept_while_a_level_message_waits(self, harness: BrokerHarness) -> None:
         harness.send("U", bytes(100))
         send(harness, 4, b"one")
         (record,) = harness.read_queue(SCHEDULE_TOPIC, 3)
@@ -475,7 +481,9 @@ class TestOurs:
         harness.advance(30_000)
         assert harness.broker.timer.needed_from() == harness.broker.store.log.end
 
-    def test_the_disk_is_full_when_it_is_due(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_delays_a_due_level_message(
+        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         send(harness, 1, b"one")
         log = harness.broker.store.log
 
@@ -492,7 +500,9 @@ class TestOurs:
 
 
 class TestDelayOffsets:
-    def test_it_says_what_is_out_and_on_disk(self, harness: BrokerHarness, store: Path) -> None:
+    def test_the_file_has_the_offsets_of_released_and_synced_messages(
+        self, harness: BrokerHarness, store: Path
+    ) -> None:
         for level in (1, 1, 2):
             send(harness, level, b"x")
         harness.advance(4500)
@@ -504,13 +514,13 @@ class TestDelayOffsets:
         assert (store / "config" / "delayOffset.json").read_bytes() == raw  # nothing has changed
         send(harness, 1, b"y")
         harness.restart()
-        assert offsets(store) == {"1": 2, "2": 1}  # it is not out
+        assert offsets(store) == {"1": 2, "2": 1}  # it is not released yet
         harness.advance(1000)
         harness.stop()
         assert offsets(store) == {"1": 3, "2": 1}
         harness.start()
 
-    def test_it_is_told_to_who_asks(self, harness: BrokerHarness) -> None:
+    def test_requests_return_the_delay_offsets(self, harness: BrokerHarness) -> None:
         for level in (1, 1, 4):
             send(harness, level, b"x")
         harness.advance(1000)
@@ -519,8 +529,8 @@ class TestDelayOffsets:
         info = json.loads(bytes(harness.ask_code(RequestCode.GET_BROKER_RUNTIME_INFO).body))["table"]
         assert (info["scheduleMessageOffset_1"], info["scheduleMessageOffset_4"]) == ("2,2", "0,1")
 
-    def test_what_was_cancelled_and_has_expired(self, harness: BrokerHarness) -> None:
-        """Its queue begins behind what was staged; the level goes on."""
+    def test_a_level_continues_after_its_cancelled_messages_expire(self, harness: BrokerHarness) -> None:
+        """Its queue then begins after the staged offset."""
         for i in range(3):
             send(harness, 4, b"%d" % i)
             properties = {props.TIMER_DEL_UNIQKEY: f"T+{i}", props.UNIQ_KEY: f"C{i}"}
@@ -537,8 +547,10 @@ class TestDelayOffsets:
         assert harness.bodies("T") == [b"there"]
 
     @pytest.mark.parametrize(("said", "left"), [(2, [b"2", b"3"]), (99, []), (-5, [b"0", b"1", b"2", b"3"])])
-    def test_apaches_word_counts(self, harness: BrokerHarness, store: Path, said: int, left: list[bytes]) -> None:
-        """Even above the end of the queue, which is then the end."""
+    def test_the_broker_obeys_the_offsets_of_apache(
+        self, harness: BrokerHarness, store: Path, said: int, left: list[bytes]
+    ) -> None:
+        """An offset above the end of the queue counts as the end."""
         for i in range(4):
             send(harness, 1, b"%d" % i)
         harness.stop()
@@ -553,6 +565,6 @@ class TestDelayOffsets:
         invariants.check(harness.broker)
 
 
-def test_origins_of_levels() -> None:
+def test_a_level_origin_encodes_kind_level_and_index() -> None:
     assert origin_text(level_origin(2, 7)) == "1000020000000007"
     assert level_origin(2, 7) >> 60 == KIND_LEVEL

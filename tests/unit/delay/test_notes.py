@@ -1,4 +1,4 @@
-"""Notes of what is not indexed, against a list."""
+"""Notes of messages that are not indexed yet, compared with a list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAD_MS = 5000
 
 
 def refs(first: int, fires: list[int]) -> Refs:
-    """References of queue offsets from `first` on."""
+    """Make references with queue offsets from `first` on."""
     made = ref.make(len(fires))
     made[:, ref.FIRE_MS] = fires
     made[:, ref.ORIGIN] = np.arange(first, first + len(fires))
@@ -40,7 +40,7 @@ def pairs(taken: Refs | None) -> list[tuple[int, int]]:
     ),
     st.integers(1, 5),
 )
-def test_it_is_a_list(steps: list[tuple[str, object]], chunk_rows: int) -> None:
+def test_notes_behave_like_a_list(steps: list[tuple[str, object]], chunk_rows: int) -> None:
     kept = notes_module._CHUNK_ROWS
     notes_module._CHUNK_ROWS = chunk_rows  # type: ignore[misc]
     try:
@@ -71,17 +71,17 @@ def _compare(steps: list[tuple[str, object]]) -> None:
             assert notes.take_near(Millis(1 << 40)) is None
 
 
-def test_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_notes_take_only_messages_due_within_the_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notes_module, "NOTES_MAX", 10)
     notes = Notes(LEAD_MS)
     notes.add(refs(0, [50_000] * 10), Millis(0))
     notes.add(refs(10, [60_000, LEAD_MS, LEAD_MS + 1, 70_000]), Millis(0))
-    assert notes.count == 11  # past the bound only what is due within the lead is noted
+    assert notes.count == 11  # above the limit, only messages due within the lead are noted
     assert notes.passed_over == 3
     assert pairs(notes.take_near(Millis(LEAD_MS - NEAR_MS))) == [(LEAD_MS, 11)]
 
 
-def test_of_more_than_there_is_room_for_the_soonest_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_take_the_soonest_of_too_many_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notes_module, "NOTES_MAX", 3)
     notes = Notes(LEAD_MS)
     notes.add(refs(0, [90_000, 70_000, LEAD_MS, 60_000, 80_000]), Millis(0))
@@ -89,7 +89,7 @@ def test_of_more_than_there_is_room_for_the_soonest_are_noted(monkeypatch: pytes
     assert pairs(notes.take_near(Millis(100_000))) == [(LEAD_MS, 2), (60_000, 3), (70_000, 1)]
 
 
-def test_the_notes_are_a_copy() -> None:
+def test_notes_copy_the_references() -> None:
     notes, given_ = Notes(LEAD_MS), refs(0, [100])
     notes.add(given_, Millis(0))
     given_[:] = 0

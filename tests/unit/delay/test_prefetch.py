@@ -1,4 +1,4 @@
-"""Records are in memory before their release reads them: with timerWarmEnable, and those of blocks always."""
+"""Records are in memory before their release reads them: those of blocks always, others with timerWarmEnable."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from wheelmq.testing.workers import HeldWorker
 
 
 @pytest.fixture
-def brought_in(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The bytes of what is brought in."""
+def prefetched(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The bytes of all prefetched spans."""
     found: list[bytes] = []
     populate = MappedFile.populate
 
@@ -31,7 +31,7 @@ def brought_in(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-def test_each_record_once_and_before_its_time(tmp_path: Path, brought_in: list[bytes]) -> None:
+def test_each_record_is_prefetched_once_before_its_due_time(tmp_path: Path, prefetched: list[bytes]) -> None:
     reading = HeldWorker()
     with BrokerHarness(tmp_path, timer_warm_enable=True, timer_lead_ms=8000, reading=reading) as harness:
         model = PipelineModel(harness)
@@ -42,48 +42,50 @@ def test_each_record_once_and_before_its_time(tmp_path: Path, brought_in: list[b
         harness.send("T", b"far|", delay_ms=14_000)
         harness.advance(6000, model.work, 500)
         reading.run()
-        brought_in.clear()
+        prefetched.clear()
         harness.advance(2500, model.work, 500)
-        assert brought_in == [] and len(reading) == 1  # a tick reads nothing, nor asks for more while it is read
+        assert prefetched == [] and len(reading) == 1  # a tick reads nothing itself, and starts no second job
         reading.run()
         harness.tick()
         reading.run()
-        joined = b"".join(brought_in)
+        joined = b"".join(prefetched)
         assert harness.bodies("T") == [] and b"far|" not in joined
         assert [joined.count(b"near %d|" % i) for i in range(len(ways))] == [1, 1]
         for _ in range(14):
             harness.advance(500, model.work)
             reading.run()
-        assert b"".join(brought_in).count(b"far|") == 1
+        assert b"".join(prefetched).count(b"far|") == 1
         assert len(harness.bodies("T")) == 3
 
 
 @pytest.mark.parametrize("has_pipeline", [True, False])
-def test_those_of_blocks_whenever_a_walk_arms_them(tmp_path: Path, brought_in: list[bytes], has_pipeline: bool) -> None:
+def test_records_of_blocks_are_prefetched_when_a_scan_arms_them(
+    tmp_path: Path, prefetched: list[bytes], has_pipeline: bool
+) -> None:
     reading = HeldWorker()
     with BrokerHarness(tmp_path, timer_lead_ms=8000, reading=reading) as harness:
         model = PipelineModel(harness)
         for i in range(3):
             harness.send("T", b"%d|" % i + bytes(9000), properties={props.DELAY_IN_SECONDS: "15"})
         harness.send("T", b"later|", properties={props.DELAY_IN_SECONDS: "25"})
-        brought_in.clear()
+        prefetched.clear()
         harness.advance(14_500, model.work if has_pipeline else None, 500)
-        assert brought_in == [] and len(reading) == 1
+        assert prefetched == [] and len(reading) == 1
         reading.run()
-        joined = b"".join(brought_in)
+        joined = b"".join(prefetched)
         assert harness.bodies("T") == [] and b"later|" not in joined
         assert [joined.count(b"%d|" % i) for i in range(3)] == [1, 1, 1]
         harness.advance(1000)
         assert len(harness.bodies("T")) == 3
 
 
-def test_nothing_unless_it_is_wanted(harness: BrokerHarness, brought_in: list[bytes]) -> None:
+def test_timers_are_not_prefetched_by_default(harness: BrokerHarness, prefetched: list[bytes]) -> None:
     harness.send("T", b"near|", delay_ms=2000)
     harness.advance(3000, PipelineModel(harness).work, 500)
-    assert harness.bodies("T") == [b"near|"] and not any(b"near|" in one for one in brought_in)
+    assert harness.bodies("T") == [b"near|"] and not any(b"near|" in one for one in prefetched)
 
 
-def test_records_near_each_other_are_one_span_within_a_file(tmp_path: Path, disk: SimulatedDisk) -> None:
+def test_nearby_records_of_a_file_form_one_span(tmp_path: Path, disk: SimulatedDisk) -> None:
     files = MappedSequence(disk, tmp_path, 1 << 14)
     for start in (0, 1 << 14):
         files.grow(start)

@@ -1,4 +1,4 @@
-"""Release: at its millisecond, in order, in turn, once, whatever the disk says."""
+"""Release: once, at the due millisecond, in order, in fair shares, and despite disk errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wheelmq.testing.pipeline_model import PipelineModel, Task
 
 
 def park_raw(harness: BrokerHarness, properties: dict[str, str], body: bytes = b"raw") -> int:
-    """Append a record to the timer queue as it is, as Apache RocketMQ or a broken writer would; its queue offset."""
+    """Append a record to the timer queue unchanged, as Apache or a faulty writer would. Returns its queue offset."""
     store = harness.broker.store
     message = Message(TIMER_TOPIC, 0, body, dict(properties), born_ms=Millis(START_MS))
     appended = store.append(message, real_queue=store.real_queue(message.properties))
@@ -36,7 +36,7 @@ def park_raw(harness: BrokerHarness, properties: dict[str, str], body: bytes = b
 
 
 def due(ms: int) -> dict[str, str]:
-    """A parked record's times, `ms` from the start."""
+    """Return the times of a parked record that is due `ms` after the start."""
     return {props.TIMER_OUT_MS: str((START_MS + ms - 1) // 1000 * 1000), props.WMQ_DUE: f"{START_MS + ms:013d}"}
 
 
@@ -45,7 +45,7 @@ REAL = {props.REAL_TOPIC: "T", props.REAL_QID: "0", props.UNIQ_KEY: "K"}
 
 class TestTime:
     @pytest.mark.parametrize("delay_ms", [1, 2, 49, 50, 749, 750, 751, 999, 1000, 1001, 1749, 1750, 1751, 3000])
-    def test_to_the_millisecond(self, harness: BrokerHarness, delay_ms: int) -> None:
+    def test_a_message_leaves_at_its_due_millisecond(self, harness: BrokerHarness, delay_ms: int) -> None:
         harness.send("T", delay_ms=delay_ms)
         harness.advance(delay_ms - 1)
         assert harness.bodies("T") == []
@@ -55,13 +55,13 @@ class TestTime:
         assert record.store_ms == START_MS + delay_ms
 
     @pytest.mark.parametrize("delay_ms", [1, 999, 1000, 1001, 7003])
-    def test_the_broker_asks_for_its_tick_in_time(self, harness: BrokerHarness, delay_ms: int) -> None:
+    def test_the_broker_requests_its_tick_in_time(self, harness: BrokerHarness, delay_ms: int) -> None:
         harness.send("T", delay_ms=delay_ms)
         while not harness.broker.releaser.counts["released"]:
             harness.advance_to_next()
         assert harness.now_ms == START_MS + delay_ms
 
-    def test_an_idle_broker_asks_for_few_ticks(self, harness: BrokerHarness) -> None:
+    def test_an_idle_broker_requests_few_ticks(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=60_000)
         ticks = 0
         while harness.now_ms < START_MS + 20_000:
@@ -69,7 +69,7 @@ class TestTime:
             ticks += 1
         assert ticks <= 60  # its periodic_tasks
 
-    def test_the_clock_is_set_back(self, harness: BrokerHarness, clock: ManualClock) -> None:
+    def test_a_clock_set_back_delays_the_release(self, harness: BrokerHarness, clock: ManualClock) -> None:
         harness.send("T", delay_ms=1000)
         clock.step(-5000)
         harness.advance(5999)
@@ -77,7 +77,7 @@ class TestTime:
         harness.advance(1)
         assert harness.bodies("T") == [b"body"]
 
-    def test_the_clock_is_set_back_with_messages_in_hand(self, harness: BrokerHarness, clock: ManualClock) -> None:
+    def test_a_clock_set_back_delays_messages_in_hand(self, harness: BrokerHarness, clock: ManualClock) -> None:
         for _ in range(3 * QUANTUM):
             harness.submit(harness.send_command("T", delay_ms=1000))
         harness.tick()
@@ -96,15 +96,15 @@ class TestTime:
         assert len(harness.bodies("T")) == 3 * QUANTUM
         invariants.check(harness.broker)
 
-    def test_the_clock_is_set_forward(self, harness: BrokerHarness, clock: ManualClock) -> None:
+    def test_a_clock_set_forward_releases_messages(self, harness: BrokerHarness, clock: ManualClock) -> None:
         harness.send("T", delay_ms=60_000)
         clock.step(60_000)
         harness.settle()
         assert harness.bodies("T") == [b"body"]
 
 
-class TestWhatIsReleased:
-    def test_the_message_is_the_one_that_was_sent(self, harness: BrokerHarness) -> None:
+class TestReleasedMessages:
+    def test_a_released_message_equals_the_sent_one(self, harness: BrokerHarness) -> None:
         sent = {"KEYS": "k", "TAGS": "TagA", "own": "ü"}
         harness.send("T", b"a body", queue_id=2, delay_ms=1500, properties=sent, h=7, f=1)
         harness.advance(1500)
@@ -115,12 +115,12 @@ class TestWhatIsReleased:
         properties = message.properties
         assert {name: properties[name] for name in sent} == sent
         assert properties[props.TIMER_DELAY_MS] == "1500"
-        assert properties[props.TIMER_ENQUEUE_MS] == str((1 << 63) - 1)  # never indexed, as Apache says it
+        assert properties[props.TIMER_ENQUEUE_MS] == str((1 << 63) - 1)  # Apache's value for: never indexed
         assert list(properties)[-1] == props.WMQ_ORIGIN
         assert properties[props.WMQ_ORIGIN] == origin_text(timer_origin(0))
 
-    def test_the_level_is_there_again(self, harness: BrokerHarness) -> None:
-        """In what was parked in the timer with its level, as Apache RocketMQ does it when it is told to."""
+    def test_a_timer_with_a_level_gets_its_level_back(self, harness: BrokerHarness) -> None:
+        """Applies to messages with a level in the timer queue. Apache RocketMQ parks them there if configured to."""
         harness.send("T", b"another", queue_id=1)
         parked = Message("T", 0, b"body", {props.TIMER_DELAY_MS: "1000"})
         park(parked, Millis(harness.now_ms), harness.broker.park_settings)
@@ -132,13 +132,13 @@ class TestWhatIsReleased:
         assert record.message.properties[props.DELAY] == "1"
         assert props.TIMER_DELAY_LEVEL not in record.message.properties
 
-    def test_the_tag_is_in_the_unit(self, harness: BrokerHarness) -> None:
+    def test_the_unit_has_the_tag_of_the_message(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=10, properties={"TAGS": "TagA"})
         harness.advance(10)
         assert harness.pull("T", subscription="TagA").records
         assert not harness.pull("T", subscription="TagB").records
 
-    def test_by_the_pipeline_it_tells_when_it_was_indexed(self, harness: BrokerHarness) -> None:
+    def test_a_message_armed_by_the_pipeline_names_the_time_of_its_indexing(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.send("T", delay_ms=9000)
         harness.advance(9000, model.work, 500)
@@ -148,8 +148,8 @@ class TestWhatIsReleased:
         assert record.message.properties[props.TIMER_DEQUEUE_MS] == str(START_MS + 9000)
         assert harness.broker.timer.armed_by["pipeline"] == 1
 
-    def test_a_queue_id_beyond_the_queues(self, harness: BrokerHarness) -> None:
-        """The topic has shrunk since: the message goes where it was meant for, as with Apache."""
+    def test_a_message_to_a_queue_beyond_the_queues_keeps_its_queue(self, harness: BrokerHarness) -> None:
+        """The topic has shrunk since the send. The message goes to its original queue, as with Apache."""
         harness.send("T", queue_id=3, delay_ms=1000)
         answer = harness.ask_code(
             17, topic="T", defaultTopic="", readQueueNums=1, writeQueueNums=1, perm=6, order=False
@@ -160,7 +160,7 @@ class TestWhatIsReleased:
         assert queue is not None and queue.end == 1
         invariants.check(harness.broker)
 
-    def test_a_topic_that_was_deleted(self, harness: BrokerHarness) -> None:
+    def test_a_message_of_a_deleted_topic_is_released(self, harness: BrokerHarness) -> None:
         harness.send("T", delay_ms=1000)
         assert harness.ask_code(215, topic="T").code == 0  # type: ignore[arg-type]
         harness.advance(1000)
@@ -171,14 +171,14 @@ class TestWhatIsReleased:
 
 
 class TestOrder:
-    def test_within_a_millisecond_and_a_queue_as_they_were_parked(self, harness: BrokerHarness) -> None:
+    def test_messages_of_one_millisecond_and_queue_keep_their_order(self, harness: BrokerHarness) -> None:
         for i in range(200):
             harness.submit(harness.send_command("T", b"%d" % i, queue_id=i % 2, deliver_ms=START_MS + 1000))
         harness.advance(1000)
         assert harness.bodies("T", 0) == [b"%d" % i for i in range(0, 200, 2)]
         assert harness.bodies("T", 1) == [b"%d" % i for i in range(1, 200, 2)]
 
-    def test_near_lane_and_pipeline_together(self, harness: BrokerHarness) -> None:
+    def test_near_lane_and_pipeline_together_keep_the_order(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         sent = []
         for i in range(60):
@@ -189,22 +189,24 @@ class TestOrder:
         assert harness.bodies("T") == sent
         assert min(harness.broker.timer.armed_by[by] for by in ("pipeline", "near_lane")) > 0
 
-    def test_a_burst_does_not_hold_up_what_is_due_beside_it(self, harness: BrokerHarness, clock: ManualClock) -> None:
+    def test_a_burst_does_not_delay_a_message_of_the_next_millisecond(
+        self, harness: BrokerHarness, clock: ManualClock
+    ) -> None:
         count = 5 * QUANTUM
         for _ in range(count):
             harness.submit(harness.send_command("T", b"burst", deliver_ms=START_MS + 1000))
         harness.submit(harness.send_command("T", b"beside", deliver_ms=START_MS + 1001))
         harness.settle()
         clock.advance(1001)
-        clock.creep_ms = 1  # each look at the clock costs a millisecond: a quantum and no more fits a slice of 2 ms
+        clock.creep_ms = 1  # each clock reading takes 1 ms, so a slice of 2 ms has room for one quantum
         harness.tick()
         clock.creep_ms = 0
         assert harness.broker.releaser.counts["released"] < count
-        assert timer_origin(count) in harness.broker.timer.done  # the one beside was parked last
+        assert timer_origin(count) in harness.broker.timer.done  # that message was parked last
         harness.settle()
         assert len(harness.bodies("T")) == count + 1
 
-    def test_of_a_burst_more_leaves_at_once_as_long_as_it_is_one(
+    def test_a_burst_leaves_in_larger_quanta_until_it_is_small(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(release, "QUANTUM", 4)
@@ -213,7 +215,7 @@ class TestOrder:
         for i in range(71):
             harness.submit(harness.send_command("T", b"%d" % i, deliver_ms=START_MS + 1000))
         harness.submit(harness.send_command("T", b"beside", deliver_ms=START_MS + 1001))
-        harness.advance(1)  # it is near now as well
+        harness.advance(1)  # now the last message is near as well
         clock.advance(1000)
         releaser, sizes = harness.broker.releaser, []
         releaser.take_due(Millis(harness.now_ms))
@@ -232,22 +234,22 @@ class TestOrder:
         monkeypatch.setattr(release, "BURST_QUANTA", 2)
         releaser = with_hundred_in_hand(harness, clock)
         assert BURST_SLICES == 4
-        assert releaser.release(Millis(harness.now_ms), 0.0024) == 2 * 10  # 9.6 ms, a millisecond for each
-        assert releaser.release(Millis(harness.now_ms), 0.0024, 0.012) == 2 * 12  # a share that is more
-        assert releaser.release(Millis(harness.now_ms), 0.0024, 0.008) == 2 * 10  # one that is less
+        assert releaser.release(Millis(harness.now_ms), 0.0024) == 2 * 10  # 9.6 ms, 1 ms for each quantum
+        assert releaser.release(Millis(harness.now_ms), 0.0024, 0.012) == 2 * 12  # a larger share
+        assert releaser.release(Millis(harness.now_ms), 0.0024, 0.008) == 2 * 10  # a smaller share
         clock.creep_ms = 0
         harness.settle()
         assert len(harness.bodies("T")) == 100
 
-    def test_of_many_instants_some_leave_whole(
+    def test_messages_of_a_few_of_many_instants_leave_together(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What a bucket costs does not hang on its size: 40 that share 16 places would leave one message each."""
+        """A bucket's cost does not depend on its size. If 40 buckets shared 16 places, each would release one."""
         monkeypatch.setattr(release, "QUANTUM", 16)
         monkeypatch.setattr(release, "SHARES_MAX", 2)
         for i in range(40 * 8):
             harness.submit(harness.send_command("T", b"%d" % i, deliver_ms=START_MS + 1000 + i // 8))
-        harness.advance(40)  # all of it is near
+        harness.advance(40)  # all messages are near
         clock.advance(1000)
         releaser = harness.broker.releaser
         releaser.take_due(Millis(harness.now_ms))
@@ -256,7 +258,7 @@ class TestOrder:
         harness.settle()
         assert harness.bodies("T") == [b"%d" % i for i in range(40 * 8)]
 
-    def test_the_later_it_is_the_longer_a_share(
+    def test_a_share_grows_with_lateness(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(release, "QUANTUM", 1)
@@ -269,7 +271,7 @@ class TestOrder:
         harness.settle()
         assert len(harness.bodies("T")) == 100
 
-    def test_less_leaves_at_once_when_that_takes_long_and_more_again(
+    def test_the_quantum_shrinks_if_a_release_takes_long_and_grows_again(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(release, "QUANTUM", 16)
@@ -282,7 +284,7 @@ class TestOrder:
         harness.settle()
         assert len(harness.bodies("T")) == 100
 
-    def test_a_burst_leaves_until_little_of_it_is_in_hand(
+    def test_a_burst_ends_when_few_of_its_messages_are_in_hand(
         self, harness: BrokerHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(release, "QUANTUM", 30)
@@ -299,7 +301,7 @@ class TestOrder:
 
 
 def with_hundred_in_hand(harness: BrokerHarness, clock: ManualClock) -> Releaser:
-    """The broker's releaser with 100 messages due at one millisecond; each look at the clock costs one from now on."""
+    """Return the releaser with 100 messages due at one millisecond. From now on each clock reading takes 1 ms."""
     for _ in range(100):
         harness.submit(harness.send_command("T", deliver_ms=START_MS + 1000))
     harness.settle()
@@ -311,7 +313,7 @@ def with_hundred_in_hand(harness: BrokerHarness, clock: ManualClock) -> Releaser
 
 class TestPipelineMistakes:
     @pytest.mark.parametrize("early_ms", [1, 500, 4000])
-    def test_a_reference_that_names_a_time_too_early_is_put_back(self, harness: BrokerHarness, early_ms: int) -> None:
+    def test_a_reference_with_too_early_a_time_is_requeued(self, harness: BrokerHarness, early_ms: int) -> None:
         harness.send("T", delay_ms=8000)
         forged = ref.make(1)
         forged[0, ref.FIRE_MS], forged[0, ref.ORIGIN] = harness.now_ms + 8000 - early_ms, timer_origin(0)
@@ -324,7 +326,7 @@ class TestPipelineMistakes:
         assert harness.bodies("T") == [b"body"]
 
     @pytest.mark.parametrize("skew_ms", [-4000, -500, -1, 1, 500, 4000])
-    def test_rows_with_wrong_times_are_refused_and_the_message_is_on_time(
+    def test_rows_with_wrong_times_are_rejected_and_the_message_is_on_time(
         self, harness: BrokerHarness, skew_ms: int
     ) -> None:
         model = PipelineModel(harness)
@@ -358,7 +360,9 @@ class TestPoison:
             {props.REAL_TOPIC: "T", props.REAL_QID: str(1 << 31)},
         ],
     )
-    def test_what_does_not_say_where_it_belongs(self, harness: BrokerHarness, properties: dict[str, str]) -> None:
+    def test_a_message_without_a_valid_destination_is_a_dead_letter(
+        self, harness: BrokerHarness, properties: dict[str, str]
+    ) -> None:
         index = park_raw(harness, {"own": "x", **properties, **due(1000)})
         harness.advance(1000)
         (record,) = harness.read_queue(DEAD_LETTER_TOPIC)
@@ -371,7 +375,7 @@ class TestPoison:
         harness.advance(5000)
         assert len(harness.read_queue(DEAD_LETTER_TOPIC)) == 1
 
-    def test_properties_that_leave_no_room(self, harness: BrokerHarness) -> None:
+    def test_a_message_without_room_for_its_origin_is_a_dead_letter(self, harness: BrokerHarness) -> None:
         block = {**REAL, **due(1000)}
         block["own"] = "x" * (props.PROPERTIES_BYTES_MAX - len(props.encode(block)) - 5)
         park_raw(harness, block)
@@ -382,13 +386,13 @@ class TestPoison:
         assert harness.bodies("T") == []
         invariants.check(harness.broker)
 
-    def test_the_rest_goes_on(self, harness: BrokerHarness) -> None:
+    def test_a_dead_letter_does_not_stop_other_messages(self, harness: BrokerHarness) -> None:
         park_raw(harness, {**due(1000)})
         harness.send("T", delay_ms=1000)
         harness.advance(1000)
         assert harness.bodies("T") == [b"body"]
 
-    def test_a_record_that_does_not_read_any_more(self, harness: BrokerHarness) -> None:
+    def test_an_unreadable_record_stays_pending(self, harness: BrokerHarness) -> None:
         for i in range(3):
             harness.send("T", b"%d" % i, delay_ms=1000)
         harness.broker.store.log.files.file_at(0).view[4] = 0
@@ -396,7 +400,7 @@ class TestPoison:
         assert harness.bodies("T") == [b"1", b"2"]
         assert harness.broker.releaser.counts["unreadable"] == 1
         assert not harness.broker.releaser.has_more()
-        assert sum(harness.broker.timer.pending_by_queue) == 1  # it is not settled: a good copy may come back
+        assert sum(harness.broker.timer.pending_by_queue) == 1  # it is not settled: a good copy may be restored
         assert harness.send("T", b"3").code == 0
         harness.broker.store.log.files.file_at(0).view[4] = 0xDA
         harness.restart()
@@ -412,7 +416,7 @@ class TestFullDisk:
         harness.send("U", bytes(left - 1400))
         assert harness.broker.store.log.files.end - harness.broker.store.log.end < 1300
 
-    def test_what_is_due_waits_for_room(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_due_messages_wait_for_room(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         for i in range(5):
             harness.send("T", b"%d" % i * 1200, delay_ms=1000)
         self.fill(harness, disk)
@@ -429,7 +433,7 @@ class TestFullDisk:
         assert harness.send("T").code == 0
         invariants.check(harness.broker)
 
-    def test_what_was_stored_before_can_be_pulled(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_messages_on_a_full_disk_can_be_pulled(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         harness.send("T", bytes(1200), delay_ms=1000)
         self.fill(harness, disk)
         harness.clock.advance(1000)
@@ -438,7 +442,7 @@ class TestFullDisk:
         harness.tick()
         assert b"small" in harness.bodies("U")
 
-    def test_full_for_queues(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_due_messages_wait_for_room_for_queue_units(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         for i in range(5):
             harness.send("NEW", b"%d" % i, delay_ms=1000)
         disk.is_full = lambda path: "consumequeue" in str(path)
@@ -454,9 +458,7 @@ class TestFullDisk:
 
 
 class TestRing:
-    def test_after_an_error_of_the_disk_nothing_is_lost(
-        self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_disk_error_loses_no_message(self, harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(5):
             harness.send("T", b"%d" % i, delay_ms=1000)
 
@@ -472,7 +474,7 @@ class TestRing:
         assert harness.bodies("T") == [b"0", b"1", b"2", b"3", b"4"]
         invariants.check(harness.broker)
 
-    def test_many_overdue_instants_come_in_as_the_ring_empties(self, harness: BrokerHarness) -> None:
+    def test_many_overdue_instants_enter_as_the_ring_empties(self, harness: BrokerHarness) -> None:
         refs = overdue(np.arange(1, 100_001))
         timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
         timer.armed.requeue(refs)
@@ -483,7 +485,7 @@ class TestRing:
         assert left[0] > left[-1] == left[-2] == 100_000 - RING_MAX
         assert releaser.earliest_in_hand_ms() == 1
 
-    def test_a_burst_keeps_nobody_out(self, harness: BrokerHarness) -> None:
+    def test_a_burst_keeps_no_other_instant_out(self, harness: BrokerHarness) -> None:
         timer, releaser = harness.broker.timer, Releaser(harness.broker.store, harness.broker.timer)
         timer.armed.requeue(overdue(np.repeat([1, 2], [50_000, 10])))
         releaser.take_due(Millis(2))
@@ -491,7 +493,7 @@ class TestRing:
 
 
 def overdue(fire_ms: npt.NDArray[np.int64]) -> Refs:
-    """References that fire at these times, and stand for nothing."""
+    """Make references that fire at these times and name no message."""
     refs = ref.make(len(fire_ms))
     refs[:, ref.FIRE_MS] = fire_ms
     refs[:, ref.ORIGIN] = np.arange(len(fire_ms))
@@ -499,7 +501,7 @@ def overdue(fire_ms: npt.NDArray[np.int64]) -> Refs:
 
 
 class TestRolls:
-    def test_beyond_the_window(self, harness: BrokerHarness) -> None:
+    def test_a_message_beyond_the_window_rolls_and_leaves_in_time(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         due_ms = harness.now_ms + 65_123
         harness.send("T", delay_ms=65_123)  # the window is 20 s
@@ -515,7 +517,7 @@ class TestRolls:
         invariants.check(harness.broker)
 
     @pytest.mark.parametrize("name", [props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS])
-    def test_a_record_of_apaches_does_not_come_early_for_it(self, harness: BrokerHarness, name: str) -> None:
+    def test_a_rolled_record_of_apache_does_not_leave_early(self, harness: BrokerHarness, name: str) -> None:
         model = PipelineModel(harness)
         due_ms = harness.now_ms + 30_000
         value = "30" if name == props.TIMER_DELAY_SEC else "30000"
@@ -528,15 +530,15 @@ class TestRolls:
         assert harness.bodies("T") == [b"raw"]
 
 
-class TestRecordsOfApaches:
-    """A parked record without our property: its due time is that of its delay, its slot what Apache computed."""
+class TestRecordsOfApache:
+    """Parked records without our property. The delay determines the due time, and Apache computed the slot."""
 
-    def test_due_behind_its_slot(self, harness: BrokerHarness) -> None:
+    def test_records_due_after_their_slot_are_released(self, harness: BrokerHarness) -> None:
         model = PipelineModel(harness)
         harness.broker.topics.create_for_group("T", 1)
         for second in range(4, 13):
             slot_ms = START_MS // 1000 * 1000 + 1000 * second
-            delay_ms = slot_ms + 1003 - START_MS  # read 3 ms before it was stored, it was due at slot + 1000
+            delay_ms = slot_ms + 1003 - START_MS  # sent 3 ms before it was stored, it is due at slot + 1000
             times = {props.TIMER_DELAY_MS: str(delay_ms), props.TIMER_OUT_MS: str(slot_ms)}
             park_raw(harness, {**REAL, **times}, b"%d" % second)
         harness.advance(20_000, model.work, 100)
@@ -545,8 +547,10 @@ class TestRecordsOfApaches:
 
 @pytest.mark.parametrize("precision_ms", [100, 200, 500, 1000])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_each_precision(tmp_path: Path, precision_ms: int, clean: bool) -> None:
-    """Indexed, walked, rolled, cancelled, over a stop: each leaves at its millisecond, in a wheel of slots as fine."""
+def test_messages_leave_at_their_due_millisecond_at_each_precision(
+    tmp_path: Path, precision_ms: int, clean: bool
+) -> None:
+    """The messages are indexed, scanned, rolled and cancelled, with a stop in between."""
     settings = {"timer_precision_ms": precision_ms, "timer_slots": 60, "timer_roll_window_slots": 20}
     with BrokerHarness(tmp_path, timer_lead_ms=2000, **settings) as harness:
         model, due_ms = PipelineModel(harness), dict[bytes, int]()
@@ -570,8 +574,8 @@ def test_each_precision(tmp_path: Path, precision_ms: int, clean: bool) -> None:
         invariants.check(harness.broker)
 
 
-def test_settings_change_the_precision_over_a_restart(tmp_path: Path) -> None:
-    """Units written with one precision are walked with another."""
+def test_a_restart_can_change_the_precision(tmp_path: Path) -> None:
+    """A broker of one precision scans units that were written with another."""
     with BrokerHarness(tmp_path) as harness:
         model = PipelineModel(harness)
         harness.send("T", delay_ms=15_900)

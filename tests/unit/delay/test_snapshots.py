@@ -1,4 +1,4 @@
-"""A start goes on from a snapshot when there is one to be believed, and walks the whole log when not."""
+"""A start continues from a valid snapshot. Without one it walks the whole log."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def told(caplog: pytest.LogCaptureFixture) -> None:
+def capture_info_logs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "wheelmq.store")
 
 
 def walked_from(caplog: pytest.LogCaptureFixture) -> int:
-    """Where the last start began to walk the log."""
+    """Return the position at which the last start began to walk the log."""
     return int(re.findall(r"it was walked from (\d+)", caplog.text)[-1])
 
 
@@ -47,7 +47,7 @@ def snapshot_of(harness: BrokerHarness) -> Snapshot:
 
 
 def live(harness: BrokerHarness) -> None:
-    """Messages, timers that are out, that wait, that were cancelled; a snapshot of them, and some more behind it."""
+    """Send messages and timers, some released, some waiting, one cancelled. Take a snapshot, and send some more."""
     for i in range(8):
         unique = {props.UNIQ_KEY: f"K{i}"}
         assert harness.send("T", b"plain %d" % i).code == 0
@@ -65,7 +65,7 @@ def cancel(harness: BrokerHarness, number: int) -> str:
 
 
 def check(harness: BrokerHarness) -> None:
-    """All is there after a start on what `live` left."""
+    """Check that a start on the store of `live` finds all messages."""
     invariants.check(harness.broker)
     assert harness.broker.timer.pending_by_queue.sum() == 2
     assert [cancel(harness, number) for number in (7, 5)] == ["already delivered or cancelled", "cancelled"]
@@ -75,7 +75,9 @@ def check(harness: BrokerHarness) -> None:
     invariants.check(harness.broker)
 
 
-def test_after_a_kill_only_what_is_behind_is_walked(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_after_a_kill_walks_only_the_log_after_the_snapshot(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     live(harness)
     position = snapshot_of(harness).position
     harness.restart(clean=False)
@@ -83,7 +85,7 @@ def test_after_a_kill_only_what_is_behind_is_walked(harness: BrokerHarness, capl
     check(harness)
 
 
-def test_after_a_stop_nothing_is_walked(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_after_a_clean_stop_walks_nothing(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
     live(harness)
     harness.restart(clean=True)
     assert walked_from(caplog) == harness.broker.store.log.end
@@ -107,7 +109,7 @@ def cut_queue(store: Path) -> None:
     path.write_bytes(path.read_bytes()[: 3 * 20].ljust(path.stat().st_size, b"\0"))
 
 
-def remove_all_that_follows(store: Path) -> None:
+def remove_all_derived_files(store: Path) -> None:
     for name in ("consumequeue", "index", "timerlog"):
         shutil.rmtree(store / name)
     for name in ("timerwheel", "checkpoint", "config/timermark", "config/snapshot"):
@@ -162,13 +164,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "the timer queue gone": (remove_timer_queue, "has other units than then"),
     "queues gone": (remove_queues, "than then"),
     "a queue cut": (cut_queue, "queue 0 of topic T has other units than then"),
-    "all that follows gone": (remove_all_that_follows, ""),
+    "all that follows gone": (remove_all_derived_files, ""),
 }
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("name", DAMAGE)
-def test_what_does_not_agree_is_told_and_all_is_walked(
+def test_a_wrong_snapshot_is_logged_and_the_whole_log_is_walked(
     harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture, clean: bool, name: str
 ) -> None:
     live(harness)
@@ -181,10 +183,10 @@ def test_what_does_not_agree_is_told_and_all_is_walked(
     check(harness)
 
 
-def test_a_pending_record_that_is_gone_is_looked_for_by_a_walk(
+def test_a_start_walks_the_log_if_a_pending_record_is_missing(
     harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a detail in the timer log: a start reads no record of a message whose unit has one."""
+    """Applies to units without a detail. A start reads no record of a message whose timer log unit has a detail."""
     live(harness)
     for _, units in harness.broker.timer.log.chunks(0, harness.broker.timer.log.end):
         units["reserved"] = 0
@@ -200,8 +202,8 @@ def test_a_pending_record_that_is_gone_is_looked_for_by_a_walk(
     invariants.check(harness.broker)
 
 
-class TestWhenItIsWritten:
-    def test_not_before_log_and_units_are_on_disk(self, tmp_path: Path) -> None:
+class TestSnapshotTimes:
+    def test_a_snapshot_waits_until_log_and_units_are_on_disk(self, tmp_path: Path) -> None:
         worker = HeldWorker()
         with BrokerHarness(tmp_path, worker=worker) as harness:
             harness.send("T")
@@ -213,7 +215,7 @@ class TestWhenItIsWritten:
                 invariants.check(harness.broker)
             assert snapshot_of(harness).position == end
 
-    def test_a_log_that_does_not_grow_has_one(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
+    def test_an_unchanged_log_gets_no_second_snapshot(self, harness: BrokerHarness, disk: SimulatedDisk) -> None:
         harness.send("T")
         harness.advance(5000)
         path = harness.broker.paths.snapshot
@@ -224,7 +226,7 @@ class TestWhenItIsWritten:
         harness.advance(5000)
         assert path.exists()
 
-    def test_soon_when_much_is_written(self, tmp_path: Path) -> None:
+    def test_many_written_bytes_trigger_a_snapshot(self, tmp_path: Path) -> None:
         with BrokerHarness(tmp_path, snapshot_ms=60_000, snapshot_log_bytes=50_000) as harness:
             harness.send("T", bytes(40_000))
             harness.advance(5000)
@@ -233,7 +235,7 @@ class TestWhenItIsWritten:
             harness.advance(2000)
             assert snapshot_of(harness).position == harness.broker.store.log.end
 
-    def test_units_that_could_not_be_synced(
+    def test_a_failed_sync_of_units_prevents_the_snapshot(
         self, harness: BrokerHarness, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
         harness.send("T")
@@ -249,7 +251,7 @@ class TestWhenItIsWritten:
         harness.start()
         assert harness.bodies("T") == [b"body"]
 
-    def test_an_empty_store(self, harness: BrokerHarness) -> None:
+    def test_an_empty_store_has_no_snapshot(self, harness: BrokerHarness) -> None:
         harness.advance(5000)
         harness.restart(clean=True)
         assert not harness.broker.paths.snapshot.exists()
@@ -257,7 +259,9 @@ class TestWhenItIsWritten:
 
 
 @pytest.mark.parametrize("damage", ["zeroed", "its neighbour's", "far", "large"])
-def test_a_unit_of_the_timer_queue_that_names_another_record(harness: BrokerHarness, store: Path, damage: str) -> None:
+def test_a_timer_queue_unit_with_a_wrong_record_loses_no_message(
+    harness: BrokerHarness, store: Path, damage: str
+) -> None:
     for i in range(60):
         harness.send("T", b"%d" % i, delay_ms=WAITS_MS)
     harness.advance(4000, PipelineModel(harness).work, 500)
@@ -280,12 +284,14 @@ def test_a_unit_of_the_timer_queue_that_names_another_record(harness: BrokerHarn
     assert sorted(map(int, harness.bodies("T"))) == list(range(60))
 
 
-def test_after_apache_had_the_store(harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_after_apache_walks_the_whole_log(
+    harness: BrokerHarness, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     live(harness)
     harness.stop()
     check = store / "config" / "timercheck"
     raw = bytearray(check.read_bytes())
-    raw[7] ^= 1  # it writes its fields, and not our copy of them
+    raw[7] ^= 1  # Apache writes its fields, but not our copy of them
     check.write_bytes(raw)
     harness.start()
     assert "Apache RocketMQ had the store" in caplog.text and walked_from(caplog) == 0
